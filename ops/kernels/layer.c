@@ -386,13 +386,11 @@ static const char *layer_unfit(const gr_layer_ops *ops, const gr_layer_desc *d)
         [GR_MLP_DENSE] = "a dense MLP", [GR_MLP_EXPERTS] = "mixtures of experts"};
     const char *why = part_unfit(ops, mixer_of(d), d, mixers[d->mixer]);
     if (!why) why = part_unfit(ops, mlp_of(d), d, mlps[d->mlp]);
-    if (!why && d->norm_after && !ops->norm_add) why = "norms behind attention and MLP";
     return why;
 }
 
 const char *gr_layers_unfit(const gr_kernels *k, const gr_model_shape *s, char buf[GR_UNFIT_MAX])
 {
-    if (s->residual_scale != 1 && !k->layer->scale) return "a residual multiplier";
     for (uint32_t kind = 0; kind < s->n_kinds; kind++) {
         const char *why = layer_unfit(k->layer, &s->kinds[kind]);
         if (!why) continue;

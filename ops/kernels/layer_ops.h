@@ -93,7 +93,7 @@ typedef struct gr_layer_ops {
     /* ---- RMSNorm ---- */
     /* y [n, cols] */
     void (*norm)(gr_queue *q, const gr_norm *c, void *y);
-    /* y = add + norm(x); y == add is fine. NULL: norms behind a mixer or an MLP are not built here. */
+    /* y = add + norm(x); y == add is fine. */
     void (*norm_add)(gr_queue *q, const gr_norm *c, const void *add, void *y);
     /* dx [n, cols] += (add) or = what dy gives to x; grad [cols] += its part. dx == dy is fine where not add.
      */
@@ -117,7 +117,7 @@ typedef struct gr_layer_ops {
     /* grad [out, in] += dy^T x */
     void (*product_dw)(gr_queue *q, const gr_product *p, const void *dy, void *grad, gr_dtype grads,
                        void *ws);
-    /* y [n] = scale x. NULL: residual multipliers are not built here. */
+    /* y [n] = scale x; n a multiple of hidden */
     void (*scale)(gr_queue *q, const void *x, float scale, uint64_t n, void *y);
     /* grad [cols] += sums of the columns of d [t, cols]. */
     void (*column_sums)(gr_queue *q, const void *d, uint32_t t, uint32_t cols, void *grad, gr_dtype grads,

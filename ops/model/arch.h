@@ -22,8 +22,11 @@ typedef struct gr_arch {
     const char *class;      /* "Llama": LlamaForCausalLM, and so on */
     uint32_t head_dim;      /* where config.json has none; 0: hidden / heads */
     bool no_groups;         /* kv_heads are heads where config.json does not say */
+    uint32_t kv_heads;      /* or this many; 0: it must say */
     bool tied;              /* where config.json does not say */
-    double theta;           /* the same of rotary positions; 0: 10000 */
+    double eps;             /* of norms, where it does not say; 0: 1e-6 */
+    double theta;           /* of rotary positions, where it does not say; 0: 10000 */
+    bool ropes;             /* rotary positions differ by the type of layer: layers reads them */
     /* Describe all layers: base is gr_layer_plain of the sizes that every family has, with its epsilon and
      * rotary positions (those of config.json's root). s has everything but its layers. */
     void (*layers)(gr_config *c, gr_model_shape *s, const gr_layer_desc *base);
@@ -33,7 +36,8 @@ typedef struct gr_arch {
                                   "silu" alone */
 } gr_arch;
 
-extern const gr_arch gr_arch_llama, gr_arch_mistral, gr_arch_qwen2, gr_arch_qwen3;
+extern const gr_arch gr_arch_gemma2, gr_arch_gemma3_text, gr_arch_granite, gr_arch_llama, gr_arch_mistral,
+    gr_arch_olmo2, gr_arch_qwen2, gr_arch_qwen3, gr_arch_smollm3;
 
 /* All of them, ending with NULL. */
 extern const gr_arch *const gr_all_archs[];

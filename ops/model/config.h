@@ -45,4 +45,9 @@ bool gr_config_layer_types(gr_config *c, const gr_model_shape *s, const char *co
 /* Rotary positions as config.json says them: r has the defaults, and gets what is read. */
 void gr_config_rope(gr_config *c, gr_rope_desc *r, uint32_t max_positions);
 
+/* The same of layers of one type, where positions differ by the type: in rope_parameters.TYPE; else by the
+ * key of the root that has their base and, where scaled, rope_scaling. */
+void gr_config_rope_of(gr_config *c, const char *type, const char *base, bool scaled, gr_rope_desc *r,
+                       uint32_t max_positions);
+
 #endif

@@ -6,12 +6,14 @@
 #include "ops/model/config.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* What one place says. */
 typedef struct said {
-    const char *key; /* the object's; NULL: the root */
-    double theta;    /* NAN: not said */
+    const char *key;  /* of config.json: the object's, or the one it is in; NULL: the root */
+    const char *name; /* in messages */
+    double theta;     /* NAN: not said */
     gr_rope_desc rope;
 } said;
 
@@ -41,19 +43,20 @@ static const struct form *form_of(const char *name)
 
 /* The form that the object names; an object that has a base alone need not, and then is the default one.
  * NULL: refused. *given: whether it names one. */
-static const struct form *read_form(gr_config *c, const char *key, const json_t *v, bool *given)
+static const struct form *read_form(gr_config *c, const said *o, const json_t *v, bool *given)
 {
     const char *names[] = {"rope_type", "type"}, *type = NULL;
     for (size_t i = 0; i < GR_LEN(names); i++) {
         const json_t *is = json_object_get(v, names[i]);
         const char *name = is ? json_string_value(is) : type;
         if (is && (!name || !form_of(name))) {
-            gr_config_refuse(c, key, "rope type '%s' is not supported; supported are " SUPPORTED,
+            gr_config_refuse(c, o->key, "rope type '%s' is not supported; supported are " SUPPORTED,
                              name ? name : "?");
             return NULL;
         }
         if (type && strcmp(type, name) != 0) {
-            gr_config_refuse(c, key, "'%s.rope_type' is '%s', but '%s.type' is '%s'", key, type, key, name);
+            gr_config_refuse(c, o->key, "'%s.rope_type' is '%s', but '%s.type' is '%s'", o->name, type,
+                             o->name, name);
             return NULL;
         }
         type = name;
@@ -70,21 +73,21 @@ static bool form_has(const struct form *f, const char *key)
 }
 
 /* Refuses what one entry of the object means, if it is not what the form has. */
-static void check_key(gr_config *c, const char *object, const struct form *f, bool given, const char *key,
+static void check_key(gr_config *c, const said *o, const struct form *f, bool given, const char *key,
                       const json_t *v)
 {
     static const char *const known[] = {"rope_theta", "rope_type", "type", "partial_rotary_factor"};
     for (size_t i = 0; i < GR_LEN(known); i++)
         if (!strcmp(key, known[i])) return;
     if (json_is_object(v))
-        gr_config_refuse(c, object,
+        gr_config_refuse(c, o->key,
                          "'%s.%s' is an object: positions that differ by the type of layer are not supported",
-                         object, key);
+                         o->name, key);
     else if (!given)
-        gr_config_refuse(c, object, "'%s' has '%s', but no 'rope_type'; supported are " SUPPORTED, object,
+        gr_config_refuse(c, o->key, "'%s' has '%s', but no 'rope_type'; supported are " SUPPORTED, o->name,
                          key);
     else if (!form_has(f, key))
-        gr_diag_warn(c->d, gr_json_at(&c->j, object), "'%s.%s' is ignored: rope type '%s' has none", object,
+        gr_diag_warn(c->d, gr_json_at(&c->j, o->key), "'%s.%s' is ignored: rope type '%s' has none", o->name,
                      key, f->name);
 }
 
@@ -95,7 +98,7 @@ static double part(gr_config *c, const said *o, const json_t *v, const char *key
     const double x = json_is_number(is) ? json_number_value(is) : NAN;
     if (x > 0 && x <= GR_POSITIONS_MAX) return x;
     if ((!is || json_is_null(is)) && !isnan(fallback)) return fallback;
-    gr_config_refuse(c, o->key, "'%s.%s' is missing or not a positive number", o->key, key);
+    gr_config_refuse(c, o->key, "'%s.%s' is missing or not a positive number", o->name, key);
     return NAN;
 }
 
@@ -110,7 +113,7 @@ static void read_llama3(gr_config *c, const json_t *v, said *o)
         gr_config_refuse(c, o->key,
                          "'%s': 'low_freq_factor' must be less than 'high_freq_factor', 'factor' and "
                          "'original_max_position_embeddings' at least 1, and this one an integer",
-                         o->key);
+                         o->name);
     if (!c->bad) r->original_positions = (uint32_t)old;
 }
 
@@ -132,7 +135,7 @@ static void read_yarn(gr_config *c, const json_t *v, said *o, uint32_t max_posit
         gr_config_refuse(c, o->key,
                          "'%s': 'beta_slow' must be less than 'beta_fast', 'factor' and "
                          "'original_max_position_embeddings' at least 1, and this one an integer",
-                         o->key);
+                         o->name);
     if (c->bad) return;
     r->original_positions = (uint32_t)old;
     r->attention = part(c, o, v, "attention_factor",
@@ -145,22 +148,21 @@ static double read_theta(gr_config *c, const char *key, const json_t *v)
     return gr_config_number(c, key, v, NAN, 1, 1e15);
 }
 
-/* What the object under key says; false: there is none, or it was refused. */
-static bool read_object(gr_config *c, const char *key, uint32_t max_positions, said *o)
+/* What an object says; false: there is none, or it was refused. */
+static bool read_object(gr_config *c, const json_t *v, uint32_t max_positions, said *o)
 {
-    const json_t *v = gr_config_value(c, key);
     const struct form *f = NULL;
-    const char *name;
+    const char *key;
     json_t *entry;
     bool given = false;
-    *o = (said){.key = key, .theta = NAN};
-    if (v && !json_is_object(v)) gr_config_refuse(c, key, "'%s' is not an object", key);
-    if (json_is_object(v)) f = read_form(c, key, v, &given);
+    o->theta = NAN;
+    if (json_is_null(v)) v = NULL;
+    if (v && !json_is_object(v)) gr_config_refuse(c, o->key, "'%s' is not an object", o->name);
+    if (json_is_object(v)) f = read_form(c, o, v, &given);
     if (!f) return false;
-    json_object_foreach(json_object_get(c->j.root, key), name, entry)
-        check_key(c, key, f, given, name, entry);
-    gr_config_number(c, key, json_object_get(v, "partial_rotary_factor"), 1, 1, 1);
-    o->theta = read_theta(c, key, json_object_get(v, "rope_theta"));
+    json_object_foreach((json_t *)(uintptr_t)v, key, entry) check_key(c, o, f, given, key, entry);
+    gr_config_number(c, o->key, json_object_get(v, "partial_rotary_factor"), 1, 1, 1);
+    o->theta = read_theta(c, o->key, json_object_get(v, "rope_theta"));
     o->rope.type = f->type;
     if (f->type == GR_ROPE_LINEAR) o->rope.factor = part(c, o, v, "factor", NAN);
     if (f->type == GR_ROPE_LLAMA3) read_llama3(c, v, o);
@@ -175,7 +177,7 @@ static void take_theta(gr_config *c, const said *o, double *theta)
     if (isnan(o->theta)) return;
     if (!isnan(*theta) && *theta != o->theta)
         gr_config_refuse(c, key, "'%s%s' is %.15g, but another place says %.15g; leave the one that is meant",
-                         key, o->key ? ".rope_theta" : "", o->theta, *theta);
+                         o->name, o->key ? ".rope_theta" : "", o->theta, *theta);
     *theta = o->theta;
 }
 
@@ -189,13 +191,23 @@ static void check_original_positions(gr_config *c, const gr_rope_desc *r)
                          r->original_positions);
 }
 
+/* r gets what was said, but for its dims; and theta. */
+static void take(gr_rope_desc *r, const gr_rope_desc *said_of, double theta)
+{
+    const uint32_t dims = r->dims;
+    if (said_of) *r = *said_of;
+    r->dims = dims;
+    r->theta = theta;
+}
+
 void gr_config_rope(gr_config *c, gr_rope_desc *r, uint32_t max_positions)
 {
-    const said root = {.theta = read_theta(c, "rope_theta", gr_config_value(c, "rope_theta"))};
-    said scaling, parameters;
-    const bool old = read_object(c, "rope_scaling", max_positions, &scaling),
-               new = read_object(c, "rope_parameters", max_positions, &parameters);
-    const uint32_t dims = r->dims;
+    const said root = {.name = "rope_theta",
+                       .theta = read_theta(c, "rope_theta", gr_config_value(c, "rope_theta"))};
+    said scaling = {"rope_scaling", "rope_scaling", NAN, {0}},
+         parameters = {"rope_parameters", "rope_parameters", NAN, {0}};
+    const bool old = read_object(c, gr_config_value(c, "rope_scaling"), max_positions, &scaling),
+               new = read_object(c, gr_config_value(c, "rope_parameters"), max_positions, &parameters);
     double theta = NAN;
     if (old && new && !gr_rope_same(&scaling.rope, &parameters.rope))
         gr_config_refuse(
@@ -204,9 +216,35 @@ void gr_config_rope(gr_config *c, gr_rope_desc *r, uint32_t max_positions)
     take_theta(c, &root, &theta);
     if (old) take_theta(c, &scaling, &theta);
     if (new) take_theta(c, &parameters, &theta);
-    if (isnan(theta)) theta = r->theta;
-    if (old || new) *r = new ? parameters.rope : scaling.rope;
-    r->dims = dims;
-    r->theta = theta;
+    take(r, new ? &parameters.rope : old ? &scaling.rope : NULL, isnan(theta) ? r->theta : theta);
     check_original_positions(c, r);
+}
+
+/* transformers 4 had rope_scaling and rope_theta for layers that see everything, and a key of the root for
+ * the base of the others. */
+static void rope_of_root(gr_config *c, const char *base, bool scaled, gr_rope_desc *r, uint32_t max_positions)
+{
+    said scaling = {"rope_scaling", "rope_scaling", NAN, {0}};
+    const bool said_so =
+        scaled && read_object(c, gr_config_value(c, "rope_scaling"), max_positions, &scaling);
+    double theta = read_theta(c, base, gr_config_value(c, base));
+    if (said_so) take_theta(c, &scaling, &theta);
+    take(r, said_so ? &scaling.rope : NULL, isnan(theta) ? r->theta : theta);
+}
+
+void gr_config_rope_of(gr_config *c, const char *type, const char *base, bool scaled, gr_rope_desc *r,
+                       uint32_t max_positions)
+{
+    const json_t *all = gr_config_value(c, "rope_parameters"), *v = json_object_get(all, type);
+    char *name = gr_printf("rope_parameters.%s", type);
+    said o = {"rope_parameters", name, NAN, {0}};
+    if (!all)
+        rope_of_root(c, base, scaled, r, max_positions);
+    else if (gr_config_value(c, "rope_scaling"))
+        gr_config_refuse(c, "rope_scaling", "'rope_scaling' and 'rope_parameters' are both there");
+    else if (!v)
+        gr_config_refuse(c, "rope_parameters", "'rope_parameters' has no '%s'", type);
+    else if (read_object(c, v, max_positions, &o))
+        take(r, &o.rope, isnan(o.theta) ? r->theta : o.theta);
+    free(name);
 }

@@ -127,7 +127,8 @@ static uint32_t part_rows(const gr_model_shape *s, uint32_t bucket, gr_tensor_sl
         return (uint32_t)slot_dims(s, bucket, slot).rows;
     const gr_layer_desc *d = gr_layer(s, bucket - 1);
     if (slot == GR_T_GATE_UP) return d->dense.inner;
-    return (i == 0 ? d->attention.heads : d->attention.kv_heads) * d->attention.head_dim;
+    /* q, k, v, and the gate of q */
+    return (i % 3 ? d->attention.kv_heads : d->attention.heads) * d->attention.head_dim;
 }
 
 /* What a tensor of one dimension holds before anybody has trained it. */

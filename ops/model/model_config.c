@@ -181,16 +181,16 @@ static gr_layer_desc read_base(gr_config *c, const gr_arch *a, const gr_model_sh
                    heads = gr_config_size(c, "num_attention_heads", 0, GR_HEADS_MAX);
     if (!heads || !s->hidden) return (gr_layer_desc){0};
     const uint32_t kv_heads =
-        gr_config_size(c, "num_key_value_heads", a->no_groups ? heads : 0, GR_HEADS_MAX);
+        gr_config_size(c, "num_key_value_heads", a->no_groups ? heads : a->kv_heads, GR_HEADS_MAX);
     if (kv_heads && heads % kv_heads)
         gr_config_refuse(c, "num_key_value_heads",
                          "'num_attention_heads' %u is not a multiple of 'num_key_value_heads' %u", heads,
                          kv_heads);
     gr_layer_desc base = gr_layer_plain(heads, kv_heads, read_head_dim(c, a, s->hidden, heads), inner);
-    base.norm_eps =
-        (float)gr_config_number(c, "rms_norm_eps", gr_config_value(c, "rms_norm_eps"), 1e-6, 0, 1);
+    base.norm_eps = (float)gr_config_number(c, "rms_norm_eps", gr_config_value(c, "rms_norm_eps"),
+                                            a->eps != 0 ? a->eps : 1e-6, 0, 1);
     if (a->theta != 0) base.attention.rope.theta = a->theta;
-    gr_config_rope(c, &base.attention.rope, s->max_positions);
+    if (!a->ropes) gr_config_rope(c, &base.attention.rope, s->max_positions);
     return base;
 }
 

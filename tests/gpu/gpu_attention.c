@@ -331,7 +331,7 @@ static void check_extend(gr_cu_attention *simple, const batch *b, const gr_bf16 
     uint32_t *table_dev = device_copy(table, n_blocks * 4),
              *offset_dev = device_copy(offset, (b->n_seqs + 1) * 4),
              *cached_dev = device_copy(cached, b->n_seqs * 4);
-    const gr_cu_paged paged = {.heads = {b->heads, b->kv_heads, b->d, NULL, 0},
+    const gr_cu_paged paged = {.heads = {.heads = b->heads, .kv_heads = b->kv_heads, .head_dim = b->d},
                                .kv = pool_dev,
                                .table = table_dev,
                                .table_stride = stride,
@@ -655,15 +655,18 @@ static void bench_extend(uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32
     gr_bf16 *pool = random_bf16(pool_elems, 1, 1), *qkv = random_bf16(tokens * width, 1, 2);
     gr_bf16 *pool_dev = device_copy(pool, pool_elems * 2);
     uint32_t *table_dev = device_copy(table, n_blocks * 4);
-    extend_bench b = {
-        .paged = {{heads, kv_heads, dim, NULL, 0}, pool_dev, table_dev, stride, gr_scores_plain(dim)},
-        .qkv = device_copy(qkv, tokens * width * 2),
-        .out = device_poisoned(tokens * heads * dim * 2),
-        .offset = device_copy(offset, (n_seqs + 1) * 4),
-        .cached = device_copy(cached, n_seqs * 4),
-        .n_seqs = n_seqs,
-        .n_tokens = (uint32_t)tokens,
-        .longest = length};
+    extend_bench b = {.paged = {{.heads = heads, .kv_heads = kv_heads, .head_dim = dim},
+                                pool_dev,
+                                table_dev,
+                                stride,
+                                gr_scores_plain(dim)},
+                      .qkv = device_copy(qkv, tokens * width * 2),
+                      .out = device_poisoned(tokens * heads * dim * 2),
+                      .offset = device_copy(offset, (n_seqs + 1) * 4),
+                      .cached = device_copy(cached, n_seqs * 4),
+                      .n_seqs = n_seqs,
+                      .n_tokens = (uint32_t)tokens,
+                      .longest = length};
     const double t = time_of(bench_extend_body, &b, 8);
     CUDA(cudaGetLastError());
     printf("extend       %3u x %5u tokens, %2u/%2u of %3u: %8.3f ms %5.0f TFLOP/s\n", n_seqs, length, heads,

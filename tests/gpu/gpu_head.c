@@ -517,7 +517,7 @@ static void test_frequencies(float top_p)
 static void check_beside_cpu(const gr_sampling *how)
 {
     enum { N = 256, V = 1500, H = 64 };
-    const gr_model_shape shape = {.vocab = V, .hidden = H, .norm_eps = 1e-6f};
+    const gr_model_shape shape = {.vocab = V, .hidden = H, .norm_eps = 1e-6f, .logit_scale = 1};
     gr_queue q = {0};
     uint64_t seed = 9;
     float *lm = gr_malloc(V * H * 4), *x = gr_malloc(N * H * 4), norm[H];

@@ -67,7 +67,8 @@ static void check_norm_forward(const char *name, const norm_case *c, const gr_bf
     gr_bf16 *dx = device_copy(x, (size_t)table * c->H * 2), *dw = device_copy(w, c->H * 2u);
     gr_bf16 *dy = device_poisoned(bytes);
     uint32_t *drow = device_copy(row, c->n * sizeof(*row));
-    gr_cu_rmsnorm(NULL, dx, c->gathered ? drow : NULL, dw, dy, c->n, c->H, 1e-6f);
+    const gr_cu_norm norm = {dx, c->gathered ? drow : NULL, c->H, dw, 0, c->n, c->H, 1e-6f};
+    gr_cu_rmsnorm(NULL, &norm, dy);
     gr_bf16 *y = take(name, dy, bytes);
     errors e = {0};
     for (uint32_t i = 0; i < c->n; i++) {
@@ -98,8 +99,8 @@ static void check_norm_backward(const char *name, const norm_case *c, const gr_b
     void *grad[2];
     for (int k = 0; k < 2; k++) {
         gr_bf16 *d_dx = device_copy(old, all * 2);
-        gr_cu_rmsnorm_backward(NULL, d_x, c->gathered ? d_row : NULL, d_w, d_dy, d_dx, c->add,
-                               gradient_reset(&g), c->grads, c->n, c->H, 1e-6f, ws);
+        const gr_cu_norm norm = {d_x, c->gathered ? d_row : NULL, c->H, d_w, 0, c->n, c->H, 1e-6f};
+        gr_cu_rmsnorm_backward(NULL, &norm, d_dy, d_dx, c->add, gradient_reset(&g), c->grads, ws);
         result[k] = take(name, d_dx, all * 2);
         grad[k] = gradient_take(name, &g);
     }
@@ -196,8 +197,11 @@ static rope_data rope_data_new(const rope_case *c, const char *name)
         r.norm[k] = random_bf16(c->D, 1, 6 + (uint64_t)k);
         r.d_norm[k] = device_copy(r.norm[k], c->D * 2u);
     }
-    r.h =
-        (gr_cu_heads){c->heads, c->kv_heads, c->D, device_copy(r.frequency, c->D / 2 * sizeof(float)), 1e-6f};
+    r.h = (gr_cu_heads){.heads = c->heads,
+                        .kv_heads = c->kv_heads,
+                        .head_dim = c->D,
+                        .frequency = device_copy(r.frequency, c->D / 2 * sizeof(float)),
+                        .eps = 1e-6f};
     r.d_position = device_copy(r.position, c->T * sizeof(*r.position));
     return r;
 }
@@ -428,8 +432,8 @@ static void check_swiglu(uint32_t T, uint32_t I, float scale)
     gr_bf16 *gu = random_bf16(2 * n, scale, 10), *dh = random_bf16(n, 1, 11);
     gr_bf16 *d_gu = device_copy(gu, 4 * n), *d_dh = device_copy(dh, 2 * n), *d_h = device_poisoned(2 * n);
     gr_bf16 *d_h2 = device_poisoned(2 * n), *d_dgu = device_poisoned(4 * n);
-    gr_cu_swiglu(NULL, d_gu, d_h, T, I);
-    gr_cu_swiglu_backward(NULL, d_gu, d_dh, d_dgu, d_h2, T, I);
+    gr_cu_swiglu(NULL, d_gu, false, d_h, T, I);
+    gr_cu_swiglu_backward(NULL, d_gu, d_dh, false, d_dgu, d_h2, T, I);
     gr_bf16 *h = take(name, d_h, 2 * n), *h2 = take(name, d_h2, 2 * n), *dgu = take(name, d_dgu, 4 * n);
     errors e = {0}, eg = {0}, eu = {0};
     for (uint32_t t = 0; t < T; t++)
@@ -544,7 +548,7 @@ static void check_embed(uint32_t T, uint32_t V, uint32_t H, id_pattern pattern, 
     int32_t *ids = ids_of(T, V, pattern), *d_ids = device_copy(ids, T * sizeof(*ids));
     gr_bf16 *embed = random_bf16((size_t)V * H, 1, 13), *d_embed = device_copy(embed, (size_t)V * H * 2);
     gr_bf16 *d_x = device_poisoned((size_t)T * H * 2);
-    gr_cu_embed(NULL, d_embed, d_ids, d_x, T, H);
+    gr_cu_embed(NULL, d_embed, d_ids, 1, d_x, T, H);
     gr_bf16 *x = take(name, d_x, (size_t)T * H * 2), *want = gr_malloc((size_t)T * H * 2);
     for (uint32_t t = 0; t < T; t++) memcpy(want + (size_t)t * H, embed + (size_t)ids[t] * H, H * 2u);
     report_equal(name, "x", x, want, (size_t)T * H * 2);
@@ -553,7 +557,7 @@ static void check_embed(uint32_t T, uint32_t V, uint32_t H, id_pattern pattern, 
     gradient g = gradient_new((size_t)V * H, type, BEFORE);
     void *ws = device_poisoned(gr_cu_embed_backward_ws(T)), *grad[2];
     for (int k = 0; k < 2; k++) {
-        gr_cu_embed_backward(NULL, d_ids, d_dx, gradient_reset(&g), type, T, H, ws);
+        gr_cu_embed_backward(NULL, d_ids, d_dx, 1, gradient_reset(&g), type, T, H, ws);
         grad[k] = gradient_take(name, &g);
     }
     check_tail(name, ws, gr_cu_embed_backward_ws(T));
@@ -856,7 +860,7 @@ static void test_capture(void)
     cudaGraphExec_t exec;
     CUDA(cudaStreamCreate(&st));
     CUDA(cudaStreamBeginCapture(st, cudaStreamCaptureModeThreadLocal));
-    gr_cu_embed_backward(st, d_ids, d_dx, g.device, GR_CU_F32, T, H, ws);
+    gr_cu_embed_backward(st, d_ids, d_dx, 1, g.device, GR_CU_F32, T, H, ws);
     CUDA(cudaStreamEndCapture(st, &graph));
     CUDA(cudaGraphInstantiate(&exec, graph, 0));
     gradient_reset(&g);
@@ -864,7 +868,7 @@ static void test_capture(void)
     CUDA(cudaStreamSynchronize(st));
     void *twice = gradient_take("embed in a graph", &g);
     gradient_reset(&g);
-    for (int k = 0; k < 2; k++) gr_cu_embed_backward(st, d_ids, d_dx, g.device, GR_CU_F32, T, H, ws);
+    for (int k = 0; k < 2; k++) gr_cu_embed_backward(st, d_ids, d_dx, 1, g.device, GR_CU_F32, T, H, ws);
     CUDA(cudaStreamSynchronize(st));
     void *want = gradient_take("embed", &g);
     report_equal("embed backward in a graph", "twice", twice, want, g.bytes);
@@ -898,15 +902,16 @@ static void run_norm(void *arg, int i)
 {
     (void)i;
     const bench *k = arg;
-    gr_cu_rmsnorm(NULL, k->a, NULL, k->w, k->b, k->T, k->H, 1e-6f);
+    const gr_cu_norm norm = {k->a, NULL, k->H, k->w, 0, k->T, k->H, 1e-6f};
+    gr_cu_rmsnorm(NULL, &norm, k->b);
 }
 
 static void run_norm_back(void *arg, int i)
 {
     (void)i;
     const bench *k = arg;
-    gr_cu_rmsnorm_backward(NULL, k->a, NULL, k->w, k->b, k->c, k->master, k->grad, GR_CU_F32, k->T, k->H,
-                           1e-6f, k->ws);
+    const gr_cu_norm norm = {k->a, NULL, k->H, k->w, 0, k->T, k->H, 1e-6f};
+    gr_cu_rmsnorm_backward(NULL, &norm, k->b, k->c, k->master, k->grad, GR_CU_F32, k->ws);
 }
 
 static void run_rope(void *arg, int i)
@@ -942,28 +947,28 @@ static void run_swiglu(void *arg, int i)
 {
     (void)i;
     const bench *k = arg;
-    gr_cu_swiglu(NULL, k->a, k->c, k->T, k->I);
+    gr_cu_swiglu(NULL, k->a, false, k->c, k->T, k->I);
 }
 
 static void run_swiglu_back(void *arg, int i)
 {
     (void)i;
     const bench *k = arg;
-    gr_cu_swiglu_backward(NULL, k->a, k->c, k->b, k->c + (size_t)k->T * k->I, k->T, k->I);
+    gr_cu_swiglu_backward(NULL, k->a, k->c, false, k->b, k->c + (size_t)k->T * k->I, k->T, k->I);
 }
 
 static void run_embed(void *arg, int i)
 {
     (void)i;
     const bench *k = arg;
-    gr_cu_embed(NULL, k->c, k->ids, k->a, k->T, k->H);
+    gr_cu_embed(NULL, k->c, k->ids, 1, k->a, k->T, k->H);
 }
 
 static void run_embed_back(void *arg, int i)
 {
     (void)i;
     const bench *k = arg;
-    gr_cu_embed_backward(NULL, k->ids, k->a, k->grad, GR_CU_F32, k->T, k->H, k->ws);
+    gr_cu_embed_backward(NULL, k->ids, k->a, 1, k->grad, GR_CU_F32, k->T, k->H, k->ws);
 }
 
 static void run_adamw(void *arg, int i)

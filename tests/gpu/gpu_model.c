@@ -497,7 +497,11 @@ int main(int argc, char **argv)
     } models[] = {{"qwen3", shape_of("qwen3", 256, 4, 2, 128)},
                   {"llama tiny", shape_of("llama", 64, 4, 2, 16)},
                   {"qwen2", shape_of("qwen2", 128, 4, 2, 32)},
-                  {"llama wide", shape_of("llama", 512, 8, 1, 64)}};
+                  {"llama wide", shape_of("llama", 512, 8, 1, 64)},
+                  {"windowed", windowed()},
+                  {"sandwich", sandwich()},
+                  {"behind", behind()},
+                  {"multiplied", multiplied()}};
     for (int as = 0; as < 4; as++) { /* as graphs ask for them */
         const gr_kernels *k = gr_kernels_as(&gr_kernels_cuda, as & 1, !(as & 2));
         expect_ok(k->attach(&q, &d), &d, "attach");

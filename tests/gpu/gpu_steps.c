@@ -68,7 +68,7 @@ static void model(void *user, gr_queue *q, const gr_extend *e, const gr_steps_dr
 {
     world *w = user;
     cudaStream_t st = q->stream;
-    gr_cu_embed(st, w->d_table, e->ids, w->d_x, e->n_seqs, ROW);
+    gr_cu_embed(st, w->d_table, e->ids, 1, w->d_x, e->n_seqs, ROW);
     const size_t pitch = ROW * sizeof(gr_bf16);
     CUDA(cudaMemcpy2DAsync(d->id, 4, w->d_x, pitch, 4, e->n_seqs, cudaMemcpyDeviceToDevice, st));
     CUDA(cudaMemcpy2DAsync(d->logprob, 4, (char *)w->d_x + 4, pitch, 4, e->n_seqs, cudaMemcpyDeviceToDevice,

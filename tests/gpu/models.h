@@ -25,6 +25,71 @@ static inline gr_model_shape shape_of(const char *type, uint32_t hidden, uint32_
     return s;
 }
 
+/* Every other layer has a window, sinks and no positions. */
+static inline gr_model_shape windowed(void)
+{
+    gr_model_shape s = shape_of("llama", 128, 4, 2, 32);
+    gr_layer_desc d = *gr_layer(&s, 1);
+    d.attention.window = 24;
+    d.attention.sinks = true;
+    d.attention.rope = (gr_rope_desc){.type = GR_ROPE_NONE};
+    gr_model_set_layer(&s, 1, &d);
+    return s;
+}
+
+/* Norms of 1 + weight before and behind, GELU, capped scores with a scale of their own, windows and positions
+ * in turn, embeddings multiplied. */
+static inline gr_model_shape sandwich(void)
+{
+    gr_model_shape s = shape_of("qwen3", 256, 4, 2, 64);
+    gr_layer_desc full = *gr_layer(&s, 0);
+    full.norm_after = full.norm_plus_one = true;
+    full.dense.act = GR_ACT_GELU_TANH;
+    full.attention.scale = 0.2f;
+    full.attention.softcap = 5;
+    gr_model_of(&s, &full);
+    gr_layer_desc window = full;
+    window.attention.window = 40;
+    window.attention.rope.theta = 100;
+    gr_model_set_layer(&s, 1, &window);
+    s.embed_scale = 4;
+    return s;
+}
+
+/* Norms behind alone, and over all heads of q and of k. */
+static inline gr_model_shape behind(void)
+{
+    gr_model_shape s = shape_of("qwen2", 128, 4, 2, 32);
+    gr_layer_desc d = *gr_layer(&s, 0);
+    d.norm_before = false;
+    d.norm_after = true;
+    d.attention.qk_norm = GR_QK_NORM_WHOLE;
+    gr_model_of(&s, &d);
+    return s;
+}
+
+/* Multipliers everywhere, and YaRN. */
+static inline gr_model_shape multiplied(void)
+{
+    gr_model_shape s = shape_of("llama", 128, 4, 1, 32);
+    gr_layer_desc d = *gr_layer(&s, 0);
+    d.attention.scale = 0.3f;
+    d.attention.rope = (gr_rope_desc){.type = GR_ROPE_YARN,
+                                      .dims = 32,
+                                      .theta = 1e4,
+                                      .factor = 4,
+                                      .beta_fast = 32,
+                                      .beta_slow = 1,
+                                      .attention = 1.2,
+                                      .truncate = true,
+                                      .original_positions = 64};
+    gr_model_of(&s, &d);
+    s.embed_scale = 3;
+    s.residual_scale = 0.3f;
+    s.logit_scale = 0.4f;
+    return s;
+}
+
 /* Weights that fp32 and bf16 both hold exactly: norms around 1, biases around 0. */
 static inline float *random_bucket(const gr_model_shape *s, uint32_t b, uint64_t seed)
 {

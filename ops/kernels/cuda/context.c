@@ -108,13 +108,14 @@ gr_status gr_cuda_check(gr_queue *q, gr_diag *d)
     return st;
 }
 
-const float *gr_cu_frequencies(gr_queue *q, const gr_rope_desc *d)
+const float *gr_cu_frequencies(gr_queue *q, const gr_rope_desc *d, uint32_t head_dim)
 {
     gr_cu_context *x = gr_cu_context_of(q);
-    gr_rope r;
+    gr_rope r = {0};
     gr_rope_init(&r, d);
+    r.n = head_dim / 2;
     for (uint32_t i = 0; i < x->n_ropes; i++)
-        if (x->ropes[i].dims == d->dims && !memcmp(x->ropes[i].inv_freq, r.inv_freq, r.n * sizeof(float)))
+        if (x->ropes[i].n == r.n && !memcmp(x->ropes[i].inv_freq, r.inv_freq, r.n * sizeof(float)))
             return x->ropes[i].device;
     if (x->n_ropes == GR_CU_ROPES_MAX) {
         gr_cu_note(q, gr_diag_error(&x->d, (gr_loc){0}, GR_E_FAILED, "more than %d kinds of rotary positions",
@@ -122,7 +123,7 @@ const float *gr_cu_frequencies(gr_queue *q, const gr_rope_desc *d)
         return NULL;
     }
     gr_cu_rope *made = &x->ropes[x->n_ropes];
-    made->dims = d->dims;
+    made->n = r.n;
     memcpy(made->inv_freq, r.inv_freq, r.n * sizeof(float));
     void *at = NULL;
     cudaError_t e = cudaMalloc(&at, r.n * sizeof(float));

@@ -11,7 +11,7 @@
 
 /* Frequencies of one kind of rotary positions. */
 typedef struct gr_cu_rope {
-    uint32_t dims;
+    uint32_t n;
     float inv_freq[GR_HEAD_DIM_MAX / 2];
     float *device;
 } gr_cu_rope;
@@ -39,9 +39,9 @@ static inline gr_cu_dtype gr_cu_type(gr_dtype t)
 /* Keep the first failure. */
 void gr_cu_note(gr_queue *q, gr_status st);
 
-/* The table of frequencies on the device, made when it is first seen; NULL: it could not be, which is noted.
- */
-const float *gr_cu_frequencies(gr_queue *q, const gr_rope_desc *d);
+/* The table of frequencies [head_dim / 2] on the device, made when it is first seen: zeros where nothing is
+ * rotated, for an angle of 0 changes no bit. NULL: it could not be, which is noted. */
+const float *gr_cu_frequencies(gr_queue *q, const gr_rope_desc *d, uint32_t head_dim);
 
 /* One product on the queue; a failure is noted. */
 static inline void gr_cu_product(gr_queue *q, const gr_cu_gemm_call *call, void *ws)

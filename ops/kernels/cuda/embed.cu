@@ -14,10 +14,19 @@
 
 enum { BLOCK = 256, WARPS = BLOCK / GR_WARP };
 
+GR_DEVICE uint4 times(uint4 v, float scale)
+{
+    float x[8];
+    gr_unpack(v, x);
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] *= scale;
+    return gr_pack(x);
+}
+
 /* One warp a token. */
 GR_KERNEL void __launch_bounds__(BLOCK)
-    embed_kernel(const gr_bf16 *__restrict__ embed, const int32_t *__restrict__ ids, gr_bf16 *__restrict__ x,
-                 uint32_t T, uint32_t vecs)
+    embed_kernel(const gr_bf16 *__restrict__ embed, const int32_t *__restrict__ ids, float scale,
+                 gr_bf16 *__restrict__ x, uint32_t T, uint32_t vecs)
 {
     const uint32_t t = blockIdx.x * WARPS + threadIdx.x / GR_WARP, lane = threadIdx.x % GR_WARP;
     if (t >= T) return;
@@ -31,15 +40,15 @@ GR_KERNEL void __launch_bounds__(BLOCK)
             v[j] = first + j * GR_WARP < vecs ? from[first + j * GR_WARP] : make_uint4(0, 0, 0, 0);
 #pragma unroll
         for (uint32_t j = 0; j < WIDE; j++)
-            if (first + j * GR_WARP < vecs) to[first + j * GR_WARP] = v[j];
+            if (first + j * GR_WARP < vecs) to[first + j * GR_WARP] = scale == 1 ? v[j] : times(v[j], scale);
     }
 }
 
-extern "C" void gr_cu_embed(cudaStream_t st, const gr_bf16 *embed, const int32_t *ids, gr_bf16 *x, uint32_t T,
-                            uint32_t H)
+extern "C" void gr_cu_embed(cudaStream_t st, const gr_bf16 *embed, const int32_t *ids, float scale,
+                            gr_bf16 *x, uint32_t T, uint32_t H)
 {
     if (!T) return;
-    embed_kernel<<<gr_ceil_div(T, WARPS), BLOCK, 0, st>>>(embed, ids, x, T, H / 8);
+    embed_kernel<<<gr_ceil_div(T, WARPS), BLOCK, 0, st>>>(embed, ids, scale, x, T, H / 8);
 }
 
 /* ---- gradient
@@ -70,14 +79,14 @@ GR_KERNEL void __launch_bounds__(BLOCK)
     token[t] = t;
 }
 
-template <typename G> GR_DEVICE void add_columns(G *grad, const float (&sum)[8])
+template <typename G> GR_DEVICE void add_columns(G *grad, const float (&sum)[8], float scale)
 {
     float old[4], part[4];
 #pragma unroll
     for (int h = 0; h < 8; h += 4) {
         gr_load4(grad, h, old);
 #pragma unroll
-        for (int i = 0; i < 4; i++) part[i] = old[i] + sum[h + i];
+        for (int i = 0; i < 4; i++) part[i] = fmaf(scale, sum[h + i], old[i]);
         gr_store4(grad, h, part);
     }
 }
@@ -94,7 +103,7 @@ GR_DEVICE void add_vector(float (&sum)[8], uint4 v)
 template <typename G>
 GR_KERNEL void __launch_bounds__(BLOCK)
     short_runs_kernel(const uint32_t *__restrict__ key, const uint32_t *__restrict__ token,
-                      const gr_bf16 *__restrict__ dx, G *grad, uint32_t T, uint32_t H)
+                      const gr_bf16 *__restrict__ dx, float scale, G *grad, uint32_t T, uint32_t H)
 {
     const uint32_t at = blockIdx.x * WARPS + threadIdx.x / GR_WARP, lane = threadIdx.x % GR_WARP;
     if (at >= T) return;
@@ -120,7 +129,7 @@ GR_KERNEL void __launch_bounds__(BLOCK)
         }
 #pragma unroll
         for (uint32_t j = 0; j < WIDE; j++)
-            if (col + j * SLICE < H) add_columns(row + col + j * SLICE, sum[j]);
+            if (col + j * SLICE < H) add_columns(row + col + j * SLICE, sum[j], scale);
     }
 }
 
@@ -145,7 +154,7 @@ GR_DEVICE uint32_t run_end(const uint32_t *key, uint32_t at, uint32_t T)
 template <typename G>
 GR_KERNEL void __launch_bounds__(GR_WARP *DEEP)
     long_runs_kernel(const uint32_t *__restrict__ key, const uint32_t *__restrict__ token,
-                     const gr_bf16 *__restrict__ dx, G *grad, uint32_t T, uint32_t H)
+                     const gr_bf16 *__restrict__ dx, float scale, G *grad, uint32_t T, uint32_t H)
 {
     __shared__ float sums[DEEP][SLICE];
     const uint32_t at = blockIdx.x * LONG, id = key[at], lane = threadIdx.x;
@@ -170,16 +179,16 @@ GR_KERNEL void __launch_bounds__(GR_WARP *DEEP)
         sum[i] = 0;
         for (int k = 0; k < DEEP; k++) sum[i] += sums[k][8 * lane + i];
     }
-    add_columns(grad + (size_t)id * H + col, sum);
+    add_columns(grad + (size_t)id * H + col, sum, scale);
 }
 
 template <typename G>
-static void add_runs(cudaStream_t st, const uint32_t *key, const uint32_t *token, const gr_bf16 *dx, G *grad,
-                     uint32_t T, uint32_t H)
+static void add_runs(cudaStream_t st, const uint32_t *key, const uint32_t *token, const gr_bf16 *dx,
+                     float scale, G *grad, uint32_t T, uint32_t H)
 {
     const dim3 grid(gr_ceil_div(T, LONG), gr_ceil_div(H, SLICE)), block(GR_WARP, DEEP);
-    short_runs_kernel<<<gr_ceil_div(T, WARPS), BLOCK, 0, st>>>(key, token, dx, grad, T, H);
-    long_runs_kernel<<<grid, block, 0, st>>>(key, token, dx, grad, T, H);
+    short_runs_kernel<<<gr_ceil_div(T, WARPS), BLOCK, 0, st>>>(key, token, dx, scale, grad, T, H);
+    long_runs_kernel<<<grid, block, 0, st>>>(key, token, dx, scale, grad, T, H);
 }
 
 /* A workspace too small is our own bug. */
@@ -191,8 +200,8 @@ static void check_workspace(const sorted *s, size_t wanted)
     abort();
 }
 
-extern "C" void gr_cu_embed_backward(cudaStream_t st, const int32_t *ids, const gr_bf16 *dx, void *grad,
-                                     gr_cu_dtype grad_type, uint32_t T, uint32_t H, void *ws)
+extern "C" void gr_cu_embed_backward(cudaStream_t st, const int32_t *ids, const gr_bf16 *dx, float scale,
+                                     void *grad, gr_cu_dtype grad_type, uint32_t T, uint32_t H, void *ws)
 {
     if (!T) return;
     const sorted s = layout(ws, T);
@@ -203,7 +212,7 @@ extern "C" void gr_cu_embed_backward(cudaStream_t st, const int32_t *ids, const 
     check_workspace(&s, wanted);
     cub::DeviceRadixSort::SortPairs(s.own, wanted, key, token, (int)T, 0, ID_BITS, st);
     if (grad_type == GR_CU_F32)
-        add_runs(st, key.Current(), token.Current(), dx, (float *)grad, T, H);
+        add_runs(st, key.Current(), token.Current(), dx, scale, (float *)grad, T, H);
     else
-        add_runs(st, key.Current(), token.Current(), dx, (gr_bf16 *)grad, T, H);
+        add_runs(st, key.Current(), token.Current(), dx, scale, (gr_bf16 *)grad, T, H);
 }

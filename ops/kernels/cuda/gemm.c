@@ -366,7 +366,7 @@ static gr_status entry_for(gr_cu_gemm *g, const gr_cu_gemm_call *c, struct entry
 
 gr_status gr_cu_gemm_run(gr_cu_gemm *g, cudaStream_t stream, const gr_cu_gemm_call *c, void *ws, gr_diag *d)
 {
-    const float one = 1, beta = c->c ? 1 : 0;
+    const float alpha = c->scale != 0 ? c->scale : 1, beta = c->c ? 1 : 0;
     struct entry *e;
     if (!c->m || !c->n) return GR_OK;
     if (!c->k) return failed(c, CUBLAS_STATUS_INVALID_VALUE, "k is 0", d);
@@ -379,8 +379,8 @@ gr_status gr_cu_gemm_run(gr_cu_gemm *g, cudaStream_t stream, const gr_cu_gemm_ca
         st = cublasLtMatmulDescSetAttribute(e->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->bias,
                                             sizeof(c->bias));
     if (st == CUBLAS_STATUS_SUCCESS)
-        st = cublasLtMatmul(g->handle, e->how, &one, c->b, e->a, c->a, e->b, &beta, c->c ? c->c : c->d, e->c,
-                            c->d, e->d, &e->algo, ws, e->ws_bytes, stream);
+        st = cublasLtMatmul(g->handle, e->how, &alpha, c->b, e->a, c->a, e->b, &beta, c->c ? c->c : c->d,
+                            e->c, c->d, e->d, &e->algo, ws, e->ws_bytes, stream);
     return st == CUBLAS_STATUS_SUCCESS ? GR_OK : failed(c, st, "cublasLtMatmul", d);
 }
 

@@ -36,6 +36,7 @@ typedef struct gr_cu_gemm_call {
     gr_cu_dtype type;    /* of d and c */
     const void *c;       /* NULL, or [M, N] added to the product; d itself is fine */
     uint64_t ldc;        /* unused where c is NULL */
+    float scale;         /* of the product; 0: 1 */
     const gr_bf16 *bias; /* NULL, or [N] added to every row; only where type is bf16 and c is NULL */
     bool strict; /* rows of d do not depend on m: see below. Of NT and NN, whose m counts rows of a batch, and
                     without c; refused with TN, where m is a dimension of the weights */

@@ -35,31 +35,45 @@ typedef struct gr_cu_heads {
     uint32_t heads, kv_heads, head_dim;
     const float *frequency; /* [D / 2], device */
     float eps;              /* of q_norm and k_norm */
+    float one;              /* their factors are one + weight: 0, or 1 */
+    float factor;           /* on cosines and sines; 0: 1 */
 } gr_cu_heads;
 
 /* ---- embedding ------------------------------------------------------------------------------------------
  */
 
-/* x [T, H] = rows of embed [V, H]. */
-void gr_cu_embed(cudaStream_t st, const gr_bf16 *embed, const int32_t *ids, gr_bf16 *x, uint32_t T,
-                 uint32_t H);
-/* grad [V, H] += dx [T, H] by id; the tokens of one id are summed in order. */
+/* x [T, H] = scale times rows of embed [V, H]. */
+void gr_cu_embed(cudaStream_t st, const gr_bf16 *embed, const int32_t *ids, float scale, gr_bf16 *x,
+                 uint32_t T, uint32_t H);
+/* grad [V, H] += scale dx [T, H] by id; the tokens of one id are summed in order. */
 uint64_t gr_cu_embed_backward_ws(uint32_t T);
-void gr_cu_embed_backward(cudaStream_t st, const int32_t *ids, const gr_bf16 *dx, void *grad,
+void gr_cu_embed_backward(cudaStream_t st, const int32_t *ids, const gr_bf16 *dx, float scale, void *grad,
                           gr_cu_dtype grad_type, uint32_t T, uint32_t H, void *ws);
 
 /* ---- RMSNorm --------------------------------------------------------------------------------------------
  */
 
-/* y [n, H] = x[row[i]] / rms * w; row NULL: all rows in order. */
-void gr_cu_rmsnorm(cudaStream_t st, const gr_bf16 *x, const uint32_t *row, const gr_bf16 *w, gr_bf16 *y,
-                   uint32_t n, uint32_t H, float eps);
+/* Rows of H values, ld apart in x and in all that has its shape. */
+typedef struct gr_cu_norm {
+    const gr_bf16 *x;
+    const uint32_t *row; /* [n] which rows of x; NULL: all in order */
+    uint32_t ld;         /* H, where rows are dense */
+    const gr_bf16 *w;    /* [H] */
+    float one;           /* the factor is one + w: 0, or 1 */
+    uint32_t n, H;
+    float eps;
+} gr_cu_norm;
+
+/* y [n, H] = x[row[i]] / rms * (one + w). y == x is fine without row. c: host memory, read during the call,
+ * here and below. */
+void gr_cu_rmsnorm(cudaStream_t st, const gr_cu_norm *c, gr_bf16 *y);
+/* y = add + that; y == add is fine. */
+void gr_cu_rmsnorm_add(cudaStream_t st, const gr_cu_norm *c, const gr_bf16 *add, gr_bf16 *y);
 /* dx[row[i]] (+)= the part of dy [n, H] that comes through x; add: whether dx holds a gradient already, else
- * it is written. grad_w [H] += its part. rows of `row` are distinct. */
+ * it is written, and dx == dy is fine without row. grad_w [H] += its part. rows of `row` are distinct. */
 uint64_t gr_cu_rmsnorm_backward_ws(uint32_t n, uint32_t H);
-void gr_cu_rmsnorm_backward(cudaStream_t st, const gr_bf16 *x, const uint32_t *row, const gr_bf16 *w,
-                            const gr_bf16 *dy, gr_bf16 *dx, bool add, void *grad_w, gr_cu_dtype grad_type,
-                            uint32_t n, uint32_t H, float eps, void *ws);
+void gr_cu_rmsnorm_backward(cudaStream_t st, const gr_cu_norm *c, const gr_bf16 *dy, gr_bf16 *dx, bool add,
+                            void *grad_w, gr_cu_dtype grad_type, void *ws);
 
 /* ---- q, k and v -----------------------------------------------------------------------------------------
  */
@@ -86,19 +100,21 @@ uint64_t gr_cu_column_sums_ws(uint32_t T, uint32_t cols);
 void gr_cu_column_sums(cudaStream_t st, const gr_bf16 *d, void *grad, gr_cu_dtype grad_type, uint32_t T,
                        uint32_t cols, void *ws);
 
-/* ---- SwiGLU ---------------------------------------------------------------------------------------------
+/* ---- gated activations
+ * ---------------------------------------------------------------------------------------------
  */
 
-/* h [T, I] = silu(gate) * up, of gate_up [T, 2 I]: gate, then up, in each row. */
-void gr_cu_swiglu(cudaStream_t st, const gr_bf16 *gate_up, gr_bf16 *h, uint32_t T, uint32_t I);
+/* h [T, I] = silu(gate) * up, of gate_up [T, 2 I]: gate, then up, in each row. gelu: gelu (by its form with
+ * tanh) in the place of silu. */
+void gr_cu_swiglu(cudaStream_t st, const gr_bf16 *gate_up, bool gelu, gr_bf16 *h, uint32_t T, uint32_t I);
 /* The same straight from x [m, H] and gate_up's weights [2 I, H], gate's rows first, in fp32 until h. fuses:
  * whether this device can, and has enough to do with it. false of the second: not launched. */
 bool gr_cu_swiglu_fuses(const gr_bf16 *gate_up, uint32_t m, uint32_t H, uint32_t I);
 bool gr_cu_swiglu_product(cudaStream_t st, const gr_bf16 *x, const gr_bf16 *gate_up, gr_bf16 *h, uint32_t m,
                           uint32_t H, uint32_t I);
 /* d_gate_up [T, 2 I] from dh [T, I]; h [T, I] is computed again (its matrix gradient wants it). */
-void gr_cu_swiglu_backward(cudaStream_t st, const gr_bf16 *gate_up, const gr_bf16 *dh, gr_bf16 *d_gate_up,
-                           gr_bf16 *h, uint32_t T, uint32_t I);
+void gr_cu_swiglu_backward(cudaStream_t st, const gr_bf16 *gate_up, const gr_bf16 *dh, bool gelu,
+                           gr_bf16 *d_gate_up, gr_bf16 *h, uint32_t T, uint32_t I);
 
 /* ---- head -----------------------------------------------------------------------------------------------
  */
@@ -144,13 +160,14 @@ void gr_cu_head_dlogits(cudaStream_t st, float *logits, const int32_t *target, c
 typedef struct gr_cu_value_head {
     const gr_bf16 *norm, *weight; /* [H] */
     const gr_bf16 *bias;          /* [1] */
+    float one;                    /* the norm's factor is one + its weight: 0, or 1 */
 } gr_cu_value_head;
 typedef struct gr_cu_value_grads {
     gr_cu_dtype type;
     void *norm, *weight, *bias;
 } gr_cu_value_grads;
-/* value [n] = sum over h of x[row[i]][h] / rms * norm[h] * weight[h], + bias, all in fp32. The bits of a row
- * follow from the row alone. head: host memory, read during the call. */
+/* value [n] = sum over h of x[row[i]][h] / rms * (one + norm[h]) * weight[h], + bias, all in fp32. The bits
+ * of a row follow from the row alone. head: host memory, read during the call. */
 uint64_t gr_cu_value_ws(uint32_t n, uint32_t H);
 void gr_cu_value(cudaStream_t st, const gr_bf16 *x, const uint32_t *row, const gr_cu_value_head *head,
                  float *value, uint32_t n, uint32_t H, float eps, void *ws);
@@ -188,6 +205,8 @@ typedef struct gr_cu_adamw {                    /* as gr_adamw; decay 0 where we
  * of grad_type. how: host memory, read during the call. */
 void gr_cu_adamw_step(cudaStream_t st, const gr_cu_adamw *how, float *master, gr_bf16 *w, const void *g,
                       gr_cu_dtype grad_type, void *m, void *v, gr_cu_dtype moment_type, uint64_t n);
+/* y [n] = scale x [n], bf16; y == x is fine. n a multiple of 8. */
+void gr_cu_scale(cudaStream_t st, const gr_bf16 *x, float scale, gr_bf16 *y, uint64_t n);
 /* to [n] += from [n], both of one type. */
 void gr_cu_add(cudaStream_t st, void *to, const void *from, gr_cu_dtype type, uint64_t n);
 /* *out = sum of squares in double. */

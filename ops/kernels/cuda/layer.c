@@ -8,47 +8,48 @@
 
 #include "ops/kernels/cuda/context.h"
 #include "ops/kernels/cuda/layout.h"
+#include "ops/kernels/cuda/model.h"
 #include "ops/kernels/cuda/strict.h"
 #include "runtime/comm/comm.h"
 
 /* ---- products -------------------------------------------------------------------------------------------
  */
 
-/* y [t, out] = x [t, in] W^T, + add where not NULL, + bias where not NULL: of forward passes alone, so that
- * strict goes with it. */
-static void linear(gr_queue *q, const gr_bf16 *x, uint32_t t, uint32_t in, const gr_bf16 *w, uint32_t out,
-                   gr_bf16 *y, const gr_bf16 *add, const gr_bf16 *bias, void *ws)
+/* y [t, out] = scale x w^T, + add where not NULL, else + bias: of forward passes alone, so that strict goes
+ * with it. */
+static void linear(gr_queue *q, const gr_product *p, float scale, gr_bf16 *y, const gr_bf16 *add, void *ws)
 {
     gr_cu_product(q,
                   &(gr_cu_gemm_call){.form = GR_CU_GEMM_NT,
-                                     .m = t,
-                                     .n = out,
-                                     .k = in,
-                                     .a = x,
-                                     .b = w,
-                                     .lda = in,
-                                     .ldb = in,
-                                     .ldd = out,
+                                     .m = p->t,
+                                     .n = p->out,
+                                     .k = p->in,
+                                     .a = p->x,
+                                     .b = p->w,
+                                     .lda = p->in,
+                                     .ldb = p->in,
+                                     .ldd = p->out,
                                      .d = y,
                                      .type = GR_CU_BF16,
                                      .c = add,
-                                     .ldc = out,
-                                     .bias = bias,
+                                     .ldc = p->out,
+                                     .scale = scale,
+                                     .bias = p->bias,
                                      .strict = gr_cu_context_of(q)->strict},
                   ws);
 }
 
-/* y [t, out] = add + x [t, in] W^T. y == add is fine; then temp [t, out] is written. */
-static void residual(gr_queue *q, const gr_bf16 *x, uint32_t t, uint32_t in, const gr_bf16 *w, uint32_t out,
-                     gr_bf16 *y, const gr_bf16 *add, gr_bf16 *temp, void *ws)
+/* y [t, out] = add + scale x w^T. y == add is fine; then temp [t, out] is written. */
+static void residual(gr_queue *q, const gr_product *p, float scale, gr_bf16 *y, const gr_bf16 *add,
+                     gr_bf16 *temp, void *ws)
 {
     const bool in_place = y == add;
     if (!gr_cu_context_of(q)->strict) {
-        linear(q, x, t, in, w, out, y, add, NULL, ws);
+        linear(q, p, scale, y, add, ws);
         return;
     }
-    linear(q, x, t, in, w, out, in_place ? temp : y, NULL, NULL, ws);
-    gr_cu_add(q->stream, y, in_place ? temp : add, GR_CU_BF16, (uint64_t)t * out);
+    linear(q, p, scale, in_place ? temp : y, NULL, ws);
+    gr_cu_add(q->stream, y, in_place ? temp : add, GR_CU_BF16, (uint64_t)p->t * p->out);
 }
 
 void gr_cu_linear_dx(gr_queue *q, const gr_bf16 *dy, uint64_t ld, uint32_t t, uint32_t in, const gr_bf16 *w,
@@ -91,7 +92,7 @@ void gr_cu_linear_dw(gr_queue *q, const gr_bf16 *dy, uint64_t ld, const gr_bf16 
 
 void gr_cuda_product(gr_queue *q, const gr_product *p, void *y, void *ws)
 {
-    linear(q, p->x, p->t, p->in, p->w, p->out, y, NULL, p->bias, ws);
+    linear(q, p, 1, y, NULL, ws);
 }
 
 /* Of a slice: the sum of what all peers' slices give, to which the first of them alone brings what is added;
@@ -99,11 +100,10 @@ void gr_cuda_product(gr_queue *q, const gr_product *p, void *y, void *ws)
 void gr_cuda_product_add(gr_queue *q, const gr_product *p, const void *add, float scale, bool sliced, void *y,
                          void *temp, void *ws)
 {
-    (void)scale; /* 1: there is no gr_layer_ops.scale */
     if (sliced && q->peers->comm->rank)
-        linear(q, p->x, p->t, p->in, p->w, p->out, y, NULL, NULL, ws);
+        linear(q, p, scale, y, NULL, ws);
     else
-        residual(q, p->x, p->t, p->in, p->w, p->out, y, add, temp, ws);
+        residual(q, p, scale, y, add, temp, ws);
     if (sliced) gr_tp_sum(q, y, (uint64_t)p->t * p->out * sizeof(gr_bf16), GR_COMM_SUM_BF16);
 }
 
@@ -140,16 +140,34 @@ void gr_cuda_column_sums(gr_queue *q, const void *d, uint32_t t, uint32_t cols, 
 /* ---- norms ----------------------------------------------------------------------------------------------
  */
 
+static gr_cu_norm norm_of(const gr_norm *c)
+{
+    return (gr_cu_norm){
+        .x = c->x, .ld = c->cols, .w = c->w, .one = c->plus_one, .n = c->n, .H = c->cols, .eps = c->eps};
+}
+
 void gr_cuda_norm(gr_queue *q, const gr_norm *c, void *y)
 {
-    gr_cu_rmsnorm(q->stream, c->x, NULL, c->w, y, c->n, c->cols, c->eps);
+    const gr_cu_norm norm = norm_of(c);
+    gr_cu_rmsnorm(q->stream, &norm, y);
+}
+
+void gr_cuda_norm_add(gr_queue *q, const gr_norm *c, const void *add, void *y)
+{
+    const gr_cu_norm norm = norm_of(c);
+    gr_cu_rmsnorm_add(q->stream, &norm, add, y);
 }
 
 void gr_cuda_norm_backward(gr_queue *q, const gr_norm *c, const void *dy, void *dx, bool add, void *grad,
                            gr_dtype grads, void *ws)
 {
-    gr_cu_rmsnorm_backward(q->stream, c->x, NULL, c->w, dy, dx, add, grad, gr_cu_type(grads), c->n, c->cols,
-                           c->eps, ws);
+    const gr_cu_norm norm = norm_of(c);
+    gr_cu_rmsnorm_backward(q->stream, &norm, dy, dx, add, grad, gr_cu_type(grads), ws);
+}
+
+void gr_cuda_scale(gr_queue *q, const void *x, float scale, uint64_t n, void *y)
+{
+    gr_cu_scale(q->stream, x, scale, y, n);
 }
 
 /* ---- q, k and v -----------------------------------------------------------------------------------------
@@ -161,29 +179,72 @@ static gr_cu_heads heads_of(gr_queue *q, const gr_rotate *c)
     return (gr_cu_heads){.heads = d->heads,
                          .kv_heads = d->kv_heads,
                          .head_dim = d->head_dim,
-                         .frequency = gr_cu_frequencies(q, &d->rope),
-                         .eps = c->eps};
+                         .frequency = gr_cu_frequencies(q, &d->rope, d->head_dim),
+                         .eps = c->eps,
+                         .one = c->plus_one,
+                         .factor = d->rope.type == GR_ROPE_YARN ? (float)d->rope.attention : 0};
+}
+
+/* The norm over all of q, or over all of k, in rows of q, k and v. */
+static gr_cu_norm whole_norm(const gr_rotate *c, bool k, const void *rows)
+{
+    const gr_attention_desc *d = c->d;
+    return (gr_cu_norm){.x = (const gr_bf16 *)rows + (k ? d->heads * d->head_dim : 0),
+                        .ld = gr_qkv_width(d),
+                        .w = k ? c->k_norm : c->q_norm,
+                        .one = c->plus_one,
+                        .n = c->b->n,
+                        .H = (k ? d->kv_heads : d->heads) * d->head_dim,
+                        .eps = c->eps};
+}
+
+/* Norms over all of q and of k, and v as it is. */
+static void norm_whole(gr_queue *q, const gr_rotate *c, const void *from, void *to)
+{
+    const gr_attention_desc *d = c->d;
+    const gr_cu_norm of_q = whole_norm(c, false, from), of_k = whole_norm(c, true, from);
+    const uint64_t row = gr_qkv_width(d) * sizeof(gr_bf16), v = (uint64_t)d->kv_heads * d->head_dim * 2;
+    gr_cu_rmsnorm(q->stream, &of_q, to);
+    gr_cu_rmsnorm(q->stream, &of_k, (gr_bf16 *)to + d->heads * d->head_dim);
+    if (from != to)
+        gr_cuda_copy_rows(q, (char *)to + row - v, row, (const char *)from + row - v, row, v, c->b->n);
 }
 
 void gr_cuda_rotate(gr_queue *q, const gr_rotate *c, const void *from, void *to, void *raw)
 {
     const gr_cu_heads h = heads_of(q, c);
     const gr_tokens *b = c->b;
+    const bool whole = c->d->qk_norm == GR_QK_NORM_WHOLE;
+    const void *q_norm = whole ? NULL : c->q_norm, *k_norm = whole ? NULL : c->k_norm;
     (void)raw; /* from stays as it is, or has no norm */
+    if (whole) norm_whole(q, c, from, to);
     if (b->state)
-        gr_cu_qk_rope_store(q->stream, &h, from, c->q_norm, c->k_norm, b->position, b->slot, to, b->state,
-                            b->n);
+        gr_cu_qk_rope_store(q->stream, &h, whole ? to : from, q_norm, k_norm, b->position, b->slot, to,
+                            b->state, b->n);
     else
-        gr_cu_qk_rope(q->stream, &h, from, c->q_norm, c->k_norm, b->position, to, b->n);
+        gr_cu_qk_rope(q->stream, &h, whole ? to : from, q_norm, k_norm, b->position, to, b->n);
+}
+
+static void whole_back(gr_queue *q, const gr_rotate *c, bool k, const void *raw, gr_bf16 *d, void *grad,
+                       gr_dtype grads, void *ws)
+{
+    const gr_cu_norm norm = whole_norm(c, k, raw);
+    gr_bf16 *at = d + (k ? c->d->heads * c->d->head_dim : 0);
+    gr_cu_rmsnorm_backward(q->stream, &norm, at, at, false, grad, gr_cu_type(grads), ws);
 }
 
 void gr_cuda_rotate_backward(gr_queue *q, const gr_rotate *c, const void *raw, uint32_t raw_ld, void *d,
                              void *grad_q_norm, void *grad_k_norm, gr_dtype grads, void *ws)
 {
     const gr_cu_heads h = heads_of(q, c);
+    const bool whole = c->d->qk_norm == GR_QK_NORM_WHOLE;
     (void)raw_ld; /* gr_qkv_width, where there is a norm */
-    gr_cu_qk_rope_backward(q->stream, &h, raw, c->q_norm, c->k_norm, c->b->position, d, grad_q_norm,
-                           grad_k_norm, gr_cu_type(grads), c->b->n, ws);
+    gr_cu_qk_rope_backward(q->stream, &h, raw, whole ? NULL : c->q_norm, whole ? NULL : c->k_norm,
+                           c->b->position, d, whole ? NULL : grad_q_norm, whole ? NULL : grad_k_norm,
+                           gr_cu_type(grads), c->b->n, ws);
+    if (!whole) return;
+    whole_back(q, c, false, raw, d, grad_q_norm, grads, ws);
+    whole_back(q, c, true, raw, d, grad_k_norm, grads, ws);
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------
@@ -239,8 +300,8 @@ void gr_cuda_attend(gr_queue *q, const gr_attend *c, void *out, float *stats)
     if (c->b->state)
         attend_paged(q, c, out);
     else
-        gr_cu_note(q, gr_cu_attention_forward(x->attention, q->stream, &shape, &scores, &b, c->qkv, out, stats, c->ws,
-                                              c->ws_bytes, &x->d));
+        gr_cu_note(q, gr_cu_attention_forward(x->attention, q->stream, &shape, &scores, &b, c->qkv, out,
+                                              stats, c->ws, c->ws_bytes, &x->d));
 }
 
 void gr_cuda_attend_backward(gr_queue *q, const gr_attend *c, const void *out, const float *stats,
@@ -251,8 +312,9 @@ void gr_cuda_attend_backward(gr_queue *q, const gr_attend *c, const void *out, c
     const gr_cu_sequences b = sequences_of(c->b);
     const gr_scores scores = gr_attend_scores(c);
     const gr_cu_sink_grads sinks = {grad_sinks, gr_cu_type(grads)};
-    gr_cu_note(q, gr_cu_attention_backward(x->attention, q->stream, &shape, &scores, &b, c->qkv, out, stats,
-                                           dout, dqkv, grad_sinks ? &sinks : NULL, c->ws, c->ws_bytes, &x->d));
+    gr_cu_note(q,
+               gr_cu_attention_backward(x->attention, q->stream, &shape, &scores, &b, c->qkv, out, stats,
+                                        dout, dqkv, grad_sinks ? &sinks : NULL, c->ws, c->ws_bytes, &x->d));
 }
 
 /* ---- activations ----------------------------------------------------------------------------------------
@@ -260,11 +322,11 @@ void gr_cuda_attend_backward(gr_queue *q, const gr_attend *c, const void *out, c
 
 void gr_cuda_activate(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up, void *h)
 {
-    gr_cu_swiglu(q->stream, gate_up, h, t, d->inner);
+    gr_cu_swiglu(q->stream, gate_up, d->act == GR_ACT_GELU_TANH, h, t, d->inner);
 }
 
 void gr_cuda_activate_backward(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up,
                                const void *dh, void *d_gate_up, void *h)
 {
-    gr_cu_swiglu_backward(q->stream, gate_up, dh, d_gate_up, h, t, d->inner);
+    gr_cu_swiglu_backward(q->stream, gate_up, dh, d->act == GR_ACT_GELU_TANH, d_gate_up, h, t, d->inner);
 }

@@ -22,6 +22,7 @@ void gr_cu_linear_dw(gr_queue *q, const gr_bf16 *dy, uint64_t ld, const gr_bf16 
                      uint32_t out, void *grad, gr_dtype grads, void *ws);
 
 void gr_cuda_norm(gr_queue *q, const gr_norm *c, void *y);
+void gr_cuda_norm_add(gr_queue *q, const gr_norm *c, const void *add, void *y);
 void gr_cuda_norm_backward(gr_queue *q, const gr_norm *c, const void *dy, void *dx, bool add, void *grad,
                            gr_dtype grads, void *ws);
 void gr_cuda_product(gr_queue *q, const gr_product *p, void *y, void *ws);
@@ -32,6 +33,7 @@ bool gr_cuda_product_activate(gr_queue *q, const gr_dense_desc *d, const gr_toke
 void gr_cuda_product_dx(gr_queue *q, const gr_product *p, const void *dy, void *dx, void *ws);
 void gr_cuda_product_dw(gr_queue *q, const gr_product *p, const void *dy, void *grad, gr_dtype grads,
                         void *ws);
+void gr_cuda_scale(gr_queue *q, const void *x, float scale, uint64_t n, void *y);
 void gr_cuda_column_sums(gr_queue *q, const void *d, uint32_t t, uint32_t cols, void *grad, gr_dtype grads,
                          void *ws);
 void gr_cuda_rotate(gr_queue *q, const gr_rotate *c, const void *from, void *to, void *raw);

@@ -48,7 +48,10 @@ uint64_t gr_cu_product_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned 
 uint64_t gr_cu_back_ws_bytes(const gr_layer_desc *d, uint32_t hidden, uint32_t tokens)
 {
     const gr_cu_heads heads = gr_cu_heads_of(&d->attention);
+    const gr_attention_desc *a = &d->attention;
     uint64_t sums = gr_cu_rmsnorm_backward_ws(tokens, hidden);
+    if (a->qk_norm == GR_QK_NORM_WHOLE)
+        sums = GR_MAX(sums, gr_cu_rmsnorm_backward_ws(tokens, a->heads * a->head_dim));
     sums = GR_MAX(sums, gr_cu_qk_rope_backward_ws(&heads, tokens));
     return GR_MAX(sums, gr_cu_column_sums_ws(tokens, gr_qkv_width(&d->attention)));
 }
@@ -95,10 +98,8 @@ uint64_t gr_cu_kv_block_bytes(const gr_attention_desc *d)
 const char *gr_cu_attend_unfit(const gr_attention_desc *d)
 {
     if (d->o_bias) return "a bias behind attention";
-    if (d->qk_norm == GR_QK_NORM_WHOLE) return "norms over all heads of q and k";
-    if (d->rope.type == GR_ROPE_NONE) return "layers without rotary positions";
-    if (d->rope.type == GR_ROPE_YARN) return "YaRN";
-    return d->rope.dims == d->head_dim ? NULL : "heads of which a part is rotated";
+    if (d->rope.type == GR_ROPE_NONE || d->rope.dims == d->head_dim) return NULL;
+    return "heads of which a part is rotated";
 }
 
 /* Rows are read in vectors of 16 bytes; kernels of norms, rope, attention and sampling hold so much at most.
@@ -116,7 +117,6 @@ static const char *size_unfit(const char *what, uint32_t n, uint32_t of, uint32_
 static const char *layer_unfit(const gr_layer_desc *d, char buf[GR_UNFIT_MAX])
 {
     enum { VECTOR = 8, HEAD_MAX = 256 };
-    if (d->norm_plus_one) return "norms of 1 + weight";
     const char *why = size_unfit("heads", d->attention.head_dim, VECTOR, HEAD_MAX, buf);
     return why ? why : size_unfit("a feed-forward network", d->dense.inner, VECTOR, UINT32_MAX, buf);
 }
@@ -138,7 +138,6 @@ const char *gr_cu_unfit(const gr_model_shape *s, char buf[GR_UNFIT_MAX])
     const char *why = size_unfit("hidden states", s->hidden, VECTOR, HIDDEN_MAX, buf);
     for (uint32_t i = 0; i < s->n_kinds && !why; i++) why = layer_unfit(&s->kinds[i], buf);
     if (!why && s->head == GR_HEAD_LM) why = size_unfit("a vocabulary", s->vocab, 1, VOCAB_MAX, buf);
-    if (!why && s->embed_scale != 1) why = "an embedding multiplier";
-    if (!why && (s->logit_scale != 1 || s->logit_softcap > 0)) why = "scaled or capped logits";
+    if (!why && s->logit_softcap > 0) why = "capped logits";
     return why || !heads_differ(s) ? why : "heads that differ from layer to layer";
 }

@@ -17,15 +17,30 @@
 void gr_cuda_embed_forward(gr_queue *q, const gr_model_shape *s, const void *embed, const gr_packed *b,
                            void *x)
 {
-    if (b->n_tokens) gr_cu_embed(q->stream, embed, b->ids, x, b->n_tokens, s->hidden);
+    if (b->n_tokens) gr_cu_embed(q->stream, embed, b->ids, s->embed_scale, x, b->n_tokens, s->hidden);
 }
 
 void gr_cuda_embed_backward(gr_queue *q, const gr_model_shape *s, const gr_packed *b, const void *dx,
                             void *grad_embed, gr_dtype grads, void *ws)
 {
     if (b->n_tokens)
-        gr_cu_embed_backward(q->stream, b->ids, dx, grad_embed, gr_cu_type(grads), b->n_tokens, s->hidden,
-                             ws);
+        gr_cu_embed_backward(q->stream, b->ids, dx, s->embed_scale, grad_embed, gr_cu_type(grads),
+                             b->n_tokens, s->hidden, ws);
+}
+
+static gr_cu_norm last_norm(const gr_model_shape *s, const void *w, const void *x, const uint32_t *row,
+                            uint32_t n)
+{
+    return (gr_cu_norm){x, row, s->hidden, w, s->norm_plus_one, n, s->hidden, s->norm_eps};
+}
+
+/* What the output matrix multiplies: logits are scaled here. */
+static void head_hidden(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *x,
+                        const uint32_t *row, uint32_t n, gr_bf16 *hidden)
+{
+    const gr_cu_norm norm = last_norm(s, norm_w, x, row, n);
+    gr_cu_rmsnorm(q->stream, &norm, hidden);
+    if (s->logit_scale != 1) gr_cu_scale(q->stream, hidden, s->logit_scale, hidden, (uint64_t)n * s->hidden);
 }
 
 /* Of rows of w->hidden. */
@@ -93,7 +108,7 @@ void gr_cuda_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm
     gr_workspace c = {.base = ws};
     gr_cu_head_ws w;
     gr_cu_head_layout(&c, s, rows->n, rows->keep ? GR_HEAD_GRADIENT : GR_HEAD_LOGPROB, &w);
-    gr_cu_rmsnorm(q->stream, x, rows->row, norm_w, w.hidden, rows->n, s->hidden, s->norm_eps);
+    head_hidden(q, s, norm_w, x, rows->row, rows->n, w.hidden);
     if (!gr_cu_context_of(q)->strict && gr_cu_head_fuses(lm, s->hidden))
         fused_stats(q, s, lm, rows, out, &w);
     else
@@ -118,19 +133,21 @@ void gr_cuda_head_backward(gr_queue *q, const gr_model_shape *s, const void *nor
     const uint64_t ld = 2 * (uint64_t)s->vocab;
     gr_cu_linear_dx(q, d_logits, ld, rows->n, s->hidden, lm, s->vocab, w.d_hidden, w.gemm);
     gr_cu_linear_dw(q, d_logits, ld, w.hidden, rows->n, s->hidden, s->vocab, grad_lm, grads, w.gemm);
-    gr_cu_rmsnorm_backward(q->stream, x, rows->row, norm_w, w.d_hidden, dx, false, grad_norm,
-                           gr_cu_type(grads), rows->n, s->hidden, s->norm_eps, w.sums);
+    const gr_cu_norm norm = last_norm(s, norm_w, x, rows->row, rows->n);
+    if (s->logit_scale != 1)
+        gr_cu_scale(q->stream, w.d_hidden, s->logit_scale, w.d_hidden, (uint64_t)rows->n * s->hidden);
+    gr_cu_rmsnorm_backward(q->stream, &norm, w.d_hidden, dx, false, grad_norm, gr_cu_type(grads), w.sums);
 }
 
-static gr_cu_value_head value_head(const gr_value_head *h)
+static gr_cu_value_head value_head(const gr_model_shape *s, const gr_value_head *h)
 {
-    return (gr_cu_value_head){h->norm, h->weight, h->bias};
+    return (gr_cu_value_head){h->norm, h->weight, h->bias, s->norm_plus_one};
 }
 
 void gr_cuda_value_forward(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const void *x,
                            const uint32_t *row, uint32_t n, float *value, void *ws)
 {
-    const gr_cu_value_head h = value_head(head);
+    const gr_cu_value_head h = value_head(s, head);
     gr_cu_value(q->stream, x, row, &h, value, n, s->hidden, s->norm_eps, ws);
 }
 
@@ -138,7 +155,7 @@ void gr_cuda_value_backward(gr_queue *q, const gr_model_shape *s, const gr_value
                             const uint32_t *row, uint32_t n, const float *d_value, void *dx,
                             const gr_value_grads *grad, void *ws)
 {
-    const gr_cu_value_head h = value_head(head);
+    const gr_cu_value_head h = value_head(s, head);
     const gr_cu_value_grads g = {gr_cu_type(grad->type), grad->norm, grad->weight, grad->bias};
     gr_cu_value_backward(q->stream, x, row, &h, d_value, dx, &g, n, s->hidden, ws);
 }
@@ -153,7 +170,7 @@ void gr_cuda_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm_
     gr_cu_head_layout(&c, s, n, GR_HEAD_SAMPLE, &w);
     const gr_cu_sampling sampling = {how->temperature, how->top_p, how->top_k, how->seed, how->stream};
     if (!how->device) gr_device_write(q, w.how, &sampling, sizeof(sampling));
-    gr_cu_rmsnorm(q->stream, x, row, norm_w, w.hidden, n, s->hidden, s->norm_eps);
+    head_hidden(q, s, norm_w, x, row, n, w.hidden);
     head_logits(q, s, lm, 0, n, &w, w.logits);
     gr_cu_sample(q->stream, w.logits, how->device ? how->device : w.how, draw, id, logprob, n, s->vocab,
                  w.sample);

@@ -45,42 +45,56 @@ template <int N> GR_DEVICE float squares(const uint4 (&v)[N])
     return sum;
 }
 
-template <bool WARP>
-GR_KERNEL void norm_kernel(const gr_bf16 *__restrict__ x, const uint32_t *__restrict__ row,
-                           const gr_bf16 *__restrict__ w, gr_bf16 *__restrict__ y, uint32_t n, uint32_t H,
-                           float eps)
+/* y may be c.x or add: a row is in registers before it is written. */
+template <bool WARP, bool ADD> GR_KERNEL void norm_kernel(const gr_cu_norm c, const gr_bf16 *add, gr_bf16 *y)
 {
     __shared__ float part[GR_WARP];
     const uint32_t lane = WARP ? threadIdx.x % GR_WARP : threadIdx.x, lanes = WARP ? GR_WARP : blockDim.x;
     const uint32_t i = WARP ? blockIdx.x * (BLOCK / GR_WARP) + threadIdx.x / GR_WARP : blockIdx.x;
-    if (i >= n) return; /* whole warps, and nobody meets at a barrier where there are several rows a block */
-    const uint32_t vecs = H / 8;
-    uint4 xs[VECS], ws[VECS];
-    load_row(x + (size_t)(row ? row[i] : i) * H, vecs, lane, lanes, xs);
-    load_row(w, vecs, lane, lanes, ws);
+    if (i >= c.n)
+        return; /* whole warps, and nobody meets at a barrier where there are several rows a block */
+    const uint32_t vecs = c.H / 8;
+    uint4 xs[VECS], ws[VECS], old[VECS];
+    load_row(c.x + (size_t)(c.row ? c.row[i] : i) * c.ld, vecs, lane, lanes, xs);
+    load_row(c.w, vecs, lane, lanes, ws);
+    if (ADD) load_row(add + (size_t)i * c.ld, vecs, lane, lanes, old);
     const float mine = squares(xs), sum = WARP ? gr_warp_sum(mine) : gr_block_sum(mine, part);
-    const float inv = rsqrtf(sum / (float)H + eps);
-    uint4 *to = (uint4 *)(y + (size_t)i * H);
+    const float inv = rsqrtf(sum / (float)c.H + c.eps);
+    uint4 *to = (uint4 *)(y + (size_t)i * c.ld);
 #pragma unroll
     for (int j = 0; j < VECS; j++) {
-        float a[8], b[8];
+        float a[8], b[8], base[8];
         gr_unpack(xs[j], a);
         gr_unpack(ws[j], b);
+        if (ADD) gr_unpack(old[j], base);
 #pragma unroll
-        for (int k = 0; k < 8; k++) a[k] = a[k] * inv * b[k];
+        for (int k = 0; k < 8; k++) {
+            a[k] = a[k] * inv * (c.one + b[k]);
+            if (ADD) a[k] += base[k];
+        }
         if (lane + j * lanes < vecs) to[lane + j * lanes] = gr_pack(a);
     }
 }
 
-extern "C" void gr_cu_rmsnorm(cudaStream_t st, const gr_bf16 *x, const uint32_t *row, const gr_bf16 *w,
-                              gr_bf16 *y, uint32_t n, uint32_t H, float eps)
+template <bool ADD>
+static void launch_norm(cudaStream_t st, const gr_cu_norm *c, const gr_bf16 *add, gr_bf16 *y)
 {
-    if (!n) return;
-    const uint32_t grid = gr_ceil_div(n, rows_of(H)), threads = threads_of(H);
-    if (H <= WARP_ROW)
-        norm_kernel<true><<<grid, threads, 0, st>>>(x, row, w, y, n, H, eps);
+    const uint32_t grid = gr_ceil_div(c->n, rows_of(c->H)), threads = threads_of(c->H);
+    if (!c->n) return;
+    if (c->H <= WARP_ROW)
+        norm_kernel<true, ADD><<<grid, threads, 0, st>>>(*c, add, y);
     else
-        norm_kernel<false><<<grid, threads, 0, st>>>(x, row, w, y, n, H, eps);
+        norm_kernel<false, ADD><<<grid, threads, 0, st>>>(*c, add, y);
+}
+
+extern "C" void gr_cu_rmsnorm(cudaStream_t st, const gr_cu_norm *c, gr_bf16 *y)
+{
+    launch_norm<false>(st, c, NULL, y);
+}
+
+extern "C" void gr_cu_rmsnorm_add(cudaStream_t st, const gr_cu_norm *c, const gr_bf16 *add, gr_bf16 *y)
+{
+    launch_norm<true>(st, c, add, y);
 }
 
 /* ---- gradient ---------------------------------------------------------------------------------------------
@@ -93,17 +107,16 @@ extern "C" void gr_cu_rmsnorm(cudaStream_t st, const gr_bf16 *x, const uint32_t 
 enum { BACK_VECS = GR_NORM_VECS, BACK_BLOCK = GR_NORM_BLOCK };
 
 struct back {
-    const gr_bf16 *x;
-    const uint32_t *row;
-    const gr_bf16 *w, *dy;
+    gr_cu_norm c;
+    const gr_bf16 *dy;
     gr_bf16 *dx;
     float *parts;
-    uint32_t n, H, lanes;
-    float eps;
+    uint32_t lanes;
 };
 
 /* Sum of dy w x. */
-GR_DEVICE float dot3(const uint4 (&x)[BACK_VECS], const uint4 (&dy)[BACK_VECS], const uint4 (&w)[BACK_VECS])
+GR_DEVICE float dot3(const uint4 (&x)[BACK_VECS], const uint4 (&dy)[BACK_VECS], const uint4 (&w)[BACK_VECS],
+                     float one)
 {
     float sum = 0;
 #pragma unroll
@@ -113,7 +126,7 @@ GR_DEVICE float dot3(const uint4 (&x)[BACK_VECS], const uint4 (&dy)[BACK_VECS], 
         gr_unpack(dy[j], b);
         gr_unpack(w[j], c);
 #pragma unroll
-        for (int i = 0; i < 8; i++) sum = fmaf(a[i], b[i] * c[i], sum);
+        for (int i = 0; i < 8; i++) sum = fmaf(a[i], b[i] * (one + c[i]), sum);
     }
     return sum;
 }
@@ -146,7 +159,8 @@ GR_DEVICE float2 row_sums(float a, float b, uint32_t lanes, float2 *part)
 
 /* One vector of a row: returns dx (added to old, where ADD) and adds to the weight's gradient. */
 template <bool ADD>
-GR_DEVICE uint4 back_vector(uint4 x, uint4 dy, uint4 w, uint4 old, float inv, float c, float (&grad)[8])
+GR_DEVICE uint4 back_vector(uint4 x, uint4 dy, uint4 w, uint4 old, float one, float inv, float c,
+                            float (&grad)[8])
 {
     float a[8], d[8], b[8], base[8];
     gr_unpack(x, a);
@@ -155,7 +169,7 @@ GR_DEVICE uint4 back_vector(uint4 x, uint4 dy, uint4 w, uint4 old, float inv, fl
     if (ADD) gr_unpack(old, base);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const float xi = a[i] * inv, g = inv * fmaf(-c, xi, d[i] * b[i]);
+        const float xi = a[i] * inv, g = inv * fmaf(-c, xi, d[i] * (one + b[i]));
         grad[i] = fmaf(d[i], xi, grad[i]);
         a[i] = ADD ? base[i] + g : g;
     }
@@ -191,37 +205,38 @@ GR_KERNEL void __launch_bounds__(MAX_THREADS, MAX_THREADS == BACK_BLOCK ? 3 : 1)
     __shared__ __align__(16) float shared[MAX_THREADS == BACK_BLOCK ? BACK_BLOCK * 8 * BACK_VECS : 4];
     __shared__ float2 part[2][MAX_THREADS / GR_WARP];
     const uint32_t lanes = p.lanes, group = threadIdx.x / lanes, lane = threadIdx.x % lanes;
-    const uint32_t groups = blockDim.x / lanes, vecs = p.H / 8;
+    const uint32_t groups = blockDim.x / lanes, vecs = p.c.H / 8;
     uint4 w[BACK_VECS];
-    load_row(p.w, vecs, lane, lanes, w);
+    load_row(p.c.w, vecs, lane, lanes, w);
     float grad[BACK_VECS][8] = {};
     uint32_t parity = 0; /* of part: one barrier a row is enough */
-    for (uint32_t first = blockIdx.x * groups; first < p.n; first += gridDim.x * groups) {
-        const uint32_t i = first + group, live = i < p.n ? vecs : 0; /* all groups meet at the barrier */
-        const size_t at = live ? (size_t)(p.row ? p.row[i] : i) * p.H : 0;
+    for (uint32_t first = blockIdx.x * groups; first < p.c.n; first += gridDim.x * groups) {
+        const uint32_t i = first + group, live = i < p.c.n ? vecs : 0; /* all groups meet at the barrier */
+        const size_t at = live ? (size_t)(p.c.row ? p.c.row[i] : i) * p.c.ld : 0;
         uint4 x[BACK_VECS], dy[BACK_VECS], old[BACK_VECS];
-        load_row(p.x + at, live, lane, lanes, x);
-        load_row(p.dy + (live ? (size_t)i * p.H : 0), live, lane, lanes, dy);
+        load_row(p.c.x + at, live, lane, lanes, x);
+        load_row(p.dy + (live ? (size_t)i * p.c.ld : 0), live, lane, lanes, dy);
         if (ADD) load_row(p.dx + at, live, lane, lanes, old);
-        const float2 sum = row_sums(squares(x), dot3(x, dy, w), lanes, part[parity]);
+        const float2 sum = row_sums(squares(x), dot3(x, dy, w, p.c.one), lanes, part[parity]);
         parity ^= 1;
         stay_packed(x);
         stay_packed(dy);
         stay_packed(w);
-        const float inv = rsqrtf(sum.x / (float)p.H + p.eps), c = inv * sum.y / (float)p.H;
+        const float inv = rsqrtf(sum.x / (float)p.c.H + p.c.eps), c = inv * sum.y / (float)p.c.H;
         uint4 *dx = (uint4 *)(p.dx + at);
 #pragma unroll
         for (int j = 0; j < BACK_VECS; j++) {
-            const uint4 out = back_vector<ADD>(x[j], dy[j], w[j], ADD ? old[j] : x[j], inv, c, grad[j]);
+            const uint4 out =
+                back_vector<ADD>(x[j], dy[j], w[j], ADD ? old[j] : x[j], p.c.one, inv, c, grad[j]);
             if (lane + j * lanes < live) dx[lane + j * lanes] = out;
         }
     }
-    leave_part(grad, p.parts + (size_t)blockIdx.x * p.H, p.H, lanes, shared);
+    leave_part(grad, p.parts + (size_t)blockIdx.x * p.c.H, p.c.H, lanes, shared);
 }
 
 template <bool ADD> static void launch_back(cudaStream_t st, const back &p)
 {
-    const uint32_t grid = gr_norm_parts(p.n, p.H), threads = p.lanes * gr_norm_rows(p.H);
+    const uint32_t grid = gr_norm_parts(p.c.n, p.c.H), threads = p.lanes * gr_norm_rows(p.c.H);
     if (threads <= BACK_BLOCK)
         back_kernel<BACK_BLOCK, ADD><<<grid, threads, 0, st>>>(p);
     else if (threads <= 512)
@@ -230,16 +245,14 @@ template <bool ADD> static void launch_back(cudaStream_t st, const back &p)
         back_kernel<1024, ADD><<<grid, threads, 0, st>>>(p);
 }
 
-extern "C" void gr_cu_rmsnorm_backward(cudaStream_t st, const gr_bf16 *x, const uint32_t *row,
-                                       const gr_bf16 *w, const gr_bf16 *dy, gr_bf16 *dx, bool add,
-                                       void *grad_w, gr_cu_dtype grad_type, uint32_t n, uint32_t H, float eps,
-                                       void *ws)
+extern "C" void gr_cu_rmsnorm_backward(cudaStream_t st, const gr_cu_norm *c, const gr_bf16 *dy, gr_bf16 *dx,
+                                       bool add, void *grad_w, gr_cu_dtype grad_type, void *ws)
 {
-    if (!n) return;
-    const back p = {x, row, w, dy, dx, (float *)ws, n, H, gr_norm_lanes(H), eps};
+    if (!c->n) return;
+    const back p = {*c, dy, dx, (float *)ws, gr_norm_lanes(c->H)};
     if (add)
         launch_back<true>(st, p);
     else
         launch_back<false>(st, p);
-    gr_cu_parts_add(st, (const float *)ws, gr_norm_parts(n, H), H, grad_w, grad_type);
+    gr_cu_parts_add(st, (const float *)ws, gr_norm_parts(c->n, c->H), c->H, grad_w, grad_type);
 }

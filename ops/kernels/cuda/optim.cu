@@ -267,6 +267,24 @@ GR_KERNEL void __launch_bounds__(BLOCK)
         }
 }
 
+GR_KERNEL void __launch_bounds__(BLOCK) scale_kernel(const uint4 *x, float scale, uint4 *y, uint64_t n)
+{
+    const uint64_t i = (uint64_t)blockIdx.x * BLOCK + threadIdx.x;
+    if (i >= n) return;
+    float a[8];
+    gr_unpack(x[i], a);
+#pragma unroll
+    for (int e = 0; e < 8; e++) a[e] *= scale;
+    y[i] = gr_pack(a);
+}
+
+extern "C" void gr_cu_scale(cudaStream_t st, const gr_bf16 *x, float scale, gr_bf16 *y, uint64_t n)
+{
+    assert(n % 8 == 0);
+    if (n)
+        scale_kernel<<<gr_ceil_div(n / 8, BLOCK), BLOCK, 0, st>>>((const uint4 *)x, scale, (uint4 *)y, n / 8);
+}
+
 extern "C" void gr_cu_add(cudaStream_t st, void *to, const void *from, gr_cu_dtype type, uint64_t n)
 {
     const uint32_t grid = gr_ceil_div(n, (uint64_t)BLOCK * 4);

@@ -33,13 +33,20 @@ GR_DEVICE void sine_cosine(float x, float *sine, float *cosine)
 }
 
 template <int N>
-GR_DEVICE void angles(const float *frequency, int32_t position, float (&cosine)[N], float (&sine)[N])
+GR_DEVICE void angles(const gr_cu_heads &h, uint32_t at, int32_t position, float (&cosine)[N],
+                      float (&sine)[N])
 {
     float f[N];
 #pragma unroll
-    for (int i = 0; i < N; i++) f[i] = frequency[i];
+    for (int i = 0; i < N; i++) f[i] = h.frequency[at + i];
 #pragma unroll
     for (int i = 0; i < N; i++) sine_cosine((float)position * f[i], &sine[i], &cosine[i]);
+    if (h.factor == 0) return;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        cosine[i] *= h.factor;
+        sine[i] *= h.factor;
+    }
 }
 
 template <int N> GR_DEVICE float squares(const pair<N> &x)
@@ -115,8 +122,8 @@ GR_DEVICE void finish_head(const forward &p, pair<N> &x, uint32_t head, uint32_t
         gr_unpack(*(const raw *)(w + p.h.head_dim / 2 + at), high);
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            x.low[i] = x.low[i] * inv * low[i];
-            x.high[i] = x.high[i] * inv * high[i];
+            x.low[i] = x.low[i] * inv * (p.h.one + low[i]);
+            x.high[i] = x.high[i] * inv * (p.h.one + high[i]);
         }
     }
     if (head < p.h.heads + p.h.kv_heads) rotate(x, cosine, sine, 1);
@@ -165,7 +172,7 @@ GR_KERNEL void __launch_bounds__(BLOCK) forward_kernel(const forward p)
     load_heads(p.raw + at, g, g.first, D, low, high);
     const uint32_t slot = STORE && g.live ? p.slot[g.t] : UINT32_MAX;
     float cosine[N], sine[N];
-    angles(p.h.frequency + (g.live ? g.at : 0), g.live ? p.position[g.t] : 0, cosine, sine);
+    angles(p.h, g.live ? g.at : 0, g.live ? p.position[g.t] : 0, cosine, sine);
     for (uint32_t from = 0; from < p.each; from += B) { /* as often for all groups: lanes exchange sums */
         const uint32_t first = g.first + from;
         if (from) load_heads(p.raw + at, g, first, D, low, high);
@@ -319,12 +326,17 @@ template <int N, bool NORM> GR_KERNEL void __launch_bounds__(BLOCK) backward_ker
     const uint32_t end = first + HEADS < limit ? first + HEADS : limit;
     pair<N> w, grad = {};
     if (NORM) load_pair((is_q ? p.q_norm : p.k_norm) + at, half, at < half, w);
+#pragma unroll
+    for (int i = 0; NORM && i < N; i++) {
+        w.low[i] += p.h.one;
+        w.high[i] += p.h.one;
+    }
     for (uint32_t from = blockIdx.x * groups; from < p.T; from += gridDim.x * groups) {
         const uint32_t t = from + threadIdx.x / p.lanes;
         const bool live = t < p.T && at < half;
         const size_t row = (size_t)t * (p.h.heads + 2 * p.h.kv_heads) * D + at;
         float cosine[N], sine[N];
-        angles(p.h.frequency + (live ? at : 0), live ? p.position[t] : 0, cosine, sine);
+        angles(p.h, live ? at : 0, live ? p.position[t] : 0, cosine, sine);
         for (uint32_t head = first; head < end; head += BACK_BATCH) {
             pair<N> x[BACK_BATCH], d[BACK_BATCH];
 #pragma unroll

@@ -1,12 +1,23 @@
-/* ops/kernels/cuda/swiglu.cu: silu(gate) * up and its gradient. Flat over vectors of 8 elements, 16 bytes an
- * access; bound by memory (6 bytes an element forward, 12 backward, against two calls of the special-function
- * unit).
+/* ops/kernels/cuda/swiglu.cu: silu(gate) * up, or gelu(gate) * up, and their gradients. Flat over vectors of
+ * 8 elements, 16 bytes an access; bound by memory (6 bytes an element forward, 12 backward, against two calls
+ * of the special-function unit).
  */
 #include "ops/kernels/cuda/device.cuh"
 
 enum { BLOCK = 256 };
 
+/* silu(a), or gelu(a) in its form with tanh; *slope: the derivative. 0.5 (1 + tanh(z)) is sigmoid(2 z). */
+template <bool GELU> GR_DEVICE float activation(float a, float *slope)
+{
+    const float k = 1.5957691216057308f, b = 0.044715f; /* 2 sqrt(2 / pi) */
+    const float s = gr_sigmoid(GELU ? k * fmaf(b * a * a, a, a) : a), y = a * s;
+    const float inner = GELU ? k * fmaf(3 * b * a, a, 1) : 1;
+    *slope = fmaf(y * inner, 1 - s, s); /* s + a s (1 - s) z' */
+    return y;
+}
+
 /* Two vectors a thread, half the array apart, so that both loads are in flight. n: vectors in all. */
+template <bool GELU>
 GR_KERNEL void __launch_bounds__(BLOCK)
     swiglu_kernel(const uint4 *__restrict__ gate_up, uint4 *__restrict__ h, uint32_t n, uint32_t width)
 {
@@ -26,11 +37,15 @@ GR_KERNEL void __launch_bounds__(BLOCK)
         gr_unpack(g[j], a);
         gr_unpack(u[j], b);
 #pragma unroll
-        for (int i = 0; i < 8; i++) b[i] *= a[i] * gr_sigmoid(a[i]);
+        for (int i = 0; i < 8; i++) {
+            float slope;
+            b[i] *= activation<GELU>(a[i], &slope);
+        }
         h[at[j]] = gr_pack(b);
     }
 }
 
+template <bool GELU>
 GR_KERNEL void __launch_bounds__(BLOCK)
     swiglu_back_kernel(const uint4 *__restrict__ gate_up, const uint4 *__restrict__ dh,
                        uint4 *__restrict__ d_gate_up, uint4 *__restrict__ h, uint32_t n, uint32_t width)
@@ -45,10 +60,11 @@ GR_KERNEL void __launch_bounds__(BLOCK)
     gr_unpack(dy, d);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const float s = gr_sigmoid(a[i]), silu = a[i] * s, up = b[i];
-        y[i] = silu * up;
-        b[i] = d[i] * silu;
-        a[i] = d[i] * up * fmaf(silu, 1 - s, s); /* silu' = s + a s (1 - s) */
+        float slope;
+        const float act = activation<GELU>(a[i], &slope), up = b[i];
+        y[i] = act * up;
+        b[i] = d[i] * act;
+        a[i] = d[i] * up * slope;
     }
     d_gate_up[gate] = gr_pack(a);
     d_gate_up[gate + width] = gr_pack(b);
@@ -62,18 +78,32 @@ static uint32_t vectors(uint32_t T, uint32_t I)
     return (uint32_t)n;
 }
 
-extern "C" void gr_cu_swiglu(cudaStream_t st, const gr_bf16 *gate_up, gr_bf16 *h, uint32_t T, uint32_t I)
+extern "C" void gr_cu_swiglu(cudaStream_t st, const gr_bf16 *gate_up, bool gelu, gr_bf16 *h, uint32_t T,
+                             uint32_t I)
 {
     const uint32_t n = vectors(T, I), grid = gr_ceil_div((n + 1) / 2, BLOCK);
     if (!n) return;
-    swiglu_kernel<<<grid, BLOCK, 0, st>>>((const uint4 *)gate_up, (uint4 *)h, n, I / 8);
+    if (gelu)
+        swiglu_kernel<true><<<grid, BLOCK, 0, st>>>((const uint4 *)gate_up, (uint4 *)h, n, I / 8);
+    else
+        swiglu_kernel<false><<<grid, BLOCK, 0, st>>>((const uint4 *)gate_up, (uint4 *)h, n, I / 8);
 }
 
-extern "C" void gr_cu_swiglu_backward(cudaStream_t st, const gr_bf16 *gate_up, const gr_bf16 *dh,
+template <bool GELU>
+static void launch_back(cudaStream_t st, const gr_bf16 *gate_up, const gr_bf16 *dh, gr_bf16 *d_gate_up,
+                        gr_bf16 *h, uint32_t n, uint32_t I)
+{
+    swiglu_back_kernel<GELU><<<gr_ceil_div(n, BLOCK), BLOCK, 0, st>>>(
+        (const uint4 *)gate_up, (const uint4 *)dh, (uint4 *)d_gate_up, (uint4 *)h, n, I / 8);
+}
+
+extern "C" void gr_cu_swiglu_backward(cudaStream_t st, const gr_bf16 *gate_up, const gr_bf16 *dh, bool gelu,
                                       gr_bf16 *d_gate_up, gr_bf16 *h, uint32_t T, uint32_t I)
 {
-    const uint32_t n = vectors(T, I), grid = gr_ceil_div(n, BLOCK);
+    const uint32_t n = vectors(T, I);
     if (!n) return;
-    swiglu_back_kernel<<<grid, BLOCK, 0, st>>>((const uint4 *)gate_up, (const uint4 *)dh, (uint4 *)d_gate_up,
-                                               (uint4 *)h, n, I / 8);
+    if (gelu)
+        launch_back<true>(st, gate_up, dh, d_gate_up, h, n, I);
+    else
+        launch_back<false>(st, gate_up, dh, d_gate_up, h, n, I);
 }

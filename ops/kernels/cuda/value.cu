@@ -30,7 +30,7 @@ static scratch scratch_of(void *ws, uint32_t n)
 /* ---- forward: a warp a row -------------------------------------------------------------------------------
  */
 
-GR_DEVICE void add_vector(uint4 xs, uint4 norms, uint4 ws, float &squares, float &dot)
+GR_DEVICE void add_vector(uint4 xs, uint4 norms, uint4 ws, float one, float &squares, float &dot)
 {
     float x[8], norm[8], w[8];
     gr_unpack(xs, x);
@@ -39,7 +39,7 @@ GR_DEVICE void add_vector(uint4 xs, uint4 norms, uint4 ws, float &squares, float
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         squares = fmaf(x[i], x[i], squares);
-        dot = fmaf(x[i], norm[i] * w[i], dot);
+        dot = fmaf(x[i], (one + norm[i]) * w[i], dot);
     }
 }
 
@@ -53,7 +53,8 @@ GR_KERNEL void __launch_bounds__(GR_WARP *WARPS)
     float squares = 0, dot = 0;
 #pragma unroll 4
     for (uint32_t at = lane; at < H / 8; at += GR_WARP)
-        add_vector(from[at], ((const uint4 *)head.norm)[at], ((const uint4 *)head.weight)[at], squares, dot);
+        add_vector(from[at], ((const uint4 *)head.norm)[at], ((const uint4 *)head.weight)[at], head.one,
+                   squares, dot);
     squares = gr_warp_sum(squares);
     dot = gr_warp_sum(dot);
     if (lane) return;
@@ -103,6 +104,7 @@ struct strip {
     gr_bf16 *dx;
     float *parts;
     uint32_t n, H, rows; /* rows: of a strip */
+    float one;
 };
 
 /* One vector of a row: returns dx, adds to S. */
@@ -131,7 +133,7 @@ GR_KERNEL void __launch_bounds__(GR_WARP *WARPS) back_kernel(const strip p)
         gr_unpack(*(const uint4 *)(p.norm + col), nw);
         gr_unpack(*(const uint4 *)(p.weight + col), w);
 #pragma unroll
-        for (int i = 0; i < 8; i++) nw[i] *= w[i];
+        for (int i = 0; i < 8; i++) nw[i] = (p.one + nw[i]) * w[i];
 #pragma unroll 4
         for (uint32_t i = first + warp; i < end; i += WARPS) {
             const size_t at = (size_t)__ldg(p.row + i) * p.H + col; /* read-only: loads may pass the stores */
@@ -156,7 +158,7 @@ enum { COLS = GR_WARP, DEEP = 16 }; /* of the block of sum_kernel */
 template <typename G>
 GR_KERNEL void __launch_bounds__(COLS *DEEP)
     sum_kernel(const float *__restrict__ parts, uint32_t n_parts, const gr_bf16 *__restrict__ norm,
-               const gr_bf16 *__restrict__ weight, G *grad_norm, G *grad_weight, uint32_t H)
+               const gr_bf16 *__restrict__ weight, float one, G *grad_norm, G *grad_weight, uint32_t H)
 {
     __shared__ float sums[DEEP][COLS];
     const uint32_t col = blockIdx.x * COLS + threadIdx.x;
@@ -170,7 +172,7 @@ GR_KERNEL void __launch_bounds__(COLS *DEEP)
 #pragma unroll
     for (int i = 0; i < DEEP; i++) total += sums[i][threadIdx.x];
     gr_put(grad_norm + col, fmaf(total, gr_float(weight[col]), gr_get(grad_norm + col)));
-    gr_put(grad_weight + col, fmaf(total, gr_float(norm[col]), gr_get(grad_weight + col)));
+    gr_put(grad_weight + col, fmaf(total, one + gr_float(norm[col]), gr_get(grad_weight + col)));
 }
 
 template <typename G>
@@ -180,7 +182,7 @@ static void launch_back(cudaStream_t st, const strip &p, const scratch &s, const
     const uint32_t parts = gr_ceil_div(p.n, p.rows);
     change_kernel<<<1, CHANGE_BLOCK, 0, st>>>(s.factor, d_value, s.change, (G *)grad.bias, p.n);
     back_kernel<<<dim3(gr_ceil_div(p.H, GR_STRIP_COLS), parts), GR_WARP * WARPS, 0, st>>>(p);
-    sum_kernel<<<gr_ceil_div(p.H, COLS), dim3(COLS, DEEP), 0, st>>>(s.parts, parts, p.norm, p.weight,
+    sum_kernel<<<gr_ceil_div(p.H, COLS), dim3(COLS, DEEP), 0, st>>>(s.parts, parts, p.norm, p.weight, p.one,
                                                                     (G *)grad.norm, (G *)grad.weight, p.H);
 }
 
@@ -191,7 +193,7 @@ extern "C" void gr_cu_value_backward(cudaStream_t st, const gr_bf16 *x, const ui
     if (!n) return;
     const scratch s = scratch_of(ws, n);
     const uint32_t rows = gr_ceil_div(n, gr_strips(n, H));
-    const strip p = {x, row, head->norm, head->weight, s.change, dx, s.parts, n, H, rows};
+    const strip p = {x, row, head->norm, head->weight, s.change, dx, s.parts, n, H, rows, head->one};
     if (grad->type == GR_CU_F32)
         launch_back<float>(st, p, s, d_value, *grad);
     else

@@ -17,13 +17,101 @@ static gr_model_shape shape(uint32_t heads, uint32_t kv_heads, uint32_t head_dim
     return s;
 }
 
-/* Grouped (3 a group), one kv head (13 in its group: more than a tile holds), and as many as heads. */
-static gr_model_shape shape_at(int i)
+/* Layers of two kinds in turn, full and with a window, sandwiched by norms of 1 + weight; caps everywhere. */
+static gr_model_shape sandwich(void)
 {
-    return i == 0 ? shape(6, 2, 18) : i == 1 ? shape(13, 1, 6) : shape(3, 3, 32);
+    gr_model_shape s = shape(6, 2, 18);
+    gr_layer_desc full = gr_layer_plain(6, 2, 18, 56);
+    full.norm_after = full.norm_plus_one = true;
+    full.dense.act = GR_ACT_GELU_TANH;
+    full.attention.qk_norm = GR_QK_NORM_HEAD;
+    full.attention.scale = 0.3f;
+    full.attention.softcap = 2;
+    gr_model_of(&s, &full);
+    gr_layer_desc window = full;
+    window.attention.window = 9;
+    window.attention.rope.theta = 100;
+    gr_model_set_layer(&s, 1, &window);
+    s.embed_scale = 2;
+    s.logit_softcap = 3;
+    return s;
 }
 
-enum { SHAPES = 3 };
+/* Norms behind alone, and over all heads of q and of k; biases. */
+static gr_model_shape behind(void)
+{
+    gr_model_shape s = shape(6, 3, 8);
+    gr_layer_desc d = gr_layer_plain(6, 3, 8, 24);
+    d.norm_before = false;
+    d.norm_after = true;
+    d.attention.qk_norm = GR_QK_NORM_WHOLE;
+    d.attention.qkv_bias = d.attention.o_bias = true;
+    gr_model_of(&s, &d);
+    return s;
+}
+
+/* Output gates, sinks, and heads of which a part is rotated. */
+static gr_model_shape gated(void)
+{
+    gr_model_shape s = shape(4, 2, 16);
+    gr_layer_desc d = gr_layer_plain(4, 2, 16, 24);
+    d.norm_plus_one = d.attention.gate = d.attention.sinks = true;
+    d.attention.qk_norm = GR_QK_NORM_HEAD;
+    d.attention.rope.dims = 4;
+    gr_model_of(&s, &d);
+    gr_layer_desc bare = d;
+    bare.attention.qk_norm = GR_QK_NORM_NONE;
+    gr_model_set_layer(&s, 1, &bare);
+    return s;
+}
+
+/* Multipliers, YaRN, and a layer without positions. */
+static gr_model_shape multiplied(void)
+{
+    gr_model_shape s = shape(4, 1, 8);
+    gr_layer_desc d = gr_layer_plain(4, 1, 8, 24);
+    d.attention.rope = (gr_rope_desc){.type = GR_ROPE_YARN,
+                                      .dims = 8,
+                                      .theta = 1e4,
+                                      .factor = 4,
+                                      .beta_fast = 32,
+                                      .beta_slow = 1,
+                                      .attention = 1.2,
+                                      .truncate = true,
+                                      .original_positions = 32};
+    gr_model_of(&s, &d);
+    gr_layer_desc without = d;
+    without.attention.rope = (gr_rope_desc){.type = GR_ROPE_NONE};
+    gr_model_set_layer(&s, 1, &without);
+    s.embed_scale = 3;
+    s.residual_scale = 0.3f;
+    s.logit_scale = 0.4f;
+    return s;
+}
+
+/* Grouped (3 a group), one kv head (13 in its group: more than a tile holds), as many as heads; then what other
+ * families have. */
+static gr_model_shape shape_at(int i)
+{
+    switch (i) {
+    case 0:
+        return shape(6, 2, 18);
+    case 1:
+        return shape(13, 1, 6);
+    case 2:
+        return shape(3, 3, 32);
+    case 3:
+        return sandwich();
+    case 4:
+        return behind();
+    case 5:
+        return gated();
+    default:
+        return multiplied();
+    }
+}
+
+enum { SHAPES = 7 };
 
 struct data {
     int32_t ids[N], target[N];

@@ -205,8 +205,8 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
     static const char *const table[][2] = {
         {"{'model_type': null}", "'model_type' is missing"},
         {"{'model_type': 'lama'}",
-         "model_type 'lama' is not supported; supported are llama, mistral, qwen2 and qwen3; "
-         "did you mean 'llama'?"},
+         "model_type 'lama' is not supported; supported are llama, mistral, qwen2, qwen3, gemma2, "
+         "gemma3_text, granite, olmo2 and smollm3; did you mean 'llama'?"},
         {"{'model_type': 'qwen3_moe'}", "model_type 'qwen3_moe' is not supported (a mixture of experts)"},
         {"{'architectures': ['LlamaForQuestionAnswering']}",
          "'LlamaForQuestionAnswering' is not supported; "
@@ -227,9 +227,32 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
         {"{'attention_bias': true}", "'attention_bias' is not supported for 'llama'"},
         {"{'mlp_bias': true}", "'mlp_bias' is not supported"},
         {"{'model_type': 'qwen2', 'use_sliding_window': true}", "'use_sliding_window' is not supported"},
-        {"{'model_type': 'mistral', 'sliding_window': 8}", "a sliding window of 8, less than the 512"},
-        {"{'model_type': 'mistral', 'max_position_embeddings': 8192}",
-         "a sliding window of 4096 (meant where"},
+        {"{'model_type': 'smollm3', 'use_sliding_window': true}", "'use_sliding_window' is not supported"},
+        {"{'model_type': 'smollm3', 'no_rope_layers': [1]}",
+         "'no_rope_layers' does not have a 0 or 1 for layer 1"},
+        {"{'model_type': 'smollm3', 'no_rope_layers': [1, 2]}", "a 0 or 1 for layer 1"},
+        {"{'model_type': 'olmo2', 'attention_bias': true}", "'attention_bias' is not supported for 'olmo2'"},
+        {"{'model_type': 'granite', 'logits_scaling': 0}", "'logits_scaling' is not a number from"},
+        {"{'model_type': 'granite', 'final_logit_softcapping': 30}",
+         "'final_logit_softcapping' of 30 changes"},
+        {"{'model_type': 'gemma2', 'hidden_activation': 'silu'}",
+         "hidden_activation 'silu' is not supported; it must be 'gelu_pytorch_tanh'"},
+        {"{'model_type': 'gemma2', 'use_bidirectional_attention': true}",
+         "'use_bidirectional_attention' is not supported for 'gemma2'"},
+        {"{'model_type': 'gemma2', 'layer_types': ['full_attention', 'chunked_attention']}",
+         "layer type 'chunked_attention' is not supported; it must be 'sliding_attention' or "
+         "'full_attention'"},
+        {"{'model_type': 'gemma2', 'query_pre_attn_scalar': 0}", "'query_pre_attn_scalar' is not an integer"},
+        {"{'model_type': 'gemma3_text', 'rope_parameters': {'rope_theta': 1e6}}",
+         "'rope_parameters' has no 'full_attention'"},
+        {"{'model_type': 'gemma3_text', 'rope_scaling': {'rope_type': 'linear', 'factor': 8.0}, "
+         "'rope_parameters': {'full_attention': {}, 'sliding_attention': {}}}",
+         "'rope_scaling' and 'rope_parameters' are both there"},
+        {"{'model_type': 'gemma3_text', 'rope_scaling': {'rope_type': 'dynamic', 'factor': 8.0}}",
+         "rope type 'dynamic' is not supported"},
+        {"{'model_type': 'gemma3_text', 'rope_parameters': {'full_attention': {'rope_type': 'linear'}, "
+         "'sliding_attention': {}}}",
+         "'rope_parameters.full_attention.factor' is missing or not a positive number"},
         {"{'layer_types': ['full_attention', 'sliding_attention']}", "layer type 'sliding_attention'"},
         {"{'layer_types': 'full_attention'}", "'layer_types' is not a list"},
         {"{'layer_types': {}}", "'layer_types' is not a list"},
@@ -268,6 +291,62 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
         {"{'tie_word_embeddings': 1}", "'tie_word_embeddings' is not true or false"},
     };
     for (size_t i = 0; i < GR_LEN(table); i++) assert_refused(table[i][0], table[i][1]);
+}
+
+/* Against the defaults and rules of their configurations in transformers. */
+static void test_families_describe_their_layers(void **state)
+{
+    (void)state;
+    assert_int_equal(attention("{'model_type': 'mistral', 'sliding_window': 8}").window, 8);
+    assert_int_equal(attention("{'model_type': 'mistral', 'sliding_window': 512}").window, 0);
+    assert_int_equal(attention("{'model_type': 'mistral', 'sliding_window': null}").window, 0);
+    assert_int_equal(attention("{'model_type': 'mistral', 'max_position_embeddings': 8192}").window, 4096);
+
+    gr_model_shape s = accepted("{'model_type': 'olmo2', 'num_key_value_heads': null}");
+    assert_close(s.norm_eps, 1e-5, 0, 1e-6);
+    assert_true(gr_layer(&s, 0)->norm_after && !gr_layer(&s, 0)->norm_before);
+    assert_int_equal(gr_layer(&s, 0)->attention.qk_norm, GR_QK_NORM_WHOLE);
+    assert_int_equal(gr_layer(&s, 0)->attention.kv_heads, 4);
+
+    s = accepted("{'model_type': 'smollm3', 'num_hidden_layers': 8, 'num_key_value_heads': null}");
+    assert_int_equal(s.n_kinds, 2);
+    for (uint32_t l = 0; l < 8; l++)
+        assert_int_equal(gr_layer(&s, l)->attention.rope.type, l % 4 == 3 ? GR_ROPE_NONE : GR_ROPE_DEFAULT);
+    assert_close(gr_layer(&s, 0)->attention.rope.theta, 2e6, 0, 0);
+    assert_true(s.tied);
+
+    s = accepted("{'model_type': 'granite', 'embedding_multiplier': 12, 'attention_multiplier': 0.015625, "
+                 "'residual_multiplier': 0.22, 'logits_scaling': 8}");
+    assert_close(s.embed_scale, 12, 0, 0);
+    assert_close(s.residual_scale, 0.22, 0, 1e-6);
+    assert_close(s.logit_scale, 0.125, 0, 0);
+    assert_close(gr_layer(&s, 1)->attention.scale, 0.015625, 0, 0);
+
+    s = accepted("{'model_type': 'gemma2', 'num_hidden_layers': 4, 'sliding_window': 100}");
+    for (uint32_t l = 0; l < 4; l++) assert_int_equal(gr_layer(&s, l)->attention.window, l % 2 ? 0 : 100);
+    assert_close(gr_layer(&s, 0)->attention.softcap, 50, 0, 0);
+    assert_close(s.logit_softcap, 30, 0, 0);
+    assert_close(s.embed_scale, 8, 0, 0);
+    assert_close(gr_layer(&s, 0)->attention.scale, 0.0625, 0, 0);
+    assert_int_equal(gr_layer(&s, 0)->attention.head_dim, 256);
+    assert_true(s.norm_plus_one && s.tied && gr_layer(&s, 1)->dense.act == GR_ACT_GELU_TANH);
+    assert_close(accepted("{'model_type': 'gemma2', 'final_logit_softcapping': null}").logit_softcap, 0, 0,
+                 0);
+
+    s = accepted("{'model_type': 'gemma3_text', 'num_hidden_layers': 12, 'rope_scaling': "
+                 "{'rope_type': 'linear', 'factor': 8.0}}");
+    for (uint32_t l = 0; l < 12; l++) {
+        const gr_attention_desc *a = &gr_layer(&s, l)->attention;
+        const bool full = l % 6 == 5;
+        assert_int_equal(a->window, full ? 0 : 4096);
+        assert_close(a->rope.theta, full ? 1e6 : 1e4, 0, 0);
+        assert_int_equal(a->rope.type, full ? GR_ROPE_LINEAR : GR_ROPE_DEFAULT);
+    }
+    const gr_model_shape same =
+        accepted("{'model_type': 'gemma3_text', 'num_hidden_layers': 12, 'rope_parameters': {"
+                 "'full_attention': {'rope_type': 'linear', 'factor': 8.0, 'rope_theta': 1e6}, "
+                 "'sliding_attention': {'rope_type': 'default', 'rope_theta': 1e4}}}");
+    for (uint32_t l = 0; l < 12; l++) assert_true(gr_layer_same(gr_layer(&s, l), gr_layer(&same, l)));
 }
 
 static void test_errors_are_all_named_with_their_lines(void **state)
@@ -367,6 +446,48 @@ static const struct {
     {"Qwen/Qwen3-8B", 8190735360},           {"HuggingFaceTB/SmolLM2-135M", 134515008},
 };
 
+/* Of the families beyond the first four: what is not a default, as published with these models. */
+static const struct {
+    const char *changes;
+    uint64_t params, macs; /* macs: of a token in the layers */
+    uint32_t kinds;
+} published[] = {
+    {"{'model_type': 'mistral', 'vocab_size': 32000, 'hidden_size': 4096, 'intermediate_size': 14336, "
+     "'num_hidden_layers': 32, 'num_attention_heads': 32, 'num_key_value_heads': 8, 'sliding_window': 4096, "
+     "'max_position_embeddings': 32768}", /* Mistral-7B-v0.1 */
+     7241732096, 32 * (218103808ull), 1},
+    {"{'model_type': 'olmo2', 'vocab_size': 100352, 'hidden_size': 4096, 'intermediate_size': 11008, "
+     "'num_hidden_layers': 32, 'num_attention_heads': 32, 'num_key_value_heads': 32, 'rope_theta': 500000}",
+     7298617344, 32 * (202375168ull), 1}, /* OLMo-2-1124-7B */
+    {"{'model_type': 'smollm3', 'vocab_size': 128256, 'hidden_size': 2048, 'intermediate_size': 11008, "
+     "'num_hidden_layers': 36, 'num_attention_heads': 16, 'num_key_value_heads': 4, 'rope_theta': 5e6}",
+     3075098624, 36 * (78118912ull), 2}, /* SmolLM3-3B */
+    {"{'model_type': 'granite', 'vocab_size': 49159, 'hidden_size': 4096, 'intermediate_size': 12800, "
+     "'num_hidden_layers': 40, 'num_attention_heads': 32, 'num_key_value_heads': 8, 'rope_theta': 1e7, "
+     "'attention_multiplier': 0.0078125, 'embedding_multiplier': 12.0, 'residual_multiplier': 0.22, "
+     "'logits_scaling': 16.0, 'tie_word_embeddings': true}", /* granite-3.3-8b */
+     8170864640, 40 * (199229440ull), 1},
+    {"{'model_type': 'gemma2', 'vocab_size': 256000, 'hidden_size': 3584, 'intermediate_size': 14336, "
+     "'num_hidden_layers': 42, 'num_attention_heads': 16, 'num_key_value_heads': 8, "
+     "'max_position_embeddings': 8192}", /* gemma-2-9b */
+     9241705984, 42 * (198180864ull), 2},
+    {"{'model_type': 'gemma3_text', 'vocab_size': 262144, 'hidden_size': 1152, 'intermediate_size': 6912, "
+     "'num_hidden_layers': 26, 'num_attention_heads': 4, 'num_key_value_heads': 1, 'sliding_window': 512, "
+     "'max_position_embeddings': 32768}", /* gemma-3-1b-it */
+     999885952, 26 * (26836992ull), 2},
+};
+
+static void test_families_have_their_published_parameters(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < GR_LEN(published); i++) {
+        const gr_model_shape s = accepted(published[i].changes);
+        assert_int_equal(gr_model_params(&s), published[i].params);
+        assert_int_equal(gr_model_token_macs(&s), published[i].macs);
+        assert_int_equal(s.n_kinds, published[i].kinds);
+    }
+}
+
 static void test_published_configs_are_read_and_mixtures_refused(void **state)
 {
     (void)state;
@@ -413,10 +534,12 @@ int main(void)
         cmocka_unit_test(test_linear_and_yarn_positions_are_read),
         cmocka_unit_test(test_rope_that_is_ambiguous_or_not_built_is_refused),
         cmocka_unit_test(test_what_is_not_supported_is_refused_by_name),
+        cmocka_unit_test(test_families_describe_their_layers),
         cmocka_unit_test(test_errors_are_all_named_with_their_lines),
         cmocka_unit_test(test_zero_bytes_are_refused),
         cmocka_unit_test(test_what_is_ignored_is_said),
         cmocka_unit_test(test_eos_is_the_union_with_the_generation_config),
+        cmocka_unit_test(test_families_have_their_published_parameters),
         cmocka_unit_test(test_published_configs_are_read_and_mixtures_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -1,0 +1,57 @@
+#!/bin/sh
+# Families beyond the first four, whole runs: training stops and goes on to the bit, budgets change none, value heads
+# train, what is exported is read again, and slices are made or refused by name.
+. "$(dirname "$0")/lib.sh"
+
+family() { # NAME TYPE CLASS KEYS: a tiny model in NAME
+    cat >"$1.json" <<END
+{"architectures": ["$3ForCausalLM"], "model_type": "$2", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+ "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 16, "max_position_embeddings": 64,
+ "initializer_range": 0.3, "bos_token_id": null, "eos_token_id": 1, "pad_token_id": 2, "torch_dtype": "float32", $4}
+END
+    status 0 "$gr" init --config "$1.json" --tokenizer "$project/graphs/quickstart" --seed 1 -o "$1"
+}
+
+turns='"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]'
+family mistral mistral Mistral '"sliding_window": 5'
+family olmo2 olmo2 Olmo2 '"tie_word_embeddings": false'
+family smollm3 smollm3 SmolLM3 '"no_rope_layers": [1, 0]'
+family granite granite Granite '"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "attention_multiplier": 0.4, "logits_scaling": 2.5'
+family gemma2 gemma2 Gemma2 "$turns, \"final_logit_softcapping\": 5.0"
+family gemma3 gemma3_text Gemma3 "$turns, \"rope_local_base_freq\": 100.0"
+family untied gemma3_text Gemma3 "$turns, \"rope_local_base_freq\": 100.0, \"tie_word_embeddings\": false"
+
+for m in mistral olmo2 smollm3 granite gemma2 gemma3; do
+    rm -rf model
+    cp -r $m model
+    status 0 "$gr" exec grpo.yaml --steps 2 --out whole-$m --check-memory
+    status 0 "$gr" exec grpo.yaml --steps 1 --out part-$m
+    status 0 "$gr" exec --resume part-$m --steps 2
+    same_weights whole-$m part-$m
+    same_metrics whole-$m part-$m
+    has whole-$m/metrics.jsonl '"step": 2, '
+    status 0 "$gr" export whole-$m -o out-$m --model actor
+    cmp $m/config.json out-$m/config.json >/dev/null || has out-$m/config.json bfloat16
+    rm -rf model
+    mv out-$m model
+    status 0 "$gr" exec grpo.yaml --steps 1 --out again-$m
+done
+
+# Two kinds of layers under budgets; value heads behind norms of both forms.
+rm -rf model
+cp -r untied model
+status 0 "$gr" exec grpo.yaml --out all
+any_budget grpo all
+ppo_graph ppo.yaml
+for m in gemma3 olmo2; do
+    rm -rf model
+    cp -r $m model
+    cp $m.json model.json
+    rm -rf judge
+    classifier judge model
+    set -- --set nodes.update.micro_tokens=64 --steps 2
+    status 0 "$gr" exec ppo.yaml "$@" --set critic_lr=0 --out still-$m
+    [ "$(metric still-$m 1 update_critic.off)" = 0 ] || fail "$m: the values of the first pass are others"
+    status 0 "$gr" exec ppo.yaml "$@" --out critic-$m
+    [ "$(metric critic-$m 2 update_critic.off)" != 0 ] || fail "$m: the critic learns nothing"
+done
