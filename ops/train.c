@@ -657,11 +657,12 @@ static void count_tokens(const gr_call *c, train_state *t, const gr_env *e, cons
     for (uint32_t seq = t->seq; seq < t->seq_end; seq++)
         for (uint32_t j = 0; j < rows->response_len[seq]; j++) {
             uint32_t at = rows->token_offset[seq] - t->token + j;
-            if (entropy && gr_rows_counts(rows, rows->token_offset[seq] + j)) {
+            const bool counts = gr_rows_counts(rows, rows->token_offset[seq] + j);
+            if (entropy && counts) {
                 t->entropy += entropy[at];
                 t->entropy_tokens++;
             }
-            if (!gaps) continue;
+            if (!gaps || (rows->turns && !counts)) continue; /* what an environment said was not sampled */
             double gap =
                 fabs(logprob[at] - rows->logprob[(size_t)seq * c->node->rows->bounds.response_tokens + j]);
             t->gap = gap > t->gap || isnan(gap) ? gap : t->gap;
