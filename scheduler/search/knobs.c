@@ -221,12 +221,8 @@ static gr_tasks *build(void *user, const uint32_t *level)
 
 gr_hardware gr_plan_hardware(const gr_plan_options *o, const gr_graph *view)
 {
-    gr_hardware hw = o->hardware;
-    uint32_t hosts = gr_graph_one_role(view) ? o->hosts : view->roles[view->view].hosts;
-    hw.near = o->hardware.link;
-    hw.link = gr_hardware_link(&o->hardware, hosts, view->ranks);
-    hw.copy = gr_hardware_copy(&o->hardware, GR_MAX(view->ranks / GR_MAX(hosts, 1u), 1u));
-    return hw;
+    const uint32_t hosts = gr_graph_one_role(view) ? o->hosts : view->roles[view->view].hosts;
+    return gr_hardware_for(&o->hardware, hosts, view->ranks);
 }
 
 /* Time of all collectives of an iteration. */
