@@ -286,7 +286,7 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
            activations = tokens * (8.0 * s->hidden + 4.0 * gr_layer_inner(d));
     w->cost.flops = times * tokens * projections;
     w->cost.attention = times * tokens * 2.0 * gr_layer_keys(d, length) * d->attention.heads *
-                   d->attention.head_dim * (times > 1 ? 1 : k->attention_cost);
+                        d->attention.head_dim * (times > 1 ? 1 : k->attention_cost);
     w->cost.length = (uint32_t)GR_MAX(lround(length), 1);
     w->cost.rows = (uint32_t)GR_MAX(lround(tokens), 1);
     w->cost.width = s->hidden;

@@ -37,31 +37,64 @@ uint64_t gr_rollout_blocks_max(const gr_rows_bounds *b, uint32_t samples, uint32
 
 /* ---- what may be chosen -------------------------------------------------------------------------------- */
 
-enum { PREFILL_MIN = 16 };
+enum { PREFILL_MIN = 16, POOL_PARTS = 8 };
+
+/* Sequences that could be decoded at once. */
+static uint32_t most_at_once(const gr_node *n, const gr_kernels *k)
+{
+    const uint32_t given = ((const gr_generate_cfg *)n->cfg)->concurrent;
+    return GR_MIN(given ? given : k->sizes.concurrent * n->placement.parts, n->placement.task.seqs);
+}
 
 /* Prompts are read many at a time where the device keeps the state of decode steps; else one by one. */
+static uint32_t most_prefill(const gr_node *n, const gr_kernels *k)
+{
+    const uint32_t prompt = GR_MAX(n->bounds.prompt_tokens, 2u) - 1; /* the last token begins the decoding */
+    const uint64_t said = n->bounds.turns ? n->bounds.response_tokens : 0; /* by an environment, at once */
+    const uint64_t prompts = k->steps ? (uint64_t)prompt * GR_MAX(n->placement.task.groups, 1u) : prompt;
+    return (uint32_t)GR_MIN((uint64_t)k->sizes.prefill_tokens, GR_MAX(prompts, said));
+}
+
+static void set_at_once(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
+{
+    c->concurrent = GR_MAX(most_at_once(n, k) >> level, 1u);
+}
+
+/* Parts of what so many sequences can ever use. */
 static void set_pool(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
 {
     const gr_generate_cfg *cfg = n->cfg;
-    const uint32_t most = cfg->concurrent ? cfg->concurrent : k->sizes.concurrent * n->placement.parts;
-    const uint32_t prompt = GR_MAX(n->bounds.prompt_tokens, 2u) - 1; /* the last token begins the decoding */
-    const uint64_t said = n->bounds.turns ? n->bounds.response_tokens : 0; /* by an environment, at once */
-    const uint64_t prompts =
-        GR_MAX(k->steps ? (uint64_t)prompt * GR_MAX(n->placement.task.groups, 1u) : prompt, said);
-    const uint32_t least = gr_rollout_blocks_min(&n->bounds);
-    c->concurrent = GR_MAX(GR_MIN(most, n->placement.task.seqs) >> level, 1u);
+    const uint64_t least = gr_rollout_blocks_min(&n->bounds),
+                   most = c->concurrent == 1
+                              ? least
+                              : gr_rollout_blocks_max(&n->placement.task, cfg->samples, c->concurrent),
+                   blocks = cfg->kv_blocks ? cfg->kv_blocks : most * (POOL_PARTS - level) / POOL_PARTS;
+    (void)k;
+    c->kv_blocks = (uint32_t)GR_MIN(GR_MAX(blocks, least), (uint64_t)UINT32_MAX - 1);
+}
+
+static void set_prefill(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
+{
     c->prefill_tokens =
-        (uint32_t)GR_MIN(GR_MAX(k->sizes.prefill_tokens >> level, (uint32_t)PREFILL_MIN), prompts);
-    uint64_t blocks = cfg->kv_blocks ? cfg->kv_blocks
-                                     : gr_rollout_blocks_max(&n->placement.task, cfg->samples, c->concurrent);
-    if (!cfg->kv_blocks && c->concurrent == 1) blocks = least;
-    c->kv_blocks = (uint32_t)GR_MIN(GR_MAX(blocks, (uint64_t)least), (uint64_t)UINT32_MAX - 1);
+        GR_MAX(most_prefill(n, k) >> level, GR_MIN(most_prefill(n, k), (uint32_t)PREFILL_MIN));
+}
+
+static void describe_at_once(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
+{
+    (void)n, (void)level;
+    gr_str_printf(out, "%u", c->concurrent);
 }
 
 static void describe_pool(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
 {
     (void)n, (void)level;
-    gr_str_printf(out, "%u blocks, %u sequences at once", c->kv_blocks, c->concurrent);
+    gr_str_printf(out, "%u blocks", c->kv_blocks);
+}
+
+static void describe_prefill(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
+{
+    (void)n, (void)level;
+    gr_str_printf(out, "%u", c->prefill_tokens);
 }
 
 static void set_head(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
@@ -72,19 +105,33 @@ static void set_head(const gr_node *n, const gr_kernels *k, uint32_t level, gr_c
 size_t gr_rollout_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *k, const gr_choices *c,
                            gr_tunable *out)
 {
+    const gr_level_bits bits = k->invariant ? GR_BITS_SAME : GR_BITS_DIFFER;
+    size_t count = 0;
     (void)g, (void)c;
-    out[0] = gr_head_tunable(n, k, set_head);
-    out[1] = (gr_tunable){.name = "KV pool",
-                          .n_levels = 1 + gr_halvings(k->sizes.concurrent * n->placement.parts, 1),
-                          .bits = k->invariant ? GR_BITS_SAME : GR_BITS_DIFFER,
-                          .set = set_pool,
-                          .describe = describe_pool};
-    return 2;
+    out[count++] = (gr_tunable){.name = "sequences at once",
+                                .n_levels = 1 + gr_halvings(most_at_once(n, k), 1),
+                                .bits = bits,
+                                .set = set_at_once,
+                                .describe = describe_at_once};
+    out[count++] = (gr_tunable){.name = "KV pool",
+                                .n_levels = ((const gr_generate_cfg *)n->cfg)->kv_blocks ? 1 : POOL_PARTS,
+                                .bits = bits,
+                                .set = set_pool,
+                                .describe = describe_pool};
+    out[count++] = (gr_tunable){.name = "prompt tokens at once",
+                                .n_levels = 1 + gr_halvings(most_prefill(n, k), PREFILL_MIN),
+                                .bits = bits,
+                                .set = set_prefill,
+                                .describe = describe_prefill};
+    out[count++] = gr_head_tunable(n, k, set_head);
+    return count;
 }
 
 void gr_rollout_default_choice(const gr_node *n, const gr_kernels *k, gr_choices *c)
 {
+    set_at_once(n, k, 0, c);
     set_pool(n, k, 0, c);
+    set_prefill(n, k, 0, c);
     set_head(n, k, 0, c);
 }
 
