@@ -619,7 +619,7 @@ static void run_step(const gr_call *c, train_state *t)
                     .grad_scale = t->scale};
     gr_tensor tensors[GR_BUCKET_TENSORS_MAX];
     gr_shard own = gr_shard_of(c, c->arg);
-    size_t n = gr_bucket_tensors(&m->shape, c->arg, tensors);
+    size_t n = gr_bucket_ranges(&m->shape, c->arg, tensors);
     for (size_t i = 0; i < n; i++) {
         uint64_t elems = (uint64_t)tensors[i].rows * GR_MAX(tensors[i].cols, 1u);
         uint64_t first = GR_MAX(tensors[i].offset, own.first),
