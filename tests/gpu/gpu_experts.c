@@ -491,7 +491,7 @@ static passed pass(const side *s, const char *name, const mlp *m, uint32_t run, 
     uint16_t *own = !given              ? NULL
                     : s->type == GR_F32 ? memcpy(gr_malloc(pairs * 2 + 2), given, pairs * 2)
                                         : device_copy(given, pairs * 2);
-    const gr_experts_call c = {s->ops, &m->e, s->type, m->T, m->H, run, 1, x, own, w};
+    gr_experts_call c = {s->ops, &m->e, s->type, m->T, m->H, run, 1, x, own, w, NULL};
     void *y = room(s, all * gr_dtype_size(s->type)), *dx = room(s, all * gr_dtype_size(s->type));
     const gr_experts_grads g = {GR_F32,
                                 zeros(s, E * H),
@@ -506,16 +506,20 @@ static passed pass(const side *s, const char *name, const mlp *m, uint32_t run, 
     void *kept = room(s, k.used), *ws;
     k = (gr_workspace){.base = kept};
     gr_experts_acts_layout(&k, &m->e, s->type, m->T, &acts);
-    const uint64_t forward = gr_experts_ws_bytes(&c, 1, GR_LAYER_KEEP),
-                   backward = gr_experts_ws_bytes(&c, 1, GR_LAYER_BACKWARD);
+    const uint64_t forward = gr_experts_ws_bytes(&c, GR_LAYER_KEEP),
+                   backward = gr_experts_ws_bytes(&c, GR_LAYER_BACKWARD);
+    c.products = room(s, gr_experts_products_bytes(&c, 1, false));
     ws = room(s, forward);
     gr_experts_forward(s->q, &c, base, y, &acts, ws);
     if (s->type != GR_F32) check_tail(name, ws, forward), check_tail(name, kept, k.used);
     drop(s, ws);
+    drop(s, c.products);
+    c.products = room(s, gr_experts_products_bytes(&c, 1, true));
     ws = room(s, backward);
-    gr_experts_backward(s->q, &c, &acts, dy, dx, &g, ws);
+    gr_experts_backward(s->q, &c, &acts, dy, false, dx, &g, ws);
     if (s->type != GR_F32) need_ok(name), check_tail(name, ws, backward);
     drop(s, ws);
+    drop(s, c.products);
     passed p = {.value = {fetch(s, name, y, all), fetch(s, name, dx, all),
                           fetch_floats(s, name, g.router, E * H),
                           g.router_bias ? fetch_floats(s, name, g.router_bias, E) : NULL,
