@@ -476,12 +476,14 @@ static void *zeros(const side *s, size_t floats)
     return p;
 }
 
+static bool without_router;
+
 static passed pass(const side *s, const char *name, const mlp *m, uint32_t run, const uint16_t *given)
 {
     const size_t E = m->e.count, n = m->e.inner, H = m->H, all = m->T * H, pairs = (size_t)m->T * m->e.top_k;
     const bool b = m->e.bias;
     void *x = put(s, m->x, all), *base = put(s, m->base, all), *dy = put(s, m->dy, all);
-    const gr_experts_weights w = {.router = put(s, m->router, E * H),
+    const gr_experts_weights w = {.router = without_router ? NULL : put(s, m->router, E * H),
                                   .router_bias = m->e.router_bias ? put(s, m->router_bias, E) : NULL,
                                   .selection = m->e.selection_bias ? put(s, m->selection, E) : NULL,
                                   .gate_up = put(s, m->gate_up, E * 2 * n * H),
@@ -610,6 +612,13 @@ static void mlps(void)
     check_mlp("8 experts, GELU",
               (gr_experts_desc){.count = 8, .top_k = 1, .inner = 48, .scale = 1, .act = GR_ACT_GELU_TANH}, 33,
               40, false);
+    check_mlp("one of one, its gate a sigmoid",
+              (gr_experts_desc){.count = 1, .top_k = 1, .inner = 72, .scale = 1, .router = GR_ROUTER_SIGMOID},
+              70, 136, false);
+    without_router = true;
+    check_mlp("one of one, without a router",
+              (gr_experts_desc){.count = 1, .top_k = 1, .inner = 72, .scale = 1}, 70, 136, false);
+    without_router = false;
     check_mlp("all to two of 32",
               (gr_experts_desc){
                   .count = 32, .top_k = 2, .inner = 64, .scale = 1, .normalize = true, .router_bias = true},
