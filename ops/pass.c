@@ -277,13 +277,26 @@ gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b
     return (gr_micro_cost){trips, (double)seqs * length / trips, (double)seqs * b->response_tokens / trips};
 }
 
+/* Elements of a layer that a pass over so many tokens reads: of experts those that are chosen, each of which
+ * a token leaves out with the same chance. */
+static double elems_read(const gr_layer_desc *d, double elems, double hidden, double tokens)
+{
+    const gr_experts_desc *e = &d->experts;
+    if (d->mlp != GR_MLP_EXPERTS) return elems;
+    const double experts = 3.0 * e->count * hidden * e->inner,
+                 untouched = pow(1 - (double)e->top_k / e->count, tokens);
+    return elems - experts * untouched;
+}
+
 void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
                    double length, double times)
 {
     const gr_layer_desc *d = gr_layer(s, layer);
     const double projections = 2.0 * (double)gr_layer_token_macs(d, s->hidden);
-    double weights = (double)gr_bucket_elems(s, 1 + layer),
-           activations = tokens * (8.0 * s->hidden + 4.0 * gr_layer_inner(d));
+    double weights = elems_read(d, (double)gr_bucket_elems(s, 1 + layer), s->hidden, tokens),
+           activations =
+               tokens * (8.0 * s->hidden + 4.0 * gr_layer_inner(d) +
+                         4.0 * d->experts.top_k * s->hidden); /* rows of experts: gathered, and summed up */
     w->cost.flops = times * tokens * projections;
     w->cost.attention = times * tokens * 2.0 * gr_layer_keys(d, length) * d->attention.heads *
                         d->attention.head_dim * (times > 1 ? 1 : k->attention_cost);

@@ -26,7 +26,7 @@ void gr_experts_acts_layout(gr_workspace *c, const gr_experts_desc *e, gr_dtype 
 /* ---- workspaces: of one run ---------------------------------------------------------------------------- */
 
 struct work {
-    void *products, *sort;
+    void *sort;
     gr_dispatch d;
     void *rows;           /* [R, H] a gather's, then a product's */
     void *h;              /* [R, I] the activation; backward: its gradient, then its weighted form */
@@ -37,22 +37,20 @@ struct work {
     float *dot;           /* [R], where down has a bias */
 };
 
-static uint64_t products_bytes(const gr_experts_call *c, uint32_t run, unsigned threads, bool backward)
+uint64_t gr_experts_products_bytes(const gr_experts_call *c, unsigned threads, bool backward)
 {
     const gr_experts_desc *e = c->e;
-    const uint32_t rows = run * e->top_k;
+    const uint32_t run = GR_MIN(c->T, c->run), rows = run * e->top_k;
     uint64_t most = c->ops->logits_ws_bytes(run, c->H, e->count, threads, backward);
     most = GR_MAX(most, c->ops->product_ws_bytes(rows, c->H, 2 * e->inner, threads, backward));
     return GR_MAX(most, c->ops->product_ws_bytes(rows, e->inner, c->H, threads, backward));
 }
 
-static void work_layout(gr_workspace *m, const gr_experts_call *c, unsigned threads, bool backward,
-                        struct work *w)
+static void work_layout(gr_workspace *m, const gr_experts_call *c, bool backward, struct work *w)
 {
     const gr_experts_desc *e = c->e;
     const uint32_t run = GR_MIN(c->T, c->run);
     const uint64_t rows = (uint64_t)run * e->top_k, back = backward ? rows : 0;
-    w->products = gr_workspace_bytes(m, products_bytes(c, run, threads, backward));
     w->sort = gr_workspace_bytes(m, c->ops->dispatch_ws_bytes(e->count, e->top_k, run));
     gr_dispatch_layout(m, e->count, e->top_k, run, &w->d);
     w->rows = values(m, c->type, rows, c->H);
@@ -63,21 +61,20 @@ static void work_layout(gr_workspace *m, const gr_experts_call *c, unsigned thre
     w->dot = gr_workspace_floats(m, e->bias ? back : 0);
 }
 
-static void forward_layout(gr_workspace *m, const gr_experts_call *c, unsigned threads, bool keep,
-                           struct work *w)
+static void forward_layout(gr_workspace *m, const gr_experts_call *c, bool keep, struct work *w)
 {
-    work_layout(m, c, threads, false, w);
+    work_layout(m, c, false, w);
     if (!keep) gr_experts_acts_layout(m, c->e, c->type, GR_MIN(c->T, c->run), &w->acts);
 }
 
-uint64_t gr_experts_ws_bytes(const gr_experts_call *c, unsigned threads, gr_layer_use use)
+uint64_t gr_experts_ws_bytes(const gr_experts_call *c, gr_layer_use use)
 {
     gr_workspace m = {0};
     struct work w;
     if (use == GR_LAYER_BACKWARD)
-        work_layout(&m, c, threads, true, &w);
+        work_layout(&m, c, true, &w);
     else
-        forward_layout(&m, c, threads, use == GR_LAYER_KEEP, &w);
+        forward_layout(&m, c, use == GR_LAYER_KEEP, &w);
     return m.used;
 }
 
@@ -142,7 +139,7 @@ static void route(const struct run *r)
     const gr_experts_call *c = r->c;
     const gr_router_product p = router_of(r);
     const uint16_t *given = c->given ? c->given + (uint64_t)r->first * c->e->top_k : NULL;
-    c->ops->logits(r->q, &p, c->w.router_bias, r->acts.logits, r->w->products);
+    c->ops->logits(r->q, &p, c->w.router_bias, r->acts.logits, c->products);
     c->ops->route(r->q, c->e, r->acts.logits, c->w.selection, given, r->T, r->acts.expert, r->acts.weight);
     sort(r);
 }
@@ -160,9 +157,9 @@ static void run_forward(const struct run *r, const void *base, void *y)
     const gr_expert_product gate_up = gate_up_of(r), down = down_of(r);
     route(r);
     gather(r, r->x);
-    o->product(r->q, &gate_up, w->rows, c->w.gate_up_bias, r->acts.gate_up, w->products);
+    o->product(r->q, &gate_up, w->rows, c->w.gate_up_bias, r->acts.gate_up, c->products);
     o->activate(r->q, &r->act, r->acts.gate_up, w->h);
-    o->product(r->q, &down, w->h, c->w.down_bias, w->rows, w->products);
+    o->product(r->q, &down, w->h, c->w.down_bias, w->rows, c->products);
     o->combine(r->q, &w->d, c->e->top_k, r->T, c->H, w->rows, r->acts.weight, base, c->scale, y);
 }
 
@@ -171,7 +168,7 @@ void gr_experts_forward(gr_queue *q, const gr_experts_call *c, const void *base,
 {
     gr_workspace m = {.base = ws};
     struct work w;
-    forward_layout(&m, c, gr_team_size(q->team), keep != NULL, &w);
+    forward_layout(&m, c, keep != NULL, &w);
     for (uint32_t first = 0; first < c->T; first += c->run) {
         const struct run r = run_of(q, c, &w, first, keep ? keep : &w.acts, keep != NULL);
         run_forward(&r, base ? later(c, base, first, c->H) : NULL, later(c, y, first, c->H));
@@ -185,51 +182,58 @@ static void down_backward(const struct run *r, const gr_experts_grads *g)
     const gr_experts_ops *o = c->ops;
     const struct work *w = r->w;
     const gr_expert_product down = down_of(r);
-    o->product_dx(r->q, &down, w->rows, w->h, w->products);
+    o->product_dx(r->q, &down, w->rows, w->h, c->products);
     if (c->w.down_bias) o->bias_dot(r->q, &w->d, c->e->count, r->rows, c->H, w->rows, c->w.down_bias, w->dot);
     o->activate_backward(r->q, &r->act, &w->d, r->acts.weight, c->w.down_bias ? w->dot : NULL,
                          r->acts.gate_up, w->h, w->d_gate_up, w->h, w->d_weight);
-    o->product_dw(r->q, &down, w->rows, w->h, g->down, g->type, w->products);
+    o->product_dw(r->q, &down, w->rows, w->h, g->down, g->type, c->products);
     if (g->down_bias)
         o->bias_backward(r->q, &w->d, c->e->count, c->H, w->rows, r->acts.weight, g->down_bias, g->type);
 }
 
 static void gate_up_backward(const struct run *r, const gr_experts_grads *g)
 {
-    const gr_experts_ops *o = r->c->ops;
-    const struct work *w = r->w;
-    const gr_expert_product gate_up = gate_up_of(r);
-    gather(r, r->x);
-    o->product_dw(r->q, &gate_up, w->d_gate_up, w->rows, g->gate_up, g->type, w->products);
-    if (g->gate_up_bias)
-        o->bias_backward(r->q, &w->d, r->c->e->count, gate_up.out, w->d_gate_up, NULL, g->gate_up_bias,
-                         g->type);
-    o->product_dx(r->q, &gate_up, w->d_gate_up, w->rows, w->products);
-}
-
-static void run_backward(const struct run *r, const void *dy, void *dx, const gr_experts_grads *g)
-{
     const gr_experts_call *c = r->c;
     const gr_experts_ops *o = c->ops;
     const struct work *w = r->w;
+    const gr_expert_product gate_up = gate_up_of(r);
+    gather(r, r->x);
+    o->product_dw(r->q, &gate_up, w->d_gate_up, w->rows, g->gate_up, g->type, c->products);
+    if (g->gate_up_bias)
+        o->bias_backward(r->q, &w->d, c->e->count, gate_up.out, w->d_gate_up, NULL, g->gate_up_bias, g->type);
+    o->product_dx(r->q, &gate_up, w->d_gate_up, w->rows, c->products);
+}
+
+/* From the weights of choices to what the router read, and its gradients. */
+static void router_backward(const struct run *r, bool add, void *dx, const gr_experts_grads *g)
+{
+    const gr_experts_call *c = r->c;
     const gr_router_product p = router_of(r);
+    c->ops->route_backward(r->q, c->e, r->acts.logits, r->acts.expert, r->w->d_weight, r->T, r->w->d_logits);
+    c->ops->logits_backward(r->q, &p, r->w->d_logits, add, dx, g->router, g->router_bias, g->type,
+                            c->products);
+}
+
+static void run_backward(const struct run *r, const void *dy, bool add, void *dx, const gr_experts_grads *g)
+{
+    const gr_experts_call *c = r->c;
     sort(r);
     gather(r, dy);
     down_backward(r, g);
     gate_up_backward(r, g);
-    o->route_backward(r->q, c->e, r->acts.logits, r->acts.expert, w->d_weight, r->T, w->d_logits);
-    o->logits_backward(r->q, &p, w->d_logits, dx, g->router, g->router_bias, g->type, w->products);
-    o->combine(r->q, &w->d, c->e->top_k, r->T, c->H, w->rows, NULL, dx, 1, dx);
+    if (c->w.router) router_backward(r, add, dx, g);
+    c->ops->combine(r->q, &r->w->d, c->e->top_k, r->T, c->H, r->w->rows, NULL, add || c->w.router ? dx : NULL,
+                    1, dx);
 }
 
 void gr_experts_backward(gr_queue *q, const gr_experts_call *c, const gr_experts_acts *kept, const void *dy,
-                         void *dx, const gr_experts_grads *grads, void *ws)
+                         bool add, void *dx, const gr_experts_grads *grads, void *ws)
 {
     gr_workspace m = {.base = ws};
     struct work w;
-    work_layout(&m, c, gr_team_size(q->team), true, &w);
+    work_layout(&m, c, true, &w);
     for (uint32_t first = 0; first < c->T; first += c->run) {
         const struct run r = run_of(q, c, &w, first, kept, true);
-        run_backward(&r, later(c, dy, first, c->H), later(c, dx, first, c->H), grads);
+        run_backward(&r, later(c, dy, first, c->H), add, later(c, dx, first, c->H), grads);
     }
 }

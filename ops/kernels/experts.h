@@ -28,10 +28,7 @@
 #include "ops/kernels/kernels.h"
 #include "ops/model/layer.h"
 
-#define GR_EXPERTS_MAX 512  /* experts of a layer */
-#define GR_CHOICES_MAX 32   /* of a token */
-#define GR_GROUPS_MAX  32   /* of experts */
-#define GR_EXPERT_RUN  8192 /* tokens that keep a device busy, so that weights are not read too often */
+#define GR_EXPERT_RUN 8192 /* tokens that keep a device busy, so that weights are not read too often */
 
 /* Where choices go. */
 typedef struct gr_dispatch {
@@ -40,7 +37,7 @@ typedef struct gr_dispatch {
     uint32_t *choice; /* [R] the choice of a row; its token is choice / k */
 } gr_dispatch;
 
-/* x [T, H] times w [E, H], transposed. */
+/* x [T, H] times w [E, H], transposed; w NULL: zeros. */
 typedef struct gr_router_product {
     uint32_t T, H, E;
     const void *x, *w;
@@ -69,12 +66,16 @@ static inline void gr_dispatch_layout(gr_workspace *c, uint32_t E, uint32_t k, u
 }
 
 typedef struct gr_experts_ops {
+    /* What of a description it is not made for, as a text; NULL: nothing. No function: it is for all. */
+    const char *(*unfit)(const gr_experts_desc *e);
+
     /* ---- router ---- */
     /* logits [T, E] = x [T, H] w [E, H]^T + bias [E] (NULL: none), in fp32 from the product on. */
     void (*logits)(gr_queue *q, const gr_router_product *p, const void *bias, float *logits, void *ws);
-    /* dx [T, H] = d_logits [T, E] w; grad [E, H] += d_logits^T x, grad_bias [E] (NULL: none) += its columns.
+    /* dx [T, H] = or += (add) d_logits [T, E] w; grad [E, H] += d_logits^T x, grad_bias [E] (NULL: none) +=
+     * its columns.
      */
-    void (*logits_backward)(gr_queue *q, const gr_router_product *p, const void *d_logits, void *dx,
+    void (*logits_backward)(gr_queue *q, const gr_router_product *p, const void *d_logits, bool add, void *dx,
                             void *grad, void *grad_bias, gr_dtype grads, void *ws);
     uint64_t (*logits_ws_bytes)(uint32_t T, uint32_t H, uint32_t E, unsigned threads, bool backward);
     /* expert [T, k] and weight [T, k] of each token, best first. Scores are softmax(logits), of all experts
@@ -139,7 +140,7 @@ extern const gr_experts_ops gr_experts_cpu, gr_experts_cuda;
 
 /* Its weights; biases are NULL where the description has none. */
 typedef struct gr_experts_weights {
-    const void *router, *router_bias;   /* [E, H], [E] */
+    const void *router, *router_bias;   /* [E, H], [E]; router NULL: all logits are 0 */
     const void *selection;              /* [E]; has no gradient */
     const void *gate_up, *gate_up_bias; /* [E, 2 I, H], [E, 2 I] */
     const void *down, *down_bias;       /* [E, H, I], [E, H] */
@@ -172,17 +173,19 @@ typedef struct gr_experts_call {
     const void *x;
     const uint16_t *given; /* [T, k] experts chosen elsewhere; NULL: the router chooses */
     gr_experts_weights w;
+    void *products; /* of products: gr_experts_products_bytes */
 } gr_experts_call;
 
-uint64_t gr_experts_ws_bytes(const gr_experts_call *c, unsigned threads, gr_layer_use use);
+uint64_t gr_experts_products_bytes(const gr_experts_call *c, unsigned threads, bool backward);
+uint64_t gr_experts_ws_bytes(const gr_experts_call *c, gr_layer_use use);
 /* y [T, H] = base (NULL: 0) + scale times the experts' sum; y == base is fine. keep: NULL, or what
  * gr_experts_backward reads (use GR_LAYER_KEEP). */
 void gr_experts_forward(gr_queue *q, const gr_experts_call *c, const void *base, void *y,
                         const gr_experts_acts *keep, void *ws);
-/* dx [T, H] = what dy [T, H], the gradient of the experts' sum (scale times that of y), gives to x; dx != dy.
- */
+/* dx [T, H] = or += (add) what dy [T, H], the gradient of the experts' sum (scale times that of y), gives to
+ * x; dx != dy. */
 void gr_experts_backward(gr_queue *q, const gr_experts_call *c, const gr_experts_acts *kept, const void *dy,
-                         void *dx, const gr_experts_grads *grads, void *ws);
+                         bool add, void *dx, const gr_experts_grads *grads, void *ws);
 
 /* Tokens of each run of a pass of so many, the last one shorter. */
 static inline uint32_t gr_experts_run(uint32_t tokens)

@@ -17,7 +17,8 @@ static const gr_layer_part *mixer_of(const gr_layer_desc *d)
 
 static const gr_layer_part *mlp_of(const gr_layer_desc *d)
 {
-    static const gr_layer_part *const parts[] = {[GR_MLP_DENSE] = &gr_layer_dense, [GR_MLP_EXPERTS] = NULL};
+    static const gr_layer_part *const parts[] = {
+        [GR_MLP_DENSE] = &gr_layer_dense, [GR_MLP_EXPERTS] = &gr_layer_experts};
     return parts[d->mlp];
 }
 
@@ -78,6 +79,19 @@ void gr_layer_close_product(const gr_layer_call *l, const gr_product *p, const g
     l->ops->product(l->q, p, out, w->product);
     sum_peers(l, out);
     l->ops->norm_add(l->q, &after, c->add, c->y);
+}
+
+void gr_layer_close_rows(const gr_layer_call *l, void *out, const gr_layer_close *c)
+{
+    const gr_norm after = norm_of(l, out, c->after);
+    const uint64_t n = (uint64_t)l->b.n * l->s->hidden;
+    sum_peers(l, out);
+    if (l->d->norm_after) {
+        l->ops->norm_add(l->q, &after, c->add, c->y);
+        return;
+    }
+    if (c->y != c->add) l->k->copy(l->q, c->y, c->add, n * gr_dtype_size(l->k->dtype));
+    l->k->add(l->q, c->y, out, l->k->dtype, n);
 }
 
 void gr_layer_product_back(const gr_layer_call *l, const gr_product *p, gr_tensor_slot slot,

@@ -5,6 +5,7 @@
 #define GR_OPS_KERNELS_LAYER_IMPL_H
 
 #include "ops/kernels/workspace.h"
+#include "ops/kernels/experts.h"
 #include "ops/kernels/layer.h"
 #include "ops/kernels/layer_ops.h"
 
@@ -44,6 +45,7 @@ typedef struct gr_dense_acts {
 typedef struct gr_layer_acts {
     gr_attention_acts attention;
     gr_dense_acts dense;
+    gr_experts_acts experts, shared;
     void *mid; /* [H] between the halves; NULL: in place of the input */
     void *mixed,
         *fed; /* [H] of the mixer and of the MLP, where norms stand behind them and backward follows */
@@ -72,6 +74,8 @@ typedef struct gr_layer_ws {
     void *d_block; /* [H] d loss / d what a half gave, where that is not d loss / d its sum */
     gr_attention_ws attention;
     gr_dense_ws dense;
+    void *experts;      /* of experts, and of a shared one */
+    void *experts_sum;  /* [H] where a sum is not added up in place */
     gr_layer_acts acts; /* where they are not kept */
 } gr_layer_ws;
 
@@ -111,7 +115,7 @@ typedef struct gr_layer_part {
     uint64_t (*slot_bytes)(const gr_layer_ops *ops, const gr_layer_desc *d);
 } gr_layer_part;
 
-extern const gr_layer_part gr_layer_attention, gr_layer_dense;
+extern const gr_layer_part gr_layer_attention, gr_layer_dense, gr_layer_experts;
 
 /* A tensor of the bucket, or of its gradient; NULL where the layer does not have it. */
 const void *gr_layer_tensor(const gr_layer_call *l, gr_tensor_slot slot);
@@ -125,6 +129,9 @@ uint64_t gr_layer_product_ws(const gr_layer_call *l, uint32_t in, uint32_t out);
 /* End a half with a product to H. */
 void gr_layer_close_product(const gr_layer_call *l, const gr_product *p, const gr_layer_ws *w,
                             const gr_layer_close *c);
+/* The same with out [T, H] that is there, multiplied by the residual scale where the layer has no norm
+ * behind: of norms and slices, else what makes out can add it itself. */
+void gr_layer_close_rows(const gr_layer_call *l, void *out, const gr_layer_close *c);
 
 /* dx of a product from dy, and gradients of its weights and bias; dx == NULL or p->x == NULL: not that one.
  */

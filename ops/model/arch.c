@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-const gr_arch *const gr_all_archs[] = {&gr_arch_llama,   &gr_arch_mistral,   &gr_arch_qwen2,
-                                       &gr_arch_qwen3,   &gr_arch_gemma2,    &gr_arch_gemma3_text,
-                                       &gr_arch_granite, &gr_arch_ministral, &gr_arch_olmo2,
-                                       &gr_arch_olmo3,   &gr_arch_smollm3,   NULL};
+const gr_arch *const gr_all_archs[] = {
+    &gr_arch_llama,       &gr_arch_mistral,   &gr_arch_qwen2,     &gr_arch_qwen3,    &gr_arch_gemma2,
+    &gr_arch_gemma3_text, &gr_arch_granite,   &gr_arch_ministral, &gr_arch_olmo2,    &gr_arch_olmo3,
+    &gr_arch_smollm3,     &gr_arch_qwen3_moe, &gr_arch_qwen2_moe, &gr_arch_glm4_moe, NULL};
 
 const gr_arch *gr_arch_find(const char *model_type)
 {
@@ -17,17 +17,37 @@ const gr_arch *gr_arch_find(const char *model_type)
 
 /* What most checkpoints call them. */
 static const gr_arch_name names[] = {
-    {GR_T_EMBED, 0, "model.embed_tokens.weight"}, {GR_T_MIXER_NORM, 0, "input_layernorm.weight"},
-    {GR_T_QKV, 0, "self_attn.q_proj.weight"},     {GR_T_QKV, 1, "self_attn.k_proj.weight"},
-    {GR_T_QKV, 2, "self_attn.v_proj.weight"},     {GR_T_QKV_BIAS, 0, "self_attn.q_proj.bias"},
-    {GR_T_QKV_BIAS, 1, "self_attn.k_proj.bias"},  {GR_T_QKV_BIAS, 2, "self_attn.v_proj.bias"},
-    {GR_T_Q_NORM, 0, "self_attn.q_norm.weight"},  {GR_T_K_NORM, 0, "self_attn.k_norm.weight"},
-    {GR_T_SINKS, 0, "self_attn.sinks"},           {GR_T_O, 0, "self_attn.o_proj.weight"},
-    {GR_T_O_BIAS, 0, "self_attn.o_proj.bias"},    {GR_T_MLP_NORM, 0, "post_attention_layernorm.weight"},
-    {GR_T_GATE_UP, 0, "mlp.gate_proj.weight"},    {GR_T_GATE_UP, 1, "mlp.up_proj.weight"},
-    {GR_T_DOWN, 0, "mlp.down_proj.weight"},       {GR_T_NORM, 0, "model.norm.weight"},
-    {GR_T_LM_HEAD, 0, "lm_head.weight"},          {GR_T_VALUE, 0, "score.weight"},
-    {GR_T_VALUE_BIAS, 0, "score.bias"},           {0, 0, NULL},
+    {GR_T_EMBED, 0, "model.embed_tokens.weight"},
+    {GR_T_MIXER_NORM, 0, "input_layernorm.weight"},
+    {GR_T_QKV, 0, "self_attn.q_proj.weight"},
+    {GR_T_QKV, 1, "self_attn.k_proj.weight"},
+    {GR_T_QKV, 2, "self_attn.v_proj.weight"},
+    {GR_T_QKV_BIAS, 0, "self_attn.q_proj.bias"},
+    {GR_T_QKV_BIAS, 1, "self_attn.k_proj.bias"},
+    {GR_T_QKV_BIAS, 2, "self_attn.v_proj.bias"},
+    {GR_T_Q_NORM, 0, "self_attn.q_norm.weight"},
+    {GR_T_K_NORM, 0, "self_attn.k_norm.weight"},
+    {GR_T_SINKS, 0, "self_attn.sinks"},
+    {GR_T_O, 0, "self_attn.o_proj.weight"},
+    {GR_T_O_BIAS, 0, "self_attn.o_proj.bias"},
+    {GR_T_MLP_NORM, 0, "post_attention_layernorm.weight"},
+    {GR_T_GATE_UP, 0, "mlp.gate_proj.weight"},
+    {GR_T_GATE_UP, 1, "mlp.up_proj.weight"},
+    {GR_T_DOWN, 0, "mlp.down_proj.weight"},
+    {GR_T_ROUTER, 0, "mlp.gate.weight"},
+    {GR_T_SELECTION, 0, "mlp.gate.e_score_correction_bias"},
+    {GR_T_EXPERTS_GATE_UP, 0, "mlp.experts.#.gate_proj.weight"},
+    {GR_T_EXPERTS_GATE_UP, 1, "mlp.experts.#.up_proj.weight"},
+    {GR_T_EXPERTS_DOWN, 0, "mlp.experts.#.down_proj.weight"},
+    {GR_T_SHARED_ROUTER, 0, "mlp.shared_expert_gate.weight"},
+    {GR_T_SHARED_GATE_UP, 0, "mlp.shared_expert.gate_proj.weight"},
+    {GR_T_SHARED_GATE_UP, 1, "mlp.shared_expert.up_proj.weight"},
+    {GR_T_SHARED_DOWN, 0, "mlp.shared_expert.down_proj.weight"},
+    {GR_T_NORM, 0, "model.norm.weight"},
+    {GR_T_LM_HEAD, 0, "lm_head.weight"},
+    {GR_T_VALUE, 0, "score.weight"},
+    {GR_T_VALUE_BIAS, 0, "score.bias"},
+    {0, 0, NULL},
 };
 
 static const char *find(const gr_arch_name *list, gr_tensor_slot slot, unsigned i)

@@ -14,7 +14,8 @@
 typedef struct gr_arch_name {
     gr_tensor_slot slot;
     unsigned part;
-    const char *name; /* in layers what stands behind "model.layers.N."; NULL ends the list */
+    const char *name; /* in layers what stands behind "model.layers.N.", '#' for an expert's number; NULL ends
+                         the list */
 } gr_arch_name;
 
 typedef struct gr_arch {
@@ -26,18 +27,21 @@ typedef struct gr_arch {
     bool tied;              /* where config.json does not say */
     double eps;             /* of norms, where it does not say; 0: 1e-6 */
     double theta;           /* of rotary positions, where it does not say; 0: 10000 */
-    bool ropes;             /* rotary positions differ by the type of layer: layers reads them */
+    double partial; /* of a head that is rotated, the same; 0: all, and config.json can say no other */
+    bool ropes;     /* rotary positions differ by the type of layer: layers reads them */
     /* Describe all layers: base is gr_layer_plain of the sizes that every family has, with its epsilon and
      * rotary positions (those of config.json's root). s has everything but its layers. */
     void (*layers)(gr_config *c, gr_model_shape *s, const gr_layer_desc *base);
     const gr_arch_name *names; /* NULL: those that most have */
     const char *const *keys;   /* that layers reads beyond those that all do, ending with NULL; NULL: none */
+    bool experts;              /* it has them: their keys are among `keys` */
     const char *const *acts;   /* of hidden_act and hidden_activation that it takes, ending with NULL; NULL:
                                   "silu" alone */
 } gr_arch;
 
 extern const gr_arch gr_arch_gemma2, gr_arch_gemma3_text, gr_arch_granite, gr_arch_llama, gr_arch_ministral,
-    gr_arch_mistral, gr_arch_olmo2, gr_arch_olmo3, gr_arch_qwen2, gr_arch_qwen3, gr_arch_smollm3;
+    gr_arch_mistral, gr_arch_olmo2, gr_arch_olmo3, gr_arch_qwen2, gr_arch_qwen3, gr_arch_smollm3,
+    gr_arch_qwen3_moe, gr_arch_qwen2_moe, gr_arch_glm4_moe;
 
 /* All of them, ending with NULL. */
 extern const gr_arch *const gr_all_archs[];

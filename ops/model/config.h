@@ -18,6 +18,7 @@ typedef struct gr_config {
     gr_json j;
     gr_diag *d;
     const char *family; /* for messages */
+    double partial;     /* of a head that is rotated, where config.json does not say; 0: all of it, always */
     bool bad;
 } gr_config;
 
@@ -41,6 +42,10 @@ void gr_config_off(gr_config *c, const char *const *keys);
 /* Which kind each layer is: `layer_types`, of s->layers names out of `kinds` (ending with NULL), as their
  * places in it; missing: false, and out stays. Others are refused. out [GR_LAYERS_MAX]. */
 bool gr_config_layer_types(gr_config *c, const gr_model_shape *s, const char *const *kinds, uint8_t *out);
+
+/* How many of a head's dimensions are rotated: `partial_rotary_factor` of the root or of the rope, which
+ * without c->partial can only be 1. */
+uint32_t gr_config_rotated(gr_config *c, uint32_t head_dim);
 
 /* Rotary positions as config.json says them: r has the defaults, and gets what is read. */
 void gr_config_rope(gr_config *c, gr_rope_desc *r, uint32_t max_positions);

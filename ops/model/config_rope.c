@@ -161,13 +161,31 @@ static bool read_object(gr_config *c, const json_t *v, uint32_t max_positions, s
     if (json_is_object(v)) f = read_form(c, o, v, &given);
     if (!f) return false;
     json_object_foreach((json_t *)(uintptr_t)v, key, entry) check_key(c, o, f, given, key, entry);
-    gr_config_number(c, o->key, json_object_get(v, "partial_rotary_factor"), 1, 1, 1);
+    gr_config_number(c, o->key, json_object_get(v, "partial_rotary_factor"), 1, c->partial > 0 ? 0 : 1, 1);
     o->theta = read_theta(c, o->key, json_object_get(v, "rope_theta"));
     o->rope.type = f->type;
     if (f->type == GR_ROPE_LINEAR) o->rope.factor = part(c, o, v, "factor", NAN);
     if (f->type == GR_ROPE_LLAMA3) read_llama3(c, v, o);
     if (f->type == GR_ROPE_YARN) read_yarn(c, v, o, max_positions);
     return true;
+}
+
+uint32_t gr_config_rotated(gr_config *c, uint32_t head_dim)
+{
+    static const char *const places[] = {"rope_parameters", "rope_scaling", NULL};
+    const char *key = "partial_rotary_factor";
+    double share = gr_config_number(c, key, gr_config_value(c, key), c->partial > 0 ? c->partial : 1,
+                                    c->partial > 0 ? 0 : 1, 1);
+    for (const char *const *p = places; *p; p++) {
+        const json_t *v = json_object_get(gr_config_value(c, *p), key);
+        if (v) share = json_number_value(v);
+    }
+    const uint32_t dims = (uint32_t)(head_dim * share);
+    if (dims % 2 || !dims)
+        gr_config_refuse(c, key,
+                         "a '%s' of %.15g leaves %u of a head's %u dimensions to rotate, which must be even",
+                         key, share, dims, head_dim);
+    return dims;
 }
 
 /* *theta: what was said before; NAN: nothing. */

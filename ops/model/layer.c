@@ -39,7 +39,8 @@ uint32_t gr_layer_inner(const gr_layer_desc *d)
 
 uint64_t gr_layer_token_macs(const gr_layer_desc *d, uint32_t hidden)
 {
-    return attention_macs(&d->attention, hidden) + 3ull * hidden * gr_layer_inner(d);
+    return attention_macs(&d->attention, hidden) + 3ull * hidden * gr_layer_inner(d) +
+           (uint64_t)hidden * (d->experts.count + d->experts.shared_gate);
 }
 
 uint64_t gr_layer_pair_macs(const gr_layer_desc *d)

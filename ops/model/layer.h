@@ -102,6 +102,10 @@ typedef struct gr_dense_desc {
     float limit; /* of GR_ACT_SWIGLU_OAI */
 } gr_dense_desc;
 
+#define GR_EXPERTS_MAX 512 /* of a layer */
+#define GR_CHOICES_MAX 32  /* of them for a token */
+#define GR_GROUPS_MAX  32  /* of them that are chosen first */
+
 typedef enum gr_router { GR_ROUTER_SOFTMAX, GR_ROUTER_SIGMOID } gr_router;
 
 typedef struct gr_experts_desc {

@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <string.h>
 
 #define TENSOR_ALIGN 64   /* elements */
 #define BUCKET_ALIGN 4096 /* shards of up to 64 ranks are of one size, where these are a power of two */
@@ -37,6 +38,35 @@ static struct dims attention_dims(const gr_attention_desc *a, uint32_t hidden, g
     }
 }
 
+static struct dims experts_dims(const gr_experts_desc *e, uint32_t hidden, gr_tensor_slot slot)
+{
+    const uint64_t each = e->bias ? e->count : 0;
+    switch (slot) {
+    case GR_T_ROUTER:
+        return (struct dims){e->count, hidden};
+    case GR_T_ROUTER_BIAS:
+        return (struct dims){e->router_bias ? e->count : 0, 0};
+    case GR_T_SELECTION:
+        return (struct dims){e->selection_bias ? e->count : 0, 0};
+    case GR_T_EXPERTS_GATE_UP:
+        return (struct dims){(uint64_t)e->count * 2 * e->inner, hidden};
+    case GR_T_EXPERTS_GATE_UP_BIAS:
+        return (struct dims){each * 2 * e->inner, 0};
+    case GR_T_EXPERTS_DOWN:
+        return (struct dims){(uint64_t)e->count * hidden, e->inner};
+    case GR_T_EXPERTS_DOWN_BIAS:
+        return (struct dims){each * hidden, 0};
+    case GR_T_SHARED_ROUTER:
+        return (struct dims){e->shared_gate, hidden};
+    case GR_T_SHARED_GATE_UP:
+        return (struct dims){2 * (uint64_t)e->shared_inner, hidden};
+    case GR_T_SHARED_DOWN:
+        return (struct dims){e->shared_inner ? hidden : 0, e->shared_inner};
+    default:
+        return (struct dims){0};
+    }
+}
+
 static struct dims layer_dims(const gr_layer_desc *d, uint32_t hidden, gr_tensor_slot slot)
 {
     switch (slot) {
@@ -51,7 +81,8 @@ static struct dims layer_dims(const gr_layer_desc *d, uint32_t hidden, gr_tensor
     case GR_T_DOWN:
         return (struct dims){d->dense.inner ? hidden : 0, d->dense.inner};
     default:
-        return attention_dims(&d->attention, hidden, slot);
+        return slot >= GR_T_ROUTER ? experts_dims(&d->experts, hidden, slot)
+                                   : attention_dims(&d->attention, hidden, slot);
     }
 }
 
@@ -123,10 +154,12 @@ uint64_t gr_tensor_offset(const gr_model_shape *s, uint32_t bucket, gr_tensor_sl
 /* Rows of part i of a slot; the parts of a slot add up to its rows. */
 static uint32_t part_rows(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot, unsigned i)
 {
-    if (slot != GR_T_QKV && slot != GR_T_QKV_BIAS && slot != GR_T_GATE_UP)
-        return (uint32_t)slot_dims(s, bucket, slot).rows;
-    const gr_layer_desc *d = gr_layer(s, bucket - 1);
+    const gr_layer_desc *d = is_layer(s, bucket) ? gr_layer(s, bucket - 1) : NULL;
     if (slot == GR_T_GATE_UP) return d->dense.inner;
+    if (slot == GR_T_EXPERTS_GATE_UP) return d->experts.inner;
+    if (slot == GR_T_EXPERTS_DOWN) return s->hidden;
+    if (slot == GR_T_SHARED_GATE_UP) return d->experts.shared_inner;
+    if (slot != GR_T_QKV && slot != GR_T_QKV_BIAS) return (uint32_t)slot_dims(s, bucket, slot).rows;
     /* q, k, v, and the gate of q */
     return (i % 3 ? d->attention.kv_heads : d->attention.heads) * d->attention.head_dim;
 }
@@ -134,17 +167,27 @@ static uint32_t part_rows(const gr_model_shape *s, uint32_t bucket, gr_tensor_sl
 /* What a tensor of one dimension holds before anybody has trained it. */
 static float initial_value(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot)
 {
-    if (slot == GR_T_QKV_BIAS || slot == GR_T_O_BIAS || slot == GR_T_SINKS || slot == GR_T_VALUE_BIAS)
-        return 0;
+    const bool bias = slot == GR_T_QKV_BIAS || slot == GR_T_O_BIAS || slot == GR_T_VALUE_BIAS ||
+                      slot == GR_T_ROUTER_BIAS || slot == GR_T_SELECTION ||
+                      slot == GR_T_EXPERTS_GATE_UP_BIAS || slot == GR_T_EXPERTS_DOWN_BIAS;
+    if (bias || slot == GR_T_SINKS) return 0;
     return (is_layer(s, bucket) ? gr_layer(s, bucket - 1)->norm_plus_one : s->norm_plus_one) ? 0 : 1;
 }
 
-static void set_name(gr_tensor *t, const gr_model_shape *s, uint32_t bucket, const char *name)
+/* Part i of a slot; of slots of experts, which have so many parts each, '#' in the name is the expert. */
+static void set_name(gr_tensor *t, const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot, unsigned i)
 {
-    if (is_layer(s, bucket))
-        snprintf(t->name, sizeof(t->name), "model.layers.%u.%s", bucket - 1, name);
+    const unsigned each = slot == GR_T_EXPERTS_GATE_UP ? 2 : 1;
+    const bool experts = slot == GR_T_EXPERTS_GATE_UP || slot == GR_T_EXPERTS_DOWN;
+    const char *name = gr_arch_tensor(s->model_type, slot, experts ? i % each : i),
+               *number = strchr(name, '#');
+    char layer[32] = "";
+    if (is_layer(s, bucket)) snprintf(layer, sizeof(layer), "model.layers.%u.", bucket - 1);
+    if (number)
+        snprintf(t->name, sizeof(t->name), "%s%.*s%u%s", layer, (int)(number - name), name, i / each,
+                 number + 1);
     else
-        snprintf(t->name, sizeof(t->name), "%s", name);
+        snprintf(t->name, sizeof(t->name), "%s%s", layer, name);
 }
 
 static size_t list_tensors(const gr_model_shape *s, uint32_t bucket, bool named, gr_tensor *out)
@@ -163,7 +206,7 @@ static size_t list_tensors(const gr_model_shape *s, uint32_t bucket, bool named,
                              .offset = offset,
                              .decay = d.cols != 0,
                              .initial = d.cols ? 0 : initial_value(s, bucket, slot)};
-            if (named) set_name(t, s, bucket, gr_arch_tensor(s->model_type, slot, i));
+            if (named) set_name(t, s, bucket, slot, i);
             offset += elems(d);
             rows += d.rows;
         }

@@ -88,24 +88,34 @@ const char *gr_model_architecture(const gr_model_shape *s, char buf[GR_ARCHITECT
 
 /* Tensors of a bucket, in the order they lie in memory. */
 typedef enum gr_tensor_slot {
-    GR_T_EMBED,       /* bucket 0:    [V, H] */
-    GR_T_MIXER_NORM,  /* layers:      [H] before the mixer */
-    GR_T_QKV,         /*              [gr_qkv_rows, H]: q, k and v, one after another; then the gate */
-    GR_T_QKV_BIAS,    /*              [gr_qkv_rows] */
-    GR_T_Q_NORM,      /*              [D], or [heads D] */
-    GR_T_K_NORM,      /*              [D], or [kv_heads D] */
-    GR_T_SINKS,       /*              [heads] */
-    GR_T_O,           /*              [H, heads D] */
-    GR_T_O_BIAS,      /*              [H] */
-    GR_T_MIXER_AFTER, /*              [H] of the norm after the mixer */
-    GR_T_MLP_NORM,    /*              [H] before the MLP */
-    GR_T_GATE_UP,     /*              [2 I, H]: gate, then up */
-    GR_T_DOWN,        /*              [H, I] */
-    GR_T_MLP_AFTER,   /*              [H] of the norm after the MLP */
-    GR_T_NORM,        /* bucket L+1:  [H] */
-    GR_T_LM_HEAD,     /*              [V, H], where not tied and no value head */
-    GR_T_VALUE,       /*              [1, H], where a value head */
-    GR_T_VALUE_BIAS,  /*              [1], where value_bias */
+    GR_T_EMBED,           /* bucket 0:    [V, H] */
+    GR_T_MIXER_NORM,      /* layers:      [H] before the mixer */
+    GR_T_QKV,             /*              [gr_qkv_rows, H]: q, k and v, one after another; then the gate */
+    GR_T_QKV_BIAS,        /*              [gr_qkv_rows] */
+    GR_T_Q_NORM,          /*              [D], or [heads D] */
+    GR_T_K_NORM,          /*              [D], or [kv_heads D] */
+    GR_T_SINKS,           /*              [heads] */
+    GR_T_O,               /*              [H, heads D] */
+    GR_T_O_BIAS,          /*              [H] */
+    GR_T_MIXER_AFTER,     /*              [H] of the norm after the mixer */
+    GR_T_MLP_NORM,        /*              [H] before the MLP */
+    GR_T_GATE_UP,         /*              [2 I, H]: gate, then up */
+    GR_T_DOWN,            /*              [H, I] */
+    GR_T_ROUTER,          /*              [E, H] of experts */
+    GR_T_ROUTER_BIAS,     /*              [E] */
+    GR_T_SELECTION,       /*              [E] what chooses experts and does not weigh them */
+    GR_T_EXPERTS_GATE_UP, /*     [E, 2 I, H]: of each expert gate, then up */
+    GR_T_EXPERTS_GATE_UP_BIAS, /*     [E, 2 I] */
+    GR_T_EXPERTS_DOWN,         /*     [E, H, I] */
+    GR_T_EXPERTS_DOWN_BIAS,    /*     [E, H] */
+    GR_T_SHARED_ROUTER,        /* [1, H] of the expert that every token goes through, where it has a gate */
+    GR_T_SHARED_GATE_UP,       /* [2 I, H]: gate, then up */
+    GR_T_SHARED_DOWN,          /* [H, I] */
+    GR_T_MLP_AFTER,            /*              [H] of the norm after the MLP */
+    GR_T_NORM,                 /* bucket L+1:  [H] */
+    GR_T_LM_HEAD,              /*              [V, H], where not tied and no value head */
+    GR_T_VALUE,                /*              [1, H], where a value head */
+    GR_T_VALUE_BIAS,           /*              [1], where value_bias */
     GR_T_COUNT
 } gr_tensor_slot;
 
@@ -129,7 +139,7 @@ typedef struct gr_tensor {
     float initial;       /* what a new one that is no matrix holds: norms what changes nothing, biases 0 */
 } gr_tensor;
 
-#define GR_BUCKET_TENSORS_MAX 24
+#define GR_BUCKET_TENSORS_MAX (24 + 3 * GR_EXPERTS_MAX)
 /* Fill out with the checkpoint tensors of a bucket in memory order; returns how many. */
 size_t gr_bucket_tensors(const gr_model_shape *s, uint32_t bucket, gr_tensor out[GR_BUCKET_TENSORS_MAX]);
 /* The same without their names, which take a search each: for what runs in every iteration. */

@@ -116,8 +116,6 @@ static void check_flags(gr_config *c, const gr_arch *a)
                                        "use_mrope"};
     for (size_t i = 0; i < GR_LEN(keys); i++)
         if (!is_in(a->keys, keys[i])) gr_config_off(c, (const char *const[]){keys[i], NULL});
-    if (!is_in(a->keys, "partial_rotary_factor"))
-        gr_config_number(c, "partial_rotary_factor", gr_config_value(c, "partial_rotary_factor"), 1, 1, 1);
 }
 
 static void check_act(gr_config *c, const gr_arch *a)
@@ -130,7 +128,7 @@ static void check_act(gr_config *c, const gr_arch *a)
         gr_config_refuse(c, key, "%s '%s' is not supported; it must be '%s'", key, act ? act : "?", taken[0]);
 }
 
-static void check_forms(gr_config *c)
+static void check_forms(gr_config *c, const gr_arch *a)
 {
     static const char *const quantized[] = {"quantization_config", "quantization", "compression_config"};
     static const char *const experts[] = {"num_experts", "num_local_experts", "n_routed_experts"};
@@ -142,8 +140,9 @@ static void check_forms(gr_config *c)
                              method ? " (" : "", method ? method : "", method ? ")" : "");
     }
     for (size_t i = 0; i < GR_LEN(experts); i++)
-        if (json_integer_value(gr_config_value(c, experts[i])) > 0)
-            gr_config_refuse(c, experts[i], "'%s': mixtures of experts are not supported", experts[i]);
+        if (!(a && a->experts) && json_integer_value(gr_config_value(c, experts[i])) > 0)
+            gr_config_refuse(c, experts[i], "'%s': mixtures of experts are not supported%s%s%s", experts[i],
+                             a ? " of model_type '" : "", a ? a->model_type : "", a ? "'" : "");
 }
 
 /* ---- what is read -------------------------------------------------------------------------------------- */
@@ -190,6 +189,7 @@ static gr_layer_desc read_base(gr_config *c, const gr_arch *a, const gr_model_sh
     base.norm_eps = (float)gr_config_number(c, "rms_norm_eps", gr_config_value(c, "rms_norm_eps"),
                                             a->eps != 0 ? a->eps : 1e-6, 0, 1);
     if (a->theta != 0) base.attention.rope.theta = a->theta;
+    base.attention.rope.dims = gr_config_rotated(c, base.attention.head_dim);
     if (!a->ropes) gr_config_rope(c, &base.attention.rope, s->max_positions);
     return base;
 }
@@ -240,6 +240,7 @@ static void read_rest(gr_config *c, const gr_arch *a, gr_model_shape *s)
 static void read_model(gr_config *c, const gr_arch *a, gr_model_shape *s)
 {
     c->family = a->model_type;
+    c->partial = a->partial;
     snprintf(s->model_type, sizeof(s->model_type), "%s", a->model_type);
     s->embed_scale = s->residual_scale = s->logit_scale = 1;
     check_flags(c, a);
@@ -260,7 +261,7 @@ static gr_status read_config(gr_model_shape *s, const char *path, gr_diag *d)
     gr_status st = gr_json_read(&c.j, path, d);
     if (st) return st;
     const gr_arch *a = read_family(&c);
-    check_forms(&c);
+    check_forms(&c, a);
     if (a) read_model(&c, a, s);
     gr_json_release(&c.j);
     return c.bad ? GR_E_INVALID : GR_OK;

@@ -92,11 +92,21 @@ json_number() { # FILE KEY: of the first such key
 }
 
 config() { # FILE TYPE HIDDEN TIED BIAS: a tiny model's config.json for the quickstart's characters
-    case $2 in llama) class=Llama ;; mistral) class=Mistral ;; qwen2) class=Qwen2 ;; qwen3) class=Qwen3 ;; esac
+    more=
+    case $2 in
+    llama) class=Llama ;;
+    mistral) class=Mistral ;;
+    qwen2) class=Qwen2 ;;
+    qwen3) class=Qwen3 ;;
+    qwen3_moe)
+        class=Qwen3Moe
+        more='"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": true,'
+        ;;
+    esac
     cat >"$1" <<END
 {"architectures": ["${class}ForCausalLM"], "model_type": "$2", "hidden_size": $3, "intermediate_size": 48, "num_hidden_layers": 2,
  "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": $(($3 / 4)), "vocab_size": 16,
- "max_position_embeddings": 64, "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "rope_scaling": null,
+ "max_position_embeddings": 64, "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "rope_scaling": null, $more
  "hidden_act": "silu", "attention_bias": $5, "mlp_bias": false, "tie_word_embeddings": $4,
  "initializer_range": 0.3, "bos_token_id": null, "eos_token_id": 1, "pad_token_id": 2, "torch_dtype": "float32"}
 END

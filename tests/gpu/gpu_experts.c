@@ -476,12 +476,14 @@ static void *zeros(const side *s, size_t floats)
     return p;
 }
 
+static bool without_router;
+
 static passed pass(const side *s, const char *name, const mlp *m, uint32_t run, const uint16_t *given)
 {
     const size_t E = m->e.count, n = m->e.inner, H = m->H, all = m->T * H, pairs = (size_t)m->T * m->e.top_k;
     const bool b = m->e.bias;
     void *x = put(s, m->x, all), *base = put(s, m->base, all), *dy = put(s, m->dy, all);
-    const gr_experts_weights w = {.router = put(s, m->router, E * H),
+    const gr_experts_weights w = {.router = without_router ? NULL : put(s, m->router, E * H),
                                   .router_bias = m->e.router_bias ? put(s, m->router_bias, E) : NULL,
                                   .selection = m->e.selection_bias ? put(s, m->selection, E) : NULL,
                                   .gate_up = put(s, m->gate_up, E * 2 * n * H),
@@ -491,7 +493,7 @@ static passed pass(const side *s, const char *name, const mlp *m, uint32_t run, 
     uint16_t *own = !given              ? NULL
                     : s->type == GR_F32 ? memcpy(gr_malloc(pairs * 2 + 2), given, pairs * 2)
                                         : device_copy(given, pairs * 2);
-    const gr_experts_call c = {s->ops, &m->e, s->type, m->T, m->H, run, 1, x, own, w};
+    gr_experts_call c = {s->ops, &m->e, s->type, m->T, m->H, run, 1, x, own, w, NULL};
     void *y = room(s, all * gr_dtype_size(s->type)), *dx = room(s, all * gr_dtype_size(s->type));
     const gr_experts_grads g = {GR_F32,
                                 zeros(s, E * H),
@@ -506,16 +508,20 @@ static passed pass(const side *s, const char *name, const mlp *m, uint32_t run, 
     void *kept = room(s, k.used), *ws;
     k = (gr_workspace){.base = kept};
     gr_experts_acts_layout(&k, &m->e, s->type, m->T, &acts);
-    const uint64_t forward = gr_experts_ws_bytes(&c, 1, GR_LAYER_KEEP),
-                   backward = gr_experts_ws_bytes(&c, 1, GR_LAYER_BACKWARD);
+    const uint64_t forward = gr_experts_ws_bytes(&c, GR_LAYER_KEEP),
+                   backward = gr_experts_ws_bytes(&c, GR_LAYER_BACKWARD);
+    c.products = room(s, gr_experts_products_bytes(&c, 1, false));
     ws = room(s, forward);
     gr_experts_forward(s->q, &c, base, y, &acts, ws);
     if (s->type != GR_F32) check_tail(name, ws, forward), check_tail(name, kept, k.used);
     drop(s, ws);
+    drop(s, c.products);
+    c.products = room(s, gr_experts_products_bytes(&c, 1, true));
     ws = room(s, backward);
-    gr_experts_backward(s->q, &c, &acts, dy, dx, &g, ws);
+    gr_experts_backward(s->q, &c, &acts, dy, false, dx, &g, ws);
     if (s->type != GR_F32) need_ok(name), check_tail(name, ws, backward);
     drop(s, ws);
+    drop(s, c.products);
     passed p = {.value = {fetch(s, name, y, all), fetch(s, name, dx, all),
                           fetch_floats(s, name, g.router, E * H),
                           g.router_bias ? fetch_floats(s, name, g.router_bias, E) : NULL,
@@ -606,6 +612,13 @@ static void mlps(void)
     check_mlp("8 experts, GELU",
               (gr_experts_desc){.count = 8, .top_k = 1, .inner = 48, .scale = 1, .act = GR_ACT_GELU_TANH}, 33,
               40, false);
+    check_mlp("one of one, its gate a sigmoid",
+              (gr_experts_desc){.count = 1, .top_k = 1, .inner = 72, .scale = 1, .router = GR_ROUTER_SIGMOID},
+              70, 136, false);
+    without_router = true;
+    check_mlp("one of one, without a router",
+              (gr_experts_desc){.count = 1, .top_k = 1, .inner = 72, .scale = 1}, 70, 136, false);
+    without_router = false;
     check_mlp("all to two of 32",
               (gr_experts_desc){
                   .count = 32, .top_k = 2, .inner = 64, .scale = 1, .normalize = true, .router_bias = true},

@@ -502,7 +502,8 @@ int main(int argc, char **argv)
                   {"sandwich", sandwich()},
                   {"behind", behind()},
                   {"gated", gated()},
-                  {"multiplied", multiplied()}};
+                  {"multiplied", multiplied()},
+                  {"qwen3_moe", shape_of("qwen3_moe", 128, 4, 2, 32)}};
     for (int as = 0; as < 4; as++) { /* as graphs ask for them */
         const gr_kernels *k = gr_kernels_as(&gr_kernels_cuda, as & 1, !(as & 2));
         expect_ok(k->attach(&q, &d), &d, "attach");

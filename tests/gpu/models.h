@@ -19,7 +19,12 @@ static inline gr_model_shape shape_of(const char *type, uint32_t hidden, uint32_
     snprintf(s.model_type, sizeof(s.model_type), "%s", type);
     gr_layer_desc d = gr_layer_plain(heads, kv, head_dim, 3 * hidden / 8 * 8);
     d.attention.qkv_bias = !strcmp(type, "qwen2");
-    d.attention.qk_norm = !strcmp(type, "qwen3") ? GR_QK_NORM_HEAD : GR_QK_NORM_NONE;
+    d.attention.qk_norm = !strncmp(type, "qwen3", 5) ? GR_QK_NORM_HEAD : GR_QK_NORM_NONE;
+    if (!strcmp(type, "qwen3_moe")) { /* all experts for every token: two devices might choose others */
+        d.mlp = GR_MLP_EXPERTS;
+        d.dense = (gr_dense_desc){0};
+        d.experts = (gr_experts_desc){.count = 8, .top_k = 8, .inner = hidden / 2, .scale = 1};
+    }
     gr_model_of(&s, &d);
     s.tied = strcmp(type, "llama") != 0;
     return s;

@@ -1,5 +1,6 @@
 """Write tests/golden/model/NAME/{config.json,model.safetensors}: tiny random models and what Hugging Face
-transformers computes with them. Tensors beside the weights (which are exact in bf16):
+transformers computes with them: of all cases, or of those that are named. Tensors beside the weights (which are exact
+in bf16):
 
   golden.ids [T], golden.offset [n + 1]   packed sequences, as floats
   golden.logits [T, V]                    of every token
@@ -51,6 +52,17 @@ CASES |= {
     "qwen3_window": dict(model_type="qwen3", tie_word_embeddings=True, rope_theta=1e4, use_sliding_window=True,
                          sliding_window=6, max_window_layers=1, **SMALL),
 }
+# Experts; layers without them beside. Behind the others, whose seeds are their places.
+CASES |= {
+    "qwen3_moe": dict(model_type="qwen3_moe", num_hidden_layers=3, intermediate_size=24, num_attention_heads=4,
+                      num_key_value_heads=2, head_dim=8, rope_theta=1e6, tie_word_embeddings=False, num_experts=6,
+                      num_experts_per_tok=2, moe_intermediate_size=8, norm_topk_prob=True, mlp_only_layers=[1]),
+    "qwen2_moe": dict(model_type="qwen2_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8,
+                      shared_expert_intermediate_size=12, tie_word_embeddings=False, rope_theta=1e4, **SMALL),
+    "glm4_moe": dict(model_type="glm4_moe", n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=8, n_group=4,
+                     topk_group=2, routed_scaling_factor=1.7, first_k_dense_replace=1, use_qk_norm=True, attention_bias=True,
+                     partial_rotary_factor=0.5, tie_word_embeddings=False, rope_theta=1e4, **SMALL),
+}
 LENGTHS = [37, 5, 20]
 STEPS = 12
 TEMPERATURE = 0.7
@@ -63,7 +75,8 @@ def plus_one(config):
 def build(config):
     # Newer transformers takes rope_theta inside rope_parameters and reads the old form.
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32,
-                                             attn_implementation="eager").eval()
+                                             attn_implementation="eager",
+                                             **({"experts_implementation": "eager"} if "_moe" in config["model_type"] else {})).eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
             if "norm" in name:
@@ -71,6 +84,9 @@ def build(config):
             elif "bias" in name:
                 p.copy_(0.2 * torch.randn_like(p))
             p.copy_(p.bfloat16().float())
+        for name, b in model.named_buffers():
+            if "e_score_correction_bias" in name:
+                b.copy_((0.3 * torch.randn_like(b)).bfloat16().float())
     return model
 
 
@@ -97,6 +113,21 @@ def golden(model, vocab):
     return {"golden." + k: v.detach().float().contiguous() for k, v in out.items()}
 
 
+def split_experts(tensors):
+    """Experts that transformers holds in one tensor, under the names that checkpoints have for each."""
+    out = {}
+    for name, t in tensors.items():
+        if ".experts." not in name or t.dim() != 3:
+            out[name] = t
+            continue
+        stem, kind = name.rsplit(".", 1)
+        for e, w in enumerate(t):
+            parts = zip(("gate_proj", "up_proj"), w.chunk(2)) if kind == "gate_up_proj" else [("down_proj", w)]
+            for part, x in parts:
+                out[f"{stem}.{e}.{part}.weight"] = x.contiguous().clone()
+    return out
+
+
 def main(folder, names):
     for i, (name, case) in enumerate(CASES.items()):
         if names and name not in names:
@@ -108,9 +139,12 @@ def main(folder, names):
         for k, p in model.named_parameters():
             tensors[k] = p.detach().bfloat16().contiguous()
             tensors["grad." + k] = p.grad.contiguous()
+        for k, b in model.named_buffers():
+            if "e_score_correction_bias" in k:
+                tensors[k], tensors["grad." + k] = b.detach().clone(), torch.zeros_like(b)
         path = os.path.join(folder, name)
         os.makedirs(path, exist_ok=True)
-        save_file(tensors, os.path.join(path, "model.safetensors"))
+        save_file(split_experts(tensors), os.path.join(path, "model.safetensors"))
         with open(os.path.join(path, "config.json"), "w") as f:
             json.dump(config, f, indent=1)
             f.write("\n")

@@ -3,8 +3,8 @@
 # rounding, the same greedy tokens, in memory as planned; checkpoints go from one degree to another.
 . "$(dirname "$0")/lib.sh"
 
-# Four KV heads, so that four ranks have one each; tied and not, with biases, with norms of q and k.
-for type in llama qwen2 qwen3; do
+# Four KV heads, so that four ranks have one each; tied and not, with biases, with norms of q and k, with experts.
+for type in llama qwen2 qwen3 qwen3_moe; do
     tied=$([ $type = qwen3 ] && echo true || echo false)
     bias=$([ $type = qwen2 ] && echo true || echo false)
     config $type.json $type 32 "$tied" "$bias"
@@ -24,7 +24,7 @@ below() {
 }
 
 shards="--set models.actor.residency.rollout_weights=keep"
-for type in llama qwen2 qwen3; do
+for type in llama qwen2 qwen3 qwen3_moe; do
     # shellcheck disable=SC2086
     status 0 "$gr" exec both.yaml --set model=$type --ranks 4 --steps 2 $shards --out $type-1
     for n in 2 4; do

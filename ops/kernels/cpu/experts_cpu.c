@@ -45,11 +45,14 @@ static void logits(gr_queue *q, const gr_router_product *p, const void *bias, fl
     g.a.p = p->x;
     g.b.p = p->w;
     g.c = out;
-    gr_gemm(q, &g, ws);
+    if (p->w)
+        gr_gemm(q, &g, ws);
+    else
+        memset(out, 0, (size_t)p->T * p->E * sizeof(*out));
     for (size_t t = 0; bias && t < p->T; t++) gr_simd_best()->add(out + t * p->E, bias, p->E);
 }
 
-static void logits_backward(gr_queue *q, const gr_router_product *p, const void *d_logits, void *dx,
+static void logits_backward(gr_queue *q, const gr_router_product *p, const void *d_logits, bool add, void *dx,
                             void *grad, void *grad_bias, gr_dtype grads, void *ws)
 {
     gr_gemm_job to_x = dx_job(p->T, p->H, p->E), to_w = dw_job(p->T, p->H, p->E);
@@ -58,6 +61,7 @@ static void logits_backward(gr_queue *q, const gr_router_product *p, const void 
     to_x.a.p = to_w.a.p = d_logits;
     to_x.b.p = p->w;
     to_x.c = dx;
+    to_x.add = add;
     to_w.b.p = p->x;
     to_w.c = grad;
     gr_gemm(q, &to_x, ws);

@@ -4,13 +4,10 @@
  */
 #include "ops/kernels/cuda/experts.h"
 
+#include <cuda_runtime_api.h>
+
 #include "ops/kernels/cuda/context.h"
 #include "ops/kernels/cuda/experts_run.h"
-
-static gr_cu_dtype cu_type(gr_dtype t)
-{
-    return t == GR_F32 ? GR_CU_F32 : GR_CU_BF16;
-}
 
 static gr_cu_router router(const gr_experts_desc *e)
 {
@@ -34,6 +31,10 @@ static gr_cu_dispatch places(const gr_dispatch *d)
 void gr_cuda_experts_logits(gr_queue *q, const gr_router_product *p, const void *bias, float *logits,
                             void *ws)
 {
+    if (!p->w) {
+        cudaMemsetAsync(logits, 0, (uint64_t)p->T * p->E * sizeof(*logits), q->stream);
+        return;
+    }
     gr_cu_product(q,
                   &(gr_cu_gemm_call){.form = GR_CU_GEMM_NT,
                                      .m = p->T,
@@ -51,8 +52,8 @@ void gr_cuda_experts_logits(gr_queue *q, const gr_router_product *p, const void 
     if (bias) gr_cu_router_bias(q->stream, logits, bias, p->T, p->E);
 }
 
-void gr_cuda_experts_logits_backward(gr_queue *q, const gr_router_product *p, const void *d_logits, void *dx,
-                                     void *grad, void *grad_bias, gr_dtype grads, void *ws)
+void gr_cuda_experts_logits_backward(gr_queue *q, const gr_router_product *p, const void *d_logits, bool add,
+                                     void *dx, void *grad, void *grad_bias, gr_dtype grads, void *ws)
 {
     gr_cu_gemm_call to_x = {.form = GR_CU_GEMM_NN,
                             .m = p->T,
@@ -64,6 +65,8 @@ void gr_cuda_experts_logits_backward(gr_queue *q, const gr_router_product *p, co
                             .ldb = p->H,
                             .ldd = p->H,
                             .d = dx,
+                            .c = add ? dx : NULL,
+                            .ldc = p->H,
                             .type = GR_CU_BF16};
     gr_cu_gemm_call to_w = {.form = GR_CU_GEMM_TN,
                             .m = p->E,
@@ -75,12 +78,12 @@ void gr_cuda_experts_logits_backward(gr_queue *q, const gr_router_product *p, co
                             .ldb = p->H,
                             .ldd = p->H,
                             .d = grad,
-                            .type = cu_type(grads),
+                            .type = gr_cu_type(grads),
                             .c = grad,
                             .ldc = p->H};
     gr_cu_product(q, &to_x, ws);
     gr_cu_product(q, &to_w, ws);
-    if (grad_bias) gr_cu_column_sums(q->stream, d_logits, grad_bias, cu_type(grads), p->T, p->E, ws);
+    if (grad_bias) gr_cu_column_sums(q->stream, d_logits, grad_bias, gr_cu_type(grads), p->T, p->E, ws);
 }
 
 void gr_cuda_experts_route(gr_queue *q, const gr_experts_desc *e, const float *logits, const void *selection,
@@ -125,7 +128,7 @@ static void run_product(gr_queue *q, const gr_cu_experts_product *p)
     if (!gr_cu_experts_product_run(q->stream, p))
         gr_cu_note(
             q, gr_diag_error(
-                   &gr_cu_context_of(q)->d, (gr_loc){0}, GR_E_FAILED, "%s",
+                   &gr_cu_context_of(q)->d, (gr_loc){0}, GR_E_FAILED,
                    "products of experts cannot be launched: they are for GPUs of compute capability 9.0"));
 }
 
@@ -165,7 +168,7 @@ void gr_cuda_experts_product_dw(gr_queue *q, const gr_expert_product *p, const v
 {
     gr_cu_experts_product c = product_of(p, GR_CU_EXPERTS_DW, dy, x, grad);
     (void)ws;
-    c.type = cu_type(grads);
+    c.type = gr_cu_type(grads);
     run_product(q, &c);
 }
 
@@ -173,7 +176,7 @@ void gr_cuda_experts_bias_backward(gr_queue *q, const gr_dispatch *d, uint32_t E
                                    const void *dy, const float *weight, void *grad, gr_dtype grads)
 {
     const gr_cu_dispatch to = places(d);
-    gr_cu_experts_bias_backward(q->stream, &to, E, cols, dy, weight, grad, cu_type(grads));
+    gr_cu_experts_bias_backward(q->stream, &to, E, cols, dy, weight, grad, gr_cu_type(grads));
 }
 
 void gr_cuda_experts_bias_dot(gr_queue *q, const gr_dispatch *d, uint32_t E, uint32_t R, uint32_t H,

@@ -8,8 +8,8 @@
 
 void gr_cuda_experts_logits(gr_queue *q, const gr_router_product *p, const void *bias, float *logits,
                             void *ws);
-void gr_cuda_experts_logits_backward(gr_queue *q, const gr_router_product *p, const void *d_logits, void *dx,
-                                     void *grad, void *grad_bias, gr_dtype grads, void *ws);
+void gr_cuda_experts_logits_backward(gr_queue *q, const gr_router_product *p, const void *d_logits, bool add,
+                                     void *dx, void *grad, void *grad_bias, gr_dtype grads, void *ws);
 void gr_cuda_experts_route(gr_queue *q, const gr_experts_desc *e, const float *logits, const void *selection,
                            const uint16_t *given, uint32_t T, uint16_t *expert, float *weight);
 void gr_cuda_experts_route_backward(gr_queue *q, const gr_experts_desc *e, const float *logits,

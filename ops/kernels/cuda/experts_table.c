@@ -22,6 +22,14 @@ static uint64_t product_ws_bytes(uint32_t rows, uint32_t in, uint32_t out, unsig
     return 0;
 }
 
+/* Rows are read in vectors of 16 bytes. */
+static const char *unfit(const gr_experts_desc *e)
+{
+    if (e->count % 8) return "a number of experts that is no multiple of 8";
+    if (e->selection_bias) return "a bias that selects experts: bf16 would round it"; /* it is fp32 */
+    return e->inner % 8 || e->shared_inner % 8 ? "experts of an inner size that is no multiple of 8" : NULL;
+}
+
 #ifdef GR_CUDA
 #define RUNS(name) .name = gr_cuda_experts_##name
 #else
@@ -29,6 +37,7 @@ static uint64_t product_ws_bytes(uint32_t rows, uint32_t in, uint32_t out, unsig
 #endif
 
 const gr_experts_ops gr_experts_cuda = {
+    .unfit = unfit,
     .logits_ws_bytes = logits_ws_bytes,
     .dispatch_ws_bytes = dispatch_ws_bytes,
     .product_ws_bytes = product_ws_bytes,

@@ -349,7 +349,7 @@ static void *exactly(uint64_t bytes) /* AddressSanitizer holds it to them */
 static struct passed pass(const struct mlp *m, uint32_t run, const uint16_t *given, gr_team *team)
 {
     const size_t E = m->e.count, n = m->e.inner, H = m->H;
-    const gr_experts_call call = call_of(m, run, given);
+    gr_experts_call call = call_of(m, run, given);
     gr_queue q = {.team = team};
     gr_workspace c = {0};
     struct passed p = {.y = exactly(m->T * H * 4),
@@ -363,9 +363,10 @@ static struct passed pass(const struct mlp *m, uint32_t run, const uint16_t *giv
     gr_experts_acts_layout(&c, &m->e, GR_F32, m->T, &p.acts);
     c = (gr_workspace){.base = p.acts_memory = exactly(c.used)};
     gr_experts_acts_layout(&c, &m->e, GR_F32, m->T, &p.acts);
-    void *ws = exactly(gr_experts_ws_bytes(&call, gr_team_size(team), GR_LAYER_KEEP));
+    void *ws = exactly(gr_experts_ws_bytes(&call, GR_LAYER_KEEP));
+    call.products = exactly(gr_experts_products_bytes(&call, gr_team_size(team), false));
     gr_experts_forward(&q, &call, m->base, p.y, &p.acts, ws);
-    free(ws);
+    free(ws), free(call.products);
     const gr_experts_grads grads = {GR_F32,
                                     p.router,
                                     m->router_bias ? p.router_bias : NULL,
@@ -373,9 +374,10 @@ static struct passed pass(const struct mlp *m, uint32_t run, const uint16_t *giv
                                     m->gate_up_bias ? p.gate_up_bias : NULL,
                                     p.down,
                                     m->down_bias ? p.down_bias : NULL};
-    ws = exactly(gr_experts_ws_bytes(&call, gr_team_size(team), GR_LAYER_BACKWARD));
-    gr_experts_backward(&q, &call, &p.acts, m->dy, p.dx, &grads, ws);
-    free(ws);
+    ws = exactly(gr_experts_ws_bytes(&call, GR_LAYER_BACKWARD));
+    call.products = exactly(gr_experts_products_bytes(&call, gr_team_size(team), true));
+    gr_experts_backward(&q, &call, &p.acts, m->dy, false, p.dx, &grads, ws);
+    free(ws), free(call.products);
     return p;
 }
 
@@ -610,7 +612,7 @@ static void test_a_router_that_sends_all_to_one_expert_is_exact(void **state)
         60, 16);
     for (size_t i = 0; i < m.e.count; i++) m.router_bias[i] = i == 5 ? 100 : i == 2 ? 50 : 0;
     const gr_experts_call call = call_of(&m, 16, NULL);
-    const uint64_t bytes = gr_experts_ws_bytes(&call, 1, GR_LAYER_BACKWARD);
+    const uint64_t bytes = gr_experts_ws_bytes(&call, GR_LAYER_BACKWARD);
     struct passed p = pass(&m, 16, NULL, NULL);
     for (size_t t = 0; t < m.T; t++) {
         assert_int_equal(p.acts.expert[2 * t], 5);
@@ -620,7 +622,7 @@ static void test_a_router_that_sends_all_to_one_expert_is_exact(void **state)
     struct mlp more = m;
     more.T = 4000; /* the workspace is that of a run */
     const gr_experts_call large = call_of(&more, 16, NULL);
-    assert_int_equal(gr_experts_ws_bytes(&large, 1, GR_LAYER_BACKWARD), bytes);
+    assert_int_equal(gr_experts_ws_bytes(&large, GR_LAYER_BACKWARD), bytes);
     passed_free(&p);
     mlp_free(&m);
 }

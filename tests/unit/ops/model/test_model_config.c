@@ -206,8 +206,23 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
         {"{'model_type': null}", "'model_type' is missing"},
         {"{'model_type': 'lama'}",
          "model_type 'lama' is not supported; supported are llama, mistral, qwen2, qwen3, gemma2, "
-         "gemma3_text, granite, ministral, olmo2, olmo3 and smollm3; did you mean 'llama'?"},
-        {"{'model_type': 'qwen3_moe'}", "model_type 'qwen3_moe' is not supported (a mixture of experts)"},
+         "gemma3_text, granite, ministral, olmo2, olmo3, smollm3, qwen3_moe, qwen2_moe and glm4_moe; did you "
+         "mean 'llama'?"},
+        {"{'model_type': 'mixtral'}", "model_type 'mixtral' is not supported (a mixture of experts)"},
+        {"{'num_local_experts': 8}",
+         "'num_local_experts': mixtures of experts are not supported of model_type 'llama'"},
+        {"{'model_type': 'qwen3_moe', 'num_experts': 513}", "'num_experts' is not an integer from 1 to 512"},
+        {"{'model_type': 'qwen3_moe', 'num_experts': 4, 'num_experts_per_tok': 5}",
+         "'num_experts_per_tok' 5 is more than the 'num_experts' 4"},
+        {"{'model_type': 'qwen3_moe', 'mlp_only_layers': [2]}",
+         "'mlp_only_layers' is not a list of layers from 0 to 1"},
+        {"{'model_type': 'glm4_moe', 'n_group': 3}", "'n_group' 3 does not cut 128 experts into groups"},
+        {"{'model_type': 'glm4_moe', 'n_group': 32, 'topk_group': 1}",
+         "'topk_group' 1 leaves no 8 experts to choose"},
+        {"{'model_type': 'glm4_moe', 'partial_rotary_factor': 0.45}", "leaves 7 of a head's 16 dimensions"},
+        {"{'model_type': 'qwen3_moe', 'norm_topk_prob': 1}", "'norm_topk_prob' is not true or false"},
+        {"{'model_type': 'qwen3_moe', 'moe_intermediate_size': 0}",
+         "'moe_intermediate_size' is not an integer"},
         {"{'architectures': ['LlamaForQuestionAnswering']}",
          "'LlamaForQuestionAnswering' is not supported; "
          "model_type 'llama' must be 'LlamaForCausalLM', or with a value head 'LlamaForTokenClassification' "
@@ -467,6 +482,7 @@ static const struct {
     {"meta-llama/Llama-3.2-1B", 1235814400}, {"Qwen/Qwen2.5-0.5B", 494032768},
     {"Qwen/Qwen2.5-7B", 7615616512},         {"Qwen/Qwen3-0.6B", 596049920},
     {"Qwen/Qwen3-8B", 8190735360},           {"HuggingFaceTB/SmolLM2-135M", 134515008},
+    {"Qwen/Qwen3-30B-A3B", 30532122624},     {"Qwen/Qwen3-235B-A22B", 235093634560},
 };
 
 /* Of the families beyond the first four: what is not a default, as published with these models. */
@@ -498,6 +514,10 @@ static const struct {
      "'num_hidden_layers': 26, 'num_attention_heads': 4, 'num_key_value_heads': 1, 'sliding_window': 512, "
      "'max_position_embeddings': 32768}", /* gemma-3-1b-it */
      999885952, 26 * (26836992ull), 2},
+    {"{'model_type': 'qwen2_moe', 'vocab_size': 151936, 'hidden_size': 2048, 'intermediate_size': 5632, "
+     "'num_hidden_layers': 24, 'num_attention_heads': 16, 'num_key_value_heads': 16, "
+     "'max_position_embeddings': 8192}",
+     14315784192, 24 * (16777216ull + 3 * 2048 * (4 * 1408 + 5632) + 2048 * 61), 1}, /* Qwen1.5-MoE-A2.7B */
 };
 
 static void test_families_have_their_published_parameters(void **state)
@@ -511,7 +531,7 @@ static void test_families_have_their_published_parameters(void **state)
     }
 }
 
-static void test_published_configs_are_read_and_mixtures_refused(void **state)
+static void test_published_configs_are_read(void **state)
 {
     (void)state;
     need_shared(path, "model_configs.json");
@@ -521,7 +541,6 @@ static void test_published_configs_are_read_and_mixtures_refused(void **state)
     json_object_foreach(all, name, entry)
     {
         const json_t *config = json_object_get(entry, "config");
-        const char *type = json_string_value(json_object_get(config, "model_type"));
         char *text = json_dumps(config, 0);
         write_text("config.json", text);
         free(text);
@@ -529,13 +548,8 @@ static void test_published_configs_are_read_and_mixtures_refused(void **state)
         gr_diag d;
         gr_diag_init(&d);
         gr_status st = gr_model_shape_read(&s, dir, &d);
-        if (strstr(type, "moe")) {
-            assert_int_equal(st, GR_E_INVALID);
-            assert_non_null(strstr(d.messages[0].text, "(a mixture of experts)"));
-        } else if (st)
-            fail_msg("%s: %s", name, d.messages[0].text);
-        else
-            assert_int_equal(d.n, 0); /* no warning of what everybody has */
+        if (st) fail_msg("%s: %s", name, d.messages[0].text);
+        assert_int_equal(d.n, 0); /* no warning of what everybody has */
         n_read += !st;
         for (size_t i = 0; i < GR_LEN(known); i++) {
             if (strcmp(name, known[i].name) != 0) continue;
@@ -547,6 +561,30 @@ static void test_published_configs_are_read_and_mixtures_refused(void **state)
     json_decref(all);
     assert_true(n_read >= 18);
     assert_int_equal(n_known, GR_LEN(known));
+}
+
+static void assert_experts(const char *changes, const char *want)
+{
+    const gr_model_shape s = accepted(changes);
+    for (uint32_t l = 0; l < s.layers; l++)
+        assert_int_equal(gr_layer(&s, l)->mlp, want[l] == 'x' ? GR_MLP_EXPERTS : GR_MLP_DENSE);
+}
+
+static void test_which_layers_have_experts(void **state)
+{
+    (void)state;
+    assert_experts("{'model_type': 'qwen3_moe', 'num_hidden_layers': 5}", "xxxxx");
+    assert_experts("{'model_type': 'qwen3_moe', 'num_hidden_layers': 5, 'decoder_sparse_step': 2}", ".x.x.");
+    assert_experts("{'model_type': 'qwen3_moe', 'num_hidden_layers': 5, 'mlp_only_layers': [0, 3]}", ".xx.x");
+    const gr_model_shape s =
+        accepted("{'model_type': 'qwen3_moe', 'num_experts': 12, 'num_experts_per_tok': 3, "
+                 "'moe_intermediate_size': 40, 'norm_topk_prob': true}");
+    const gr_experts_desc *e = &gr_layer(&s, 0)->experts;
+    assert_int_equal(e->count, 12);
+    assert_int_equal(e->top_k, 3);
+    assert_int_equal(e->inner, 40);
+    assert_true(e->normalize);
+    assert_int_equal(e->router, GR_ROUTER_SOFTMAX);
 }
 
 int main(void)
@@ -563,7 +601,8 @@ int main(void)
         cmocka_unit_test(test_what_is_ignored_is_said),
         cmocka_unit_test(test_eos_is_the_union_with_the_generation_config),
         cmocka_unit_test(test_families_have_their_published_parameters),
-        cmocka_unit_test(test_published_configs_are_read_and_mixtures_refused),
+        cmocka_unit_test(test_published_configs_are_read),
+        cmocka_unit_test(test_which_layers_have_experts),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
