@@ -571,6 +571,7 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
                 host = arrays_at(c->ptr[PLAN_STAGING], &r->bounds);
     gr_status st = r->turns ? gr_turns_take(r, &rows, end_conversation, d) : GR_OK;
     if (st) return st;
+    gr_session_finished(r->session, r->node, &rows, GR_NONE);
     admit(r, &rows);
     wake(r, &rows);
     plan(r, &rows, c->how, &host);

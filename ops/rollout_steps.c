@@ -595,6 +595,7 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     gr_status st = s->trip < 2 ? GR_OK : read_report(r, &rows, d);
     if (!st && r->turns) st = gr_turns_take(r, &rows, end_conversation, d);
     if (st) return st;
+    gr_session_finished(r->session, r->node, &rows, GR_NONE);
     const gr_steps_input in = s->ops->input(s->steps, s->trip);
     s->n_tokens = s->n_prompts = s->longest = s->host.offset[0] = r->n_copies = 0;
     uint32_t n_changes = r->turns ? wake(r, &rows, c->how, &in) : 0;

@@ -322,15 +322,16 @@ static gr_status collect(gr_scorer *s, const gr_rows *rows, int timeout_ms, bool
     return st;
 }
 
-/* Send a response on as soon as it is finished, and take what came back meanwhile. Ranks that generate
- * together all finish it: it is sent by the one that scores it. */
+/* Send a response on as soon as it is finished, and take what came back meanwhile, so that workers get the
+ * next one. Ranks that generate together all finish it: it is sent by the one that scores it. */
 static void response_finished(void *user, const gr_rows *rows, uint32_t seq)
 {
     gr_scorer *s = user;
     bool any = true;
     const gr_rows_part own = gr_rows_own(s->session, rows, 0, *rows->n_groups);
-    if (seq < own.seq || seq >= own.seq_end) return;
-    if (!s->failed) s->failed = submit_once(s, rows, seq, &s->messages);
+    const bool is_own = seq >= own.seq && seq < own.seq_end;
+    if (is_own && !s->failed) s->failed = submit_once(s, rows, seq, &s->messages);
+    if (!is_own && !gr_workers_pending(s->workers)) return;
     while (!s->failed && any) s->failed = collect(s, rows, 0, &any, &s->messages);
 }
 

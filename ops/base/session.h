@@ -74,7 +74,8 @@ bool gr_validation_is_due(const gr_graph *g, uint32_t step); /* one of them */
 
 /* Have finished called, on the compute lane, as soon as a sequence of rows has its last token: before the
  * other rows are final, and before the plan's own step that reads them. Not while node, who listens, is
- * skipped. */
+ * skipped. It is called with seq GR_NONE, too, while the others go on, so that what waits for answers can ask
+ * for more. */
 void gr_session_listen(gr_session *s, const gr_node *rows, const gr_node *node,
                        void (*finished)(void *user, const struct gr_rows *rows, uint32_t seq), void *user);
 void gr_session_finished(const gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq);

@@ -156,3 +156,28 @@ while [ ! -s interrupted/metrics.jsonl ]; do sleep 0.02; done
 kill -INT -$pid
 wait $pid || fail "exit status $? after Ctrl-C: $(cat err)"
 [ "$(last_step interrupted)" = "$(wc -l <interrupted/metrics.jsonl)" ] || fail "Ctrl-C lost steps"
+
+# Several requests in flight: a grader that reads eight at once and answers them in one line, last first, gives what one
+# gives that is asked for each.
+cat >batch.pl <<'END'
+use strict; $| = 1;
+my ($in, @asked) = ("");
+while (sysread(STDIN, $in, 1 << 20, length $in)) {
+    while ($in =~ s/^([^\n]*)\n//) {
+        my $line = $1;
+        my ($id) = $line =~ /"id":(\d+)/;
+        my ($response) = $line =~ /"response":"([^"]*)"/;
+        $line =~ /"tokens":\[[0-9,]*\],"offsets"|"offsets":.*"tokens"/ or exit 9;
+        push @asked, sprintf "{\"id\": %d, \"score\": %d}", $id, $response =~ tr/0-9//;
+    }
+    print "[", join(", ", reverse @asked), "]\n" if @asked;
+    open(my $log, ">>", "most"); print $log scalar(@asked), "\n"; close $log;
+    @asked = ();
+    select(undef, undef, undef, 0.005);
+}
+END
+with batch.yaml 'command: "perl batch.pl", in_flight: 8' 'reward'
+sed -i 's/samples: 2/samples: 32/' batch.yaml
+status 0 "$gr" exec batch.yaml --out batch
+same_weights worker batch
+awk '$1 > 1 { several = 1 } $1 > 8 { exit 1 } END { exit !several }' most || fail "a worker never had several requests, or more than 8"

@@ -12,6 +12,11 @@ ASKED=asked status 0 "$gr" exec turns.yaml --out turns
 has asked '"text":"[^"]*","token_ids":\[[0-9,]+\],"tool_calls":\[\],"last":(true|false),"type":"step","turn":2'
 awk -F'"last":' '/"turn":2/ && $2 !~ /^true/ { bad = 1 } END { exit bad }' asked || fail "a last turn is not said to be the last"
 
+# Ids are exact: those that the environment was told are those that count, and no others.
+ASKED=told status 0 "$gr" exec turns.yaml --out told-run --steps 1 --set 'log.ids=batch_sum(seq_sum(rollout.token))' --set 'log.n=batch_sum(seq_count(rollout.model))'
+sed -E 's/.*"token_ids":\[([0-9,]*)\].*/\1/' told | tr ',' '\n' | awk '{ sum += $1; n++ } END { print sum, n }' >ids
+[ "$(metric told-run 1 ids) $(metric told-run 1 n)" = "$(cat ids)" ] || fail "ids that count are not those that were sampled: $(cat ids)"
+
 # When an environment answers, in which order, and how many processes it is, changes no bit; nor do the slots and blocks
 # that the rollout has, nor a budget.
 turns slow.yaml slow "workers: 3, in_flight: 7"

@@ -303,6 +303,46 @@ static void test_a_maximum_shares_its_derivative_among_equals(void **state)
     batch_free(b);
 }
 
+/* Of a conversation: what an environment said has no gradient, not even a negative zero, and whatever the
+ * model thinks of it, be it no number, changes nothing of the others. */
+static void test_what_an_environment_said_has_no_gradient(void **state)
+{
+    (void)state;
+    static const int lengths[] = {6, 4, -1};
+    static const uint8_t model[10] = {1, 1, 0, 0, 1, 1, 1, 0, 1, 1};
+    static const char *const texts[] = {
+        "ratio = exp(logprob - old)\ntoken_mean(max(-gain * ratio, -gain * clip(ratio, 0.8, 1.2)))",
+        "token_mean(-discounted_sum(logprob, 0.9) * gain)", "batch_mean(seq_mean(-logprob * gain))"};
+    for (size_t i = 0; i < GR_LEN(texts); i++) {
+        float with[2][10], *out = with[0];
+        for (int nan_too = 0; nan_too < 2; nan_too++, out = with[1]) {
+            batch *b = batch_new(2, lengths);
+            float *x = batch_add(b, "logprob", GR_LEVEL_TOKEN, true);
+            double old[10], gain[10];
+            for (uint32_t t = 0; t < 10; t++) {
+                x[t] = model[t] ? -0.1f * (float)t : nan_too ? NAN : -3;
+                old[t] = -0.1 * t;
+                gain[t] = t % 3 - 0.5;
+                b->mask[t] = model[t];
+            }
+            batch_set(b, "old", GR_LEVEL_TOKEN, old);
+            batch_set(b, "gain", GR_LEVEL_TOKEN, gain);
+            gr_loss *l = batch_loss(b, texts[i]);
+            batch_adjoint(b, l, (const uint32_t[]){0, 10}, 1, &out);
+            gr_loss_free(l);
+            batch_free(b);
+            static const float zero = 0;
+            for (uint32_t t = 0; t < 10; t++) {
+                if (!model[t])
+                    assert_memory_equal(&out[t], &zero, sizeof(zero));
+                else
+                    assert_true(out[t] != 0);
+            }
+        }
+        assert_memory_equal(with[0], with[1], sizeof(with[0]));
+    }
+}
+
 static void test_vanilla_policy_loss_has_the_hand_computed_values(void **state)
 {
     static const struct {
@@ -464,6 +504,7 @@ int main(void)
         cmocka_unit_test(test_derivatives_at_ties_follow_pytorch),
         cmocka_unit_test(test_the_branch_not_taken_gives_no_nan),
         cmocka_unit_test(test_a_maximum_shares_its_derivative_among_equals),
+        cmocka_unit_test(test_what_an_environment_said_has_no_gradient),
         cmocka_unit_test(test_vanilla_policy_loss_has_the_hand_computed_values),
         cmocka_unit_test(test_policy_losses_have_the_values_that_others_work_out_by_hand),
         cmocka_unit_test(test_the_gradient_of_a_kl_has_the_term_of_its_sampling),
