@@ -3,6 +3,7 @@
 
 #include "ops/text/chat_template.h"
 #include "ops/text/template.h"
+#include "runtime/base/files.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -51,7 +51,7 @@ static void check_lag(const gr_node *n, gr_diag *d)
                       "'lag' asks for older weights of model '%s', 'after' for newer ones", n->model->name);
 }
 
-static void check(gr_graph *g, gr_node *n, gr_diag *d)
+static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
 {
     (void)g;
     gr_check_head(n, GR_HEAD_LM, d);
@@ -91,7 +91,7 @@ const gr_op gr_op_generate = {
     .cfg_bytes = sizeof(gr_generate_cfg),
     .keys = keys,
     .fields = fields,
-    .check = check,
+    .check = check_generate,
     .tunables = gr_rollout_tunables,
     .default_choice = gr_rollout_default_choice,
     .runs_with = gr_rollout_runs_with,

@@ -155,7 +155,7 @@ static uint32_t least_bound(const gr_pass *p, const gr_rows *rows, const gr_micr
 /* ---- one micro-batch ------------------------------------------------------------------------------------
  */
 
-static void take(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
+static void take_seqs(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 {
     p->n_seqs = p->n_tokens = p->n_rows = 0;
     for (; p->next < p->seqs.n && p->n_seqs < b->seqs; p->next++) {
@@ -195,7 +195,7 @@ static void cut(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
         order(p, rows, &p->seqs);
         p->limit = least_bound(p, rows, b);
     }
-    take(p, rows, b);
+    take_seqs(p, rows, b);
 }
 
 /* A pass is cut by the least bound of tokens that makes as few micro-batches as the one given. */
@@ -286,7 +286,7 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
            activations = tokens * (8.0 * s->hidden + 4.0 * gr_layer_inner(d));
     w->cost.flops = times * tokens * projections;
     w->cost.attention = times * tokens * 2.0 * gr_layer_keys(d, length) * d->attention.heads *
-                   d->attention.head_dim * (times > 1 ? 1 : k->attention_cost);
+                        d->attention.head_dim * (times > 1 ? 1 : k->attention_cost);
     w->cost.length = (uint32_t)GR_MAX(lround(length), 1);
     w->cost.rows = (uint32_t)GR_MAX(lround(tokens), 1);
     w->cost.width = s->hidden;

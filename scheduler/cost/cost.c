@@ -1,5 +1,6 @@
 /* scheduler/cost/cost.c: how long a task takes on a device. */
 #include "scheduler/cost/hardware.h"
+#include "scheduler/cost/cost.h"
 
 #include <math.h>
 

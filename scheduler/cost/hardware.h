@@ -118,11 +118,4 @@ uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t gr
 GR_NODISCARD gr_status gr_hardware_read(gr_hardware *out, const char *path, gr_diag *d);
 void gr_hardware_write(const gr_hardware *h, gr_str *out);
 
-/* scheduler/cost/cost.c: predicted time of one execution of a task that is no loop; of one that is done on
- * the host lane instead of its own: an optimizer step, which host memory bounds; and what the lane `compute`
- * loses while the task, a reduction, runs on another. */
-uint64_t gr_task_ns(const gr_task *w, const gr_hardware *h);
-uint64_t gr_task_host_ns(const gr_task *w, const gr_hardware *h);
-uint64_t gr_task_lost_ns(const gr_task *w, const gr_hardware *h);
-
 #endif
