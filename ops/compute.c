@@ -17,20 +17,20 @@ static const gr_key keys[] = {{"of", GR_KEY_NODE, CFG(of), false, NULL, 0, 0, NU
 static const gr_field fields[] = {
     {"value", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_F32, "the expression's value"}, {0}};
 
-static gr_level level(const gr_node *n)
+static gr_level level_compute(const gr_node *n)
 {
     return gr_expr_level(((const gr_compute_cfg *)n->cfg)->expr.expr);
 }
 
-static gr_kind kind(const gr_node *n)
+static gr_kind kind_compute(const gr_node *n)
 {
     return gr_expr_kind(((const gr_compute_cfg *)n->cfg)->expr.expr);
 }
 
 enum { EVAL_OUT, EVAL_WS, N_EVAL }; /* operands; behind them what the expression reads */
 
-static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
-                    gr_tasks *p)
+static void declare_compute(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                            gr_tasks *p)
 {
     (void)how;
     (void)k;
@@ -53,7 +53,7 @@ typedef struct compute_state {
     gr_env env;
 } compute_state;
 
-static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
+static gr_status open_compute(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
     (void)d;
     compute_state *t = gr_calloc(1, sizeof(*t));
@@ -63,7 +63,7 @@ static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
     return GR_OK;
 }
 
-static void close(void *state)
+static void close_compute(void *state)
 {
     compute_state *t = state;
     gr_env_close(&t->env);
@@ -71,7 +71,7 @@ static void close(void *state)
     free(t);
 }
 
-static gr_status run(const gr_call *call, gr_diag *d)
+static gr_status run_compute(const gr_call *call, gr_diag *d)
 {
     gr_status st = gr_queue_finish(call->queue, d); /* the columns it reads */
     if (st) return st;
@@ -90,10 +90,10 @@ const gr_op gr_op_compute = {
     .cfg_bytes = sizeof(gr_compute_cfg),
     .keys = keys,
     .fields = fields,
-    .level = level,
-    .kind = kind,
-    .declare = declare,
-    .open = open,
-    .close = close,
-    .run = run,
+    .level = level_compute,
+    .kind = kind_compute,
+    .declare = declare_compute,
+    .open = open_compute,
+    .close = close_compute,
+    .run = run_compute,
 };

@@ -2,6 +2,7 @@
 #include "ops/encode.h"
 
 #include "ops/text/template.h"
+#include "runtime/base/files.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -68,7 +68,7 @@ static void check_lag(const gr_node *n, gr_diag *d)
                       "'lag' asks for older weights of model '%s', 'after' for newer ones", n->model->name);
 }
 
-static void check(gr_graph *g, gr_node *n, gr_diag *d)
+static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
 {
     gr_check_head(n, GR_HEAD_LM, d);
     gr_generate_cfg *c = n->cfg;
@@ -116,7 +116,7 @@ const gr_op gr_op_generate = {
     .keys = keys,
     .fields = fields,
     .field = measured,
-    .check = check,
+    .check = check_generate,
     .tunables = gr_rollout_tunables,
     .default_choice = gr_rollout_default_choice,
     .runs_with = gr_rollout_runs_with,

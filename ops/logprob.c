@@ -1,6 +1,7 @@
 /* ops/logprob.c: the op `logprob`: log-probs (and head statistics) of a model for the tokens of a rollout. */
 #include "ops/forward.h"
 #include "ops/parallel/sharding.h"
+#include "ops/base/rows.h"
 
 #define CFG(f) GR_FORWARD_CFG(f)
 
@@ -21,7 +22,7 @@ static const gr_field fields[] = {
     {0}};
 /* clang-format on */
 
-static void check(gr_graph *g, gr_node *n, gr_diag *d)
+static void check_logprob(gr_graph *g, gr_node *n, gr_diag *d)
 {
     (void)g;
     gr_check_head(n, GR_HEAD_LM, d);
@@ -49,8 +50,8 @@ static uint32_t stat_object(const gr_node *n, const char *field, gr_tasks *p)
     return c ? gr_column_object(p, c) : GR_NONE;
 }
 
-static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
-                    gr_tasks *p)
+static void declare_logprob(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                            gr_tasks *p)
 {
     (void)g;
     const gr_model_shape *s = gr_node_shape(n);
@@ -79,7 +80,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     gr_forward_end(p, out, GR_LEN(out));
 }
 
-static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
+static gr_status open_logprob(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
     (void)d;
     *state = gr_forward_open(s->graph, n, false);
@@ -106,7 +107,7 @@ static void run_head(const gr_call *c, const gr_pass *pass, const gr_micro *pack
     }
 }
 
-static gr_status run(const gr_call *c, gr_diag *d)
+static gr_status run_logprob(const gr_call *c, gr_diag *d)
 {
     if (c->kernel != GR_FORWARD_HEAD) return gr_forward_run(c, d);
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
@@ -125,14 +126,14 @@ const gr_op gr_op_logprob = {
     .cfg_bytes = sizeof(gr_logprob_cfg),
     .keys = keys,
     .fields = fields,
-    .check = check,
+    .check = check_logprob,
     .tunables = gr_forward_tunables,
     .default_choice = gr_forward_default_choice,
     .runs_with = gr_forward_runs_with,
-    .declare = declare,
-    .open = open,
+    .declare = declare_logprob,
+    .open = open_logprob,
     .close = gr_forward_close,
-    .run = run,
+    .run = run_logprob,
     .more = gr_forward_more,
     .trips = gr_forward_trips,
 };

@@ -155,7 +155,7 @@ static uint32_t least_bound(const gr_pass *p, const gr_rows *rows, const gr_micr
 /* ---- one micro-batch ------------------------------------------------------------------------------------
  */
 
-static void take(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
+static void take_seqs(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 {
     p->n_seqs = p->n_tokens = p->n_rows = 0;
     for (; p->next < p->seqs.n && p->n_seqs < b->seqs; p->next++) {
@@ -195,7 +195,7 @@ static void cut(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
         order(p, rows, &p->seqs);
         p->limit = least_bound(p, rows, b);
     }
-    take(p, rows, b);
+    take_seqs(p, rows, b);
 }
 
 /* A pass is cut by the least bound of tokens that makes as few micro-batches as the one given. */

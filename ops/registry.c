@@ -1,6 +1,7 @@
 /* ops/registry.c: the list of all ops. To add one: write ops/<name>.c, add its extern and its table line
  * here, its file in ops/meson.build, its cases in tests/unit. No more. */
 #include "ops/base/op.h"
+#include "ops/registry.h"
 
 #include <string.h>
 

@@ -35,7 +35,7 @@ static const gr_key keys[] = {
 static const gr_field fields[] = {
     {"reward", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_F32, "the score; with names: their sum"}, {0}};
 
-static gr_level level(const gr_node *n)
+static gr_level level_reward(const gr_node *n)
 {
     return ((const gr_reward_cfg *)n->cfg)->level ? GR_LEVEL_TOKEN : GR_LEVEL_SEQ;
 }
@@ -47,7 +47,7 @@ static const gr_field *named(const gr_node *n, const char *field)
     return gr_texts_have(names, field) ? &one : NULL;
 }
 
-static void check(gr_graph *g, gr_node *n, gr_diag *d)
+static void check_reward(gr_graph *g, gr_node *n, gr_diag *d)
 {
     const gr_reward_cfg *c = n->cfg;
     int ways = !!c->rule + !!c->rules + !!c->command + !!c->from;
@@ -72,8 +72,8 @@ static void check(gr_graph *g, gr_node *n, gr_diag *d)
 
 enum { SCORE_ROWS, SCORE_GROUPS, N_SCORE }; /* operands; behind them the node's columns */
 
-static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
-                    gr_tasks *p)
+static void declare_reward(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                           gr_tasks *p)
 {
     (void)g;
     (void)how;
@@ -89,7 +89,7 @@ static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, 
     for (size_t i = 0; i < n->results.n_columns; i++) gr_sharding_share(p, uses[N_SCORE + i].object);
 }
 
-static gr_status run(const gr_call *call, gr_diag *d)
+static gr_status run_reward(const gr_call *call, gr_diag *d)
 {
     const gr_node *n = call->node;
     gr_rows rows = gr_rows_at(call->ptr[SCORE_ROWS], &n->rows->bounds);
@@ -101,7 +101,7 @@ static gr_status run(const gr_call *call, gr_diag *d)
     return gr_scorer_run(call->state, &rows, &out, d);
 }
 
-static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
+static gr_status open_reward(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
     gr_scorer *scorer = NULL;
     gr_status st = gr_scorer_new(&scorer, s, n, d);
@@ -109,12 +109,12 @@ static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
     return st;
 }
 
-static void close(void *state)
+static void close_reward(void *state)
 {
     gr_scorer_free(state);
 }
 
-static gr_status inputs(const void *state, const char *owner, gr_inputs *in, gr_diag *d)
+static gr_status inputs_reward(const void *state, const char *owner, gr_inputs *in, gr_diag *d)
 {
     return gr_scorer_inputs(state, owner, in, d);
 }
@@ -128,11 +128,11 @@ const gr_op gr_op_reward = {
     .keys = keys,
     .fields = fields,
     .field = named,
-    .check = check,
-    .level = level,
-    .declare = declare,
-    .open = open,
-    .close = close,
-    .inputs = inputs,
-    .run = run,
+    .check = check_reward,
+    .level = level_reward,
+    .declare = declare_reward,
+    .open = open_reward,
+    .close = close_reward,
+    .inputs = inputs_reward,
+    .run = run_reward,
 };

@@ -142,7 +142,7 @@ static void check_refill(gr_select_cfg *c, gr_node *n, gr_diag *d)
     gr_rows_check(n, d);
 }
 
-static void check(gr_graph *g, gr_node *n, gr_diag *d)
+static void check_select(gr_graph *g, gr_node *n, gr_diag *d)
 {
     (void)g;
     gr_select_cfg *c = n->cfg;
@@ -214,8 +214,8 @@ static uint64_t sums_bytes(const gr_node *n)
     return c->resample.expr ? verdict_bytes(n) / sizeof(float) * sizeof(double) : 0;
 }
 
-static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
-                    gr_tasks *p)
+static void declare_select(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                           gr_tasks *p)
 {
     (void)how;
     (void)k;
@@ -264,7 +264,7 @@ static void name_metrics(select_state *t, gr_session *s, const gr_node *n)
     t->metrics.rounds = gr_session_name(s, n, "%s.rounds", n->name);
 }
 
-static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
+static gr_status open_select(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
     (void)d;
     select_state *t = gr_calloc(1, sizeof(*t));
@@ -283,7 +283,7 @@ static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
     return GR_OK;
 }
 
-static void close(void *state)
+static void close_select(void *state)
 {
     select_state *t = state;
     free(t->group);
@@ -491,7 +491,7 @@ static gr_status keep(const gr_call *c, gr_rows *to, gr_diag *d)
     return add_round(c, &t->env, to, verdict, c->ptr[own + KEEP_SUMS], d);
 }
 
-static gr_status run(const gr_call *c, gr_diag *d)
+static gr_status run_select(const gr_call *c, gr_diag *d)
 {
     gr_status finished = gr_queue_finish(c->queue, d); /* the columns it reads */
     if (finished) return finished;
@@ -500,7 +500,7 @@ static gr_status run(const gr_call *c, gr_diag *d)
     return c->kernel == KERNEL_BEGIN ? GR_OK : keep(c, &to, d);
 }
 
-static bool more(const gr_call *c, uint32_t trip)
+static bool more_select(const gr_call *c, uint32_t trip)
 {
     (void)trip;
     return !((const select_state *)c->state)->enough;
@@ -521,10 +521,10 @@ const gr_op gr_op_select = {
     .cfg_bytes = sizeof(gr_select_cfg),
     .keys = keys,
     .fields = fields,
-    .check = check,
-    .declare = declare,
-    .open = open,
-    .close = close,
-    .run = run,
-    .more = more,
+    .check = check_select,
+    .declare = declare_select,
+    .open = open_select,
+    .close = close_select,
+    .run = run_select,
+    .more = more_select,
 };

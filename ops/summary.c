@@ -186,8 +186,8 @@ static void declare_task(const gr_graph *g, const gr_env_reads *r, uint64_t byte
     gr_tasks_waits(gr_tasks_run(p, KERNEL_SUMMARY, 0, uses, n_uses, "summary"));
 }
 
-static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
-                    gr_tasks *p)
+static void declare_summary(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                            gr_tasks *p)
 {
     (void)n;
     (void)how;
@@ -310,7 +310,7 @@ static summary_state *summary_new(gr_session *s, const gr_node *n,
     return t;
 }
 
-static gr_status open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
+static gr_status open_summary(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
     (void)d;
     summary_state *t = summary_new(s, n, collect);
@@ -336,7 +336,7 @@ static gr_status open_validation(gr_session *s, const gr_node *n, void **state, 
     return GR_OK;
 }
 
-static void close(void *state)
+static void close_summary(void *state)
 {
     summary_state *t = state;
     gr_env_close(&t->env);
@@ -451,7 +451,7 @@ static void summarize_subject(summary_state *t)
     keep_samples(s, about, rows, reward);
 }
 
-static gr_status run(const gr_call *c, gr_diag *d)
+static gr_status run_summary(const gr_call *c, gr_diag *d)
 {
     gr_status st = gr_queue_finish(c->queue, d); /* the columns it reads */
     if (st) return st;
@@ -490,10 +490,10 @@ static const gr_op summary = {
     .name = "summary",
     .summary = "log, state and metrics at the end of an iteration",
     .lane = GR_LANE_COMPUTE,
-    .declare = declare,
-    .open = open,
-    .close = close,
-    .run = run,
+    .declare = declare_summary,
+    .open = open_summary,
+    .close = close_summary,
+    .run = run_summary,
 };
 
 static const gr_op validation_summary = {
@@ -502,7 +502,7 @@ static const gr_op validation_summary = {
     .lane = GR_LANE_COMPUTE,
     .declare = declare_validation,
     .open = open_validation,
-    .close = close,
+    .close = close_summary,
     .run = run_validation,
 };
 

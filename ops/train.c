@@ -6,6 +6,7 @@
 
 #include "runtime/io/progress.h"
 #include "runtime/io/state.h"
+#include "ops/base/rows.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -19,7 +19,7 @@ static const gr_key keys[] = {
 
 static const gr_field fields[] = {{0}};
 
-static void check(gr_graph *g, gr_node *n, gr_diag *d)
+static void check_update(gr_graph *g, gr_node *n, gr_diag *d)
 {
     (void)g;
     gr_update_cfg *c = n->cfg;
@@ -56,7 +56,7 @@ const gr_op gr_op_update = {
     .cfg_bytes = sizeof(gr_update_cfg),
     .keys = keys,
     .fields = fields,
-    .check = check,
+    .check = check_update,
     .one_step = one_step,
     .tunables = gr_train_tunables,
     .default_choice = gr_train_default_choice,

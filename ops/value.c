@@ -31,15 +31,15 @@ static const gr_field score_fields[] = {
 
 enum { HEAD_LAST, HEAD_PACKED, HEAD_X, HEAD_WS, HEAD_OUT, N_HEAD }; /* operands; the last bucket */
 
-static void check(gr_graph *g, gr_node *n, gr_diag *d)
+static void check_value(gr_graph *g, gr_node *n, gr_diag *d)
 {
     gr_check_head(n, GR_HEAD_VALUE, d);
     gr_check_micro_tokens(n, ((const gr_logprob_cfg *)n->cfg)->micro_tokens, &n->rows->bounds, d);
     gr_graph_column(g, n, NULL); /* the head writes it, whoever reads it */
 }
 
-static void declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
-                    gr_tasks *p)
+static void declare_value(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                          gr_tasks *p)
 {
     (void)g;
     const gr_model_shape *s = &n->model->shape;
@@ -85,7 +85,7 @@ static void run_head(const gr_call *c, const gr_pass *pass)
                                            out + h.at, c->ptr[HEAD_WS]);
 }
 
-static gr_status run(const gr_call *c, gr_diag *d)
+static gr_status run_value(const gr_call *c, gr_diag *d)
 {
     if (c->kernel != GR_FORWARD_HEAD) return gr_forward_run(c, d);
     run_head(c, c->state);
@@ -101,14 +101,14 @@ const gr_op gr_op_value = {
     .cfg_bytes = sizeof(gr_logprob_cfg),
     .keys = value_keys,
     .fields = value_fields,
-    .check = check,
+    .check = check_value,
     .tunables = gr_forward_tunables,
     .default_choice = gr_forward_default_choice,
     .runs_with = gr_forward_runs_with,
-    .declare = declare,
+    .declare = declare_value,
     .open = open_value,
     .close = gr_forward_close,
-    .run = run,
+    .run = run_value,
     .more = gr_forward_more,
     .trips = gr_forward_trips,
 };
@@ -125,14 +125,14 @@ const gr_op gr_op_score = {
     .cfg_bytes = sizeof(gr_logprob_cfg),
     .keys = score_keys,
     .fields = score_fields,
-    .check = check,
+    .check = check_value,
     .tunables = gr_forward_tunables,
     .default_choice = gr_forward_default_choice,
     .runs_with = gr_forward_runs_with,
-    .declare = declare,
+    .declare = declare_value,
     .open = open_score,
     .close = gr_forward_close,
-    .run = run,
+    .run = run_value,
     .more = gr_forward_more,
     .trips = gr_forward_trips,
 };

@@ -7,6 +7,7 @@
 #include "ops/base/op.h"
 #include "ops/model/tp.h"
 #include "scheduler/search/schedule.h"
+#include "graphs/loader/load.h"
 
 enum { MAX_PLANS = 32, SHOWN = 3, MAX_RANKS = 1024 };
 

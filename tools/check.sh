@@ -30,6 +30,9 @@ git ls-files '*.c' '*.h' | xargs clang-format --dry-run -Werror || fail "run cla
 echo "== rooms in order"
 tools/check_rooms.sh || fail "a room looks into one behind it"
 
+echo "== headers named as their sources"
+tools/check_headers.sh >/dev/null || fail "tools/check_headers.sh lists functions that a header of another name declares"
+
 echo "== each header compiles alone"
 flags="-std=gnu11 -D_GNU_SOURCE -I. -Wall -Wextra -fsyntax-only $(pkg-config --cflags jansson libpcre2-8 libutf8proc libxxhash yaml-0.1)"
 for header in $(git ls-files '*.h'); do

@@ -19,6 +19,8 @@
 #include "runtime/io/checkpoint_dir.h"
 #include "runtime/io/sealed_run.h"
 #include "runtime/io/state.h"
+#include "runtime/base/files.h"
+#include "graphs/loader/load.h"
 
 /* What metrics may differ by where the arithmetic is another machine's: of 1 + the recorded value. */
 #define TOLERANCE 1e-2

@@ -22,6 +22,8 @@
 #include "runtime/run/executor.h"
 #include "runtime/base/half.h"
 #include "tools/cmd.h"
+#include "runtime/base/files.h"
+#include "scheduler/cost/cost.h"
 
 enum {
     CACHES = 32 << 20,           /* bytes: weights of this many are not held by those nearest to a core */

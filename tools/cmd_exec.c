@@ -16,6 +16,8 @@
 #include "runtime/io/manifest.h"
 #include "runtime/run/run.h"
 #include "runtime/base/signals.h"
+#include "runtime/base/files.h"
+#include "graphs/loader/load.h"
 
 /* A folder that nobody has: runs of one graph may begin in the same second, so that it is made here. What
  * cannot be made is said by who opens it. */
@@ -291,7 +293,7 @@ static void say(gr_diag *d)
     gr_cmd_say(d, NULL);
 }
 
-static gr_status run(exec *x, const gr_args *a, gr_comm *c, gr_diag *d)
+static gr_status run_graph(exec *x, const gr_args *a, gr_comm *c, gr_diag *d)
 {
     gr_run_options run = {.out = x->out,
                           .resume = a->resume != NULL,
@@ -317,7 +319,7 @@ static int exec_one(exec *x, const gr_args *a, gr_diag *d)
     if (st) return gr_exit_status_input(st);
     gr_signals_catch();
     gr_signals_say();
-    return gr_exit_status(run(x, a, NULL, d));
+    return gr_exit_status(run_graph(x, a, NULL, d));
 }
 
 /* Messages are printed while all ranks are still there: a launcher ends them all when one ends badly. */
@@ -340,7 +342,7 @@ static int exec_many(exec *x, const gr_args *given, gr_comm *c, gr_diag *d)
     if (st) return gr_exit_status_input(st);
     st = meet(c, compare_plans(c, x->p->plan, d), d);
     if (!st) st = meet(c, share_out(c, &x->out, d), d);
-    if (!st) st = run(x, &a, c, d);
+    if (!st) st = run_graph(x, &a, c, d);
     return gr_exit_status(st);
 }
 

@@ -8,6 +8,10 @@
 
 #include "runtime/base/limits.h"
 #include "scheduler/search/policy.h"
+#include "runtime/base/files.h"
+#include "graphs/loader/load.h"
+#include "graphs/loader/print.h"
+#include "graphs/loader/schema.h"
 
 /* ---- shared
  * ------------------------------------------------------------------------------------------------- */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "memplan/pack/solve.h"
+#include "runtime/base/files.h"
 
 enum { ID, LOWER, UPPER, SIZE, OFFSET, N_COLUMNS };
 static const char *const column_names[N_COLUMNS] = {"id", "lower", "upper", "size", "offset"};

@@ -10,6 +10,8 @@
 #include "scheduler/report/diff.h"
 #include "scheduler/report/draw.h"
 #include "scheduler/report/report.h"
+#include "runtime/base/visible.h"
+#include "graphs/loader/load.h"
 
 static void plan_text(const gr_plan *p, const gr_graph *g, const gr_args *a, gr_str *out)
 {

@@ -13,6 +13,8 @@
 #include "runtime/base/json.h"
 #include "runtime/io/metrics.h"
 #include "ops/base/session.h"
+#include "runtime/base/files.h"
+#include "runtime/base/visible.h"
 
 enum { CURVE_COLUMNS = 60, SAMPLES = 3 };
 

@@ -8,6 +8,7 @@
 
 #include "scheduler/report/sweep.h"
 #include "scheduler/report/view.h"
+#include "graphs/loader/load.h"
 
 enum { DEFAULT_POINTS = 8, MAX_POINTS = 1000 };
 

@@ -217,7 +217,7 @@ static void note_read(const maker *m, gr_code_pass *p, int v)
         column_at(p, n->id);
 }
 
-static void take(const maker *m, gr_code_pass *p, item *x, int pass)
+static void take_item(const maker *m, gr_code_pass *p, item *x, int pass)
 {
     x->pass = pass;
     p->n_instrs++;
@@ -236,7 +236,7 @@ static void fill_pass(maker *m, gr_code_pass *p, int pass)
         if (!ready(m, x, pass)) continue;
         if (!open) *p = (gr_code_pass){.form = (uint8_t)x->form, .level = (uint8_t)x->level, .rows = -1};
         open = true;
-        if (same_kind(p, x) && has_room(p)) take(m, p, x, pass);
+        if (same_kind(p, x) && has_room(p)) take_item(m, p, x, pass);
     }
     assert(open);
 }

@@ -488,7 +488,7 @@ static uint64_t largest(const uint64_t *count)
     return n;
 }
 
-static void run(gr_ir_run *r, void *work)
+static void run_program(gr_ir_run *r, void *work)
 {
     char *at_ = work;
     r->position = (uint32_t *)at_;
@@ -531,7 +531,7 @@ void gr_ir_run_whole(gr_ir_run *r, const gr_ir_program *p, const gr_expr_env *en
 {
     *r = (gr_ir_run){.p = p, .env = env, .store = store, .whole = true};
     gr_ir_counts(p, env, r->frame.count);
-    run(r, work);
+    run_program(r, work);
 }
 
 void gr_ir_run_range(gr_ir_run *r, const gr_ir_program *p, const gr_expr_env *env, gr_ir_frame store,
@@ -545,7 +545,7 @@ void gr_ir_run_range(gr_ir_run *r, const gr_ir_program *p, const gr_expr_env *en
     }
     const uint64_t count[N_LEVELS] = {1, env->n_groups, r->end_seq - r->first_seq, end - first, end - first};
     memcpy(r->frame.count, count, sizeof(count));
-    run(r, work);
+    run_program(r, work);
 }
 
 void gr_ir_output(const gr_ir_run *r, int node, gr_level level, int rows, float *out)

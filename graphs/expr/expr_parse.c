@@ -147,7 +147,7 @@ static bool tok_is(const parser *ps, const char *text)
            (size_t)(ps->tok.end - ps->tok.begin) == n && !memcmp(ps->tok.begin, text, n);
 }
 
-static bool take(parser *ps, const char *text)
+static bool accept(parser *ps, const char *text)
 {
     if (!tok_is(ps, text)) return false;
     advance(ps);
@@ -251,10 +251,10 @@ static gr_ast *parse_call(parser *ps, gr_ast *n)
                 break;
             }
             node_add(ps, n, parse_or(ps));
-        } while (!ps->failed && take(ps, ","));
+        } while (!ps->failed && accept(ps, ","));
     }
     ps->nesting--;
-    if (!ps->failed && !take(ps, ")")) unexpected(ps, "',' or ')'");
+    if (!ps->failed && !accept(ps, ")")) unexpected(ps, "',' or ')'");
     return n;
 }
 
@@ -287,7 +287,7 @@ static gr_ast *parse_group(parser *ps)
     advance(ps);
     gr_ast *n = parse_or(ps);
     ps->nesting--;
-    if (!ps->failed && !take(ps, ")")) unexpected(ps, "')'");
+    if (!ps->failed && !accept(ps, ")")) unexpected(ps, "')'");
     return n;
 }
 
@@ -326,7 +326,7 @@ static gr_ast *parse_power(parser *ps)
 {
     gr_ast *a = parse_atom(ps);
     gr_loc at = ps->tok.at;
-    if (ps->failed || !take(ps, "^")) return a;
+    if (ps->failed || !accept(ps, "^")) return a;
     return node_op(ps, GR_IR_POW, at, a, parse_unary(ps));
 }
 
@@ -340,7 +340,7 @@ static gr_ast *parse_unary(parser *ps)
     ps->depth++;
     gr_ast *n;
     token t = ps->tok;
-    if (take(ps, "-")) {
+    if (accept(ps, "-")) {
         n = node_op(ps, GR_IR_NEG, t.at, parse_unary(ps), NULL);
         n->begin = t.begin;
     } else {
@@ -412,7 +412,7 @@ static gr_ast *parse_comparison(parser *ps)
 static gr_ast *parse_not(parser *ps)
 {
     token t = ps->tok;
-    if (!take(ps, "not")) return parse_comparison(ps);
+    if (!accept(ps, "not")) return parse_comparison(ps);
     if (ps->depth >= MAX_DEPTH) {
         fail(ps, t.at, "expression nested more than %d deep", MAX_DEPTH);
         return NULL;

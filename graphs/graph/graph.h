@@ -329,36 +329,6 @@ struct gr_graph {
     uint32_t view; /* of a view: its role */
 };
 
-typedef struct gr_load_options {
-    const char *const *set; /* "k=v" of --set */
-    size_t n_set;
-    bool need_shapes; /* plan, exec: read each model's config.json; check alone goes without where it is
-                         absent */
-    uint32_t ranks;   /* that prompts are divided among, and pools are made of; 0: 1 */
-    uint32_t hosts;   /* that these are on, as many on each; 0: 1 */
-} gr_load_options;
-
-/* GR_OK and *out (gr_graph_free); GR_E_INVALID: every error is in d. Warnings are in d in both cases. */
-GR_NODISCARD gr_status gr_graph_load(gr_graph **out, const char *path, const gr_load_options *o, gr_diag *d);
-/* The same from text (fuzzing, tests); relative paths are resolved against the folder of path. */
-GR_NODISCARD gr_status gr_graph_parse(gr_graph **out, const char *text, size_t n, const char *path,
-                                      const gr_load_options *o, gr_diag *d);
-void gr_graph_free(gr_graph *g); /* NULL is fine */
-
-/* The resolved file: `use:` merged, parameters replaced, defaults and the planner's choices written out; of
- * files the whole path, which reads back anywhere, or their name alone. */
-typedef enum gr_paths { GR_PATHS_WHOLE, GR_PATHS_NAME } gr_paths;
-void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out);
-
-/* `check --explain`: every value with level, rows, size; every expression with its stages. */
-void gr_graph_explain(const gr_graph *g, gr_str *out);
-
-/* JSON Schema of graph files, from the ops' key tables. */
-void gr_graph_schema(gr_str *out);
-
-/* `graphrun ops`: every op with keys and fields, every function. */
-void gr_graph_ops(gr_str *out);
-
 const gr_node *gr_graph_node(const gr_graph *g, const char *name);   /* NULL */
 const gr_model *gr_graph_model(const gr_graph *g, const char *name); /* NULL */
 /* Whether all ranks do the same. */

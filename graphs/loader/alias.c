@@ -8,7 +8,7 @@
  * There an old_logprob of the rollout's own model is left out too, however many steps the update makes, and
  * its name stands for the rollout's log-probs; but not where an expression names both, so as to compare them.
  */
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
 
 #include <string.h>
 

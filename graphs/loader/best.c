@@ -2,7 +2,7 @@
  *
  * Names are those of metrics.jsonl; who writes them is ops/summary.c, ops/train.c and runtime/run/outputs.c.
  */
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
 
 #include <stdlib.h>
 #include <string.h>

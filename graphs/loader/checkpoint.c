@@ -4,7 +4,8 @@
  * refs/main and snapshots/), a run's step directory (its own config.json, or one folder a model), the same as
  * RUN@STEP or RUN@best, and a bare config.json (random weights).
  */
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
+#include "runtime/base/files.h"
 
 #include <stdlib.h>
 #include <string.h>

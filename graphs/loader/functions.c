@@ -1,7 +1,7 @@
 /* graphs/loader/functions.c: `functions: {NAME(ARG, ...): body}`, expressions with a name, for what is needed
  * more than once.
  */
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
 
 #include <ctype.h>
 #include <string.h>

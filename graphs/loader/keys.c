@@ -1,5 +1,5 @@
 /* graphs/loader/keys.c: maps of a graph file against key tables. */
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
 
 #include <math.h>
 #include <stdio.h>

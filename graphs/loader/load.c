@@ -1,4 +1,6 @@
 /* graphs/loader/load.c: from file to checked graph, in order. */
+#include "graphs/loader/loader.h"
+#include "runtime/base/files.h"
 #include "graphs/loader/load.h"
 
 #include <stdlib.h>

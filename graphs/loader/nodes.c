@@ -1,5 +1,6 @@
 /* graphs/loader/nodes.c: nodes with their keys, references and expressions, as written. */
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
+#include "ops/registry.h"
 
 #include <stdlib.h>
 #include <string.h>

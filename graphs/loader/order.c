@@ -4,7 +4,7 @@
  * the iteration began, so it comes before every update of it that it is not `after`. The order is
  * topological, file order among the nodes that are ready.
  */
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * share divide what is left, on one host (same_node) before the others. Pools that share ranks are the same
  * ranks, and every rank belongs to one. On one rank all pools are that rank.
  */
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
 
 #include "ops/base/configs.h"
 
@@ -150,7 +150,7 @@ static uint32_t free_ranks(const dealer *d, uint32_t first, uint32_t n)
 }
 
 /* The first n that are free from `first` on. */
-static void take(dealer *d, const gr_ranks_pool *p, uint32_t first, uint32_t n)
+static void take_ranks(dealer *d, const gr_ranks_pool *p, uint32_t first, uint32_t n)
 {
     for (uint32_t r = first; n && r < d->n; r++) {
         if (d->taken[r]) continue;
@@ -165,7 +165,7 @@ static void take_on_hosts(dealer *d, const gr_ranks_pool *p, uint32_t hosts, uin
     uint32_t found = 0;
     for (uint32_t first = 0; first < d->n && found < hosts; first += d->devices) {
         if (free_ranks(d, first, d->devices) < n) continue;
-        take(d, p, first, n);
+        take_ranks(d, p, first, n);
         found++;
     }
     if (found < hosts && hosts == 1)
@@ -181,7 +181,7 @@ static void take_anywhere(dealer *d, const gr_ranks_pool *p, uint32_t n)
     if (there < n)
         refuse(d, p, "needs %u ranks; of %u there are %u free", n, d->n, there);
     else
-        take(d, p, 0, n);
+        take_ranks(d, p, 0, n);
 }
 
 /* "0-3,8": sets mine [n]. */

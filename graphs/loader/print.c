@@ -1,7 +1,9 @@
 /* graphs/loader/print.c: a graph as text: the resolved file, and what `check --explain` shows. */
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
 
 #include "ops/base/rows.h"
+#include "runtime/base/files.h"
+#include "graphs/loader/print.h"
 
 #include <errno.h>
 #include <stdio.h>

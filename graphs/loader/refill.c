@@ -4,7 +4,7 @@
  * What they hold at the iteration's end is of the last round alone, so nobody else may read it: others name
  * their values about the selected rows, and so read the select's copy.
  */
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* graphs/loader/roles.c: the graph as each of several roles sees it: a copy with the shares of its ranks. */
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* graphs/loader/schema.c: what the tables say, for editors (JSON Schema) and for readers (`graphrun ops`). */
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -8,6 +8,8 @@
 #include <jansson.h>
 
 #include "ops/model/tp.h"
+#include "ops/registry.h"
+#include "graphs/loader/schema.h"
 
 /* ---- JSON Schema -----------------------------------------------------------------------------------------
  */

@@ -1,5 +1,5 @@
 /* graphs/loader/scope.c: what names of expressions stand for, and the columns they need. */
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
 
 #include <stdlib.h>
 #include <string.h>

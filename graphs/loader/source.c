@@ -1,5 +1,7 @@
 /* graphs/loader/source.c: one file's values with what it uses, --set applied and parameters replaced. */
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
+#include "runtime/base/files.h"
+#include "ops/registry.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* graphs/loader/tensor.c: `tensor:` of models, and how much of a batch a tensor-parallel group has. */
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
 #include "ops/base/configs.h"
 #include "ops/model/tp.h"
 
@@ -23,7 +23,8 @@ static void check_model(gr_loader *l, const gr_model *m)
     if (l->g->strict)
         refuse(l, m,
                "and strict do not go together: training is not in slices, whose sums have another order");
-    if (m->shape.layers && gr_tp_uneven(&m->shape, m->sharding.tensor, uneven)) { /* else the shape is not known */
+    if (m->shape.layers &&
+        gr_tp_uneven(&m->shape, m->sharding.tensor, uneven)) { /* else the shape is not known */
         char *why = gr_printf("does not divide its %s", uneven);
         refuse(l, m, why);
         free(why);

@@ -1,7 +1,8 @@
 /* graphs/loader/top.c: the keys beside `nodes`: models, state, run, log. */
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
 
 #include "ops/model/tp.h"
+#include "runtime/base/visible.h"
 
 #include <ctype.h>
 #include <math.h>

@@ -4,7 +4,7 @@
  * too. An iteration and a validation cannot read each other's values: when one runs, what the other computed
  * is gone. They share only models; a validation reads them as the iteration before it left them.
  */
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
 
 #include <string.h>
 

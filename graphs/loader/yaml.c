@@ -1,5 +1,5 @@
 /* graphs/loader/yaml.c: YAML text to gr_value, every value with its place. */
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
 
 #include <stdlib.h>
 #include <string.h>

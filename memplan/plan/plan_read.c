@@ -1,6 +1,7 @@
 /* memplan/plan/plan_read.c: a plan back from JSON. What a file says is checked here for form; the verifier
  * checks what it means. */
 #include "memplan/plan/plan.h"
+#include "runtime/base/files.h"
 
 #include <jansson.h>
 #include <math.h>

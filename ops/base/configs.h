@@ -116,8 +116,4 @@ typedef struct gr_select_cfg {
     bool keep_short;
 } gr_select_cfg;
 
-/* Log-probs are of logits times this: 1 / temperature of the rollout that made the rows; 1 for data and
- * greedy. */
-float gr_rows_inv_temperature(const gr_node *rows);
-
 #endif

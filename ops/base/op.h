@@ -202,11 +202,4 @@ typedef struct gr_op {
     gr_status (*load)(void *state, const char *prefix, const gr_state_file *in, gr_diag *d);
 } gr_op;
 
-/* All ops, sorted by name, ending with NULL. */
-extern const gr_op *const gr_ops[];
-const gr_op *gr_op_find(const char *name); /* NULL */
-
-/* The devices it runs on, "cpu, cuda". */
-void gr_op_devices(const gr_op *op, gr_str *out);
-
 #endif

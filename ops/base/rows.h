@@ -110,4 +110,8 @@ uint64_t gr_dtype_bytes(gr_expr_dtype t);
 /* Bytes of a column at the bounds of its rows. */
 uint64_t gr_column_bytes(const gr_column *c);
 
+/* Log-probs are of logits times this: 1 / temperature of the rollout that made the rows; 1 for data and
+ * greedy. */
+float gr_rows_inv_temperature(const gr_node *rows);
+
 #endif

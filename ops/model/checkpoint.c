@@ -13,6 +13,7 @@
 #include "runtime/io/checkpoint_dir.h"
 #include "runtime/base/json.h"
 #include "runtime/io/sealed_run.h"
+#include "runtime/base/files.h"
 
 static bool is_folder(const char *path)
 {

@@ -10,6 +10,7 @@
 
 #include "ops/model/arch.h"
 #include "ops/model/model_keys.h"
+#include "runtime/base/files.h"
 
 #define VOCAB_MAX (1u << 24)
 

@@ -172,7 +172,7 @@ static gr_status check_tied(const gr_weights *w, gr_diag *d)
     return st;
 }
 
-static gr_status check(const gr_weights *w, const char *path, gr_diag *d)
+static gr_status check_names(const gr_weights *w, const char *path, gr_diag *d)
 {
     gr_arena *arena = gr_arena_new();
     const char **known = NULL;
@@ -215,7 +215,7 @@ gr_status gr_weights_open(gr_weights **out, const gr_model_shape *s, const char 
     w->prefix = gr_strdup(prefix);
     gr_status st = gr_safetensors_open(&w->file, path, d);
     if (!st && s->head == GR_HEAD_VALUE) w->head = find_head(w);
-    if (!st) st = check(w, path, d);
+    if (!st) st = check_names(w, path, d);
     if (!st) st = check_tied(w, d);
     if (st) {
         gr_weights_free(w);

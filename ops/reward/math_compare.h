@@ -18,9 +18,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The contents of the last \boxed{...} (or \fbox) of text, braces balanced: n bytes at from. false: none. */
-bool gr_math_boxed(const char *text, size_t n_text, size_t *from, size_t *n);
-
 /* Bare answers, such as the contents of two boxes. */
 bool gr_math_equal(const char *truth, size_t n_truth, const char *got, size_t n_got);
 

@@ -26,4 +26,7 @@ bool gr_math_find_number(gr_span words, gr_math_place place, gr_str *out);
 /* Two words of three letters or more follow each other. */
 bool gr_math_is_prose(gr_span s);
 
+/* The contents of the last \boxed{...} (or \fbox) of text, braces balanced: n bytes at from. false: none. */
+bool gr_math_boxed(const char *text, size_t n_text, size_t *from, size_t *n);
+
 #endif

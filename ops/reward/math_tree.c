@@ -62,7 +62,7 @@ static bool at(const struct reader *r, const char *text)
     return gr_span_starts(r->s, text);
 }
 
-static bool take(struct reader *r, const char *text)
+static bool accept(struct reader *r, const char *text)
 {
     if (!at(r, text)) return false;
     r->s = gr_span_skip(r->s, strlen(text));
@@ -87,7 +87,7 @@ static bool take_command(struct reader *r, const char *name)
     gr_span command = command_of(r->s);
     if (!command.n || !gr_span_is(command, name)) return false;
     r->s = gr_span_skip(r->s, command.n + 1);
-    take(r, " ");
+    accept(r, " ");
     return true;
 }
 
@@ -124,20 +124,20 @@ static size_t digits_of(gr_span s)
 static void read_repeat(struct reader *r, gr_math_node *number)
 {
     if (!take_command(r, "overline") && !take_command(r, "bar") && !take_command(r, "dot")) return;
-    bool group = take(r, "{");
+    bool group = accept(r, "{");
     size_t n = digits_of(r->s);
     if (!group) n = GR_MIN(n, (size_t)1);
     number->repeat = (gr_span){r->s.p, n};
     r->s = gr_span_skip(r->s, n);
-    if (!n || (group && !take(r, "}"))) fail(r);
+    if (!n || (group && !accept(r, "}"))) fail(r);
 }
 
 /* The index and the primes after a name. false: there is an index, and it is broken. */
 static bool take_index(struct reader *r)
 {
-    while (take(r, "'")) {
+    while (accept(r, "'")) {
     }
-    if (!take(r, "_")) return true;
+    if (!accept(r, "_")) return true;
     size_t n = at(r, "{") ? gr_span_group(r->s) : r->s.n && isalnum((unsigned char)*r->s.p);
     r->s = gr_span_skip(r->s, n);
     return n > 0;
@@ -170,10 +170,10 @@ static uint32_t read_number(struct reader *r)
 /* {12}, all digits. */
 static bool take_whole(struct reader *r, gr_span *digits)
 {
-    if (!take(r, "{")) return false;
+    if (!accept(r, "{")) return false;
     *digits = (gr_span){r->s.p, digits_of(r->s)};
     r->s = gr_span_skip(r->s, digits->n);
-    return digits->n && take(r, "}");
+    return digits->n && accept(r, "}");
 }
 
 static bool is_less(gr_span a, gr_span b)
@@ -187,10 +187,10 @@ static bool is_less(gr_span a, gr_span b)
 static bool take_mixed(struct reader *r, gr_span *top, gr_span *bottom)
 {
     struct reader ahead = *r;
-    if (take(&ahead, " ")) {
+    if (accept(&ahead, " ")) {
         *top = (gr_span){ahead.s.p, digits_of(ahead.s)};
         ahead.s = gr_span_skip(ahead.s, top->n);
-        if (!take(&ahead, "/")) return false;
+        if (!accept(&ahead, "/")) return false;
         *bottom = (gr_span){ahead.s.p, digits_of(ahead.s)};
         ahead.s = gr_span_skip(ahead.s, bottom->n);
     } else if (!take_command(&ahead, "frac") || !take_whole(&ahead, top) || !take_whole(&ahead, bottom)) {
@@ -219,7 +219,7 @@ static uint32_t read_closed(struct reader *r, const char *close)
     r->in_bars = *close == '|';
     uint32_t v = read_sum(r);
     r->in_bars = in_bars;
-    return take(r, close) ? v : fail(r);
+    return accept(r, close) ? v : fail(r);
 }
 
 static uint32_t read_atom(struct reader *r);
@@ -227,8 +227,8 @@ static uint32_t read_atom(struct reader *r);
 /* What a command takes: a group, or the one sign that follows. */
 static uint32_t read_argument(struct reader *r)
 {
-    take(r, " ");
-    if (take(r, "{")) return read_closed(r, "}");
+    accept(r, " ");
+    if (accept(r, "{")) return read_closed(r, "}");
     if (!at_digit(r)) return read_atom(r);
     uint32_t v = put(r, (gr_math_node){.kind = GR_MATH_NUMBER, .text = {r->s.p, 1}});
     r->s = gr_span_skip(r->s, 1);
@@ -238,14 +238,14 @@ static uint32_t read_argument(struct reader *r)
 /* An exponent: 2^10 is a thousand, as it is in plain text. */
 static uint32_t read_exponent(struct reader *r)
 {
-    if (take(r, "-")) return put_one(r, GR_MATH_NEG, read_exponent(r));
+    if (accept(r, "-")) return put_one(r, GR_MATH_NEG, read_exponent(r));
     return at_digit(r) ? read_number(r) : read_argument(r);
 }
 
 /* What a function without brackets is of: the product that follows, up to a bracket or another function. */
 static uint32_t read_operand(struct reader *r)
 {
-    bool minus = take(r, "-");
+    bool minus = accept(r, "-");
     if (at(r, "(") || at(r, "[") || at(r, "{") || at_function(r)) {
         uint32_t v = read_power(r);
         return minus ? put_one(r, GR_MATH_NEG, v) : v;
@@ -261,7 +261,7 @@ static uint32_t read_operand(struct reader *r)
 
 static uint32_t read_root(struct reader *r)
 {
-    uint32_t degree = take(r, "[") ? read_closed(r, "]") : GR_MATH_NONE;
+    uint32_t degree = accept(r, "[") ? read_closed(r, "]") : GR_MATH_NONE;
     return put_two(r, GR_MATH_ROOT, read_argument(r), degree);
 }
 
@@ -272,16 +272,16 @@ static uint32_t powered(struct reader *r, uint32_t v, uint32_t power)
 
 static uint32_t read_logarithm(struct reader *r)
 {
-    uint32_t base = take(r, "_") ? read_argument(r) : put_number(r, "10");
-    uint32_t power = take(r, "^") ? read_exponent(r) : GR_MATH_NONE;
-    take(r, " ");
+    uint32_t base = accept(r, "_") ? read_argument(r) : put_number(r, "10");
+    uint32_t power = accept(r, "^") ? read_exponent(r) : GR_MATH_NONE;
+    accept(r, " ");
     return powered(r, put_two(r, GR_MATH_LOG, read_operand(r), base), power);
 }
 
 /* The inverse of a trigonometric function: \sin^{-1}. */
 static uint32_t inverse_of(struct reader *r, uint32_t function)
 {
-    if (function >= 4 || (!take(r, "^{-1}") && !take(r, "^-1"))) return function;
+    if (function >= 4 || (!accept(r, "^{-1}") && !accept(r, "^-1"))) return function;
     static const char *const names[] = {"arcsin", "arccos", "arctan", "arccot"};
     size_t n = 0;
     while (strcmp(gr_math_functions[n], names[function]) != 0) n++;
@@ -293,8 +293,8 @@ static uint32_t read_function(struct reader *r)
     uint32_t function = function_of(r->s);
     take_command(r, gr_math_functions[function]);
     function = inverse_of(r, function);
-    uint32_t power = take(r, "^") ? read_exponent(r) : GR_MATH_NONE;
-    take(r, " ");
+    uint32_t power = accept(r, "^") ? read_exponent(r) : GR_MATH_NONE;
+    accept(r, " ");
     uint32_t of = read_operand(r);
     return powered(r,
                    put(r, (gr_math_node){.kind = GR_MATH_FUNCTION,
@@ -319,7 +319,7 @@ static uint32_t read_name(struct reader *r)
         r->s = gr_span_skip(r->s, n);
     }
     uint32_t v = put_name(r, from);
-    take(r, " ");
+    accept(r, " ");
     return v;
 }
 
@@ -366,17 +366,17 @@ static bool is_call(gr_span name, gr_span rest)
 static uint32_t read_arguments(struct reader *r)
 {
     uint32_t first = put_one(r, GR_MATH_COMMA, read_sum(r)), last = first;
-    while (take(r, ",")) {
+    while (accept(r, ",")) {
         uint32_t next = put_one(r, GR_MATH_COMMA, read_sum(r));
         r->out->node[last].right = next;
         last = next;
     }
-    return take(r, ")") ? first : fail(r);
+    return accept(r, ")") ? first : fail(r);
 }
 
 static uint32_t read_call(struct reader *r, gr_span name)
 {
-    take(r, "(");
+    accept(r, "(");
     bool in_bars = r->in_bars;
     r->in_bars = false;
     uint32_t arguments = read_arguments(r);
@@ -406,13 +406,13 @@ static uint32_t read_atom(struct reader *r)
 {
     if (!r->s.n || ++r->depth > DEPTH) return fail(r);
     uint32_t v;
-    if (take(r, "("))
+    if (accept(r, "("))
         v = read_closed(r, ")");
-    else if (take(r, "["))
+    else if (accept(r, "["))
         v = read_closed(r, "]");
-    else if (take(r, "{"))
+    else if (accept(r, "{"))
         v = read_closed(r, "}");
-    else if (take(r, "|"))
+    else if (accept(r, "|"))
         v = put_one(r, GR_MATH_ABS, read_closed(r, "|"));
     else if (*r->s.p == '\\')
         v = read_command(r);
@@ -428,8 +428,8 @@ static uint32_t read_atom(struct reader *r)
 static uint32_t read_behind(struct reader *r, uint32_t v)
 {
     const char degree[] = {GR_DEGREE, 0};
-    if (take(r, "%")) return put_two(r, GR_MATH_DIV, v, put_number(r, "100"));
-    return take(r, degree) ? put_one(r, GR_MATH_DEGREE, v) : v;
+    if (accept(r, "%")) return put_two(r, GR_MATH_DIV, v, put_number(r, "100"));
+    return accept(r, degree) ? put_one(r, GR_MATH_DEGREE, v) : v;
 }
 
 static uint32_t read_power(struct reader *r)
@@ -438,8 +438,8 @@ static uint32_t read_power(struct reader *r)
     uint32_t v = read_atom(r);
     if (digit && !r->failed && !memchr(r->out->node[v].text.p, '.', r->out->node[v].text.n))
         v = read_mixed(r, v);
-    while (take(r, "!")) v = put_one(r, GR_MATH_FACTORIAL, v);
-    if (take(r, "^")) v = put_two(r, GR_MATH_POW, v, read_exponent(r));
+    while (accept(r, "!")) v = put_one(r, GR_MATH_FACTORIAL, v);
+    if (accept(r, "^")) v = put_two(r, GR_MATH_POW, v, read_exponent(r));
     if (at(r, "^")) return fail(r);
     return read_behind(r, v);
 }
@@ -447,9 +447,9 @@ static uint32_t read_power(struct reader *r)
 static uint32_t read_factor(struct reader *r)
 {
     if (++r->depth > DEPTH) return fail(r);
-    uint32_t v = take(r, "-")   ? put_one(r, GR_MATH_NEG, read_factor(r))
-                 : take(r, "+") ? read_factor(r)
-                                : read_power(r);
+    uint32_t v = accept(r, "-")   ? put_one(r, GR_MATH_NEG, read_factor(r))
+                 : accept(r, "+") ? read_factor(r)
+                                  : read_power(r);
     r->depth--;
     return v;
 }
@@ -464,9 +464,9 @@ static uint32_t read_product(struct reader *r)
 {
     uint32_t v = read_factor(r);
     while (!r->failed) {
-        if (take(r, "*"))
+        if (accept(r, "*"))
             v = put_two(r, GR_MATH_MUL, v, read_factor(r));
-        else if (take(r, "/"))
+        else if (accept(r, "/"))
             v = put_two(r, GR_MATH_DIV, v, read_factor(r));
         else if (starts_factor(r) || (at_digit(r) && r->out->node[v].kind != GR_MATH_NUMBER))
             v = put_two(r, GR_MATH_MUL, v, read_power(r));
@@ -481,9 +481,9 @@ static uint32_t read_sum(struct reader *r)
     if (++r->depth > DEPTH) return fail(r);
     uint32_t v = read_product(r);
     while (!r->failed) {
-        if (take(r, "+"))
+        if (accept(r, "+"))
             v = put_two(r, GR_MATH_ADD, v, read_product(r));
-        else if (take(r, "-"))
+        else if (accept(r, "-"))
             v = put_two(r, GR_MATH_SUB, v, read_product(r));
         else
             break;

@@ -11,6 +11,7 @@
 #include "ops/reward/math_number.h"
 #include "ops/reward/math_text.h"
 #include "ops/text/pattern.h"
+#include "ops/reward/math_find.h"
 
 /* Steps of backtracking from one starting place, and the heap it may take: far above what a sensible pattern
  * needs, and a fraction of a second. */

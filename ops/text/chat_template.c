@@ -1,5 +1,6 @@
 /* ops/text/chat_template.c: loading and rendering of chat templates. */
 #include "ops/text/chat_impl.h"
+#include "runtime/base/files.h"
 
 #include <stdlib.h>
 #include <string.h>

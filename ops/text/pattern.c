@@ -6,7 +6,7 @@
 
 static pcre2_general_context *memory;
 
-static void *take(PCRE2_SIZE bytes, void *user)
+static void *allocate(PCRE2_SIZE bytes, void *user)
 {
     (void)user;
     return gr_malloc(bytes);
@@ -20,7 +20,7 @@ static void give_back(void *p, void *user)
 
 static void make(void)
 {
-    memory = pcre2_general_context_create(take, give_back, NULL);
+    memory = pcre2_general_context_create(allocate, give_back, NULL);
 }
 
 pcre2_general_context *gr_pattern_memory(void)

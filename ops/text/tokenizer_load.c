@@ -1,5 +1,6 @@
 /* ops/text/tokenizer_load.c: tokenizer.json and tokenizer_config.json to a gr_tokenizer. */
 #include "ops/text/tokenizer_impl.h"
+#include "runtime/base/files.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* Files and folders under temporary names until they are whole, and the removal of those that never were. */
 #include "runtime/base/aside.h"
+#include "runtime/base/files.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,7 @@
 /* runtime/base/base.c: memory, arenas, strings, messages. */
 #include "runtime/base/base.h"
 #include "runtime/base/philox.h"
+#include "runtime/base/visible.h"
 
 #include <stdatomic.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* Files and folders: read whole, written whole, made, synced, removed. */
 #include "runtime/base/aside.h"
+#include "runtime/base/files.h"
 
 #include <dirent.h>
 #include <errno.h>

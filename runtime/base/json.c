@@ -1,5 +1,6 @@
 /* runtime/base/json.c: JSON from files, with places for messages. */
 #include "runtime/base/json.h"
+#include "runtime/base/files.h"
 
 #include <float.h>
 #include <math.h>

@@ -1,5 +1,6 @@
 /* runtime/base/limits.c: how many cores and how much memory this process may use. */
 #include "runtime/base/limits.h"
+#include "runtime/base/files.h"
 
 #include <limits.h>
 #include <sched.h>

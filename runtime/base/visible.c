@@ -1,5 +1,6 @@
 /* Text from others, escaped so that a terminal shows it and does not interpret it. */
 #include "runtime/base/base.h"
+#include "runtime/base/visible.h"
 
 #include <utf8proc.h>
 

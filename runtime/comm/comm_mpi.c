@@ -12,6 +12,7 @@
 #include "runtime/base/half.h"
 #include "runtime/comm/mpi_api.h"
 #include "runtime/comm/watchdog.h"
+#include "runtime/base/files.h"
 
 #include <assert.h>
 #include <dlfcn.h>

@@ -1,6 +1,8 @@
 /* runtime/device/device.c: devices by name, the CPU device, and memory of the host. */
 #include "runtime/device/device.h"
 
+#include "runtime/base/files.h"
+
 #ifdef GR_CUDA
 #include "runtime/device/device_cuda.h"
 #endif

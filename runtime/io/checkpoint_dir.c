@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/base/aside.h"
+#include "runtime/base/files.h"
 
 static gr_status io_error(gr_diag *d, const char *doing, const char *path)
 {

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "runtime/base/json.h"
+#include "runtime/base/files.h"
 
 enum { VERSION = 1 };
 

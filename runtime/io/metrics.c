@@ -1,5 +1,6 @@
 /* runtime/io/metrics.c: lines of JSON in files, and what of them stays when a run is resumed. */
 #include "runtime/io/metrics.h"
+#include "runtime/base/files.h"
 
 #include <errno.h>
 #include <fcntl.h>

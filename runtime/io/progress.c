@@ -1,5 +1,6 @@
 /* runtime/io/progress.c: lines about progress, on a terminal or in a log. */
 #include "runtime/io/progress.h"
+#include "runtime/base/visible.h"
 
 #include <math.h>
 #include <signal.h>

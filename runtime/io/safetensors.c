@@ -11,6 +11,7 @@
 #include "runtime/base/half.h"
 #include "runtime/base/json.h"
 #include "runtime/io/seal.h"
+#include "runtime/base/files.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files are little-endian and read as they are");
 

@@ -13,6 +13,7 @@
 
 #include "runtime/base/half.h"
 #include "runtime/io/seal.h"
+#include "runtime/base/files.h"
 
 #define ROUND_ELEMS 65536 /* bf16 values rounded at a time */
 

@@ -6,6 +6,7 @@
 
 #include "runtime/io/checkpoint_dir.h"
 #include "runtime/base/json.h"
+#include "runtime/base/files.h"
 
 static char *path_of(const char *run)
 {
@@ -102,7 +103,8 @@ static gr_status check_head(const gr_sealed_run *s, const gr_manifest *m, const 
     return st;
 }
 
-static gr_status check(gr_manifest **out, const char *run, const char *dir, uint64_t step, gr_diag *d)
+static gr_status check_manifest(gr_manifest **out, const char *run, const char *dir, uint64_t step,
+                                gr_diag *d)
 {
     gr_sealed_run s;
     gr_status st = gr_sealed_run_read(&s, run, d);
@@ -114,7 +116,7 @@ static gr_status check(gr_manifest **out, const char *run, const char *dir, uint
 gr_status gr_checkpoint_check(gr_manifest **out, const char *run, const char *dir, uint64_t step, gr_diag *d)
 {
     gr_manifest *m = NULL;
-    gr_status st = check(&m, run, dir, step, d);
+    gr_status st = check_manifest(&m, run, dir, step, d);
     if (!st && m) st = gr_manifest_check(m, d);
     if (st)
         gr_manifest_free(m);
@@ -128,7 +130,8 @@ gr_status gr_checkpoint_accept(const char *run, const char *dir, uint64_t step, 
     gr_manifest *m = NULL;
     gr_diag why;
     gr_diag_init(&why);
-    gr_status st = check(&m, run, dir, step, &why), files = m ? gr_manifest_verify(m, team, &why) : GR_OK;
+    gr_status st = check_manifest(&m, run, dir, step, &why),
+              files = m ? gr_manifest_verify(m, team, &why) : GR_OK;
     for (size_t i = 0; i < why.n; i++)
         gr_diag_warn(d, why.messages[i].at, "%s%s", why.messages[i].text,
                      st || files ? "; accepted, as asked for" : "");

@@ -1,5 +1,6 @@
 /* runtime/io/state.c: state.json: named values that read back exactly. */
 #include "runtime/io/state.h"
+#include "runtime/base/files.h"
 
 #include <assert.h>
 #include <ctype.h>

@@ -5,6 +5,7 @@
 #include "ops/pass.h"
 #include "ops/model/tp.h"
 #include "runtime/base/half.h"
+#include "runtime/base/files.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -9,6 +9,8 @@
 #include "runtime/io/progress.h"
 #include "runtime/io/tensorboard.h"
 #include "runtime/io/trace.h"
+#include "runtime/base/files.h"
+#include "runtime/base/visible.h"
 
 #include <math.h>
 #include <stdlib.h>

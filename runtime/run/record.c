@@ -159,7 +159,7 @@ typedef struct reader {
     bool bad; /* more was asked for than there is */
 } reader;
 
-static void take(reader *f, void *to, uint64_t n)
+static void take_bytes(reader *f, void *to, uint64_t n)
 {
     f->bad = f->bad || n > f->left;
     if (f->bad) {
@@ -174,7 +174,7 @@ static void take(reader *f, void *to, uint64_t n)
 static uint64_t take_u64(reader *f)
 {
     uint64_t x;
-    take(f, &x, sizeof(x));
+    take_bytes(f, &x, sizeof(x));
     return x;
 }
 
@@ -194,8 +194,8 @@ static void take_metric(reader *f, gr_record *r)
     uint64_t n = take_u64(f);
     f->bad = f->bad || n >= sizeof(m.name);
     if (f->bad) return;
-    take(f, m.name, n);
-    take(f, &m.value, sizeof(m.value));
+    take_bytes(f, m.name, n);
+    take_bytes(f, &m.value, sizeof(m.value));
     GR_PUSH(r->metrics, r->n_metrics, r->cap_metrics, m);
 }
 
@@ -205,7 +205,7 @@ static void take_sample(reader *f, gr_record *r)
     take_text(f, &s.prompt);
     take_text(f, &s.response);
     take_text(f, &s.segments);
-    take(f, &s.score, sizeof(s.score));
+    take_bytes(f, &s.score, sizeof(s.score));
     GR_PUSH(r->samples, r->n_samples, r->cap_samples, s);
 }
 
@@ -219,7 +219,7 @@ gr_status gr_record_unpack(gr_record **out, const void *bytes, uint64_t n, size_
     r->peak_bytes = take_u64(&f);
     f.bad = f.bad || take_u64(&f) != n_nodes;
     uint64_t n_metrics = take_u64(&f), n_samples = take_u64(&f);
-    if (!f.bad) take(&f, r->node_ns, n_nodes * sizeof(*r->node_ns));
+    if (!f.bad) take_bytes(&f, r->node_ns, n_nodes * sizeof(*r->node_ns));
     for (uint64_t i = 0; i < n_metrics && !f.bad; i++) take_metric(&f, r);
     for (uint64_t i = 0; i < n_samples && !f.bad; i++) take_sample(&f, r);
     take_text(&f, &r->notes);

@@ -4,6 +4,7 @@
 
 #include "ops/model/checkpoint.h"
 #include "runtime/io/manifest.h"
+#include "runtime/base/files.h"
 
 #include <stdlib.h>
 #include <string.h>

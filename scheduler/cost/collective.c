@@ -12,7 +12,7 @@
  * which is the alpha-beta model of Thakur, Rabenseifner and Gropp, Optimization of Collective Communication
  * Operations in MPICH (2005). Of it are left out: switches that add (NVLS, CollNet), PAT, which only hosts of
  * one rank have, and the factors by which trees and rings of medium sizes are slower than the model. */
-#include "scheduler/cost/hardware.h"
+#include "scheduler/cost/collective.h"
 
 #include <math.h>
 

@@ -1,5 +1,7 @@
 /* scheduler/cost/cost.c: how long a task takes on a device. */
+#include "scheduler/cost/collective.h"
 #include "scheduler/cost/hardware.h"
+#include "scheduler/cost/cost.h"
 
 #include <math.h>
 

@@ -1,6 +1,8 @@
 /* scheduler/cost/hardware.c: known hardware, this machine, and rates between places. */
+#include "scheduler/cost/collective.h"
 #include "scheduler/cost/hardware.h"
 
+#include "runtime/base/files.h"
 #include "runtime/base/limits.h"
 
 #ifdef GR_CUDA

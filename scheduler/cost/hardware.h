@@ -143,28 +143,4 @@ uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t gr
 GR_NODISCARD gr_status gr_hardware_read(gr_hardware *out, const char *path, gr_diag *d);
 void gr_hardware_write(const gr_hardware *h, gr_str *out);
 
-/* scheduler/cost/collective.c: predicted time of a collective in which a rank receives so many bytes, beside
- * what a step costs anyway. One rank's takes no time. */
-uint64_t gr_collective_ns(const gr_hardware *h, gr_comm_group group, gr_comm_form form, double bytes);
-
-/* Ranks of a role, as one side of what goes from role to role. */
-typedef struct gr_side {
-    uint32_t ranks, hosts, first_host;
-} gr_side;
-/* Bytes a second that all ranks of two sides move between them at most, and nanoseconds that so many messages
- * of a rank take, one after another, whatever is in them. */
-double gr_sides_rate(const gr_hardware *h, gr_side a, gr_side b);
-double gr_sides_ns(const gr_hardware *h, gr_side a, gr_side b, uint32_t messages);
-
-/* How many standard deviations the largest of n samples of a normal distribution lies above the mean, in the
- * mean of many tries. */
-double gr_largest_of(uint32_t n);
-
-/* scheduler/cost/cost.c: predicted time of one execution of a task that is no loop; of one that is done on
- * the host lane instead of its own: an optimizer step, which host memory bounds; and what the lane `compute`
- * loses while the task, a reduction, runs on another. */
-uint64_t gr_task_ns(const gr_task *w, const gr_hardware *h);
-uint64_t gr_task_host_ns(const gr_task *w, const gr_hardware *h);
-uint64_t gr_task_lost_ns(const gr_task *w, const gr_hardware *h);
-
 #endif

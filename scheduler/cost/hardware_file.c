@@ -1,5 +1,6 @@
 /* scheduler/cost/hardware_file.c: hardware as `graphrun calibrate` writes it. */
 #include "scheduler/cost/hardware.h"
+#include "runtime/base/files.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -2,6 +2,7 @@
 #include "scheduler/report/report.h"
 
 #include "scheduler/report/view.h"
+#include "runtime/base/visible.h"
 
 #include <ctype.h>
 #include <stdio.h>

@@ -2,6 +2,7 @@
 #include "scheduler/report/sweep.h"
 
 #include "scheduler/report/picture.h"
+#include "runtime/base/visible.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

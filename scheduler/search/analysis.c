@@ -1,5 +1,6 @@
 /* scheduler/search/analysis.c: what the search asks of a task graph again and again, worked out once. */
 #include "scheduler/search/transfers.h"
+#include "scheduler/cost/cost.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,6 +3,7 @@
 
 #include "ops/parallel/parts.h"
 #include "scheduler/search/transfers.h"
+#include "scheduler/cost/cost.h"
 
 #include <stdlib.h>
 #include <string.h>

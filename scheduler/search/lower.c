@@ -15,7 +15,7 @@ typedef struct assembly {
     size_t crossed;
 } assembly;
 
-static void declare(assembly *a, const gr_node *n)
+static void declare_node(assembly *a, const gr_node *n)
 {
     gr_tasks_node(a->p, n->name, n->op->lane, gr_node_optional(a->g, n));
     a->p->lagged = gr_node_lags(n);
@@ -34,8 +34,8 @@ static void declare_unit(assembly *a, const gr_node *n)
     gr_traffic_declare(a->traffic, a->g, a->p, a->k, n, &a->crossed);
     if (n->timing.refills) begin_rounds(a, n);
     for (size_t i = 0; n->timing.refills && i < n->index; i++)
-        if (a->g->nodes[i]->timing.repeated_by == n) declare(a, a->g->nodes[i]);
-    declare(a, n);
+        if (a->g->nodes[i]->timing.repeated_by == n) declare_node(a, a->g->nodes[i]);
+    declare_node(a, n);
     if (n->timing.refills) gr_tasks_end(a->p);
 }
 
@@ -85,7 +85,7 @@ static gr_tasks *empty_tasks(const gr_graph *g, const gr_kernels *k, const gr_ch
 gr_tasks *gr_lower_node(const gr_graph *g, const gr_kernels *k, const gr_choices *how, const gr_node *n)
 {
     assembly a = {.g = g, .k = k, .how = how, .p = empty_tasks(g, k, how)};
-    declare(&a, n);
+    declare_node(&a, n);
     return a.p;
 }
 

@@ -1,6 +1,7 @@
 /* scheduler/search/numerics.c: what fixes the bits of a run. */
 #include "ops/tunables.h"
 #include "scheduler/search/planner_parts.h"
+#include "graphs/loader/print.h"
 
 #include <string.h>
 

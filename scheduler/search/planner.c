@@ -6,6 +6,7 @@
 #include "scheduler/search/planner_parts.h"
 #include "scheduler/search/policy.h"
 #include "scheduler/search/timeline.h"
+#include "graphs/loader/print.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,6 +2,7 @@
  * when. */
 #include "scheduler/search/roles.h"
 
+#include "scheduler/cost/collective.h"
 #include "ops/base/configs.h"
 #include "ops/parallel/sharding.h"
 
@@ -334,8 +335,8 @@ static uint64_t bytes_of(const gr_traffic *t, const transfer *c, const gr_kernel
     return bytes * t->g->roles[c->to].n;
 }
 
-static void declare(const gr_traffic *t, const transfer *c, const gr_graph *view, gr_tasks *p,
-                    const gr_kernels *k)
+static void declare_transfer(const gr_traffic *t, const transfer *c, const gr_graph *view, gr_tasks *p,
+                             const gr_kernels *k)
 {
     bool sends = view->view == c->from;
     gr_tasks_node(p, c->node->name, GR_LANE_COMM, gr_node_optional(t->g, c->node));
@@ -362,7 +363,7 @@ void gr_traffic_declare(const gr_traffic *t, const gr_graph *view, gr_tasks *p, 
 {
     for (; t && *next < t->n && t->all[*next].before <= t->unit[n->index]; ++*next) {
         const transfer *c = &t->all[*next];
-        if (c->from == view->view || c->to == view->view) declare(t, c, view, p, k);
+        if (c->from == view->view || c->to == view->view) declare_transfer(t, c, view, p, k);
     }
 }
 

@@ -11,6 +11,7 @@
 
 #include "runtime/io/manifest.h"
 #include "runtime/io/safetensors.h"
+#include "runtime/base/files.h"
 
 enum { TENSOR = 4 << 20, ROUNDS_MAX = 99 }; /* elements: 16 MiB, as of a layer of 1.7B parameters */
 

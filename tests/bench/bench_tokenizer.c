@@ -3,6 +3,7 @@
  *     bench_tokenizer DIR FILE    DIR: a checkpoint's directory; FILE: text, encoded line by line
  */
 #include "ops/text/tokenizer.h"
+#include "runtime/base/files.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,6 +9,7 @@
 
 #include "runtime/run/run.h"
 #include "scheduler/search/schedule.h"
+#include "graphs/loader/load.h"
 
 /* Arguments: GRAPH OUT [KEY=VALUE ...]. Returns the exit status. */
 static inline int exec_with(const gr_kernels *k, int argc, char **argv)

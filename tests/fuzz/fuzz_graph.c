@@ -1,5 +1,7 @@
 /* tests/fuzz/fuzz_graph.c: any bytes as a graph file; what loads prints a file that loads again. */
 #include "graphs/graph/graph.h"
+#include "graphs/loader/load.h"
+#include "graphs/loader/print.h"
 
 #include <stdlib.h>
 

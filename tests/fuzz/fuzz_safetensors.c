@@ -1,6 +1,7 @@
 /* Fuzzes safetensors files and indexes of sharded sets: what opens must read, whole, without a fault. An
  * input that starts with '{' is an index beside one sound shard, any other is a file. */
 #include "runtime/io/safetensors.h"
+#include "runtime/base/files.h"
 
 #include <assert.h>
 #include <stdio.h>

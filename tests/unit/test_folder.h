@@ -4,6 +4,7 @@
 #define GR_TESTS_TEST_FOLDER_H
 
 #include "runtime/base/base.h"
+#include "runtime/base/files.h"
 
 #include <stdlib.h>
 

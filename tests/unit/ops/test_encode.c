@@ -3,6 +3,7 @@
 #include "ops/encode.h"
 #include "tests/unit/test.h"
 #include "tests/unit/test_folder.h"
+#include "runtime/base/files.h"
 
 static void write_file(const char *name, const char *text)
 {

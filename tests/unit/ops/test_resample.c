@@ -6,6 +6,7 @@
 #include "graphs/graph/graph.h"
 #include "ops/base/configs.h"
 #include "tests/unit/test.h"
+#include "graphs/loader/load.h"
 
 enum { MAX_ROWS = 64 };
 

@@ -1,6 +1,7 @@
 #include "tools/args.h"
 
 #include "tests/unit/test.h"
+#include "runtime/base/files.h"
 
 static gr_diag diag;
 

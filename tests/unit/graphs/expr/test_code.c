@@ -10,6 +10,7 @@
 #include "graphs/graph/graph.h"
 #include "ops/base/configs.h"
 #include "ops/loss_device.h"
+#include "graphs/loader/load.h"
 
 static gr_kernels host_kernels(void)
 {

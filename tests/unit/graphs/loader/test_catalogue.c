@@ -7,6 +7,7 @@
 #include "graphs/graph/graph.h"
 #include "ops/base/configs.h"
 #include "tests/unit/test.h"
+#include "graphs/loader/load.h"
 
 enum { MAX_ROWS = 16, MAX_TOKENS = 96, MAX_SETTINGS = 8, MAX_COLUMNS = 64, MAX_NODES = 32 };
 

@@ -5,6 +5,8 @@
 #include <dirent.h>
 
 #include "tests/unit/test.h"
+#include "runtime/base/files.h"
+#include "graphs/loader/load.h"
 
 #define FOLDER "tests/golden/graphs"
 

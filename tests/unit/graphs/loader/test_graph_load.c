@@ -2,9 +2,13 @@
 
 #include <unistd.h>
 
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
 #include "ops/base/configs.h"
 #include "tests/unit/test.h"
+#include "runtime/base/files.h"
+#include "graphs/loader/load.h"
+#include "graphs/loader/print.h"
+#include "graphs/loader/schema.h"
 
 #define FOLDER "tests/golden/graphs"
 

@@ -4,6 +4,7 @@
 #include "scheduler/search/roles.h"
 #include "tests/unit/planned.h"
 #include "tests/unit/simulate.h"
+#include "graphs/loader/load.h"
 
 static const char *const graph_text =
     "graph: pools\n"

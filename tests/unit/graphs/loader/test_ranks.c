@@ -3,6 +3,8 @@
 #include "ops/parallel/sharding.h"
 #include "tests/unit/plan_edit.h"
 #include "scheduler/report/view.h"
+#include "scheduler/cost/cost.h"
+#include "graphs/loader/load.h"
 
 static const char *const graph_text =
     "graph: ranks\n"

@@ -7,8 +7,10 @@
 
 #include <jansson.h>
 
-#include "graphs/loader/load.h"
+#include "graphs/loader/loader.h"
 #include "tests/unit/test.h"
+#include "runtime/base/files.h"
+#include "graphs/loader/schema.h"
 
 /* ---- YAML as JSON -----------------------------------------------------------------------------------------
  */

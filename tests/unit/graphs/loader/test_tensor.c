@@ -5,6 +5,8 @@
 #include "ops/parallel/sharding.h"
 #include "tests/unit/plan_edit.h"
 #include "tests/unit/test_folder.h"
+#include "scheduler/cost/cost.h"
+#include "graphs/loader/load.h"
 
 static const char *const config_text =
     "{\"model_type\": \"%s\", \"vocab_size\": 64, \"hidden_size\": 24, \"num_hidden_layers\": 3, "

@@ -1,4 +1,5 @@
 #include "tests/unit/synthetic.h"
+#include "runtime/base/files.h"
 
 static char *folder_file(const char *name)
 {

@@ -5,6 +5,7 @@
 
 #include "tests/unit/test.h"
 #include "tests/unit/test_folder.h"
+#include "runtime/base/files.h"
 
 static const char base[] =
     "{'model_type': 'llama', 'vocab_size': 100, 'hidden_size': 64, 'intermediate_size': 96,"

@@ -8,6 +8,9 @@
 #include "ops/model/checkpoint.h"
 #include "ops/pass.h"
 #include "scheduler/search/planner.h"
+#include "runtime/base/files.h"
+#include "ops/registry.h"
+#include "graphs/loader/load.h"
 
 enum { N = 22, SEQS = 3 }; /* of every golden */
 

@@ -6,6 +6,7 @@
 
 #include "tests/unit/test.h"
 #include "tests/unit/test_folder.h"
+#include "runtime/base/files.h"
 
 static void write_text(const char *name, const char *text)
 {

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 
 #include "tests/unit/test.h"
+#include "runtime/base/files.h"
 
 /* Replies to each request with the length of its response, by one awk process. */
 #define LENGTHS                                                                  \

@@ -2,6 +2,7 @@
  * fields, and templates that must be refused. */
 #include "ops/text/chat_template.h"
 #include "tests/unit/test.h"
+#include "runtime/base/files.h"
 
 /* The template in a .jinja or tokenizer_config.json file. */
 static gr_chat_template *load_template(const char *path)

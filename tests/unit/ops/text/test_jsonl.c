@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "tests/unit/test.h"
+#include "runtime/base/files.h"
 
 static const char file[] = "test_jsonl.tmp.jsonl"; /* in the working directory of the test */
 

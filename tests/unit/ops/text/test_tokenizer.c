@@ -2,6 +2,7 @@
  * way back, and files that must be refused. */
 #include "ops/text/tokenizer.h"
 #include "tests/unit/test.h"
+#include "runtime/base/files.h"
 
 #include <jansson.h>
 #include <pthread.h>

@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include "tests/unit/test.h"
+#include "runtime/base/files.h"
+#include "runtime/base/visible.h"
 
 static void test_near_names_are_suggested(void **state)
 {

@@ -5,6 +5,7 @@
 
 #include "tests/unit/test.h"
 #include "tests/unit/test_folder.h"
+#include "runtime/base/files.h"
 
 static void put(const char *path, const char *text)
 {

@@ -2,6 +2,7 @@
 #include "runtime/comm/comm.h"
 #include "tests/unit/test.h"
 #include "tests/unit/test_folder.h"
+#include "runtime/base/files.h"
 
 #include <linux/mempolicy.h>
 #include <sys/syscall.h>

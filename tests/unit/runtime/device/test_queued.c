@@ -3,6 +3,7 @@
 #include "graphs/graph/graph.h"
 #include "tests/unit/mutants.h"
 #include "scheduler/search/planner.h"
+#include "graphs/loader/load.h"
 
 enum { USER_CODE, USER_QUEUE, USER_BOTH, USER_TURNS };
 

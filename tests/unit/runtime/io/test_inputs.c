@@ -5,6 +5,7 @@
 
 #include "tests/unit/test.h"
 #include "tests/unit/test_folder.h"
+#include "runtime/base/files.h"
 
 static char *file_of(const char *name, const char *text)
 {

@@ -10,6 +10,7 @@
 
 #include "tests/unit/test.h"
 #include "tests/unit/test_folder.h"
+#include "runtime/base/files.h"
 
 enum { BIG = 700001, SMALL = 5 }; /* elements: three blocks, the last one short; and one */
 

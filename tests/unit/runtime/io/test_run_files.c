@@ -21,6 +21,7 @@
 #include "runtime/io/trace.h"
 
 #include "tests/unit/test.h"
+#include "runtime/base/files.h"
 
 static char dir[64];
 static gr_diag diag;

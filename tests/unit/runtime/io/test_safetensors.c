@@ -7,6 +7,7 @@
 #include "runtime/base/half.h"
 #include "tests/unit/test.h"
 #include "tests/unit/test_folder.h"
+#include "runtime/base/files.h"
 
 /* A file of header length n, the header, and data_bytes of zeros. */
 static char *file_of(const char *name, uint64_t n, const char *header, size_t header_bytes, size_t data_bytes)

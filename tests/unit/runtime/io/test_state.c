@@ -1,6 +1,7 @@
 #include "runtime/io/state.h"
 
 #include "tests/unit/test.h"
+#include "runtime/base/files.h"
 
 static char dir[64];
 static gr_diag diag;

@@ -1,4 +1,7 @@
 /* Collectives over hosts by hand, what they do as ranks, bytes and links grow, and the files that say so. */
+#include "scheduler/cost/collective.h"
+#include "runtime/base/files.h"
+#include "scheduler/cost/cost.h"
 #include "scheduler/cost/hardware.h"
 
 #include <math.h>

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include "tests/unit/test.h"
+#include "runtime/base/files.h"
+#include "scheduler/cost/cost.h"
 
 static char *golden(void)
 {
