@@ -91,6 +91,9 @@ has out 'sequence [0-9]+: no reply of the environment within 1 seconds'
 status 0 "$gr" exec lie.yaml --out lie2 --steps 1
 has out "bad reply of the environment: no 'id' of a request: "
 
+status 1 "$gr" exec turns.yaml --out none --set nodes.rollout.environment.command=no-such-program
+has err "turns.yaml:9:.*node 'rollout': of 32 conversations none came to an end, and none did before: sequence [0-9]+: the environment exited with status 127"
+
 # ---- a record of answers ----------------------------------------------------------------------------------------------
 
 turns record.yaml slow "record: answers.jsonl"
