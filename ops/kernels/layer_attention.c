@@ -181,7 +181,6 @@ static void backward(const gr_layer_call *l, const void *in, const gr_layer_acts
 
 static const char *unfit(const gr_layer_ops *ops, const gr_layer_desc *d)
 {
-    if (d->attention.gate && !ops->gate) return "output gates of attention";
     return ops->attend_unfit ? ops->attend_unfit(&d->attention) : NULL;
 }
 

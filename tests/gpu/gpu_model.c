@@ -501,6 +501,7 @@ int main(int argc, char **argv)
                   {"windowed", windowed()},
                   {"sandwich", sandwich()},
                   {"behind", behind()},
+                  {"gated", gated()},
                   {"multiplied", multiplied()}};
     for (int as = 0; as < 4; as++) { /* as graphs ask for them */
         const gr_kernels *k = gr_kernels_as(&gr_kernels_cuda, as & 1, !(as & 2));
