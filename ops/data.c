@@ -268,6 +268,11 @@ gr_status gr_data_text(const void *state, uint32_t record, const char *field, gr
     return st;
 }
 
+const gr_encoder *gr_data_encoder(const void *state)
+{
+    return ((const data_state *)state)->prompt;
+}
+
 uint64_t gr_data_epoch(const void *state)
 {
     return ((const data_state *)state)->cursor.epoch;

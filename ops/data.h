@@ -12,6 +12,9 @@ GR_NODISCARD gr_status gr_data_text(const void *state, uint32_t record, const ch
 GR_NODISCARD gr_status gr_data_record(const void *state, uint32_t record, json_t **out, gr_diag *d);
 gr_loc gr_data_at(const void *state, uint32_t record);
 
+/* What made its prompts' tokens. */
+const struct gr_encoder *gr_data_encoder(const void *state);
+
 size_t gr_data_records(const void *state); /* in the file */
 uint64_t gr_data_epoch(const void *state); /* whole passes drawn so far */
 

@@ -1,7 +1,6 @@
 /* ops/encode.c: records to token ids, by a template of the graph or the checkpoint's chat template. */
 #include "ops/encode.h"
 
-#include "ops/text/chat_template.h"
 #include "ops/text/template.h"
 
 #include <errno.h>
@@ -267,4 +266,21 @@ gr_status gr_encoder_run(const gr_encoder *e, const json_t *row, gr_loc at, gr_i
     if (!st) st = e->chat ? run_message(e, row, at, &r, ids, d) : run_plain(e, &r, ids, d);
     gr_rendered_release(&r);
     return st;
+}
+
+const gr_chat_template *gr_encoder_chat(const gr_encoder *e)
+{
+    return e->chat;
+}
+
+gr_status gr_encoder_more(const gr_encoder *e, const json_t *messages, int32_t last, gr_ids *ids, gr_diag *d)
+{
+    const gr_chat_options options = {
+        .add_generation_prompt = true, .date = e->date, .variables = e->variables, .asked = e->asked};
+    if (!e->chat)
+        return gr_diag_error(
+            d, e->at, GR_E_INVALID,
+            "an environment answers with 'messages' where prompts have 'template: chat'; here "
+            "it can answer with 'text'");
+    return gr_chat_encode_more(e->chat, e->tokenizer, messages, &options, last, ids, d);
 }

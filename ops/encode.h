@@ -9,6 +9,7 @@
 #define GR_OPS_ENCODE_H
 
 #include "graphs/graph/graph.h"
+#include "ops/text/chat_template.h"
 #include "ops/text/jsonl.h"
 #include "ops/text/tokenizer.h"
 
@@ -45,6 +46,12 @@ void gr_encoder_free(gr_encoder *e); /* NULL is fine */
 /* Append the ids of a record, whose place is at. */
 GR_NODISCARD gr_status gr_encoder_run(const gr_encoder *e, const json_t *row, gr_loc at, gr_ids *ids,
                                       gr_diag *d);
+
+/* Append the ids of messages that follow what the model has said (gr_chat_encode_more); of one with a plain
+ * template GR_E_INVALID. */
+GR_NODISCARD gr_status gr_encoder_more(const gr_encoder *e, const json_t *messages, int32_t last, gr_ids *ids,
+                                       gr_diag *d);
+const gr_chat_template *gr_encoder_chat(const gr_encoder *e); /* NULL: a plain template */
 
 /* Say which date the chat template puts into the prompts, where no key gave one: after a run of the encoder,
  * whose last record tells. name: of the node. */

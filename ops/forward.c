@@ -23,6 +23,11 @@ gr_micro_bounds gr_forward_bounds(const gr_node *n, const gr_choices *how)
 
 /* ---- what may be chosen -------------------------------------------------------------------------------- */
 
+static void set_micro(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
+{
+    gr_micro_set(n, k, level, (uint64_t)n->placement.task.seqs * gr_node_longest(n), c);
+}
+
 static void set_head(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
 {
     gr_head_set(n, k, level, gr_forward_bounds(n, c).rows, c);
@@ -31,17 +36,19 @@ static void set_head(const gr_node *n, const gr_kernels *k, uint32_t level, gr_c
 size_t gr_forward_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *k, const gr_choices *c,
                            gr_tunable *out)
 {
+    const uint64_t all = (uint64_t)n->placement.task.seqs * gr_node_longest(n);
     size_t count = 0;
     (void)c;
+    if (!((const gr_logprob_cfg *)n->cfg)->micro_tokens)
+        out[count++] = gr_micro_tunable(g, n, k, all, set_micro);
     out[count++] = gr_head_tunable(n, k, set_head);
-    if (!((const gr_logprob_cfg *)n->cfg)->micro_tokens) out[count++] = gr_micro_tunable(g, n, k);
     return count;
 }
 
 void gr_forward_default_choice(const gr_node *n, const gr_kernels *k, gr_choices *c)
 {
     c->micro_tokens = ((const gr_logprob_cfg *)n->cfg)->micro_tokens;
-    if (!c->micro_tokens) gr_micro_set(n, k, 0, c);
+    if (!c->micro_tokens) set_micro(n, k, 0, c);
     set_head(n, k, 0, c);
 }
 

@@ -1,5 +1,6 @@
 /* ops/generate.c: table of the op `generate`; how it runs is ops/rollout.c. */
 #include "ops/base/configs.h"
+#include "ops/environment_keys.h"
 #include "ops/pass.h"
 #include "ops/rollout.h"
 #include "ops/base/rows.h"
@@ -11,7 +12,10 @@ static const gr_key keys[] = {
     {"model", GR_KEY_MODEL, CFG(model), true, NULL, 0, 0, NULL, "the model that samples"},
     {"prompts", GR_KEY_NODE, CFG(prompts), true, NULL, 0, 0, NULL, "the prompts; each is a group"},
     {"samples", GR_KEY_UINT, CFG(samples), false, "1", 1, 65536, NULL, "responses a prompt"},
-    {"max_tokens", GR_KEY_UINT, CFG(max_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a response"},
+    {"max_tokens", GR_KEY_UINT, CFG(max_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a response, or of each turn"},
+    {"turns", GR_KEY_UINT, CFG(turns), false, NULL, 1, 1024, NULL, "with environment: the model's turns in a conversation, at most; default 1"},
+    {"max_context", GR_KEY_UINT, CFG(max_context), false, NULL, 1, 1 << 22, NULL, "with environment: most tokens of a conversation, prompt and answers included; behind the prompt it has this less the most tokens of a prompt"},
+    {"environment", GR_KEY_VALUE, CFG(answers), false, NULL, 0, 0, NULL, "{command, workers, in_flight, timeout, retries, metrics, record, replay}: processes that answer the model's turns (docs/ENVIRONMENTS.md)"},
     {"temperature", GR_KEY_NUMBER, CFG(temperature), false, "1", 0, 100, NULL, "sampling temperature; 0 is greedy"},
     {"top_p", GR_KEY_NUMBER, CFG(top_p), false, "1", 1e-6, 1, NULL, "sample from the fewest tokens of this much probability; 1 is off"},
     {"top_k", GR_KEY_UINT, CFG(top_k), false, "0", 0, 1 << 24, NULL, "sample from this many most likely tokens; 0 is off"},
@@ -29,8 +33,21 @@ static const gr_field fields[] = {
     {"length", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_I32, "response tokens, the stop id included"},
     {"truncated", GR_LEVEL_SEQ, GR_KIND_BOOL, GR_EXPR_U8, "whether max_tokens cut the response"},
     {"position", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_I32, "index of each token in its response, from 0"},
+    {"model", GR_LEVEL_TOKEN, GR_KIND_BOOL, GR_EXPR_U8, "whether the model sampled the token: the others, said by an environment, count nowhere"},
+    {"turn", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_I32, "the model's turn that each token is of, from 0; what an environment says is of the turn behind it"},
+    {"stopped", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_I32, "why a conversation ended: 0 done, 1 turns, 2 tokens, 3 time, 4 error"},
+    {"turns", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_I32, "turns that the model had"},
     {0}};
 /* clang-format on */
+
+/* A number that the environment gives of each conversation. */
+static const gr_field *measured(const gr_node *n, const char *field)
+{
+    static const gr_field one = {"", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_F32,
+                                 "a metric of the environment"};
+    const gr_texts *names = &((const gr_generate_cfg *)n->cfg)->environment.metrics;
+    return gr_texts_have(names, field) ? &one : NULL;
+}
 
 /* Weights of the iteration before are other ones only where training changes them. */
 static void check_lag(const gr_node *n, gr_diag *d)
@@ -53,9 +70,8 @@ static void check_lag(const gr_node *n, gr_diag *d)
 
 static void check(gr_graph *g, gr_node *n, gr_diag *d)
 {
-    (void)g;
     gr_check_head(n, GR_HEAD_LM, d);
-    const gr_generate_cfg *c = n->cfg;
+    gr_generate_cfg *c = n->cfg;
     if (c->lag) check_lag(n, d);
     if (c->temperature > 0 && c->temperature < 1e-6) /* its inverse must be a number that logits can bear */
         gr_diag_error(d, gr_value_get(n->value, "temperature")->at, GR_E_INVALID,
@@ -68,15 +84,23 @@ static void check(gr_graph *g, gr_node *n, gr_diag *d)
                                  .seqs = b->groups * c->samples,
                                  .prompt_tokens = b->prompt_tokens,
                                  .response_tokens = c->max_tokens};
+    if (gr_environment_read(c, n, g->arena, d)) {
+        n->bounds.response_tokens = c->max_context - b->prompt_tokens;
+        n->bounds.masked = true;
+        n->bounds.turns = GR_MAX(c->turns, 1u);
+        n->bounds.measures = (uint32_t)c->environment.metrics.n;
+    }
     if ((uint64_t)b->groups * c->samples > 1u << 24)
         gr_diag_error(d, n->at, GR_E_INVALID, "%u prompts of %u samples are more than %u sequences",
                       b->groups, c->samples, 1u << 24);
     else
         gr_rows_check(n, d);
-    if (n->model->shape.max_positions && b->prompt_tokens + c->max_tokens > n->model->shape.max_positions)
+    if (n->model->shape.max_positions &&
+        (uint64_t)b->prompt_tokens + n->bounds.response_tokens > n->model->shape.max_positions)
         gr_diag_error(d, n->at, GR_E_INVALID,
                       "a sequence may have %u prompt and %u response tokens, but model '%s' has %u positions",
-                      b->prompt_tokens, c->max_tokens, n->model->name, n->model->shape.max_positions);
+                      b->prompt_tokens, n->bounds.response_tokens, n->model->name,
+                      n->model->shape.max_positions);
 }
 
 const gr_op gr_op_generate = {
@@ -91,6 +115,7 @@ const gr_op gr_op_generate = {
     .cfg_bytes = sizeof(gr_generate_cfg),
     .keys = keys,
     .fields = fields,
+    .field = measured,
     .check = check,
     .tunables = gr_rollout_tunables,
     .default_choice = gr_rollout_default_choice,
@@ -98,6 +123,7 @@ const gr_op gr_op_generate = {
     .declare = gr_rollout_declare,
     .open = gr_rollout_open,
     .close = gr_rollout_close,
+    .inputs = gr_rollout_inputs,
     .run = gr_rollout_run,
     .more = gr_rollout_more,
 };

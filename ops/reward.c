@@ -24,7 +24,9 @@ static const gr_key keys[] = {
     {"rules", GR_KEY_VALUE, CFG(rules), false, NULL, 0, 0, NULL, "{by: FIELD, VALUE: rule, ...}: a rule for each value of a field of the record"},
     {"command", GR_KEY_TEXT, CFG(command), false, NULL, 0, 0, NULL, "a shell command: reads a JSON object a line, prints {\"id\", \"score\"} a line"},
     {"workers", GR_KEY_UINT, CFG(workers), false, "1", 1, 1024, NULL, "processes of the command"},
+    {"in_flight", GR_KEY_UINT, CFG(in_flight), false, NULL, 1, 65536, NULL, "requests that a process of the command may hold at once; more than 1: each has the ids of its tokens, too; default 1"},
     {"timeout", GR_KEY_NUMBER, CFG(timeout), false, "60", 0.001, 86400, NULL, "seconds the command may take for one sequence"},
+    {"from", GR_KEY_TEXT, CFG(from), false, NULL, 0, 0, NULL, "environment: the score is what the environment of the rollout gave; level: token puts each turn's on its last token"},
     {"level", GR_KEY_ENUM, CFG(level), false, "sequence", 0, 0, levels, "one number a sequence, or one a token"},
     {"names", GR_KEY_TEXTS, CFG(names), false, NULL, 0, 0, NULL, "the command prints an object with these numbers; each is a field reward.NAME"},
     {0}};
@@ -48,10 +50,18 @@ static const gr_field *named(const gr_node *n, const char *field)
 static void check(gr_graph *g, gr_node *n, gr_diag *d)
 {
     const gr_reward_cfg *c = n->cfg;
-    int ways = !!c->rule + !!c->rules + !!c->command;
+    int ways = !!c->rule + !!c->rules + !!c->command + !!c->from;
     if (ways != 1)
-        gr_diag_error(d, n->at, GR_E_INVALID, "node '%s' needs one of 'rule', 'rules' and 'command'",
-                      n->name);
+        gr_diag_error(d, n->at, GR_E_INVALID,
+                      "node '%s' needs one of 'rule', 'rules', 'command' and 'from: environment'", n->name);
+    else if (c->from && strcmp(c->from, "environment"))
+        gr_diag_error(d, gr_value_get(n->value, "from")->at, GR_E_INVALID,
+                      "'from' must be environment, not '%s'; what a rule or a command gives needs no 'from'",
+                      c->from);
+    else if (c->from && !n->rows->bounds.turns)
+        gr_diag_error(d, gr_value_get(n->value, "from")->at, GR_E_INVALID,
+                      "'from: environment': no environment answers the turns of '%s'",
+                      gr_rows_maker(n->rows)->name);
     if (c->names.n && !c->command)
         gr_diag_error(d, c->names.at[0], GR_E_INVALID, "'names' goes with 'command'");
     if (c->names.n && c->level)

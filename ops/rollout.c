@@ -2,7 +2,6 @@
 #include "ops/rollout_impl.h"
 
 #include "ops/kernels/workspace.h"
-#include "ops/kernels/layer.h"
 #include "ops/pass.h"
 #include "ops/parallel/sharding.h"
 #include "ops/tunables.h"
@@ -37,29 +36,64 @@ uint64_t gr_rollout_blocks_max(const gr_rows_bounds *b, uint32_t samples, uint32
 
 /* ---- what may be chosen -------------------------------------------------------------------------------- */
 
-enum { PREFILL_MIN = 16 };
+enum { PREFILL_MIN = 16, POOL_PARTS = 8 };
+
+/* Sequences that could be decoded at once. */
+static uint32_t most_at_once(const gr_node *n, const gr_kernels *k)
+{
+    const uint32_t given = ((const gr_generate_cfg *)n->cfg)->concurrent;
+    return GR_MIN(given ? given : k->sizes.concurrent * n->placement.parts, n->placement.task.seqs);
+}
 
 /* Prompts are read many at a time where the device keeps the state of decode steps; else one by one. */
+static uint32_t most_prefill(const gr_node *n, const gr_kernels *k)
+{
+    const uint32_t prompt = GR_MAX(n->bounds.prompt_tokens, 2u) - 1; /* the last token begins the decoding */
+    const uint64_t said = n->bounds.turns ? n->bounds.response_tokens : 0; /* by an environment, at once */
+    const uint64_t prompts = k->steps ? (uint64_t)prompt * GR_MAX(n->placement.task.groups, 1u) : prompt;
+    return (uint32_t)GR_MIN((uint64_t)k->sizes.prefill_tokens, GR_MAX(prompts, said));
+}
+
+static void set_at_once(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
+{
+    c->concurrent = GR_MAX(most_at_once(n, k) >> level, 1u);
+}
+
+/* Parts of what so many sequences can ever use. */
 static void set_pool(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
 {
     const gr_generate_cfg *cfg = n->cfg;
-    const uint32_t most = cfg->concurrent ? cfg->concurrent : k->sizes.concurrent * n->placement.parts;
-    const uint32_t prompt = GR_MAX(n->bounds.prompt_tokens, 2u) - 1; /* the last token begins the decoding */
-    const uint64_t prompts = k->steps ? (uint64_t)prompt * GR_MAX(n->placement.task.groups, 1u) : prompt;
-    const uint32_t least = gr_rollout_blocks_min(&n->bounds);
-    c->concurrent = GR_MAX(GR_MIN(most, n->placement.task.seqs) >> level, 1u);
+    const uint64_t least = gr_rollout_blocks_min(&n->bounds),
+                   most = c->concurrent == 1
+                              ? least
+                              : gr_rollout_blocks_max(&n->placement.task, cfg->samples, c->concurrent),
+                   blocks = cfg->kv_blocks ? cfg->kv_blocks : most * (POOL_PARTS - level) / POOL_PARTS;
+    (void)k;
+    c->kv_blocks = (uint32_t)GR_MIN(GR_MAX(blocks, least), (uint64_t)UINT32_MAX - 1);
+}
+
+static void set_prefill(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
+{
     c->prefill_tokens =
-        (uint32_t)GR_MIN(GR_MAX(k->sizes.prefill_tokens >> level, (uint32_t)PREFILL_MIN), prompts);
-    uint64_t blocks = cfg->kv_blocks ? cfg->kv_blocks
-                                     : gr_rollout_blocks_max(&n->placement.task, cfg->samples, c->concurrent);
-    if (!cfg->kv_blocks && c->concurrent == 1) blocks = least;
-    c->kv_blocks = (uint32_t)GR_MIN(GR_MAX(blocks, (uint64_t)least), (uint64_t)UINT32_MAX - 1);
+        GR_MAX(most_prefill(n, k) >> level, GR_MIN(most_prefill(n, k), (uint32_t)PREFILL_MIN));
+}
+
+static void describe_at_once(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
+{
+    (void)n, (void)level;
+    gr_str_printf(out, "%u", c->concurrent);
 }
 
 static void describe_pool(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
 {
     (void)n, (void)level;
-    gr_str_printf(out, "%u blocks, %u sequences at once", c->kv_blocks, c->concurrent);
+    gr_str_printf(out, "%u blocks", c->kv_blocks);
+}
+
+static void describe_prefill(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
+{
+    (void)n, (void)level;
+    gr_str_printf(out, "%u", c->prefill_tokens);
 }
 
 static void set_head(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
@@ -70,19 +104,33 @@ static void set_head(const gr_node *n, const gr_kernels *k, uint32_t level, gr_c
 size_t gr_rollout_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *k, const gr_choices *c,
                            gr_tunable *out)
 {
+    const gr_level_bits bits = k->invariant ? GR_BITS_SAME : GR_BITS_DIFFER;
+    size_t count = 0;
     (void)g, (void)c;
-    out[0] = gr_head_tunable(n, k, set_head);
-    out[1] = (gr_tunable){.name = "KV pool",
-                          .n_levels = 1 + gr_halvings(k->sizes.concurrent * n->placement.parts, 1),
-                          .bits = k->invariant ? GR_BITS_SAME : GR_BITS_DIFFER,
-                          .set = set_pool,
-                          .describe = describe_pool};
-    return 2;
+    out[count++] = (gr_tunable){.name = "sequences at once",
+                                .n_levels = 1 + gr_halvings(most_at_once(n, k), 1),
+                                .bits = bits,
+                                .set = set_at_once,
+                                .describe = describe_at_once};
+    out[count++] = (gr_tunable){.name = "KV pool",
+                                .n_levels = ((const gr_generate_cfg *)n->cfg)->kv_blocks ? 1 : POOL_PARTS,
+                                .bits = bits,
+                                .set = set_pool,
+                                .describe = describe_pool};
+    out[count++] = (gr_tunable){.name = "prompt tokens at once",
+                                .n_levels = 1 + gr_halvings(most_prefill(n, k), PREFILL_MIN),
+                                .bits = bits,
+                                .set = set_prefill,
+                                .describe = describe_prefill};
+    out[count++] = gr_head_tunable(n, k, set_head);
+    return count;
 }
 
 void gr_rollout_default_choice(const gr_node *n, const gr_kernels *k, gr_choices *c)
 {
+    set_at_once(n, k, 0, c);
     set_pool(n, k, 0, c);
+    set_prefill(n, k, 0, c);
     set_head(n, k, 0, c);
 }
 
@@ -108,8 +156,9 @@ static gr_step_bounds bounds_of(const gr_node *n, const gr_choices *how)
 {
     const gr_generate_cfg *cfg = n->cfg;
     const uint32_t slots = GR_MIN(how->concurrent, n->placement.task.seqs);
-    /* while a prompt is read, none of its own samples run */
-    const uint32_t others = n->placement.task.seqs - GR_MIN(n->placement.task.seqs, cfg->samples);
+    /* while a prompt is read, none of its own samples run; while an answer is, all others may */
+    const uint32_t others =
+        n->placement.task.seqs - GR_MIN(n->placement.task.seqs, n->bounds.turns ? 1u : cfg->samples);
     return (gr_step_bounds){.tokens = GR_MAX(slots, GR_MIN(slots, others) + how->prefill_tokens),
                             .seqs = slots + 1,
                             .samples = slots,
@@ -150,7 +199,7 @@ uint32_t gr_rollout_kv_object(gr_tasks *p, const gr_node *n, const gr_choices *h
                    .category = GR_CAT_KV,
                    .span = GR_SPAN_SCRATCH,
                    .place = GR_DEVICE,
-                   .bytes = gr_layer_state_at(k, s, s->layers, how->kv_blocks),
+                   .bytes = gr_layer_state_at(k, s, s->layers, gr_rollout_room(n, how)),
                    .model = n->model->name,
                    .bucket = GR_NONE};
     return gr_tasks_object(p, &o);
@@ -174,7 +223,8 @@ static uint32_t trips_max(const gr_node *n, const gr_choices *how)
 {
     uint64_t prefill =
         n->placement.task.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1);
-    uint64_t trips = (uint64_t)n->placement.task.seqs * n->bounds.response_tokens + prefill;
+    uint64_t trips = (uint64_t)n->placement.task.seqs * n->bounds.response_tokens * gr_turns_tries(n) +
+                     prefill + gr_turns_trips(n);
     return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
 }
 
@@ -251,7 +301,7 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
     const rollout_cost cost = cost_of(n, how);
     gr_tasks_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "tokens")->loop.trips_expected = cost.trips;
     gr_tasks_run(p, ROLLOUT_PLAN, 0,
-                 (gr_use[]){[PLAN_ROWS] = {rows, GR_READ},
+                 (gr_use[]){[PLAN_ROWS] = {rows, n->bounds.turns ? GR_UPDATE : GR_READ},
                             [PLAN_STEP] = {step, GR_WRITE},
                             [PLAN_STAGING] = {staging, GR_WRITE},
                             [PLAN_KV] = {kv, GR_UPDATE}},
@@ -292,14 +342,19 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
 
 gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
-    (void)d;
     gr_rollout *r = gr_calloc(1, sizeof(*r));
-    *r = (gr_rollout){.session = s, .node = n, .cfg = n->cfg};
+    *r = (gr_rollout){.session = s, .node = n, .cfg = n->cfg, .longest = n->bounds.response_tokens};
     r->groups = gr_calloc(n->bounds.groups, sizeof(*r->groups));
     r->group_tables = gr_calloc((size_t)n->bounds.groups * gr_prompt_blocks(n->bounds.prompt_tokens),
                                 sizeof(*r->group_tables));
     *state = r;
-    return GR_OK;
+    return n->bounds.turns ? gr_turns_open(r, d) : GR_OK;
+}
+
+gr_status gr_rollout_inputs(const void *state, const char *owner, gr_inputs *in, gr_diag *d)
+{
+    const gr_rollout *r = state;
+    return r->turns ? gr_turns_inputs(r, owner, in, d) : GR_OK;
 }
 
 void gr_rollout_close(void *state)
@@ -307,6 +362,7 @@ void gr_rollout_close(void *state)
     gr_rollout *r = state;
     if (!r) return;
     gr_rollout_steps_close(r);
+    gr_turns_close(r);
     free(r->tables);
     free(r->group_tables);
     free(r->slots);
@@ -344,7 +400,7 @@ static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr
     r->current = own.group;
     r->n_groups = own.group_end;
     r->n_seqs = (own.group_end - own.group) * samples;
-    r->finished = r->n_slots = 0;
+    r->finished = r->n_slots = r->n_running = 0;
     r->tokens = r->spared = 0;
     r->n_free = r->cap_blocks;
     for (uint32_t i = 0; i < r->n_free; i++) r->free_blocks[i] = r->n_free - 1 - i;
@@ -367,6 +423,7 @@ static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr
                    prompts->prompt_len[g] * sizeof(int32_t));
         }
     }
+    if (r->turns) gr_turns_begin(r, rows);
 }
 
 static uint32_t take_block(gr_rollout *r)
@@ -382,7 +439,7 @@ static void give_block(gr_rollout *r, uint32_t block)
 bool gr_rollout_begin_group(gr_rollout *r, gr_rollout_group *g)
 {
     uint32_t need = gr_prompt_blocks(g->prompt);
-    if (r->n_free < need + gr_own_blocks(g->prompt, r->cfg->max_tokens)) return false;
+    if (r->n_free < need + gr_own_blocks(g->prompt, r->longest)) return false;
     for (uint32_t i = 0; i < need; i++) g->table[i] = take_block(r);
     g->begun = true;
     return true;
@@ -395,7 +452,7 @@ void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, co
     s->seq = s->group * r->cfg->samples + g->admitted;
     s->cached = g->prompt - 1;
     s->next = gr_rows_ids(rows, s->seq)[g->prompt - 1];
-    s->n_own = gr_own_blocks(g->prompt, r->cfg->max_tokens);
+    s->n_own = gr_own_blocks(g->prompt, r->longest);
     memcpy(s->table, g->table, shared * sizeof(*s->table));
     for (uint32_t i = 0; i < s->n_own; i++) s->table[shared + i] = take_block(r);
     if (gr_prompt_blocks(g->prompt) > shared) { /* the last shared block is not full: it goes on in a copy */
@@ -404,13 +461,21 @@ void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, co
     }
     g->admitted++;
     g->running++;
+    if (r->turns) gr_turns_start(r, s, rows);
+}
+
+static void swap_slots(gr_rollout *r, uint32_t a, uint32_t b)
+{
+    const gr_rollout_slot t = r->slots[a]; /* tables are swapped, not lost */
+    r->slots[a] = r->slots[b];
+    r->slots[b] = t;
 }
 
 static bool admit_sample(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows)
 {
-    if (r->n_slots == r->bounds.samples || r->n_free < gr_own_blocks(g->prompt, r->cfg->max_tokens))
-        return false;
+    if (r->n_slots == r->bounds.samples || r->n_free < gr_own_blocks(g->prompt, r->longest)) return false;
     gr_rollout_place(r, &r->slots[r->n_slots++], g, rows);
+    r->n_running += !r->turns;
     return true;
 }
 
@@ -427,10 +492,41 @@ static void admit(gr_rollout *r, const gr_rows *rows)
     }
 }
 
-/* Tokens of this step: one for each running sample, then the next part of the current prompt. */
+/* Samples whose environment has answered run on, once all but their last token is in the pool. */
+static void wake(gr_rollout *r, const gr_rows *rows)
+{
+    for (uint32_t i = r->n_running; i < r->n_slots; i++) {
+        gr_rollout_slot *s = &r->slots[i];
+        const uint32_t last = gr_rollout_length(rows, s->seq) - 1;
+        if (s->waits || s->cached < last) continue;
+        s->next = gr_rows_ids(rows, s->seq)[last];
+        swap_slots(r, i, r->n_running++);
+    }
+}
+
+/* Tokens to read into the pool: of an answer, else of the current prompt. */
+typedef struct unread {
+    uint32_t seq, *cached, end; /* up to end, from *cached on */
+    const uint32_t *table;
+} unread;
+
+static bool find_unread(gr_rollout *r, const gr_rows *rows, unread *u)
+{
+    for (uint32_t i = r->n_running; i < r->n_slots; i++) {
+        gr_rollout_slot *s = &r->slots[i];
+        *u = (unread){s->seq, &s->cached, gr_rollout_length(rows, s->seq) - 1, s->table};
+        if (!s->waits) return true;
+    }
+    gr_rollout_group *g = r->current < r->n_groups ? &r->groups[r->current] : NULL;
+    if (!g || !g->begun || g->cached == g->prompt - 1) return false;
+    *u = (unread){r->current * r->cfg->samples, &g->cached, g->prompt - 1, g->table};
+    return true;
+}
+
+/* Tokens of this step: one for each running sample, then the next part of an answer or a prompt. */
 static void plan(gr_rollout *r, const gr_rows *rows, const gr_choices *how, step_arrays *a)
 {
-    uint32_t stride = r->bounds.stride, n = r->n_slots;
+    uint32_t stride = r->bounds.stride, n = r->n_running;
     for (uint32_t i = 0; i < n; i++) {
         const gr_rollout_slot *s = &r->slots[i];
         a->ids[i] = s->next;
@@ -442,48 +538,54 @@ static void plan(gr_rollout *r, const gr_rows *rows, const gr_choices *how, step
     }
     a->offset[n] = r->n_tokens = n;
     r->n_prefill = 0;
-    gr_rollout_group *g = r->current < r->n_groups ? &r->groups[r->current] : NULL;
-    if (!g || !g->begun || g->cached == g->prompt - 1) return;
-    r->n_prefill = GR_MIN(how->prefill_tokens, g->prompt - 1 - g->cached);
-    memcpy(a->ids + n, gr_rows_ids(rows, r->current * r->cfg->samples) + g->cached,
-           r->n_prefill * sizeof(*a->ids));
-    a->cached[n] = g->cached;
-    memcpy(a->table + (size_t)n * stride, g->table, gr_prompt_blocks(g->prompt) * sizeof(*a->table));
+    unread u;
+    if (!find_unread(r, rows, &u)) return;
+    r->n_prefill = GR_MIN(how->prefill_tokens, u.end - *u.cached);
+    memcpy(a->ids + n, gr_rows_ids(rows, u.seq) + *u.cached, r->n_prefill * sizeof(*a->ids));
+    a->cached[n] = *u.cached;
+    memcpy(a->table + (size_t)n * stride, u.table, gr_blocks_of(u.end) * sizeof(*a->table));
     r->n_tokens = a->offset[n + 1] = n + r->n_prefill;
-    g->cached += r->n_prefill;
+    *u.cached += r->n_prefill;
 }
 
 static void write_arrays(const gr_rollout *r, gr_queue *q, const step_arrays *to, const step_arrays *from)
 {
-    uint32_t seqs = r->n_slots + (r->n_prefill > 0);
+    uint32_t seqs = r->n_running + (r->n_prefill > 0);
     gr_device_write(q, to->ids, from->ids, r->n_tokens * sizeof(*to->ids));
     gr_device_write(q, to->offset, from->offset, (seqs + 1) * sizeof(*to->offset));
     gr_device_write(q, to->cached, from->cached, seqs * sizeof(*to->cached));
     gr_device_write(q, to->table, from->table, (uint64_t)seqs * r->bounds.stride * sizeof(*to->table));
-    gr_device_write(q, to->row, from->row, r->n_slots * sizeof(*to->row));
-    gr_device_write(q, to->draw, from->draw, r->n_slots * sizeof(*to->draw));
+    gr_device_write(q, to->row, from->row, r->n_running * sizeof(*to->row));
+    gr_device_write(q, to->draw, from->draw, r->n_running * sizeof(*to->draw));
 }
 
-static void run_plan(const gr_call *c, gr_rollout *r)
+static void end_conversation(gr_rollout *r, gr_rows *rows, uint32_t seq);
+
+static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = gr_node_shape(c->node);
     gr_rows rows = gr_rows_at(c->ptr[PLAN_ROWS], &c->node->bounds);
     step_arrays device = arrays_at(c->ptr[PLAN_STEP], &r->bounds),
                 host = arrays_at(c->ptr[PLAN_STAGING], &r->bounds);
+    gr_status st = r->turns ? gr_turns_take(r, &rows, end_conversation, d) : GR_OK;
+    if (st) return st;
     admit(r, &rows);
+    wake(r, &rows);
     plan(r, &rows, c->how, &host);
     write_arrays(r, c->queue, &device, &host);
     for (uint32_t l = 0; r->n_copies && l < s->layers; l++)
         gr_layer_copy_blocks(k, c->queue, s, l,
-                             (char *)c->ptr[PLAN_KV] + gr_layer_state_at(k, s, l, c->how->kv_blocks),
+                             (char *)c->ptr[PLAN_KV] +
+                                 gr_layer_state_at(k, s, l, gr_rollout_room(c->node, c->how)),
                              r->copy_from, r->copy_to, r->n_copies);
+    return !r->n_tokens && r->n_slots ? gr_turns_wait(r, d) : GR_OK; /* there is nothing else to do */
 }
 
 static gr_extend extend_of(const gr_rollout *r, const step_arrays *a)
 {
     return (gr_extend){.n_tokens = r->n_tokens,
-                       .n_seqs = r->n_slots + (r->n_prefill > 0),
+                       .n_seqs = r->n_running + (r->n_prefill > 0),
                        .ids = a->ids,
                        .offset = a->offset,
                        .cached = a->cached,
@@ -544,12 +646,25 @@ void gr_rollout_give_back(gr_rollout *r, const gr_rollout_slot *s)
     for (uint32_t b = 0; b < gr_prompt_blocks(g->prompt); b++) give_block(r, g->table[b]);
 }
 
+/* One that runs, out of those that do. */
+static void set_aside(gr_rollout *r, uint32_t i)
+{
+    swap_slots(r, i, --r->n_running);
+}
+
+/* One that does not run. */
 static void end_sample(gr_rollout *r, uint32_t i)
 {
-    gr_rollout_slot *s = &r->slots[i], last = r->slots[--r->n_slots]; /* tables are swapped, not lost */
-    gr_rollout_give_back(r, s);
-    r->slots[r->n_slots] = *s;
-    *s = last;
+    gr_rollout_give_back(r, &r->slots[i]);
+    swap_slots(r, i, --r->n_slots);
+}
+
+static void end_conversation(gr_rollout *r, gr_rows *rows, uint32_t seq)
+{
+    uint32_t i = r->n_running;
+    while (r->slots[i].seq != seq) i++;
+    gr_session_finished(r->session, r->node, rows, seq);
+    end_sample(r, i);
 }
 
 bool gr_rollout_add_token(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows, int32_t id, float logprob)
@@ -561,12 +676,13 @@ bool gr_rollout_add_token(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows, int3
     s->cached++;
     s->next = id;
     r->tokens++;
+    if (r->turns) rows->counts[(size_t)s->seq * r->longest + n] = 1; /* packed when the rows are whole */
     rows->ended[s->seq] = is_stop_id(r, id);
     if (rows->ended[s->seq] || ends_in_stop_text(r, response, n + 1)) {
-        r->spared += r->cfg->max_tokens - (n + 1);
+        r->spared += r->turns ? 0 : r->longest - (n + 1);
         return true;
     }
-    rows->truncated[s->seq] = n + 1 == r->cfg->max_tokens;
+    rows->truncated[s->seq] = n + 1 == (r->turns ? gr_turns_limit(r, s->seq) : r->longest);
     return rows->truncated[s->seq];
 }
 
@@ -595,15 +711,28 @@ static void run_sample(const gr_call *c, gr_rollout *r)
 {
     gr_rows rows = gr_rows_at(c->ptr[SAMPLE_ROWS], &c->node->bounds);
     step_arrays a = arrays_at(c->ptr[SAMPLE_ARRAYS], &r->bounds);
-    for (uint32_t first = 0; first < r->n_slots; first += c->how->head_rows)
-        sample_chunk(c, r, &a, first, GR_MIN(c->how->head_rows, r->n_slots - first));
-    gr_device_read(c->queue, r->out_id, a.out_id, r->n_slots * sizeof(*r->out_id));
-    gr_device_read(c->queue, r->out_logprob, a.out_logprob, r->n_slots * sizeof(*r->out_logprob));
-    for (uint32_t i = r->n_slots; i-- > 0;) /* from the end: ending one moves the last into its place */
+    const uint32_t n = r->n_running;
+    for (uint32_t first = 0; first < n; first += c->how->head_rows)
+        sample_chunk(c, r, &a, first, GR_MIN(c->how->head_rows, n - first));
+    gr_device_read(c->queue, r->out_id, a.out_id, n * sizeof(*r->out_id));
+    gr_device_read(c->queue, r->out_logprob, a.out_logprob, n * sizeof(*r->out_logprob));
+    for (uint32_t i = n; i-- > 0;) /* from the end: ending one moves the last into its place */
         if (gr_rollout_add_token(r, &r->slots[i], &rows, r->out_id[i], r->out_logprob[i])) {
-            gr_session_finished(r->session, r->node, &rows, r->slots[i].seq);
-            end_sample(r, i);
+            if (r->turns)
+                gr_turns_step(r, &r->slots[i], &rows);
+            else
+                gr_session_finished(r->session, r->node, &rows, r->slots[i].seq);
+            set_aside(r, i);
+            if (!r->turns) end_sample(r, r->n_running);
         }
+}
+
+/* What was kept a sequence at a time, as its tokens are. */
+static void pack_counts(gr_rows *rows, uint32_t longest)
+{
+    for (uint32_t i = 0; i < *rows->n_seqs; i++)
+        memmove(rows->counts + rows->token_offset[i], rows->counts + (size_t)i * longest,
+                rows->response_len[i]);
 }
 
 static void run_finish(const gr_call *c)
@@ -613,6 +742,8 @@ static void run_finish(const gr_call *c)
     rows.token_offset[0] = 0;
     for (uint32_t i = 0; i < *rows.n_seqs; i++)
         rows.token_offset[i + 1] = rows.token_offset[i] + rows.response_len[i];
+    if (n->bounds.turns) pack_counts(&rows, n->bounds.response_tokens);
+    if (n->bounds.turns) gr_turns_report(c->state, &rows);
     for (size_t i = 0; i < n->results.n_columns; i++)
         if (c->ptr[N_FINISH + i]) gr_rows_column(&rows, n->results.columns[i], c->ptr[N_FINISH + i]);
 }
@@ -630,7 +761,9 @@ gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
         begin(r, &prompts, &rows, c->how);
         if (k->steps) return gr_rollout_steps_begin(c, r, d);
     } else if (c->kernel == ROLLOUT_PLAN) {
-        run_plan(c, r);
+        return run_plan(c, r, d);
+    } else if (!r->n_tokens && c->kernel != ROLLOUT_FINISH) {
+        return GR_OK; /* all wait for their environments */
     } else if (c->kernel == ROLLOUT_EMBED || c->kernel == ROLLOUT_LAYER) {
         step_arrays a = arrays_at(c->ptr[STEP_ARRAYS], &r->bounds);
         gr_extend e = extend_of(r, &a);
@@ -639,7 +772,8 @@ gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
             k->embed_forward(c->queue, s, c->ptr[STEP_WEIGHTS], &b, c->ptr[STEP_X]);
         else
             gr_layer_extend(k, c->queue, s, c->arg, c->ptr[STEP_WEIGHTS], &e, c->ptr[STEP_X],
-                            (char *)c->ptr[STEP_KV] + gr_layer_state_at(k, s, c->arg, c->how->kv_blocks),
+                            (char *)c->ptr[STEP_KV] +
+                                gr_layer_state_at(k, s, c->arg, gr_rollout_room(c->node, c->how)),
                             c->ptr[STEP_WS]);
     } else if (c->kernel == ROLLOUT_SAMPLE) {
         run_sample(c, r);
@@ -658,6 +792,6 @@ bool gr_rollout_more(const gr_call *c, uint32_t trip)
     (void)trip;
     const gr_rollout *r = c->state;
     gr_progress_at(r->session->progress, r->node->name, r->tokens,
-                   (uint64_t)r->n_seqs * r->cfg->max_tokens - r->spared, "tokens");
+                   (uint64_t)r->n_seqs * r->longest - r->spared, "tokens");
     return r->finished < r->n_seqs;
 }

@@ -24,6 +24,7 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                         gr_tasks *p);
 gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag *d);
 void gr_rollout_close(void *state);
+gr_status gr_rollout_inputs(const void *state, const char *owner, gr_inputs *in, gr_diag *d);
 gr_status gr_rollout_run(const gr_call *c, gr_diag *d);
 bool gr_rollout_more(const gr_call *c, uint32_t trip);
 

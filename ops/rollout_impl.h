@@ -9,6 +9,7 @@
 #define GR_OPS_ROLLOUT_IMPL_H
 
 #include "ops/base/configs.h"
+#include "ops/kernels/layer.h"
 #include "ops/rollout.h"
 #include "ops/base/rows.h"
 #include "ops/base/session.h"
@@ -35,6 +36,12 @@ enum { FINISH_ROWS, N_FINISH };
 static inline uint32_t gr_blocks_of(uint32_t tokens)
 {
     return (tokens + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
+}
+
+/* What the state of all layers has room for. */
+static inline gr_state_room gr_rollout_room(const gr_node *n, const gr_choices *how)
+{
+    return (gr_state_room){how->kv_blocks, GR_MIN(how->concurrent, n->placement.task.seqs)};
 }
 
 /* Shared blocks of a prompt: all its tokens but the last. */
@@ -66,6 +73,7 @@ typedef struct gr_rollout_slot { /* a running sample */
     uint32_t seq, group;
     uint32_t cached;
     int32_t next; /* the token to feed */
+    bool waits;   /* for what an environment answers */
     uint32_t n_own;
     uint32_t *table; /* [stride] */
 } gr_rollout_slot;
@@ -84,8 +92,9 @@ typedef struct gr_rollout {
     const gr_generate_cfg *cfg;
     gr_step_bounds bounds;
     gr_rollout_slot *slots;
-    uint32_t *tables; /* all slots' */
-    uint32_t n_slots;
+    uint32_t *tables;            /* all slots' */
+    uint32_t n_slots, n_running; /* in use; of these the first, that sample (step by step) */
+    uint32_t longest;            /* response tokens of a sequence, at most */
     gr_rollout_group *groups;
     uint32_t *group_tables; /* all groups' */
     uint32_t n_groups;      /* up to where this rank's go */
@@ -98,6 +107,7 @@ typedef struct gr_rollout {
     int32_t *out_id; /* [slots] */
     float *out_logprob;
     gr_str tail;                    /* of a response, where it may hold a stop text */
+    struct gr_turns *turns;         /* where an environment answers; else NULL */
     struct gr_rollout_steps *steps; /* where the device keeps the state of steps; else NULL */
 } gr_rollout;
 
@@ -114,9 +124,48 @@ bool gr_rollout_begin_group(gr_rollout *r, gr_rollout_group *g);
 void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, const gr_rows *rows);
 /* The blocks of a sample that has ended, and of its group with the last one. */
 void gr_rollout_give_back(gr_rollout *r, const gr_rollout_slot *s);
-/* Returns whether the sample has ended. */
+/* Returns whether the sample has ended; of a conversation, whether its turn has. */
 bool gr_rollout_add_token(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows, int32_t id, float logprob);
 gr_sampling gr_rollout_sampling(const gr_call *c, const gr_rollout *r);
+
+/* Tokens of a sequence so far. */
+static inline uint32_t gr_rollout_length(const gr_rows *rows, uint32_t seq)
+{
+    return rows->prompt_len[seq] + rows->response_len[seq];
+}
+
+/* ---- rollout_turns.c -------------------------------------------------------------------------------------
+ *
+ * A conversation keeps its slot and its blocks from its first token to its last. Between the model's turns it
+ * waits; when the environment has answered, what it said is read into the pool behind what is there.
+ */
+
+gr_status gr_turns_open(gr_rollout *r, gr_diag *d);
+void gr_turns_close(gr_rollout *r);
+gr_status gr_turns_inputs(const gr_rollout *r, const char *owner, gr_inputs *in, gr_diag *d);
+/* An iteration begins. */
+void gr_turns_begin(gr_rollout *r, gr_rows *rows);
+/* A sample has its slot: its environment is asked to start. */
+void gr_turns_start(gr_rollout *r, gr_rollout_slot *s, const gr_rows *rows);
+/* The response tokens at which the turn of a sequence is cut. */
+uint32_t gr_turns_limit(const gr_rollout *r, uint32_t seq);
+/* A turn has its last token: the environment is asked to answer. */
+void gr_turns_step(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows);
+/* Take what has been answered. end is called of each conversation that has ended; the others' slots wait no
+ * more, and their rows have what was said. */
+gr_status gr_turns_take(gr_rollout *r, gr_rows *rows, void (*end)(gr_rollout *r, gr_rows *rows, uint32_t seq),
+                        gr_diag *d);
+/* Wait until something is to be taken. */
+gr_status gr_turns_wait(gr_rollout *r, gr_diag *d);
+/* The rows are whole. */
+void gr_turns_report(const gr_rollout *r, const gr_rows *rows);
+/* How many times the loop may turn for conversations beyond what their tokens take. */
+uint64_t gr_turns_trips(const gr_node *n);
+/* How often the tokens of a conversation may be sampled: tries. */
+static inline uint32_t gr_turns_tries(const gr_node *n)
+{
+    return n->bounds.turns ? 1 + ((const gr_generate_cfg *)n->cfg)->environment.retries : 1;
+}
 
 /* ---- rollout_steps.c -------------------------------------------------------------------------------------
  */

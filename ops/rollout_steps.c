@@ -7,13 +7,13 @@
 #include "ops/rollout_impl.h"
 
 #include "ops/kernels/workspace.h"
-#include "ops/kernels/layer.h"
 #include "ops/pass.h"
 #include "ops/parallel/sharding.h"
 #include "ops/kernels/steps.h"
 
 #include <stdlib.h>
 
+#define NEVER UINT32_MAX
 enum { CHUNK = 8 }; /* steps; a slot stands empty for one or two chunks between two sequences */
 
 /* Packed tokens of prompts, and blocks to copy behind them; on the device, and twice on the host. */
@@ -31,8 +31,9 @@ struct gr_rollout_steps {
     uint32_t n[2];     /* slots that took part */
     uint32_t *slot_of; /* [seqs] of a running sequence; GR_NONE: it does not run */
     bool *stale;       /* [slots] empty here, but the device may still run what was in it */
-    uint32_t *since;   /* [slots] the trip in which its sequence began */
-    uint64_t *order;   /* [slots] group, then slot, of the running ones */
+    uint32_t *since; /* [slots] the trip in which its sequence began, or its turn; NEVER: the device is not to
+                        run it, as it waits for an environment or for what that said to be read */
+    uint64_t *order; /* [slots] group, then slot, of the running ones */
     uint32_t n_tokens, n_prompts, longest; /* of this trip's prefill */
     prefill_arrays host, device;           /* of this trip */
 };
@@ -88,7 +89,9 @@ static uint32_t trips_max(const gr_node *n, const gr_choices *how)
 {
     const uint64_t prefill =
         n->placement.task.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1);
-    const uint64_t trips = n->placement.task.seqs * (chunks_of(n->bounds.response_tokens) + 2ull) + prefill;
+    const uint64_t trips =
+        n->placement.task.seqs * (chunks_of(n->bounds.response_tokens) + 2ull) * gr_turns_tries(n) + prefill +
+        4 * gr_turns_trips(n); /* a turn's last chunk, and two until the host knows */
     return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
 }
 
@@ -186,7 +189,8 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
         const double seen = gr_layer_keys(gr_layer(s, first), 2 * keys) / 2;
         gr_layer_cost(&layers, k, s, first, slots, b->prompt_tokens + b->response_tokens / 2.0, 1);
         gr_cost_times(&layers, alike * steps);
-        layers.cost.kv = alike * steps * slots * seen * (double)gr_layer_block_bytes(k, s, first) / GR_KV_BLOCK;
+        layers.cost.kv =
+            alike * steps * slots * seen * (double)gr_layer_block_bytes(k, s, first) / GR_KV_BLOCK;
         gr_cost_add(w, &layers);
     }
     w->cost.head = head.cost.head;
@@ -299,21 +303,39 @@ gr_status gr_rollout_steps_begin(const gr_call *c, gr_rollout *r, gr_diag *d)
     }
     for (uint32_t i = 0; i < r->node->bounds.seqs; i++) s->slot_of[i] = GR_NONE;
     const gr_stop_ids stop = gr_rollout_stop_ids(r->node);
-    const gr_steps_rules rules = {.sampling = gr_rollout_sampling(c, r),
-                                  .max_tokens = r->cfg->max_tokens,
-                                  .stop = stop.id,
-                                  .n_stop = stop.n};
+    const gr_steps_rules rules = {
+        .sampling = gr_rollout_sampling(c, r), .max_tokens = r->longest, .stop = stop.id, .n_stop = stop.n};
     return ops->begin(s->steps, c->queue, c->ptr[BEGIN_SLOTS], c->ptr[BEGIN_ORDERS], &rules, d);
 }
 
 /* ---- what a chunk has brought ----------------------------------------------------------------------------
  */
 
-static void end_sequence(gr_rollout *r, const gr_rows *rows, uint32_t seq)
+static void end_sequence(gr_rollout *r, gr_rows *rows, uint32_t seq)
 {
     struct gr_rollout_steps *s = r->steps;
     const uint32_t at = s->slot_of[seq];
     s->stale[at] = !rows->ended[seq] && !rows->truncated[seq]; /* a stop text: the device does not know */
+    s->slot_of[seq] = GR_NONE;
+    gr_rollout_give_back(r, &r->slots[at]);
+    r->slots[at].seq = GR_NONE;
+    gr_session_finished(r->session, r->node, rows, seq);
+}
+
+/* The device knows that it has ended by a stop id, or by its tokens. */
+static void end_turn(gr_rollout *r, gr_rows *rows, uint32_t seq)
+{
+    struct gr_rollout_steps *s = r->steps;
+    const uint32_t at = s->slot_of[seq];
+    s->stale[at] = !rows->ended[seq] && rows->response_len[seq] < r->longest;
+    s->since[at] = NEVER;
+    gr_turns_step(r, &r->slots[at], rows);
+}
+
+static void end_conversation(gr_rollout *r, gr_rows *rows, uint32_t seq)
+{
+    struct gr_rollout_steps *s = r->steps;
+    const uint32_t at = s->slot_of[seq];
     s->slot_of[seq] = GR_NONE;
     gr_rollout_give_back(r, &r->slots[at]);
     r->slots[at].seq = GR_NONE;
@@ -330,7 +352,7 @@ static void take_tokens(gr_rollout *r, gr_rows *rows, uint32_t seq, const gr_ste
         if (report->id[at] < 0) return;
         if (!gr_rollout_add_token(r, &r->slots[s->slot_of[seq]], rows, report->id[at], report->logprob[at]))
             continue;
-        end_sequence(r, rows, seq);
+        (r->turns ? end_turn : end_sequence)(r, rows, seq);
         return;
     }
 }
@@ -343,7 +365,9 @@ static gr_status read_report(gr_rollout *r, gr_rows *rows, gr_diag *d)
     const gr_status st = s->ops->report(s->steps, s->trip - 2, &report, d);
     for (uint32_t i = 0; !st && i < s->n[which]; i++) {
         const uint32_t seq = s->at[which][i];
-        if (seq != GR_NONE && s->slot_of[seq] != GR_NONE) take_tokens(r, rows, seq, &report, i);
+        const bool runs = seq != GR_NONE && s->slot_of[seq] != GR_NONE &&
+                          s->since[s->slot_of[seq]] <= s->trip - 2; /* NEVER is in no chunk */
+        if (runs) take_tokens(r, rows, seq, &report, i);
     }
     return st;
 }
@@ -357,13 +381,12 @@ static uint32_t free_slot(const gr_rollout *r, uint32_t from)
     return from;
 }
 
-static void set_slot(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows, uint32_t at,
-                     const gr_steps_input *in, uint32_t *n_changes)
+/* The device runs it from here on. */
+static void set_slot(gr_rollout *r, const gr_rows *rows, uint32_t at, const gr_steps_input *in,
+                     uint32_t *n_changes)
 {
     struct gr_rollout_steps *s = r->steps;
-    gr_rollout_slot *slot = &r->slots[at];
-    gr_rollout_place(r, slot, g, rows);
-    s->slot_of[slot->seq] = at;
+    const gr_rollout_slot *slot = &r->slots[at];
     s->stale[at] = false;
     s->since[at] = s->trip;
     const uint32_t stride = r->bounds.stride;
@@ -371,49 +394,77 @@ static void set_slot(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows, ui
     in->change[(*n_changes)++] = (gr_slot_change){.slot = at,
                                                   .from = GR_SLOT_SET,
                                                   .id = slot->next,
-                                                  .position = g->prompt - 1,
+                                                  .position = gr_rollout_length(rows, slot->seq) - 1,
                                                   .sequence = slot->seq,
-                                                  .token = 0};
+                                                  .token = rows->response_len[slot->seq]};
 }
 
-/* The next tokens of a prompt into the packed arrays; false: not all of it has been given. */
-static bool prefill_group(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows, const gr_choices *how)
+static void place(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows, uint32_t at,
+                  const gr_steps_input *in, uint32_t *n_changes)
+{
+    gr_rollout_place(r, &r->slots[at], g, rows);
+    r->steps->slot_of[r->slots[at].seq] = at;
+    r->steps->since[at] = NEVER;
+    if (!r->turns) set_slot(r, rows, at, in, n_changes);
+}
+
+/* Tokens [*cached, end) of a sequence into the packed arrays, as many as there is room for; false: not all of
+ * them have been given. */
+static bool prefill(gr_rollout *r, const int32_t *ids, const uint32_t *table, uint32_t *cached, uint32_t end,
+                    const gr_choices *how)
 {
     struct gr_rollout_steps *s = r->steps;
     const prefill_arrays *a = &s->host;
-    const uint32_t n = GR_MIN(g->prompt - 1 - g->cached, how->prefill_tokens - s->n_tokens);
-    if (!n) return g->cached == g->prompt - 1;
-    const int32_t *ids = gr_rows_ids(rows, (uint32_t)(g - r->groups) * r->cfg->samples);
+    const uint32_t n = GR_MIN(end - *cached, how->prefill_tokens - s->n_tokens);
+    if (!n) return *cached == end;
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t position = g->cached + i, at = s->n_tokens + i;
+        const uint32_t position = *cached + i, at = s->n_tokens + i;
         a->ids[at] = ids[position];
         a->position[at] = (int32_t)position;
-        a->slot[at] = g->table[position / GR_KV_BLOCK] * GR_KV_BLOCK + position % GR_KV_BLOCK;
+        a->slot[at] = table[position / GR_KV_BLOCK] * GR_KV_BLOCK + position % GR_KV_BLOCK;
     }
-    a->cached[s->n_prompts] = g->cached;
-    memcpy(a->table + (size_t)s->n_prompts * r->bounds.stride, g->table,
-           gr_prompt_blocks(g->prompt) * sizeof(*a->table));
+    a->cached[s->n_prompts] = *cached;
+    memcpy(a->table + (size_t)s->n_prompts * r->bounds.stride, table, gr_blocks_of(end) * sizeof(*a->table));
     s->n_tokens += n;
     a->offset[++s->n_prompts] = s->n_tokens;
     s->longest = GR_MAX(s->longest, n);
-    g->cached += n;
-    return g->cached == g->prompt - 1;
+    *cached += n;
+    return *cached == end;
+}
+
+static bool prefill_group(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows, const gr_choices *how)
+{
+    const int32_t *ids = gr_rows_ids(rows, (uint32_t)(g - r->groups) * r->cfg->samples);
+    return prefill(r, ids, g->table, &g->cached, g->prompt - 1, how);
+}
+
+/* Conversations whose environment has answered: what it said is read, and the model goes on. */
+static uint32_t wake(gr_rollout *r, const gr_rows *rows, const gr_choices *how, const gr_steps_input *in)
+{
+    uint32_t n_changes = 0;
+    for (uint32_t at = 0; at < r->bounds.samples; at++) {
+        gr_rollout_slot *slot = &r->slots[at];
+        if (slot->seq == GR_NONE || slot->waits || r->steps->since[at] != NEVER) continue;
+        const int32_t *ids = gr_rows_ids(rows, slot->seq);
+        const uint32_t last = gr_rollout_length(rows, slot->seq) - 1;
+        slot->next = ids[last];
+        if (prefill(r, ids, slot->table, &slot->cached, last, how)) set_slot(r, rows, at, in, &n_changes);
+    }
+    return n_changes;
 }
 
 /* Groups in order, as far as slots, blocks and tokens of the prefill go. */
-static uint32_t admit(gr_rollout *r, const gr_rows *rows, const gr_choices *how, const gr_steps_input *in)
+static uint32_t admit(gr_rollout *r, const gr_rows *rows, const gr_choices *how, const gr_steps_input *in,
+                      uint32_t n_changes)
 {
-    struct gr_rollout_steps *s = r->steps;
-    uint32_t n_changes = 0;
-    s->n_tokens = s->n_prompts = s->longest = s->host.offset[0] = r->n_copies = 0;
     for (uint32_t at = free_slot(r, 0); r->current < r->n_groups; r->current++) {
         gr_rollout_group *g = &r->groups[r->current];
-        const uint32_t own = gr_own_blocks(g->prompt, r->cfg->max_tokens);
+        const uint32_t own = gr_own_blocks(g->prompt, r->longest);
         if (!g->begun && (at == r->bounds.samples || !gr_rollout_begin_group(r, g))) return n_changes;
         if (!prefill_group(r, g, rows, how)) return n_changes;
         for (; g->admitted < r->cfg->samples; at = free_slot(r, at)) {
             if (at == r->bounds.samples || r->n_free < own) return n_changes;
-            set_slot(r, g, rows, at, in, &n_changes);
+            place(r, g, rows, at, in, &n_changes);
         }
     }
     return n_changes;
@@ -432,8 +483,8 @@ static uint32_t last_running(const gr_rollout *r)
 {
     const struct gr_rollout_steps *s = r->steps;
     uint32_t n = last_slot(r);
-    while (n > 0 && (r->slots[n - 1].seq == GR_NONE ||
-                     (uint64_t)(s->trip - s->since[n - 1]) * CHUNK >= r->cfg->max_tokens))
+    while (n > 0 && (r->slots[n - 1].seq == GR_NONE || s->since[n - 1] == NEVER ||
+                     (uint64_t)(s->trip - s->since[n - 1]) * CHUNK >= r->longest))
         n--;
     return n;
 }
@@ -522,6 +573,17 @@ static void write_prefill(gr_rollout *r, const gr_call *c)
     k->copy(c->queue, to->copy_to, from->copy_to, r->n_copies * word);
 }
 
+/* Where every conversation waits and nothing is to be read, the next answer. */
+static gr_status wait_for_turns(gr_rollout *r, uint32_t n_changes, gr_diag *d)
+{
+    bool waits = false, runs = n_changes || r->steps->n_tokens;
+    for (uint32_t i = 0; i < r->bounds.samples; i++) {
+        waits = waits || r->slots[i].seq != GR_NONE;
+        runs = runs || (r->slots[i].seq != GR_NONE && !r->slots[i].waits);
+    }
+    return waits && !runs ? gr_turns_wait(r, d) : GR_OK;
+}
+
 static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
 {
     struct gr_rollout_steps *s = r->steps;
@@ -529,18 +591,22 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     gr_rows rows = gr_rows_at(c->ptr[PLAN_ROWS], &r->node->bounds);
     s->device = arrays_at(c->ptr[PLAN_PACKED], &b, c->how, 0);
     s->host = arrays_at(c->ptr[PLAN_STAGING], &b, c->how, s->trip % 2);
-    const gr_status st = s->trip < 2 ? GR_OK : read_report(r, &rows, d);
+    gr_status st = s->trip < 2 ? GR_OK : read_report(r, &rows, d);
+    if (!st && r->turns) st = gr_turns_take(r, &rows, end_conversation, d);
     if (st) return st;
     const gr_steps_input in = s->ops->input(s->steps, s->trip);
-    uint32_t n_changes = admit(r, &rows, c->how, &in);
+    s->n_tokens = s->n_prompts = s->longest = s->host.offset[0] = r->n_copies = 0;
+    uint32_t n_changes = r->turns ? wake(r, &rows, c->how, &in) : 0;
+    n_changes = admit(r, &rows, c->how, &in, n_changes);
+    if (r->turns) n_changes = clear_stale(r, &in, n_changes); /* no slot is moved and cleared */
     if (!n_changes && r->current == r->n_groups) n_changes = compact(r, &in);
-    n_changes = clear_stale(r, &in, n_changes);
+    if (!r->turns) n_changes = clear_stale(r, &in, n_changes);
     const uint32_t n_groups = list_groups(r, &in), which = s->trip % 2;
     s->ops->change(s->steps, c->queue, s->trip, n_changes, n_groups);
     write_prefill(r, c);
     for (uint32_t i = 0; i < b.slots; i++) s->at[which][i] = r->slots[i].seq;
     s->n[which] = rounded(last_running(r), b.slots);
-    return GR_OK;
+    return r->turns ? wait_for_turns(r, n_changes, d) : GR_OK;
 }
 
 /* ---- running ---------------------------------------------------------------------------------------------
@@ -568,7 +634,7 @@ static void run_layers(const gr_call *c, gr_queue *q, const gr_extend *e, const 
     k->embed_forward(q, s, bucket(c, 0), &b, use(c, USE_X));
     for (uint32_t l = 0; l < s->layers; l++)
         gr_layer_extend(k, q, s, l, bucket(c, 1 + l), e, use(c, USE_X),
-                        (char *)use(c, USE_KV) + gr_layer_state_at(k, s, l, c->how->kv_blocks),
+                        (char *)use(c, USE_KV) + gr_layer_state_at(k, s, l, gr_rollout_room(c->node, c->how)),
                         use(c, USE_WS));
 }
 
@@ -620,7 +686,7 @@ static void copy_blocks(const gr_call *c, const gr_rollout *r)
     const struct gr_rollout_steps *steps = r->steps;
     for (uint32_t l = 0, n; l < s->layers; l += n) {
         const uint64_t block = gr_layer_block_bytes(k, s, l),
-                       at = gr_layer_state_at(k, s, l, c->how->kv_blocks);
+                       at = gr_layer_state_at(k, s, l, gr_rollout_room(c->node, c->how));
         for (n = 1; l + n < s->layers && gr_layer_block_bytes(k, s, l + n) == block;) n++;
         const gr_steps_blocks blocks = {(char *)use(c, USE_KV) + at, n, c->how->kv_blocks * block, block};
         if (block)

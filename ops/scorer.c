@@ -152,7 +152,7 @@ void gr_scorer_check(const gr_node *n, gr_diag *d)
 static void cut_at_stop_text(const gr_node *rows_node, gr_str *text, uint32_t *ends, uint32_t n)
 {
     rows_node = gr_rows_maker(rows_node);
-    if (!rows_node->op->generates || !text->len) return;
+    if (!rows_node->op->generates || rows_node->bounds.turns || !text->len) return; /* its turns are cut */
     const gr_texts *stop = &((const gr_generate_cfg *)rows_node->cfg)->stop;
     size_t cut = text->len;
     for (size_t i = 0; i < stop->n; i++) {
@@ -255,7 +255,7 @@ static json_t *json_text(const gr_str *s)
     return gr_json_string(s->text ? s->text : "", s->len);
 }
 
-/* What a number a token is about: its id, and where in the response it stands. */
+/* The ids of the response, and where in its text each stands. */
 static void add_tokens(json_t *fields, const gr_rows *rows, uint32_t seq, const gr_str *response,
                        const uint32_t *ends)
 {
@@ -280,7 +280,7 @@ static gr_status submit(gr_scorer *s, const gr_rows *rows, uint32_t seq, gr_diag
                         rows->prompt_len[seq], false, &prompt);
     uint32_t *ends = gr_calloc(rows->response_len[seq] + 1, sizeof(*ends));
     gr_response_text(s->session, s->node->rows, rows, seq, &response, ends);
-    if (s->cfg->level) add_tokens(fields, rows, seq, &response, ends);
+    if (s->cfg->level || s->cfg->in_flight > 1) add_tokens(fields, rows, seq, &response, ends);
     free(ends);
     json_object_set_new(fields, "prompt", json_text(&prompt));
     json_object_set_new(fields, "response", json_text(&response));
@@ -369,13 +369,27 @@ static gr_status run_workers(gr_scorer *s, const gr_rows *rows, const gr_scores 
     return st;
 }
 
+/* What the environment gave: for all turns together, or for each on its last token. */
+static void score_by_environment(const gr_scorer *s, const gr_rows *rows, uint32_t seq, double *values)
+{
+    values[0] = 0;
+    for (uint32_t t = 0; s->cfg->level && t < rows->response_len[seq]; t++) values[t] = 0;
+    for (uint32_t i = 0; i < rows->n_turns[seq]; i++) {
+        const size_t turn = (size_t)seq * rows->turns + i;
+        values[s->cfg->level ? rows->turn_end[turn] - 1 : 0] += rows->turn_reward[turn];
+    }
+}
+
 gr_status gr_scorer_run(gr_scorer *s, const gr_rows *rows, const gr_scores *out, gr_diag *d)
 {
     if (s->workers) return run_workers(s, rows, out, d);
     gr_rows_part own = gr_rows_own(s->session, rows, 0, *rows->n_groups);
     gr_status st = GR_OK;
     for (uint32_t seq = own.seq; !st && seq < own.seq_end; seq++) {
-        st = score_by_rule(s, rows, seq, &s->own, d);
+        if (s->cfg->from)
+            score_by_environment(s, rows, seq, s->own.values);
+        else
+            st = score_by_rule(s, rows, seq, &s->own, d);
         if (!st) put(s, rows, out, seq, s->own.values);
     }
     if (s->over_limit) gr_session_metric(s->session, s->over_limit_metric, (double)s->over_limit);
@@ -460,6 +474,7 @@ gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, 
         gr_workers_config w = {.command = s->cfg->command,
                                .at = n->at,
                                .n = s->cfg->workers,
+                               .depth = s->cfg->in_flight,
                                .timeout_ms = (unsigned)(s->cfg->timeout * 1000),
                                .per_token = s->cfg->level == 1,
                                .names = s->cfg->names.text,

@@ -33,7 +33,8 @@ typedef struct gr_scores {
 
 GR_NODISCARD gr_status gr_scorer_run(gr_scorer *s, const gr_rows *rows, const gr_scores *out, gr_diag *d);
 
-/* The text of a response as rewards see it; ends (NULL, or [response_len]): the byte each token ends at. */
+/* The text of a response as rewards see it, of a conversation all that was said behind the prompt; ends
+ * (NULL, or [response_len]): the byte each token ends at. */
 void gr_response_text(const gr_session *s, const gr_node *rows_node, const gr_rows *rows, uint32_t seq,
                       gr_str *text, uint32_t *ends);
 

@@ -37,6 +37,10 @@ static const gr_field fields[] = {
     {"length", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_I32, "response tokens, the stop id included"},
     {"truncated", GR_LEVEL_SEQ, GR_KIND_BOOL, GR_EXPR_U8, "whether max_tokens cut the response"},
     {"position", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_I32, "index of each token in its response, from 0"},
+    {"model", GR_LEVEL_TOKEN, GR_KIND_BOOL, GR_EXPR_U8, "whether the token counts: the model sampled it, and no select left it out"},
+    {"turn", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_I32, "the model's turn that each token is of, from 0"},
+    {"stopped", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_I32, "why a conversation ended: 0 done, 1 turns, 2 tokens, 3 time, 4 error"},
+    {"turns", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_I32, "turns that the model had"},
     {0}};
 /* clang-format on */
 
@@ -369,6 +373,7 @@ static void add_seq(const select_state *t, const gr_rows *from, gr_rows *to, uin
     uint32_t at = gr_rows_add_seq(to, group, &ids), n = t->node->bounds.response_tokens;
     to->truncated[at] = from->truncated[s];
     to->ended[at] = from->ended[s];
+    gr_rows_copy_turns(from, s, to, at);
     memcpy(to->logprob + (size_t)at * n, from->logprob + (size_t)s * n,
            from->response_len[s] * sizeof(*to->logprob));
     if (from->counts)

@@ -352,7 +352,7 @@ static void summarize_rows(gr_session *s, const gr_rows *rows, const rows_metric
 {
     double tokens = 0, truncated = 0, all = 0, n = GR_MAX(*rows->n_seqs, 1u);
     for (uint32_t i = 0; i < *rows->n_seqs; i++) {
-        tokens += rows->response_len[i];
+        tokens += gr_rows_sampled(rows, i);
         all += rows->response_len[i] + rows->prompt_len[i];
         truncated += rows->truncated[i];
     }

@@ -619,7 +619,7 @@ static void run_step(const gr_call *c, train_state *t)
                     .grad_scale = t->scale};
     gr_tensor tensors[GR_BUCKET_TENSORS_MAX];
     gr_shard own = gr_shard_of(c, c->arg);
-    size_t n = gr_bucket_tensors(&m->shape, c->arg, tensors);
+    size_t n = gr_bucket_ranges(&m->shape, c->arg, tensors);
     for (size_t i = 0; i < n; i++) {
         uint64_t elems = (uint64_t)tensors[i].rows * GR_MAX(tensors[i].cols, 1u);
         uint64_t first = GR_MAX(tensors[i].offset, own.first),
@@ -657,11 +657,12 @@ static void count_tokens(const gr_call *c, train_state *t, const gr_env *e, cons
     for (uint32_t seq = t->seq; seq < t->seq_end; seq++)
         for (uint32_t j = 0; j < rows->response_len[seq]; j++) {
             uint32_t at = rows->token_offset[seq] - t->token + j;
-            if (entropy && gr_rows_counts(rows, rows->token_offset[seq] + j)) {
+            const bool counts = gr_rows_counts(rows, rows->token_offset[seq] + j);
+            if (entropy && counts) {
                 t->entropy += entropy[at];
                 t->entropy_tokens++;
             }
-            if (!gaps) continue;
+            if (!gaps || (rows->turns && !counts)) continue; /* what an environment said was not sampled */
             double gap =
                 fabs(logprob[at] - rows->logprob[(size_t)seq * c->node->rows->bounds.response_tokens + j]);
             t->gap = gap > t->gap || isnan(gap) ? gap : t->gap;

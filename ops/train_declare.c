@@ -69,7 +69,7 @@ gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
 
 /* ---- what may be chosen -------------------------------------------------------------------------------- */
 
-enum { RECOMPUTE_PARTS = 4 };
+enum { RECOMPUTE_PARTS = 16 };
 
 uint64_t gr_train_open_tokens(const gr_node *n)
 {
@@ -85,6 +85,11 @@ static uint32_t micro_batches(const gr_node *n, const gr_choices *how)
     return gr_micro_cost_of(&shape.micro, &n->rows->bounds, shape.own_seqs).trips;
 }
 
+static void set_micro(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
+{
+    gr_micro_set(n, k, level, gr_train_open_tokens(n), c);
+}
+
 /* Response tokens of the largest micro-batch. */
 static void set_head(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
 {
@@ -94,7 +99,8 @@ static void set_head(const gr_node *n, const gr_kernels *k, uint32_t level, gr_c
 static void set_recompute(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
 {
     (void)k;
-    c->recompute = (n->model->shape.layers * level + RECOMPUTE_PARTS - 1) / RECOMPUTE_PARTS;
+    const uint32_t parts = GR_MIN(n->model->shape.layers, (uint32_t)RECOMPUTE_PARTS);
+    c->recompute = (n->model->shape.layers * level + parts - 1) / parts;
 }
 
 static void describe_recompute(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
@@ -128,7 +134,7 @@ size_t gr_train_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *
 {
     size_t count = 0;
     out[count++] = (gr_tunable){.name = "recomputation",
-                                .n_levels = 1 + RECOMPUTE_PARTS,
+                                .n_levels = 1 + GR_MIN(n->model->shape.layers, (uint32_t)RECOMPUTE_PARTS),
                                 .set = set_recompute,
                                 .describe = describe_recompute};
     if (may_be_whole(g, n, c))
@@ -137,15 +143,15 @@ size_t gr_train_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *
                                     .bits = GR_BITS_SPARE,
                                     .set = set_grads,
                                     .describe = describe_grads};
+    if (gr_train_open_tokens(n)) out[count++] = gr_micro_tunable(g, n, k, gr_train_open_tokens(n), set_micro);
     out[count++] = gr_head_tunable(n, k, set_head);
-    if (!((const gr_update_cfg *)n->cfg)->micro_tokens) out[count++] = gr_micro_tunable(g, n, k);
     return count;
 }
 
 void gr_train_default_choice(const gr_node *n, const gr_kernels *k, gr_choices *c)
 {
     c->micro_tokens = ((const gr_update_cfg *)n->cfg)->micro_tokens;
-    if (!c->micro_tokens) gr_micro_set(n, k, 0, c);
+    if (!c->micro_tokens) set_micro(n, k, 0, c);
     set_head(n, k, 0, c);
 }
 

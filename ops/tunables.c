@@ -34,9 +34,18 @@ bool gr_head_changes_bits(const gr_node *n, const gr_kernels *k)
     return n->op->trains ? !k->chained : n->model && !k->invariant;
 }
 
-void gr_micro_set(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
+/* Halvings of the usual number that all the tokens of a pass would fit into anyway. */
+static uint32_t idle_halvings(const gr_kernels *k, uint64_t all)
 {
-    c->micro_tokens = GR_MAX(k->sizes.micro_tokens >> level, gr_node_longest(n));
+    uint32_t n = 0;
+    while (k->sizes.micro_tokens >> (n + 1) >= all && k->sizes.micro_tokens >> (n + 1)) n++;
+    return n;
+}
+
+void gr_micro_set(const gr_node *n, const gr_kernels *k, uint32_t level, uint64_t all, gr_choices *c)
+{
+    const uint32_t halvings = level ? idle_halvings(k, all) + level : 0;
+    c->micro_tokens = GR_MAX(k->sizes.micro_tokens >> halvings, gr_node_longest(n));
 }
 
 static void describe_micro(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
@@ -45,13 +54,15 @@ static void describe_micro(const gr_node *n, uint32_t level, const gr_choices *c
     gr_str_printf(out, "%u", c->micro_tokens);
 }
 
-gr_tunable gr_micro_tunable(const gr_graph *g, const gr_node *n, const gr_kernels *k)
+gr_tunable gr_micro_tunable(const gr_graph *g, const gr_node *n, const gr_kernels *k, uint64_t all,
+                            gr_tunable_set *set)
 {
+    const uint32_t halvings = gr_halvings(k->sizes.micro_tokens, gr_node_longest(n)),
+                   idle = idle_halvings(k, all);
     return (gr_tunable){.name = "micro-batch tokens",
-                        .n_levels = 1 + gr_halvings(k->sizes.micro_tokens, gr_node_longest(n)),
+                        .n_levels = 1 + (halvings > idle ? halvings - idle : 0),
                         .bits = gr_cuts_change_bits(g, n, k) ? GR_BITS_DIFFER : GR_BITS_SAME,
-                        .common = true,
-                        .set = gr_micro_set,
+                        .set = set,
                         .describe = describe_micro};
 }
 
@@ -71,17 +82,15 @@ void gr_head_set(const gr_node *n, const gr_kernels *k, uint32_t level, uint32_t
 
 static void describe_head(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
 {
-    (void)n, (void)c;
-    gr_str_printf(out, "1/%u of its rows", 1u << 2 * level);
+    (void)n, (void)level;
+    gr_str_printf(out, "%u rows", c->head_rows);
 }
 
-gr_tunable gr_head_tunable(const gr_node *n, const gr_kernels *k,
-                           void (*set)(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c))
+gr_tunable gr_head_tunable(const gr_node *n, const gr_kernels *k, gr_tunable_set *set)
 {
     return (gr_tunable){.name = "head chunk",
                         .n_levels = HEAD_LEVELS,
                         .bits = gr_head_changes_bits(n, k) ? GR_BITS_DIFFER : GR_BITS_SAME,
-                        .common = true,
                         .set = set,
                         .describe = describe_head};
 }

@@ -16,14 +16,17 @@ uint32_t gr_node_longest(const gr_node *n);
 bool gr_cuts_change_bits(const gr_graph *g, const gr_node *n, const gr_kernels *k);
 bool gr_head_changes_bits(const gr_node *n, const gr_kernels *k);
 
-/* Tokens of one micro-batch: the device's usual number, and halves of it, down to one sequence. */
-gr_tunable gr_micro_tunable(const gr_graph *g, const gr_node *n, const gr_kernels *k);
-void gr_micro_set(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c);
+typedef void gr_tunable_set(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c);
+
+/* Tokens of one micro-batch: the device's usual number, and fractions of it (a power of two) below all the
+ * tokens of the pass, down to one sequence. */
+gr_tunable gr_micro_tunable(const gr_graph *g, const gr_node *n, const gr_kernels *k, uint64_t all,
+                            gr_tunable_set *set);
+void gr_micro_set(const gr_node *n, const gr_kernels *k, uint32_t level, uint64_t all, gr_choices *c);
 
 /* Rows of one head chunk: the usual number, and quarters of it. rows: that are ever asked about at once, the
  * other choices made. */
-gr_tunable gr_head_tunable(const gr_node *n, const gr_kernels *k,
-                           void (*set)(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c));
+gr_tunable gr_head_tunable(const gr_node *n, const gr_kernels *k, gr_tunable_set *set);
 void gr_head_set(const gr_node *n, const gr_kernels *k, uint32_t level, uint32_t rows, gr_choices *c);
 
 #endif

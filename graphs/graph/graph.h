@@ -79,7 +79,11 @@ typedef enum gr_rows_field {
     GR_ROWS_LENGTH,
     GR_ROWS_TRUNCATED,
     GR_ROWS_POSITION,
-    GR_ROWS_SECOND
+    GR_ROWS_SECOND,
+    GR_ROWS_MODEL,
+    GR_ROWS_TURN,
+    GR_ROWS_STOPPED,
+    GR_ROWS_TURNS
 } gr_rows_field;
 
 struct gr_column {
@@ -195,7 +199,10 @@ struct gr_model {
 typedef struct gr_rows_bounds {
     uint32_t groups, seqs;
     uint32_t prompt_tokens, response_tokens; /* of one sequence */
-    bool masked;                             /* a select said of each response token whether it counts */
+    bool masked;                             /* some response tokens do not count: a select left them out, or
+                                                an environment said them */
+    uint32_t turns, measures; /* of conversations: the model's turns, and numbers that the environment gives
+                                 of each; turns 0: there is no environment */
 } gr_rows_bounds;
 
 /* Which ranks run a node, and how much of it one of them has. */

@@ -71,6 +71,10 @@ typedef struct gr_use {
  * same shard on each host. */
 typedef enum gr_comm_group { GR_GROUP_ALL, GR_GROUP_NODE, GR_GROUP_REPLICAS } gr_comm_group;
 
+/* What a collective does, for the cost model: shards are gathered, or reduced into; or all ranks end with all
+ * of it, on the device, or in the host pool, where MPI does it. */
+typedef enum gr_comm_form { GR_FORM_SHARDS, GR_FORM_ALL_REDUCE, GR_FORM_HOST_REDUCE } gr_comm_form;
+
 /* What a task uses, and how its code and its queue share what lies in the host pool. */
 typedef struct gr_task_uses {
     gr_use *list;
@@ -97,9 +101,11 @@ typedef struct gr_task_cost {
 typedef struct gr_task_comm {
     uint64_t moved;         /* bytes that a rank receives from others; of a sync within the device: 0; of a
                              * send or recv: the bytes of the transfer */
-    gr_comm_group group;    /* of a collective */
+    gr_comm_group group;    /* of a collective: who takes part, */
+    gr_comm_form form;      /* and what it does */
     uint32_t peer, channel; /* of a send or recv: the other role, and the number of the transfer */
-    double rate;            /* of these: bytes a second, all ranks together */
+    double rate;            /* of these: bytes a second, all ranks together; */
+    double messages_ns;     /* and what a rank's messages take, however short they are */
     /* Of a collective: what it uses keeps its bytes until the next task of `compute` in its loop is done, so
      * that this task need not wait for it. */
     bool beside;

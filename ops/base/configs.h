@@ -35,6 +35,16 @@ typedef struct gr_data_cfg {
     gr_texts token_fields; /* sequences: fields with a number for each response token */
 } gr_data_cfg;
 
+/* What answers a rollout's turns; set by the op's check from the map `environment`. */
+typedef struct gr_environment_cfg {
+    const char *command; /* NULL: nothing but a replay */
+    gr_loc at;
+    uint32_t workers, in_flight, retries;
+    double timeout; /* seconds for one answer */
+    gr_texts metrics;
+    const char *record, *replay; /* resolved paths; NULL */
+} gr_environment_cfg;
+
 typedef struct gr_generate_cfg {
     gr_model *model;
     const gr_node *prompts;
@@ -44,7 +54,10 @@ typedef struct gr_generate_cfg {
     gr_uints stop_ids;
     bool ignore_eos;
     uint32_t kv_blocks, concurrent; /* 0: the planner's choice */
-    uint32_t lag;                   /* iterations by which its weights are older than the iteration's */
+    uint32_t turns, max_context;
+    const gr_value *answers; /* `environment`, as written; NULL: every response is one turn */
+    gr_environment_cfg environment;
+    uint32_t lag; /* iterations by which its weights are older than the iteration's */
 } gr_generate_cfg;
 
 /* Whether a node is a rollout that uses the weights of the iteration before. */
@@ -58,15 +71,17 @@ typedef struct gr_reward_cfg {
     gr_field_ref answer;
     const gr_value *rule, *rules;
     const char *command;
-    uint32_t workers;
+    uint32_t workers, in_flight;
     double timeout;
-    int level; /* 0: sequence, 1: token */
+    int level;        /* 0: sequence, 1: token */
+    const char *from; /* "environment", or NULL */
     gr_texts names;
 } gr_reward_cfg;
 
-/* The command that scores for a node; NULL: none does. */
+/* The command that scores for a node, or answers its turns; NULL: none does. */
 static inline const char *gr_node_command(const gr_node *n)
 {
+    if (n->op->generates) return ((const gr_generate_cfg *)n->cfg)->environment.command;
     return strcmp(n->op->name, "reward") ? NULL : ((const gr_reward_cfg *)n->cfg)->command;
 }
 

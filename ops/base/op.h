@@ -92,8 +92,7 @@ typedef struct gr_field {
 /* ---- planning --------------------------------------------------------------------------------------------
  */
 
-/* What the planner chose for one node; the same for all nodes of a kind that must walk the same
- * micro-batches. */
+/* What the planner chose for one node. */
 typedef struct gr_choices {
     uint32_t micro_tokens;   /* bound of one micro-batch of a packed pass */
     uint32_t kv_blocks;      /* of a generate node's pool */
@@ -116,8 +115,7 @@ typedef struct gr_tunable {
     const char *name; /* as messages call it: "KV pool" */
     uint32_t n_levels;
     gr_level_bits bits;
-    bool common; /* one level is chosen for all nodes with one of this name */
-    /* What a level makes of the node's choices, those of the tunables behind this one in the op's list made
+    /* What a level makes of the node's choices, those of the tunables before this one in the op's list made
      * already. */
     void (*set)(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c);
     void (*describe)(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out); /* "256 blocks" */

@@ -11,7 +11,7 @@
 
 static gr_rows layout(gr_workspace *c, const gr_rows_bounds *b)
 {
-    gr_rows r = {.stride = b->prompt_tokens + b->response_tokens};
+    gr_rows r = {.stride = b->prompt_tokens + b->response_tokens, .turns = b->turns, .measures = b->measures};
     r.n_groups = gr_workspace_bytes(c, sizeof(*r.n_groups));
     r.n_seqs = gr_workspace_bytes(c, sizeof(*r.n_seqs));
     r.record = gr_workspace_bytes(c, b->groups * sizeof(*r.record));
@@ -24,7 +24,34 @@ static gr_rows layout(gr_workspace *c, const gr_rows_bounds *b)
     r.ids = gr_workspace_bytes(c, (uint64_t)b->seqs * r.stride * sizeof(*r.ids));
     r.logprob = gr_workspace_floats(c, (uint64_t)b->seqs * b->response_tokens);
     if (b->masked) r.counts = gr_workspace_bytes(c, (uint64_t)b->seqs * b->response_tokens);
+    if (!b->turns) return r;
+    const uint64_t turns = (uint64_t)b->seqs * b->turns;
+    r.stopped = gr_workspace_bytes(c, b->seqs);
+    r.n_turns = gr_workspace_bytes(c, b->seqs * sizeof(*r.n_turns));
+    r.turn_end = gr_workspace_bytes(c, turns * sizeof(*r.turn_end));
+    r.turn_reward = gr_workspace_floats(c, turns);
+    r.measure = gr_workspace_floats(c, (uint64_t)b->seqs * b->measures);
     return r;
+}
+
+uint32_t gr_rows_sampled(const gr_rows *r, uint32_t seq)
+{
+    if (!r->turns) return r->response_len[seq];
+    uint32_t n = 0;
+    for (uint32_t t = r->token_offset[seq]; t < r->token_offset[seq + 1]; t++) n += gr_rows_counts(r, t);
+    return n;
+}
+
+void gr_rows_copy_turns(const gr_rows *from, uint32_t seq, gr_rows *to, uint32_t at)
+{
+    const size_t turns = to->turns, of = seq * turns, measures = to->measures;
+    if (!turns) return;
+    to->stopped[at] = from->stopped[seq];
+    to->n_turns[at] = from->n_turns[seq];
+    memcpy(to->turn_end + at * turns, from->turn_end + of, turns * sizeof(*to->turn_end));
+    memcpy(to->turn_reward + at * turns, from->turn_reward + of, turns * sizeof(*to->turn_reward));
+    if (measures)
+        memcpy(to->measure + at * measures, from->measure + seq * measures, measures * sizeof(*to->measure));
 }
 
 void gr_rows_check(const gr_node *n, gr_diag *d)
@@ -129,8 +156,27 @@ uint32_t gr_rows_object(gr_tasks *p, const gr_node *rows)
     return gr_tasks_object(p, &o);
 }
 
+/* The turn of each token: an environment's tokens are of the turn behind them. */
+static void turn_column(const gr_rows *r, int32_t *out)
+{
+    for (uint32_t seq = 0; seq < *r->n_seqs; seq++)
+        for (uint32_t j = 0, turn = 0; j < r->response_len[seq]; j++) {
+            while (r->turns && turn < r->n_turns[seq] && r->turn_end[(size_t)seq * r->turns + turn] <= j)
+                turn++;
+            out[r->token_offset[seq] + j] = (int32_t)turn;
+        }
+}
+
+static void model_column(const gr_rows *r, uint8_t *out)
+{
+    for (uint32_t t = 0; t < r->token_offset[*r->n_seqs]; t++) out[t] = gr_rows_counts(r, t);
+}
+
 static void token_column(const gr_rows *r, const gr_column *c, void *out)
 {
+    if (c->of_rows == GR_ROWS_MODEL) model_column(r, out);
+    if (c->of_rows == GR_ROWS_TURN) turn_column(r, out);
+    if (c->of_rows == GR_ROWS_MODEL || c->of_rows == GR_ROWS_TURN) return;
     size_t responses = c->rows->bounds.response_tokens;
     for (uint32_t seq = 0; seq < *r->n_seqs; seq++)
         for (uint32_t j = 0; j < r->response_len[seq]; j++) {
@@ -143,12 +189,39 @@ static void token_column(const gr_rows *r, const gr_column *c, void *out)
         }
 }
 
+static uint32_t measure_of(const gr_column *c)
+{
+    const gr_node *maker = gr_rows_maker(c->rows);
+    const gr_texts *names = &((const gr_generate_cfg *)maker->cfg)->environment.metrics;
+    uint32_t i = 0;
+    while (i < names->n && strcmp(names->text[i], c->field)) i++;
+    return i;
+}
+
+/* A number a sequence that only conversations have. */
+static bool conversation_column(const gr_rows *r, const gr_column *c, void *out)
+{
+    const bool stopped = c->of_rows == GR_ROWS_STOPPED, turns = c->of_rows == GR_ROWS_TURNS,
+               measure = c->of_rows == GR_ROWS_NONE;
+    const uint32_t which = measure ? measure_of(c) : 0;
+    for (uint32_t i = 0; i < *r->n_seqs; i++) {
+        if (measure) ((float *)out)[i] = r->measure[(size_t)i * r->measures + which];
+        if (stopped)
+            ((int32_t *)out)[i] = r->turns          ? r->stopped[i]
+                                  : r->truncated[i] ? GR_STOPPED_TOKENS
+                                                    : GR_STOPPED_DONE;
+        if (turns) ((int32_t *)out)[i] = r->turns ? (int32_t)r->n_turns[i] : 1;
+    }
+    return stopped || turns || measure;
+}
+
 void gr_rows_column(const gr_rows *r, const gr_column *c, void *out)
 {
     if (c->level == GR_LEVEL_TOKEN) {
         token_column(r, c, out);
         return;
     }
+    if (conversation_column(r, c, out)) return;
     const bool prompt = c->level == GR_LEVEL_GROUP;
     for (uint32_t i = 0; i < *r->n_seqs; i++) {
         if (c->of_rows == GR_ROWS_TRUNCATED)
@@ -156,7 +229,7 @@ void gr_rows_column(const gr_rows *r, const gr_column *c, void *out)
         else if (c->of_rows == GR_ROWS_SECOND)
             ((uint8_t *)out)[i] = i > 0 && r->group[i] == r->group[i - 1];
         else
-            ((int32_t *)out)[i] = (int32_t)(prompt ? r->prompt_len[i] : r->response_len[i]);
+            ((int32_t *)out)[i] = (int32_t)(prompt ? r->prompt_len[i] : gr_rows_sampled(r, i));
     }
 }
 

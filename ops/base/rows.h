@@ -21,9 +21,30 @@ typedef struct gr_rows {
     uint8_t *ended;         /* [seqs] the last token is a stop id */
     int32_t *ids;           /* [seqs, stride]: prompt, then response */
     float *logprob;         /* [seqs, response_tokens]: of each sampled token, as sampled */
-    uint8_t *counts;        /* [tokens], packed: 0 where a select left the token out; NULL: all count */
-    uint32_t stride;
+    uint8_t *counts;        /* [tokens], packed: 0 where a select left the token out, or an environment said
+                               it; NULL: all count */
+    uint8_t *stopped;       /* [seqs] gr_stopped; this and the rest: NULL where no environment answers */
+    uint32_t *n_turns;      /* [seqs] turns that the model had */
+    uint32_t *turn_end;     /* [seqs, turns] response tokens up to the end of each */
+    float *turn_reward;     /* [seqs, turns] what the environment gave for each */
+    float *measure;         /* [seqs, measures] */
+    uint32_t stride, turns, measures;
 } gr_rows;
+
+/* Why a conversation ended: rollout.stopped. */
+typedef enum gr_stopped {
+    GR_STOPPED_DONE,   /* the environment said so */
+    GR_STOPPED_TURNS,  /* the model had all its turns */
+    GR_STOPPED_TOKENS, /* a turn was cut, or there was no room for another */
+    GR_STOPPED_TIME,   /* this and the next: it failed, and none of its tokens counts */
+    GR_STOPPED_ERROR,
+} gr_stopped;
+
+/* Response tokens of a sequence that its model sampled. */
+uint32_t gr_rows_sampled(const gr_rows *r, uint32_t seq);
+
+/* Copy what an environment said of a sequence to one of other rows; nothing where it said nothing. */
+void gr_rows_copy_turns(const gr_rows *from, uint32_t seq, gr_rows *to, uint32_t at);
 
 /* Refuse bounds that 32 bits cannot count: tokens of all responses together. */
 void gr_rows_check(const gr_node *n, gr_diag *d);

@@ -143,7 +143,7 @@ typedef struct gr_layer_ops {
     void (*attend_backward)(gr_queue *q, const gr_attend *c, const void *out, const float *stats,
                             const void *dout, void *dqkv, void *grad_sinks, gr_dtype grads);
     /* y [T, n] = x sigmoid(g), g in rows of ld values; and back: dx from dy, dg to rows of ld. y == x and
-     * dx == dy are fine. NULL: output gates are not built here. */
+     * dx == dy are fine. */
     void (*gate)(gr_queue *q, uint32_t t, uint32_t n, const void *x, const void *g, uint32_t ld, void *y);
     void (*gate_backward)(gr_queue *q, uint32_t t, uint32_t n, const void *x, const void *g, uint32_t ld,
                           const void *dy, void *dx, void *dg);

@@ -1,4 +1,4 @@
-/* ops/kernels/lay out.h: hand out pieces of one buffer. With base NULL nothing is handed out and `used`
+/* ops/kernels/workspace.h: hand out pieces of one buffer. With base NULL nothing is handed out and `used`
  * counts what would be: so the function that carves a buffer also tells its size.
  */
 #ifndef GR_OPS_KERNELS_WORKSPACE_H

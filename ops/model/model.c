@@ -165,7 +165,7 @@ static uint32_t part_rows(const gr_model_shape *s, uint32_t bucket, gr_tensor_sl
 }
 
 /* What a tensor of one dimension holds before anybody has trained it. */
-static float fresh_value(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot)
+static float initial_value(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot)
 {
     const bool bias = slot == GR_T_QKV_BIAS || slot == GR_T_O_BIAS || slot == GR_T_VALUE_BIAS ||
                       slot == GR_T_ROUTER_BIAS || slot == GR_T_SELECTION ||
@@ -190,7 +190,7 @@ static void set_name(gr_tensor *t, const gr_model_shape *s, uint32_t bucket, gr_
         snprintf(t->name, sizeof(t->name), "%s%s", layer, name);
 }
 
-size_t gr_bucket_tensors(const gr_model_shape *s, uint32_t bucket, gr_tensor out[GR_BUCKET_TENSORS_MAX])
+static size_t list_tensors(const gr_model_shape *s, uint32_t bucket, bool named, gr_tensor *out)
 {
     size_t n = 0;
     gr_tensor_slot first, last;
@@ -205,13 +205,23 @@ size_t gr_bucket_tensors(const gr_model_shape *s, uint32_t bucket, gr_tensor out
                              .cols = (uint32_t)d.cols,
                              .offset = offset,
                              .decay = d.cols != 0,
-                             .current = d.cols ? 0 : fresh_value(s, bucket, slot)};
-            set_name(t, s, bucket, slot, i);
+                             .initial = d.cols ? 0 : initial_value(s, bucket, slot)};
+            if (named) set_name(t, s, bucket, slot, i);
             offset += elems(d);
             rows += d.rows;
         }
     }
     return n;
+}
+
+size_t gr_bucket_tensors(const gr_model_shape *s, uint32_t bucket, gr_tensor out[GR_BUCKET_TENSORS_MAX])
+{
+    return list_tensors(s, bucket, true, out);
+}
+
+size_t gr_bucket_ranges(const gr_model_shape *s, uint32_t bucket, gr_tensor out[GR_BUCKET_TENSORS_MAX])
+{
+    return list_tensors(s, bucket, false, out);
 }
 
 uint64_t gr_model_params(const gr_model_shape *s)

@@ -136,12 +136,14 @@ typedef struct gr_tensor {
     uint32_t rows, cols; /* cols 0: one dimension, [rows] */
     uint64_t offset;     /* elements from the start of the bucket */
     bool decay;          /* weight decay applies (matrices; not norms, not biases) */
-    float current;       /* what a new one that is no matrix holds: norms what changes nothing, biases 0 */
+    float initial;       /* what a new one that is no matrix holds: norms what changes nothing, biases 0 */
 } gr_tensor;
 
 #define GR_BUCKET_TENSORS_MAX (24 + 3 * GR_EXPERTS_MAX)
 /* Fill out with the checkpoint tensors of a bucket in memory order; returns how many. */
 size_t gr_bucket_tensors(const gr_model_shape *s, uint32_t bucket, gr_tensor out[GR_BUCKET_TENSORS_MAX]);
+/* The same without their names, which take a search each: for what runs in every iteration. */
+size_t gr_bucket_ranges(const gr_model_shape *s, uint32_t bucket, gr_tensor out[GR_BUCKET_TENSORS_MAX]);
 
 /* Parameters (not padding) in all. */
 uint64_t gr_model_params(const gr_model_shape *s);

@@ -329,7 +329,7 @@ static void random_tensor(gr_team *team, const gr_model_shape *s, uint64_t seed,
         gr_team_run(team, fill_normal, &f);
         return;
     }
-    for (uint32_t k = 0; k < t->rows; k++) to[k] = t->current;
+    for (uint32_t k = 0; k < t->rows; k++) to[k] = t->initial;
 }
 
 void gr_weights_random_bucket(gr_team *team, const gr_model_shape *s, uint64_t seed, uint32_t bucket,

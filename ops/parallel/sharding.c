@@ -72,6 +72,13 @@ static gr_task *of_shards(gr_tasks *p, const gr_model *m, gr_step_kind kind, uin
     return w;
 }
 
+/* One after which every rank has all of an object. */
+static gr_task *to_all(gr_task *w, const gr_object *o)
+{
+    w->comm.form = o->place == GR_HOST ? GR_FORM_HOST_REDUCE : GR_FORM_ALL_REDUCE;
+    return w;
+}
+
 static void named(char out[64], const char *pass, const char *kind, uint32_t bucket)
 {
     snprintf(out, 64, "%s%s.%u", pass, kind, bucket);
@@ -261,9 +268,10 @@ void gr_sharding_replicas(gr_tasks *p, const gr_kernels *k, const gr_model *m, u
     if (!(p->grouped >> m->index & 1)) return;
     uint32_t grads = gr_model_object(p, k, m, GR_PART_GRADS, bucket);
     named(what, "", "across", bucket);
-    collective(p, GR_STEP_REDUCE, SHARDING_REPLICAS, bucket,
-               2 * moved(p->ranks / p->node_ranks, p->objects[grads].bytes),
-               (gr_use[]){[ALL] = {grads, GR_UPDATE}}, N_ALL, what)
+    to_all(collective(p, GR_STEP_REDUCE, SHARDING_REPLICAS, bucket,
+                      2 * moved(p->ranks / p->node_ranks, p->objects[grads].bytes),
+                      (gr_use[]){[ALL] = {grads, GR_UPDATE}}, N_ALL, what),
+           &p->objects[grads])
         ->comm.group = GR_GROUP_REPLICAS;
 }
 
@@ -280,8 +288,9 @@ void gr_sharding_stepped(gr_tasks *p, const gr_kernels *k, const gr_model *m, ui
 void gr_sharding_total(gr_tasks *p, uint32_t object, uint32_t n, const char *what)
 {
     if (p->ranks < 2) return;
-    collective(p, GR_STEP_REDUCE, SHARDING_TOTAL, n, n * sizeof(double),
-               (gr_use[]){[ALL] = {object, GR_UPDATE}}, N_ALL, what);
+    to_all(collective(p, GR_STEP_REDUCE, SHARDING_TOTAL, n, n * sizeof(double),
+                      (gr_use[]){[ALL] = {object, GR_UPDATE}}, N_ALL, what),
+           &p->objects[object]);
 }
 
 void gr_sharding_share(gr_tasks *p, uint32_t object)
@@ -293,8 +302,9 @@ void gr_sharding_share(gr_tasks *p, uint32_t object)
     char *what = gr_arena_printf(p->arena, "share%s%s", own ? "." : "", own ? o->name + node + 1 : "");
     const double bytes = moved(p->ranks, o->bytes);
     const bool on_host = o->place == GR_HOST;
-    gr_task *w = collective(p, GR_STEP_GATHER, SHARDING_SHARE, 0, bytes,
-                            (gr_use[]){[ALL] = {object, GR_UPDATE}}, N_ALL, what);
+    gr_task *w = to_all(collective(p, GR_STEP_GATHER, SHARDING_SHARE, 0, bytes,
+                                   (gr_use[]){[ALL] = {object, GR_UPDATE}}, N_ALL, what),
+                        &p->objects[object]);
     if (on_host) gr_tasks_waits(w);
 }
 
@@ -304,9 +314,10 @@ gr_task *gr_sharding_loop(gr_tasks *p, uint32_t kernel, uint32_t trips_max, bool
     if (p->ranks < 2 || !collectives) return gr_tasks_loop(p, kernel, trips_max, true, what);
     uint32_t trips = gr_tasks_host(p, GR_CAT_COMM, sizeof(uint32_t), "%s.trips", what);
     char *agree = gr_arena_printf(p->arena, "%s.agree", what);
-    collective(p, GR_STEP_AGREE, kernel, 0, sizeof(uint32_t),
-               (gr_use[]){[GR_AGREE_TRIPS] = {trips, GR_WRITE}, [GR_AGREE_ROWS] = {rows, GR_READ}},
-               rows == GR_NONE ? GR_AGREE_ROWS : GR_N_AGREE, agree)
+    to_all(collective(p, GR_STEP_AGREE, kernel, 0, sizeof(uint32_t),
+                      (gr_use[]){[GR_AGREE_TRIPS] = {trips, GR_WRITE}, [GR_AGREE_ROWS] = {rows, GR_READ}},
+                      rows == GR_NONE ? GR_AGREE_ROWS : GR_N_AGREE, agree),
+           &p->objects[trips])
         ->uses.by_code = true;
     gr_task *w = gr_tasks_loop(p, kernel, trips_max, true, what);
     w->uses.list = gr_arena_alloc(p->arena, sizeof(*w->uses.list));

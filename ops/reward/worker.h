@@ -1,29 +1,12 @@
-/* ops/reward/worker.h: rewards from a command: a pool of long-lived worker processes in any language.
- *
- * Each worker is /bin/sh -c COMMAND. It reads requests from its input, one JSON object a line, and prints one
- * line of JSON for each, in any order:
+/* ops/reward/worker.h: rewards from a command, by a pool of worker processes (ops/reward/pool.h).
  *
  *     in    {"id": 7, "prompt": "...", "response": "...", "answer": "...", ...}
- *     in    with a number a token also {..., "tokens": [3, 9, 1], "offsets": [[0, 2], [2, 3], [3, 3]]}
- * (ops/scorer.c) out   {"id": 7, "score": 0.5}   or [0, 0, 1] (one number a token)   or {"correct": 1,
- * "format": 0.2}
+ *     in    with a number a token, or several requests in flight, also {..., "tokens": [3, 9, 1],
+ *           "offsets": [[0, 2], [2, 3], [3, 3]]} (ops/scorer.c)
+ *     out   {"id": 7, "score": 0.5}   or [0, 0, 1] (one number a token)   or {"correct": 1, "format": 0.2}
+ *     out   several of these in a list
  *
- * Its error output passes through. It should end when its input does; with the pool, and with this process
- * however that ends, it is killed, and so is all that it has started (runtime/base/guard.h). Requests go to
- * free workers in the order they were submitted; replies come back as they arrive.
- *
- * What goes wrong, and what then happens (the pool stays usable in every case):
- *
- *     a worker ends      it is started again; its requests are sent once more, and fail if that worker
- *                        ends too; one that has answered and exits with status 0 does not count
- *     no reply in time   the worker and all that it has started are killed; the request fails; others that
- *                        the worker held are sent again
- *     a bad reply        the same, and the message shows how the reply begins: not JSON, the answer to none
- *                        of its requests, a score of the wrong shape, a line without end
- *     output while it has no request
- *                        the worker is started again
- *
- * Threads: a pool belongs to one thread at a time.
+ * A score of the wrong shape is a bad reply. Threads: a pool belongs to one thread at a time.
  */
 #ifndef GR_OPS_REWARD_WORKER_H
 #define GR_OPS_REWARD_WORKER_H

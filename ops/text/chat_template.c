@@ -43,6 +43,22 @@ bool gr_chat_template_names(const gr_chat_template *t, const char *variable)
     return names(t->body, variable);
 }
 
+static bool says(const node *first, const char *bytes, size_t n)
+{
+    bool found = false;
+    for (const node *x = first; x && !found; x = x->next) {
+        const node *const below[] = {x->a, x->b, x->c, x->args, x->body, x->or_else};
+        found = x->text && memmem(x->text, x->n, bytes, n);
+        for (size_t i = 0; i < GR_LEN(below) && !found; i++) found = says(below[i], bytes, n);
+    }
+    return found;
+}
+
+bool gr_chat_template_says(const gr_chat_template *t, const char *bytes)
+{
+    return says(t->body, bytes, strlen(bytes));
+}
+
 /* The "default" of a list of {"name", "template"}, or the one there is. */
 static const json_t *find_template(const json_t *config)
 {
@@ -180,5 +196,50 @@ gr_status gr_chat_encode(const gr_chat_template *t, const gr_tokenizer *tok, con
         st = gr_tokenizer_encode_fields(tok, x.text.text ? x.text.text : "", x.text.len, x.fields, x.n_fields,
                                         GR_ENCODE_SPECIAL, ids, d);
     gr_chat_text_release(&x);
+    return st;
+}
+
+/* What stands for the model's own words: no template takes blanks off it, or finds a tag in it. */
+static const char words[] = "~the.words.of.the.model~";
+
+/* The conversation up to the model's words, then the messages. */
+static json_t *after_words(const json_t *messages)
+{
+    json_t *all = json_pack("[{s:s, s:s}, {s:s, s:s}]", "role", "user", "content", "-", "role", "assistant",
+                            "content", words);
+    json_array_extend(all, (json_t *)(uintptr_t)messages);
+    return all;
+}
+
+/* The bytes behind the model's words, and what of them came from fields. */
+static gr_status encode_behind(const gr_tokenizer *tok, gr_chat_text *x, size_t from, int32_t last,
+                               gr_ids *ids, gr_diag *d)
+{
+    size_t n_end = 0, n_fields = 0;
+    const char *end = gr_tokenizer_token(tok, last, &n_end);
+    if (end && n_end && gr_tokenizer_is_special(tok, last) && x->text.len - from >= n_end &&
+        !memcmp(x->text.text + from, end, n_end))
+        from += n_end;
+    for (size_t i = 0; i < x->n_fields; i++)
+        if (x->fields[i].begin >= from)
+            x->fields[n_fields++] = (gr_text_range){x->fields[i].begin - from, x->fields[i].end - from};
+    return gr_tokenizer_encode_fields(tok, x->text.text + from, x->text.len - from, x->fields, n_fields,
+                                      GR_ENCODE_SPECIAL, ids, d);
+}
+
+gr_status gr_chat_encode_more(const gr_chat_template *t, const gr_tokenizer *tok, const json_t *messages,
+                              const gr_chat_options *options, int32_t last, gr_ids *ids, gr_diag *d)
+{
+    gr_chat_text x = {0};
+    json_t *all = after_words(messages);
+    gr_status st = gr_chat_render(t, tok, all, options, &x, d);
+    const size_t n = strlen(words);
+    const char *at = st ? NULL : memmem(x.text.text ? x.text.text : "", x.text.len, words, n);
+    if (!st && !at)
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                           "the chat template does not show what an assistant's message says as it stands");
+    if (!st) st = encode_behind(tok, &x, (size_t)(at - x.text.text) + n, last, ids, d);
+    gr_chat_text_release(&x);
+    json_decref(all);
     return st;
 }

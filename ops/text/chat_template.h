@@ -33,6 +33,9 @@ void gr_chat_template_free(gr_chat_template *t); /* NULL is fine */
 /* Whether the template's text has the name of a variable, be it in a branch that is not taken. */
 bool gr_chat_template_names(const gr_chat_template *t, const char *variable);
 
+/* Whether a text of the template, what it prints or a string in it, has these bytes. */
+bool gr_chat_template_says(const gr_chat_template *t, const char *bytes);
+
 /* What a rendering asked for and did not get from `variables`. */
 typedef struct gr_chat_asked {
     bool date;              /* it called strftime_now() */
@@ -66,5 +69,13 @@ void gr_chat_text_release(gr_chat_text *x);
 GR_NODISCARD gr_status gr_chat_encode(const gr_chat_template *t, const gr_tokenizer *tok,
                                       const json_t *messages, const gr_chat_options *options, gr_ids *ids,
                                       gr_diag *d);
+
+/* Append the ids of messages that follow what the model has said, up to where it speaks again: what the
+ * template puts behind the end of an assistant's message, whatever stood before. last: the last id of what it
+ * said; where that is the end-of-turn token with which the template goes on, it is not said twice.
+ * GR_E_INVALID also where the template does not show what an assistant's message says as it stands. */
+GR_NODISCARD gr_status gr_chat_encode_more(const gr_chat_template *t, const gr_tokenizer *tok,
+                                           const json_t *messages, const gr_chat_options *options,
+                                           int32_t last, gr_ids *ids, gr_diag *d);
 
 #endif

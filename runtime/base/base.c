@@ -173,7 +173,7 @@ char *gr_arena_printf(gr_arena *p, const char *fmt, ...)
 
 /* ---- strings ------------------------------------------------------------------------------------------ */
 
-void gr_str_reserve(gr_str *s, size_t more)
+static void reserve(gr_str *s, size_t more)
 {
     if (s->cap - s->len > more) return;
     size_t cap = GR_MAX(2 * s->cap, s->len + more + 1);
@@ -181,9 +181,14 @@ void gr_str_reserve(gr_str *s, size_t more)
     s->cap = GR_MAX(cap, (size_t)64);
 }
 
+void gr_str_reserve(gr_str *s, size_t more)
+{
+    reserve(s, more);
+}
+
 void gr_str_add(gr_str *s, const char *bytes, size_t n)
 {
-    gr_str_reserve(s, n);
+    reserve(s, n);
     if (n) memcpy(s->text + s->len, bytes, n);
     s->len += n;
     s->text[s->len] = '\0';
@@ -205,7 +210,7 @@ void gr_str_vprintf(gr_str *s, const char *fmt, va_list ap)
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, ap);
     if (n < 0) gr_out_of_memory(0); /* no format here has a wide character, the other thing that can fail */
-    gr_str_reserve(s, (size_t)n);
+    reserve(s, (size_t)n);
     vsnprintf(s->text + s->len, (size_t)n + 1, fmt, again);
     s->len += (size_t)n;
     va_end(again);

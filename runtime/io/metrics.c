@@ -196,6 +196,12 @@ void gr_lines_text(gr_lines *l, const char *key, const char *bytes, size_t n)
     gr_json_add_text(&l->line, bytes, n);
 }
 
+void gr_lines_json(gr_lines *l, const char *key, const char *json)
+{
+    add_key(l, key);
+    gr_str_puts(&l->line, json);
+}
+
 gr_status gr_lines_end(gr_lines *l, gr_diag *d)
 {
     gr_str_puts(&l->line, "}\n");

@@ -23,6 +23,7 @@ void gr_lines_number(gr_lines *l, const char *key, double value);
 void gr_lines_integer(gr_lines *l, const char *key, int64_t value);
 void gr_lines_null(gr_lines *l, const char *key);
 void gr_lines_text(gr_lines *l, const char *key, const char *bytes, size_t n);
+void gr_lines_json(gr_lines *l, const char *key, const char *json); /* as it stands */
 GR_NODISCARD gr_status gr_lines_end(gr_lines *l, gr_diag *d);
 /* All lines so far have reached the disk. */
 GR_NODISCARD gr_status gr_lines_sync(gr_lines *l, gr_diag *d);

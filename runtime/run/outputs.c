@@ -436,6 +436,7 @@ static gr_status write_sample(gr_outputs *o, uint32_t step, const gr_sample *x, 
     gr_lines_integer(o->samples, "sequence", x->seq);
     gr_lines_text(o->samples, "prompt", x->prompt.text ? x->prompt.text : "", x->prompt.len);
     gr_lines_text(o->samples, "response", x->response.text ? x->response.text : "", x->response.len);
+    if (x->segments.len) gr_lines_json(o->samples, "segments", x->segments.text);
     gr_lines_number(o->samples, "reward", x->score);
     char **keep = o->first_sample ? &o->last_sample : &o->first_sample;
     free(*keep);

@@ -2,6 +2,7 @@
 #include "runtime/run/record.h"
 
 #include "ops/scorer.h"
+#include "runtime/io/metrics.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@ static void drop_samples(gr_record *r)
     for (size_t i = 0; i < r->n_samples; i++) {
         gr_str_release(&r->samples[i].prompt);
         gr_str_release(&r->samples[i].response);
+        gr_str_release(&r->samples[i].segments);
     }
     free(r->samples);
     r->samples = NULL;
@@ -47,6 +49,30 @@ void gr_record_take_measures(gr_record *r, gr_session *s)
     s->notes = (gr_str){0};
 }
 
+/* Whose a token is. What failed is nobody's: none of it counts. */
+static bool is_models(const gr_rows *rows, uint32_t seq, uint32_t token)
+{
+    return gr_rows_counts(rows, rows->token_offset[seq] + token);
+}
+
+static void add_segments(const gr_tokenizer *t, const gr_rows *rows, uint32_t seq, gr_str *out)
+{
+    const int32_t *ids = gr_rows_ids(rows, seq) + rows->prompt_len[seq];
+    gr_str text = {0};
+    gr_str_putc(out, '[');
+    for (uint32_t from = 0, to; from < rows->response_len[seq]; from = to) {
+        const bool model = is_models(rows, seq, from);
+        text.len = 0;
+        for (to = from; to < rows->response_len[seq] && is_models(rows, seq, to) == model; to++)
+            (void)gr_tokenizer_append(t, ids[to], false, &text);
+        gr_str_printf(out, "%s{\"by\": \"%s\", \"text\": ", from ? ", " : "", model ? "model" : "environment");
+        gr_json_add_text(out, text.text ? text.text : "", text.len);
+        gr_str_putc(out, '}');
+    }
+    gr_str_putc(out, ']');
+    gr_str_release(&text);
+}
+
 void gr_record_sample(gr_session *s, const gr_node *node, const gr_rows *rows, uint32_t seq, double score)
 {
     gr_record *r = s->user;
@@ -54,6 +80,7 @@ void gr_record_sample(gr_session *s, const gr_node *node, const gr_rows *rows, u
     gr_tokenizer_decode(gr_session_tokenizer(s, node), gr_rows_ids(rows, seq), rows->prompt_len[seq], false,
                         &x.prompt);
     gr_response_text(s, node, rows, seq, &x.response, NULL);
+    if (rows->turns) add_segments(gr_session_tokenizer(s, node), rows, seq, &x.segments);
     GR_PUSH(r->samples, r->n_samples, r->cap_samples, x);
 }
 
@@ -119,6 +146,7 @@ void gr_record_pack(const gr_record *r, gr_str *out)
         pack_u64(out, s->seq);
         pack_text(out, s->prompt.text, s->prompt.len);
         pack_text(out, s->response.text, s->response.len);
+        pack_text(out, s->segments.text, s->segments.len);
         gr_str_add(out, (const char *)&s->score, sizeof(s->score));
     }
     pack_text(out, r->notes.text, r->notes.len);
@@ -176,6 +204,7 @@ static void take_sample(reader *f, gr_record *r)
     gr_sample s = {.seq = (uint32_t)take_u64(f)};
     take_text(f, &s.prompt);
     take_text(f, &s.response);
+    take_text(f, &s.segments);
     take(f, &s.score, sizeof(s.score));
     GR_PUSH(r->samples, r->n_samples, r->cap_samples, s);
 }

@@ -12,7 +12,8 @@
 typedef struct gr_sample {
     uint32_t seq;
     gr_str prompt, response;
-    double score; /* NaN: there is no reward */
+    gr_str segments; /* of a conversation who said what, as JSON; else empty */
+    double score;    /* NaN: there is no reward */
 } gr_sample;
 
 typedef struct gr_record {

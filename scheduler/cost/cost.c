@@ -67,13 +67,6 @@ static double special_seconds(const gr_task_cost *c, const gr_hardware *h, doubl
     return seconds;
 }
 
-/* Across nodes each rank has its own adapter. */
-static double link_of(const gr_task_comm *m, const gr_hardware *h)
-{
-    if (m->group == GR_GROUP_REPLICAS) return h->network;
-    return m->group == GR_GROUP_NODE && h->near > 0 ? h->near : h->link;
-}
-
 /* Of the task itself; sums over its tensor-parallel group are within it. */
 static double own_seconds(const gr_task *w, const gr_hardware *h)
 {
@@ -82,22 +75,23 @@ static double own_seconds(const gr_task *w, const gr_hardware *h)
     double flops = c->flops, bytes = c->bytes, seconds = special_seconds(c, h, &flops, &bytes);
     const double rate = h->n_rates && c->rows ? matrix_rate(h, c) : h->flops;
     seconds += fmax(flops / rate + c->head / (h->head > 0 ? h->head : rate), bytes / h->memory_bytes);
-    if (m->sums > 0)
-        seconds += m->summed / (h->near > 0 ? h->near : h->link) + m->sums * (double)h->sum_ns * 1e-9;
+    if (h->slowest > 0) seconds *= h->slowest; /* the others wait for it at the next collective */
+    if (m->sums > 0) seconds += m->summed / h->link + m->sums * (double)h->sum_ns * 1e-9;
     return seconds;
 }
 
-static uint64_t crossing_ns(const gr_task_comm *m, double rate, const gr_hardware *h)
+/* Of a send or recv. */
+static uint64_t transfer_ns(const gr_task_comm *m, const gr_hardware *h)
 {
-    return h->collective_ns + (uint64_t)llround(1e9 * (double)m->moved / rate);
+    return h->collective_ns + (uint64_t)llround(1e9 * (double)m->moved / m->rate + m->messages_ns);
 }
 
 uint64_t gr_task_ns(const gr_task *w, const gr_hardware *h)
 {
     const gr_task_comm *m = &w->comm;
-    if (m->rate > 0) return h->step_ns + crossing_ns(m, m->rate, h);
+    if (m->rate > 0) return h->step_ns + transfer_ns(m, h);
     const uint64_t ns = (uint64_t)llround(1e9 * own_seconds(w, h)) + h->step_ns;
-    return m->moved ? ns + crossing_ns(m, link_of(m, h), h) : ns;
+    return m->moved ? ns + gr_collective_ns(h, m->group, m->form, (double)m->moved) : ns;
 }
 
 uint64_t gr_task_host_ns(const gr_task *w, const gr_hardware *h)

@@ -36,9 +36,10 @@
  * 512 MB and 2 GB over four devices; the others: the same part of their links' published rate); a sum over
  * neighbours: as two H200 were seen to add 8 KB to 134 MB of bf16 in captured graphs, which fits the link's
  * rate and 8 us. Reductions: backward of a layer of 8B took 1.07 ms more on four H200 beside one that takes
- * 1.97 ms alone. Network: nine tenths of one adapter for each device. Host memory: six tenths of what
- * the channels of such a host move (H200, H100: 16 of DDR5-4800; A100: 16 of DDR4-3200; of a desktop, 2 of
- * DDR5-5200), shared by its devices.
+ * 1.97 ms alone. Network: nine tenths of an adapter, 400 Gb/s of H200 and H100, 200 Gb/s of A100; one for
+ * each device, as in NVIDIA's reference designs (DGX H100, A100), or, where the name says so, one for a host.
+ * What steps between hosts take is below. Host memory: six tenths of what the channels of such a host move
+ * (H200, H100: 16 of DDR5-4800; A100: 16 of DDR4-3200; of a desktop, 2 of DDR5-5200), shared by its devices.
  */
 static const gr_hardware profiles[] = {
     {.name = "h200",
@@ -58,7 +59,8 @@ static const gr_hardware profiles[] = {
      .sum_ns = 8000,
      .reduce_share = 0.5,
      .network = 45 * GB,
-     .devices = 8},
+     .devices = 8,
+     .cluster = {.adapters = 8}},
     {.name = "h100-80g",
      .device = "cuda",
      .flops = 742 * TERA,
@@ -75,7 +77,8 @@ static const gr_hardware profiles[] = {
      .sum_ns = 8000,
      .reduce_share = 0.5,
      .network = 45 * GB,
-     .devices = 8},
+     .devices = 8,
+     .cluster = {.adapters = 8}},
     {.name = "a100-80g",
      .device = "cuda",
      .flops = 234 * TERA,
@@ -92,7 +95,8 @@ static const gr_hardware profiles[] = {
      .sum_ns = 8000,
      .reduce_share = 0.5,
      .network = 22 * GB,
-     .devices = 8},
+     .devices = 8,
+     .cluster = {.adapters = 8}},
     {.name = "a100-40g",
      .device = "cuda",
      .flops = 234 * TERA,
@@ -109,7 +113,8 @@ static const gr_hardware profiles[] = {
      .sum_ns = 8000,
      .reduce_share = 0.5,
      .network = 22 * GB,
-     .devices = 8},
+     .devices = 8,
+     .cluster = {.adapters = 8}},
     {.name = "rtx4090",
      .device = "cuda",
      .flops = 124 * TERA,
@@ -126,8 +131,41 @@ static const gr_hardware profiles[] = {
      .sum_ns = 8000,
      .reduce_share = 0.5,
      .network = 11 * GB,
-     .devices = 8},
+     .devices = 8,
+     .cluster = {.adapters = 8}},
 };
+
+/* The same machines with another network, by names of their own. */
+static const struct {
+    const char *name, *of;
+    uint32_t adapters;
+} variants[] = {{"h200-one-adapter", "h200", 1}, {"h100-80g-one-adapter", "h100-80g", 1}};
+
+/* NCCL's protocols LL, LL128 and Simple: what they reach of a link's rate, and steps, by its own constants
+ * (collective.c says where). LL: half of it in rings and 1 / 3.8 in trees, and 20.4 GB/s at most on more than
+ * two hosts; its steps within a host take at least the 1 us in which a network step is posted. LL128: 120
+ * bytes of 128. Trees reach 0.92 of rings. */
+static const gr_protocol over_nvlink[] = {{0.5, 0.92 / 3.8, 20.4 * GB, {1000, 2700}, {600, 5000}},
+                                          {0.92, 0.92 * 120 / 128, 0, {1900, 4000}, {1250, 8500}},
+                                          {1, 0.92, 0, {3400, 14000}, {4000, 14000}}};
+/* LL128 needs NVLink. */
+static const gr_protocol over_pcie[] = {{0.5, 0.92 / 3.8, 20.4 * GB, {1000, 2700}, {1000, 5000}},
+                                        {1, 0.92, 0, {5700, 14000}, {4000, 14000}}};
+
+/* Of each rank of a communicator NCCL keeps on the device, in each of 32 channels, four connections of 152
+ * bytes, a pointer to them and the rank's place in the ring (src/include/device.h: ncclDevChannelPeer;
+ * src/channel.cc: initChannel). */
+#define PEER_BYTES (32 * (4 * 152 + 8 + 4))
+
+static void describe_network(gr_hardware *h)
+{
+    const bool pcie = !strcmp(h->name, "rtx4090");
+    gr_cluster *c = &h->cluster;
+    c->n_protocols = pcie ? GR_LEN(over_pcie) : GR_LEN(over_nvlink);
+    memcpy(c->protocols, pcie ? over_pcie : over_nvlink, c->n_protocols * sizeof(*c->protocols));
+    c->oversubscription = 1;
+    c->peer_bytes = PEER_BYTES;
+}
 
 /* Of 4,096 rows and more, and in a rollout's step of 64 and 256: what layers reach in iterations of seconds,
  * while the power limit holds the clocks down. They follow from what log-prob passes, updates and rollouts of
@@ -209,7 +247,25 @@ static gr_hardware whole_profile(const gr_hardware *p)
     h.kept = H200_KEPT * wider;
     h.layer_graph_bytes = LAYER_GRAPH_BYTES;
     h.pinned = 8.0 / 4096;
+    describe_network(&h);
     return h;
+}
+
+/* The profile of a name, with its network; false: there is none. */
+static bool profile_of(const char *name, gr_hardware *out)
+{
+    const char *of = name;
+    uint32_t adapters = 0;
+    for (size_t i = 0; i < GR_LEN(variants); i++)
+        if (!strcmp(name, variants[i].name)) of = variants[i].of, adapters = variants[i].adapters;
+    for (size_t i = 0; i < GR_LEN(profiles); i++) {
+        if (strcmp(of, profiles[i].name)) continue;
+        *out = whole_profile(&profiles[i]);
+        snprintf(out->name, sizeof(out->name), "%s", name);
+        if (adapters) out->cluster.adapters = adapters;
+        return true;
+    }
+    return false;
 }
 
 /* A copy is a core's, as long as memory has what all of them read and write. */
@@ -290,18 +346,15 @@ gr_status gr_hardware_local(gr_hardware *out, const char *device, gr_diag *d)
 
 gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
 {
-    const char *names[GR_LEN(profiles) + 1] = {"cpu"};
+    const char *names[1 + GR_LEN(profiles) + GR_LEN(variants)] = {"cpu"};
     if (!strcmp(name, "cpu")) {
         describe_cpu(out);
         return GR_OK;
     }
-    for (size_t i = 0; i < GR_LEN(profiles); i++) {
-        names[i + 1] = profiles[i].name;
-        if (strcmp(name, profiles[i].name)) continue;
-        *out = whole_profile(&profiles[i]);
-        return GR_OK;
-    }
+    if (profile_of(name, out)) return GR_OK;
     if (strpbrk(name, "/.") || gr_path_exists(name)) return gr_hardware_read(out, name, d);
+    for (size_t i = 0; i < GR_LEN(profiles); i++) names[1 + i] = profiles[i].name;
+    for (size_t i = 0; i < GR_LEN(variants); i++) names[1 + GR_LEN(profiles) + i] = variants[i].name;
     gr_str known = {0};
     for (size_t i = 0; i < GR_LEN(names); i++) gr_str_printf(&known, "%s%s", i ? ", " : "", names[i]);
     const char *near = gr_near(name, names, GR_LEN(names));
@@ -316,17 +369,24 @@ gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
 
 void gr_hardware_share(gr_hardware *hw, const char *name, uint32_t ranks)
 {
-    for (size_t i = 0; name && i < GR_LEN(profiles); i++)
-        if (!strcmp(name, profiles[i].name)) return;
+    gr_hardware known;
+    if (name && profile_of(name, &known)) return;
     hw->host_bytes /= ranks;
     if (!strcmp(hw->device, "cpu")) hw->device_bytes /= ranks;
+}
+
+/* What a communicator takes beside what was measured on one host. */
+static uint64_t peers_bytes(const gr_hardware *hw, uint32_t ranks)
+{
+    return ranks > hw->devices ? (ranks - hw->devices) * hw->cluster.peer_bytes : 0;
 }
 
 /* Page tables are taken in pieces of 2 MiB. */
 uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t groups, uint32_t captured,
                               uint64_t host_bytes)
 {
-    const uint64_t comm = ((ranks > 1) + (uint64_t)groups) * hw->part[GR_LIBRARY_COMM];
+    const uint64_t comm =
+        ((ranks > 1) + (uint64_t)groups) * (hw->part[GR_LIBRARY_COMM] + peers_bytes(hw, ranks));
     const uint64_t tables = (uint64_t)((double)host_bytes * hw->pinned);
     return hw->overhead_bytes + comm + captured * hw->layer_graph_bytes + gr_align(tables, 2 * MIB);
 }
@@ -336,12 +396,14 @@ const gr_hardware *gr_hardware_known(size_t i)
     return i < GR_LEN(profiles) ? &profiles[i] : NULL;
 }
 
-/* A ring through all hosts has the adapters of a host side by side where it leaves it. */
-double gr_hardware_link(const gr_hardware *hw, uint32_t hosts, uint32_t ranks)
+gr_hardware gr_hardware_for(const gr_hardware *hw, uint32_t hosts, uint32_t ranks)
 {
-    if (hosts < 2) return hw->link;
-    double out = hw->network * (ranks / hosts);
-    return ranks == hosts ? out : GR_MIN(hw->link, out);
+    gr_hardware out = *hw;
+    out.ranks = ranks;
+    out.hosts = hosts;
+    out.copy = gr_hardware_copy(hw, GR_MAX(ranks / GR_MAX(hosts, 1u), 1u));
+    if (hw->cluster.spread > 0) out.slowest = 1 + hw->cluster.spread * gr_largest_of(ranks);
+    return out;
 }
 
 gr_copy_rate gr_hardware_copy(const gr_hardware *hw, uint32_t ranks)

@@ -8,9 +8,10 @@
 
 #include "memplan/plan/tasks.h"
 
-#define GR_RATES_MAX   64
-#define GR_LENGTHS_MAX 8
-#define GR_COPIES_MAX  8
+#define GR_RATES_MAX     64
+#define GR_LENGTHS_MAX   8
+#define GR_COPIES_MAX    8
+#define GR_PROTOCOLS_MAX 4
 
 /* What products of a matrix of `rows` rows with weights of about width x width reach within a layer's pass,
  * in arithmetic operations a second, all other work of the layer but attention included: forward; backward
@@ -32,6 +33,26 @@ typedef struct gr_copy_rate {
     uint32_t ranks;
     double h2d, d2h, both;
 } gr_copy_rate;
+
+/* One of the ways in which a collective's messages go between ranks of several hosts; the fastest is taken
+ * (collective.c). Steps are between neighbours within a host, and between hosts. */
+typedef struct gr_protocol {
+    double ring_share, tree_share; /* what rings and trees reach of the rate of links and adapters */
+    double most;                   /* bytes a second at most; 0: no limit of its own */
+    uint32_t ring_ns[2], tree_ns[2];
+} gr_protocol;
+
+/* What is between the hosts of a cluster, and what its ranks differ in. All 0: a collective takes as long
+ * for any number of ranks, and each rank has an adapter. */
+typedef struct gr_cluster {
+    uint32_t adapters;       /* of a host, which its ranks share; 0: one for each rank */
+    uint32_t pod;            /* hosts that reach each other at the adapters' full rate; 0: all */
+    double oversubscription; /* by how much less others do; 0: they do not */
+    gr_protocol protocols[GR_PROTOCOLS_MAX];
+    uint32_t n_protocols;
+    uint64_t peer_bytes; /* of the device, for each rank of a communicator beyond those of one host */
+    double spread;       /* standard deviation of how long the same work takes ranks, of its mean */
+} gr_cluster;
 
 #define GR_LIBRARY_MAP(X) \
     X(PROCESS, "process") \
@@ -61,15 +82,17 @@ typedef struct gr_hardware {
     uint64_t device_bytes, host_bytes; /* usable: the default budgets */
     uint64_t overhead_bytes;           /* what the process takes on the device beside the arena */
     uint64_t layer_graph_bytes;        /* and for each layer in a graph of kernels that it captures, */
-    double pinned;    /* and for each byte of the host pool: the device's page tables of it */
-    uint64_t step_ns; /* fixed cost of one step */
-    double link;      /* bytes a rank receives in collectives within a host */
-    double near;      /* the same of ranks that work side by side, where link is for all there are; 0: link */
-    uint64_t collective_ns; /* fixed cost of one */
+    double pinned;          /* and for each byte of the host pool: the device's page tables of it */
+    uint64_t step_ns;       /* fixed cost of one step */
+    double link;            /* bytes a rank receives in collectives within a host */
+    uint64_t collective_ns; /* fixed cost of one, its messages within a host included */
     uint64_t sum_ns;        /* of a sum over neighbours within a task (gr_task.sums) */
     double reduce_share;    /* what `compute` loses beside a reduction, of the time that this takes alone */
-    double network;         /* as link, from other hosts */
+    double network;         /* as link, from other hosts, through one adapter */
     uint32_t devices;       /* of one host */
+    gr_cluster cluster;
+    uint32_t ranks, hosts;       /* that are planned for (gr_hardware_for); 0: on one host */
+    double slowest;              /* of them: how many times as long as the mean it takes; 0: as long */
     gr_rate rates[GR_RATES_MAX]; /* a grid: each of some rows with each of some widths, both rising */
     uint32_t n_rates;
     gr_attention_rate attention[GR_LENGTHS_MAX]; /* lengths rise */
@@ -102,21 +125,40 @@ void gr_hardware_share(gr_hardware *hw, const char *name, uint32_t ranks);
 /* Profiles that have names, but for "cpu": NULL after the last. */
 const gr_hardware *gr_hardware_known(size_t i);
 
-/* What a rank of so many receives a second in collectives, on so many hosts. */
-double gr_hardware_link(const gr_hardware *hw, uint32_t hosts, uint32_t ranks);
+/* The machines as so many ranks on so many hosts have them: how fast they copy, how far their collectives go,
+ * and how long the slowest of them takes. */
+gr_hardware gr_hardware_for(const gr_hardware *hw, uint32_t hosts, uint32_t ranks);
 
 /* Copies of so many ranks of one host at once. Between counts that were measured, what all of them move
  * together is interpolated; beyond the last it stays what it is. */
 gr_copy_rate gr_hardware_copy(const gr_hardware *hw, uint32_t ranks);
 
 /* What a process takes on the device beside its arena: as one of so many ranks, in so many groups of some of
- * them, with so many layers in captured graphs, and such a host pool. */
+ * them (counted as if each were of all), with so many layers in captured graphs, and such a host pool. */
 uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t groups, uint32_t captured,
                               uint64_t host_bytes);
 
-/* scheduler/cost/hardware_file.c: the JSON form. Every key is required, and every unknown one is an error. */
+/* scheduler/cost/hardware_file.c: the JSON form. Every key is required but `cluster`, and every unknown one
+ * is an error. */
 GR_NODISCARD gr_status gr_hardware_read(gr_hardware *out, const char *path, gr_diag *d);
 void gr_hardware_write(const gr_hardware *h, gr_str *out);
+
+/* scheduler/cost/collective.c: predicted time of a collective in which a rank receives so many bytes, beside
+ * what a step costs anyway. One rank's takes no time. */
+uint64_t gr_collective_ns(const gr_hardware *h, gr_comm_group group, gr_comm_form form, double bytes);
+
+/* Ranks of a role, as one side of what goes from role to role. */
+typedef struct gr_side {
+    uint32_t ranks, hosts, first_host;
+} gr_side;
+/* Bytes a second that all ranks of two sides move between them at most, and nanoseconds that so many messages
+ * of a rank take, one after another, whatever is in them. */
+double gr_sides_rate(const gr_hardware *h, gr_side a, gr_side b);
+double gr_sides_ns(const gr_hardware *h, gr_side a, gr_side b, uint32_t messages);
+
+/* How many standard deviations the largest of n samples of a normal distribution lies above the mean, in the
+ * mean of many tries. */
+double gr_largest_of(uint32_t n);
 
 /* scheduler/cost/cost.c: predicted time of one execution of a task that is no loop; of one that is done on
  * the host lane instead of its own: an optimizer step, which host memory bounds; and what the lane `compute`

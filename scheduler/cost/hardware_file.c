@@ -58,8 +58,10 @@ GR_PRINTF(4, 5) static void bad(reader *r, const char *at, const char *key, cons
     gr_str_release(&s);
 }
 
-/* Whether o is an object with these keys and no other. */
-static bool has_keys(reader *r, const char *at, json_t *o, const char *const *keys, size_t n)
+/* Whether o is an object; if it has other keys than these n, or lacks one of those before `optional`, that is
+ * said. */
+static bool has_some_keys(reader *r, const char *at, json_t *o, const char *const *keys, size_t n,
+                          size_t optional)
 {
     const char *key;
     json_t *value;
@@ -76,9 +78,15 @@ static bool has_keys(reader *r, const char *at, json_t *o, const char *const *ke
             bad(r, at, NULL, "unknown key '%s'%s%s%s", key, near ? "; did you mean '" : "", near ? near : "",
                 near ? "'?" : "");
     }
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < optional; i++)
         if (!json_object_get(o, keys[i])) bad(r, at, NULL, "key '%s' is missing", keys[i]);
     return true;
+}
+
+/* The same, of which none may be missing. */
+static bool has_keys(reader *r, const char *at, json_t *o, const char *const *keys, size_t n)
+{
+    return has_some_keys(r, at, o, keys, n, n);
 }
 
 static uint64_t whole_of(reader *r, const char *at, json_t *o, const char *key, uint64_t least, uint64_t most)
@@ -227,6 +235,66 @@ static void read_copies(reader *r, json_t *o, gr_hardware *out)
     out->copy = out->copies[0];
 }
 
+/* Two whole numbers of nanoseconds: within a host, between hosts. */
+static void read_steps(reader *r, const char *at, json_t *o, const char *key, uint32_t to[2])
+{
+    json_t *v = json_object_get(o, key);
+    bool ok = json_array_size(v) == 2;
+    for (size_t i = 0; i < 2 && ok; i++) {
+        json_t *x = json_array_get(v, i);
+        const json_int_t ns = json_integer_value(x);
+        ok = json_is_integer(x) && ns >= 0 && ns <= 1000000000;
+        to[i] = ok ? (uint32_t)ns : 0;
+    }
+    if (v && !ok)
+        bad(r, at, key, "should be two whole numbers in 0 .. 1000000000: within a host, between hosts");
+}
+
+static double share_of(reader *r, const char *at, json_t *o, const char *key)
+{
+    const double x = rate_of(r, at, o, key, false);
+    if (x > 1) bad(r, at, key, "%g is more than all", x);
+    return x;
+}
+
+static void read_protocols(reader *r, json_t *list, gr_cluster *out)
+{
+    static const char *const keys[] = {"ring_share", "tree_share", "most", "ring_ns", "tree_ns"};
+    const size_t n = json_array_size(list);
+    if (list && (!n || n > GR_PROTOCOLS_MAX))
+        bad(r, "$.cluster", "protocols", "should be a list of 1 to %d", GR_PROTOCOLS_MAX);
+    for (size_t i = 0; i < n && n <= GR_PROTOCOLS_MAX; i++) {
+        char at[48];
+        snprintf(at, sizeof(at), "$.cluster.protocols[%zu]", i);
+        json_t *v = json_array_get(list, i);
+        if (!has_keys(r, at, v, keys, GR_LEN(keys))) continue;
+        gr_protocol *p = &out->protocols[out->n_protocols++];
+        p->ring_share = share_of(r, at, v, "ring_share");
+        p->tree_share = share_of(r, at, v, "tree_share");
+        p->most = rate_of(r, at, v, "most", true);
+        read_steps(r, at, v, "ring_ns", p->ring_ns);
+        read_steps(r, at, v, "tree_ns", p->tree_ns);
+    }
+}
+
+/* What files had before there were clusters in them is left out of the model. */
+static void read_cluster(reader *r, json_t *o, gr_cluster *out)
+{
+    static const char *const keys[] = {"adapters",   "pod",    "oversubscription",
+                                       "peer_bytes", "spread", "protocols"};
+    static const char at[] = "$.cluster";
+    json_t *v = json_object_get(o, "cluster");
+    if (!v || !has_keys(r, at, v, keys, GR_LEN(keys))) return;
+    out->adapters = (uint32_t)whole_of(r, at, v, "adapters", 1, 1 << 16);
+    out->pod = (uint32_t)whole_of(r, at, v, "pod", 0, 1 << 20);
+    out->oversubscription = rate_of(r, at, v, "oversubscription", false);
+    if (out->oversubscription < 1) bad(r, at, "oversubscription", "%g is less than 1", out->oversubscription);
+    out->peer_bytes = whole_of(r, at, v, "peer_bytes", 0, 1ULL << 40);
+    out->spread = rate_of(r, at, v, "spread", true);
+    if (out->spread > 1) bad(r, at, "spread", "%g is more than the mean itself", out->spread);
+    read_protocols(r, json_object_get(v, "protocols"), out);
+}
+
 static void read_file(reader *r, json_t *o, gr_hardware *out)
 {
     static const char *const keys[] = {"version", "name",          "device",       "bytes_per_second",
@@ -234,9 +302,9 @@ static void read_file(reader *r, json_t *o, gr_hardware *out)
                                        "step_ns", "collective_ns", "sum_ns",       "reduce_share",
                                        "devices", "flops",         "attention",    "decode_attention",
                                        "head",    "logits",        "kept",         "layer_graph_bytes",
-                                       "pinned",  "copies"};
+                                       "pinned",  "copies",        "cluster"};
     static const char *const bandwidths[] = {"memory", "kv", "host", "disk", "link", "network"};
-    if (!has_keys(r, "$", o, keys, GR_LEN(keys))) return;
+    if (!has_some_keys(r, "$", o, keys, GR_LEN(keys), GR_LEN(keys) - 1)) return;
     json_t *version = json_object_get(o, "version"), *bytes = json_object_get(o, "bytes_per_second");
     if (version && (!json_is_integer(version) || json_integer_value(version) != VERSION)) {
         bad(r, "$", "version", "this program reads version %d", VERSION);
@@ -251,6 +319,7 @@ static void read_file(reader *r, json_t *o, gr_hardware *out)
     read_matrix(r, o, out);
     read_attention(r, o, out);
     read_overhead(r, o, out);
+    read_cluster(r, o, &out->cluster);
 }
 
 gr_status gr_hardware_read(gr_hardware *out, const char *path, gr_diag *d)
@@ -285,6 +354,26 @@ static void write_numbers(const gr_hardware *h, const char *indent, const number
     }
 }
 
+static void write_cluster(const gr_cluster *c, gr_str *out)
+{
+    if (!c->n_protocols) return; /* as files without it */
+    gr_str_printf(
+        out,
+        "  \"cluster\": {\n    \"adapters\": %u,\n    \"pod\": %u,\n    \"oversubscription\": %.4g,\n"
+        "    \"peer_bytes\": %llu,\n    \"spread\": %.4g,\n    \"protocols\": [\n",
+        c->adapters, c->pod, c->oversubscription, (unsigned long long)c->peer_bytes, c->spread);
+    for (uint32_t i = 0; i < c->n_protocols; i++) {
+        const gr_protocol *p = &c->protocols[i];
+        gr_str_printf(
+            out,
+            "      {\"ring_share\": %.4g, \"tree_share\": %.4g, \"most\": %.4g, \"ring_ns\": [%u, %u], "
+            "\"tree_ns\": [%u, %u]}%s\n",
+            p->ring_share, p->tree_share, p->most, p->ring_ns[0], p->ring_ns[1], p->tree_ns[0], p->tree_ns[1],
+            i + 1 < c->n_protocols ? "," : "");
+    }
+    gr_str_puts(out, "    ]\n  },\n");
+}
+
 void gr_hardware_write(const gr_hardware *h, gr_str *out)
 {
     gr_str_printf(out, "{\n  \"version\": %d,\n  \"name\": \"%s\",\n  \"device\": \"%s\",\n", VERSION,
@@ -312,6 +401,7 @@ void gr_hardware_write(const gr_hardware *h, gr_str *out)
     for (int i = 0; i < GR_N_LIBRARIES; i++)
         gr_str_printf(out, "%s\"%s\": %llu", i ? ", " : "", libraries[i], (unsigned long long)h->part[i]);
     gr_str_printf(out, "},\n  \"devices\": %u,\n", h->devices);
+    write_cluster(&h->cluster, out);
     write_numbers(h, "  ", top, GR_LEN(top), out);
     gr_str_puts(out, "}\n");
 }

@@ -8,7 +8,7 @@
 #include <string.h>
 
 typedef enum knob_kind {
-    KNOB_NODE,      /* a tunable of a node, or of all nodes that have one of its name */
+    KNOB_NODE,      /* a tunable of a node */
     KNOB_SHARD,     /* whether a model's weights are sharded */
     KNOB_REACH,     /* whether a trained model's shards are over the ranks of a node, or over all */
     KNOB_HOST_STEP, /* whether it is allowed: which buckets' steps are done there is a matter of residency */
@@ -17,7 +17,7 @@ typedef enum knob_kind {
 typedef struct open_choice {
     knob_kind kind;
     gr_tunable tunable;    /* of KNOB_NODE */
-    const gr_node *node;   /* of KNOB_NODE: the first that has it */
+    const gr_node *node;   /* of KNOB_NODE */
     const gr_model *model; /* of the others */
 } open_choice;
 
@@ -101,8 +101,7 @@ static uint32_t node_ranks(const gr_graph *g)
 static const open_choice *knob_of(const gr_knobs *s, const gr_node *n, const gr_tunable *t)
 {
     for (size_t i = 0; i < s->n; i++)
-        if (s->open[i].kind == KNOB_NODE && !strcmp(s->open[i].tunable.name, t->name) &&
-            (t->common || s->open[i].node == n))
+        if (s->open[i].kind == KNOB_NODE && s->open[i].node == n && !strcmp(s->open[i].tunable.name, t->name))
             return &s->open[i];
     return NULL;
 }
@@ -143,7 +142,7 @@ static bool may_step_on_host(const gr_knobs *s, const uint32_t *level, const gr_
 /* A validation's rollout follows the first of the iterations: their pools need not be chosen apart. */
 static const gr_node *pacemaker(const gr_graph *g, const gr_node *n)
 {
-    for (size_t i = 0; n->timing.every && i < g->n_nodes; i++)
+    for (size_t i = 0; n->timing.every && n->op->generates && i < g->n_nodes; i++)
         if (g->nodes[i]->op->generates && !g->nodes[i]->timing.every && gr_node_runs(g, g->nodes[i]))
             return g->nodes[i];
     return n;
@@ -154,7 +153,8 @@ static void tune(const gr_knobs *s, const uint32_t *level, const gr_node *n, gr_
 {
     const gr_kernels *k = s->o->kernels;
     gr_tunable list[GR_TUNABLES_MAX];
-    for (size_t i = n->op->tunables(s->g, n, k, c, list); i-- > 0;) {
+    const size_t count = n->op->tunables(s->g, n, k, c, list);
+    for (size_t i = 0; i < count; i++) {
         const open_choice *knob = knob_of(s, pacemaker(s->g, n), &list[i]);
         if (knob || list[i].bits != GR_BITS_SPARE) list[i].set(n, k, knob ? level[knob - s->open] : 0, c);
     }
@@ -221,12 +221,8 @@ static gr_tasks *build(void *user, const uint32_t *level)
 
 gr_hardware gr_plan_hardware(const gr_plan_options *o, const gr_graph *view)
 {
-    gr_hardware hw = o->hardware;
-    uint32_t hosts = gr_graph_one_role(view) ? o->hosts : view->roles[view->view].hosts;
-    hw.near = o->hardware.link;
-    hw.link = gr_hardware_link(&o->hardware, hosts, view->ranks);
-    hw.copy = gr_hardware_copy(&o->hardware, GR_MAX(view->ranks / GR_MAX(hosts, 1u), 1u));
-    return hw;
+    const uint32_t hosts = gr_graph_one_role(view) ? o->hosts : view->roles[view->view].hosts;
+    return gr_hardware_for(&o->hardware, hosts, view->ranks);
 }
 
 /* Time of all collectives of an iteration. */
@@ -347,14 +343,7 @@ static void add_model_knob(gr_knobs *s, knob_kind kind, const gr_model *m, uint3
 static void add_tunable(gr_knobs *s, const gr_node *n, const gr_tunable *t)
 {
     add_knob(s, &(open_choice){.kind = KNOB_NODE, .tunable = *t, .node = n}, t->n_levels, t->bits,
-             t->common ? t->name : gr_arena_printf(s->arena, "%s: %s", n->name, t->name));
-}
-
-/* Another node has it, too. */
-static void join_knob(gr_knobs *s, size_t knob, const gr_tunable *t)
-{
-    s->knobs[knob].n_levels = GR_MAX(s->knobs[knob].n_levels, t->n_levels);
-    s->knobs[knob].bits = GR_MAX(s->knobs[knob].bits, t->bits);
+             gr_arena_printf(s->arena, "%s: %s", n->name, t->name));
 }
 
 /* Levels: whole on every rank; a shard on each; and where nodes are to choose, of an untrained model, first
@@ -389,14 +378,6 @@ static void add_nodes(gr_knobs *s)
     }
 }
 
-/* Which of all tunables are looked for. */
-typedef enum tunable_sort { OF_ONE_NODE, LUXURIES, COMMON } tunable_sort;
-
-static tunable_sort sort_of(const gr_tunable *t)
-{
-    return t->bits == GR_BITS_SPARE ? LUXURIES : t->common ? COMMON : OF_ONE_NODE;
-}
-
 /* What is predicted to be faster takes memory, and has other bits: where these are to be kept, no budget may
  * have a say in it, and it is left out. */
 static bool is_wanted(const gr_knobs *s, const gr_node *n, const gr_tunable *t)
@@ -405,28 +386,25 @@ static bool is_wanted(const gr_knobs *s, const gr_node *n, const gr_tunable *t)
     return !s->g->run.keep_bits && is_worth_it(s, n, t);
 }
 
-static void add_tunables_of(gr_knobs *s, const gr_node *n, tunable_sort sort)
+static void add_tunables_of(gr_knobs *s, const gr_node *n, bool luxuries)
 {
     uint32_t *first = gr_calloc(max_knobs(s->g), sizeof(*first));
     gr_tunable list[GR_TUNABLES_MAX];
     const gr_choices c = choose(s, first, n);
     const size_t count = n->op->tunables(s->g, n, s->o->kernels, &c, list);
-    for (size_t i = 0; i < count; i++) {
-        if (sort_of(&list[i]) != sort || pacemaker(s->g, n) != n) continue;
-        const open_choice *known = list[i].common ? knob_of(s, n, &list[i]) : NULL;
-        if (known)
-            join_knob(s, (size_t)(known - s->open), &list[i]);
-        else if (is_wanted(s, n, &list[i]))
+    for (size_t i = 0; i < count; i++)
+        if ((list[i].bits == GR_BITS_SPARE) == luxuries && is_wanted(s, n, &list[i]))
             add_tunable(s, n, &list[i]);
-    }
     free(first);
 }
 
-static void add_tunables(gr_knobs *s, tunable_sort sort)
+static void add_tunables(gr_knobs *s, bool luxuries)
 {
-    for (size_t i = 0; i < s->g->n_nodes; i++)
-        if (gr_node_runs(s->g, s->g->nodes[i]) && s->g->nodes[i]->op->tunables)
-            add_tunables_of(s, s->g->nodes[i], sort);
+    for (size_t i = 0; i < s->g->n_nodes; i++) {
+        const gr_node *n = s->g->nodes[i];
+        if (gr_node_runs(s->g, n) && n->op->tunables && pacemaker(s->g, n) == n)
+            add_tunables_of(s, n, luxuries);
+    }
 }
 
 static void find_knobs(gr_knobs *s)
@@ -434,12 +412,11 @@ static void find_knobs(gr_knobs *s)
     s->knobs = gr_arena_alloc(s->arena, max_knobs(s->g) * sizeof(*s->knobs));
     s->open = gr_arena_alloc(s->arena, max_knobs(s->g) * sizeof(*s->open));
     prefer_nodes(s);
-    add_tunables(s, OF_ONE_NODE);
+    add_tunables(s, false);
     add_shards(s);
     add_nodes(s);
     add_host_steps(s);
-    add_tunables(s, LUXURIES);
-    add_tunables(s, COMMON);
+    add_tunables(s, true);
 }
 
 gr_knobs *gr_knobs_new(const gr_planned *p, const gr_plan_options *o, const gr_traffic *traffic,

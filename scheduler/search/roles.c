@@ -296,11 +296,16 @@ void gr_traffic_free(gr_traffic *t)
 /* ---- declaring -------------------------------------------------------------------------------------------
  */
 
-static double rate_between(const gr_traffic *t, const transfer *c)
+static gr_side side_of(const gr_traffic *t, uint32_t role)
 {
-    const gr_ranks_role *a = &t->g->roles[c->from], *b = &t->g->roles[c->to];
-    bool near = a->hosts == 1 && b->hosts == 1 && a->first_host == b->first_host;
-    return (near ? t->hw.link : t->hw.network) * GR_MIN(a->n, b->n);
+    const gr_ranks_role *r = &t->g->roles[role];
+    return (gr_side){r->n, r->hosts, r->first_host};
+}
+
+/* Of weights each rank that has a part of them sends it to each that receives; a column comes from one. */
+static uint32_t messages_of(gr_side from, gr_side to, bool weights)
+{
+    return weights ? GR_MAX(from.ranks, to.ranks) : (to.ranks + from.ranks - 1) / from.ranks;
 }
 
 /* What weights are received into. */
@@ -346,7 +351,9 @@ static void declare(const gr_traffic *t, const transfer *c, const gr_graph *view
     w->comm.moved = bytes_of(t, c, k);
     w->comm.peer = peer;
     w->comm.channel = c->channel;
-    w->comm.rate = rate_between(t, c);
+    const gr_side from = side_of(t, c->from), to = side_of(t, c->to);
+    w->comm.rate = gr_sides_rate(&t->hw, from, to);
+    w->comm.messages_ns = gr_sides_ns(&t->hw, from, to, messages_of(from, to, c->model));
     if (c->model && !sends) gr_sharding_cut(p, k, view->models[c->model->index], copy_of(c), c->bucket);
 }
 

@@ -6,8 +6,8 @@
  * offloads move the fewest bytes in an iteration: copies that are predicted to be hidden still take of
  * memory, links and host what the work beside them, other ranks and a less exact prediction want. First the
  * choices that keep the bits are tried (residency, streaming, recomputation, KV size where it does not change
- * bits), then knobs that change them, which the plan's notes say. Search limits count candidates, never
- * seconds: the same input gives the same plan.
+ * bits), then knobs that change them, the cheapest first and only those that must, which the plan's notes
+ * say. Search limits count candidates and steps laid out, never seconds: the same input gives the same plan.
  */
 #ifndef GR_SCHEDULER_SEARCH_SCHEDULE_H
 #define GR_SCHEDULER_SEARCH_SCHEDULE_H

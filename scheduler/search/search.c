@@ -7,6 +7,8 @@
 
 #include <xxhash.h>
 
+enum { IN_A_QUARTER = 4 }; /* parts that lie between it and the next, when they are looked at */
+
 typedef struct explorer {
     gr_residencies *r;
     gr_transfers *transfers;
@@ -93,28 +95,16 @@ static void add_hosted(explorer *x, gr_choice *c, uint32_t g, uint32_t parts, ui
     add(x, c, ahead);
 }
 
-/* How many objects of a group stay. */
-static uint32_t count_of(const gr_group *g, uint32_t parts)
-{
-    return g->n_objects * parts / GR_PARTS;
-}
-
-/* The least parts with which as many of them stay. */
-static uint16_t least_parts(const gr_group *g, uint32_t parts)
-{
-    while (parts && count_of(g, parts - 1) == count_of(g, parts)) parts--;
-    return (uint16_t)parts;
-}
-
 /* More or less of a group stays: a quarter, or none at all; with the same nodes streamed, none, or all. */
 static void change_parts(explorer *x, gr_choice *c, uint32_t g, uint32_t ahead)
 {
     const gr_choice was = c[g];
-    for (uint32_t parts = 0; parts <= GR_PARTS; parts++) {
-        bool step = parts == 0 || parts + GR_QUARTER == was.parts || parts == was.parts + GR_QUARTER ||
-                    (parts == GR_PARTS && parts < was.parts + GR_QUARTER);
-        uint16_t few = least_parts(&x->f->groups[g], parts);
-        if (few == was.parts || !step) continue;
+    const uint32_t all[] = {0, GR_MAX(was.parts, GR_QUARTER) - GR_QUARTER,
+                            GR_MIN(was.parts + GR_QUARTER, GR_PARTS)};
+    for (size_t i = 0; i < GR_LEN(all); i++) {
+        const uint32_t parts = all[i];
+        uint16_t few = gr_group_parts(&x->f->groups[g], parts);
+        if (few == was.parts || (i == 1 && !parts)) continue;
         const uint64_t masks[] = {was.stream, 0, x->f->groups[g].nodes};
         for (size_t k = 0; k < (parts == GR_PARTS ? 1 : GR_LEN(masks)); k++) {
             c[g] = (gr_choice){.stream = parts < GR_PARTS ? masks[k] : 0, .parts = few};
@@ -187,8 +177,11 @@ static void refine(explorer *x, size_t at)
     if (g == GR_NONE) return;
     gr_choice *c = gr_malloc((x->f->n_groups + 1) * sizeof(*c));
     memcpy(c, from.choice, x->f->n_groups * sizeof(*c));
-    for (uint32_t k = 1; k <= GR_QUARTER && from.choice[g].parts + k < GR_PARTS; k++) {
-        c[g].parts = least_parts(&x->f->groups[g], from.choice[g].parts + k);
+    const gr_group *group = &x->f->groups[g];
+    for (uint32_t k = 1; k <= IN_A_QUARTER; k++) {
+        const uint32_t parts = from.choice[g].parts + k * GR_QUARTER / IN_A_QUARTER;
+        if (parts >= GR_PARTS) break;
+        c[g].parts = gr_group_parts(group, parts);
         add(x, c, from.ahead);
     }
     free(c);

@@ -628,7 +628,7 @@ static uint64_t copied_by(const maker *m, uint32_t begin, uint32_t end)
     return sum;
 }
 
-void gr_transfers_make(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint32_t ahead)
+void gr_transfers_place(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint32_t ahead)
 {
     const gr_tasks *g = f->g;
     maker m = {l, f, g, choice, ahead};
@@ -652,8 +652,33 @@ void gr_transfers_make(gr_transfers *l, const gr_analysis *f, const gr_choice *c
                 copied_by(&m, l->validate, l->n_items) / GR_MAX(g->validate_every, 1u);
     l->host_live = most_live(&m, GR_HOST);
     l->live = most_live(&m, GR_DEVICE);
+}
+
+void gr_transfers_time(gr_transfers *l, const gr_analysis *f, const gr_choice *choice)
+{
+    maker m = {.l = l, .f = f, .g = f->g, .choice = choice};
     hoist_loads(&m, l->live);
     l->ns = gr_transfers_ns(l, f);
+}
+
+void gr_transfers_make(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint32_t ahead)
+{
+    gr_transfers_place(l, f, choice, ahead);
+    gr_transfers_time(l, f, choice);
+}
+
+double gr_transfers_excess(const gr_transfers *l, const gr_analysis *f, gr_place place, uint64_t room)
+{
+    const maker m = {.l = (gr_transfers *)(uintptr_t)l, .f = f, .g = f->g};
+    uint64_t *live = live_bytes(&m, place);
+    double most = 0, sum = 0;
+    for (uint32_t i = 0; i < l->n_items; i++) {
+        const double over = live[i] > room ? (double)(live[i] - room) : 0;
+        most = GR_MAX(most, over);
+        sum += over;
+    }
+    free(live);
+    return most + sum / GR_MAX(l->n_items, 1u);
 }
 
 void gr_transfers_widen(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint64_t room)

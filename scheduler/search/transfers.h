@@ -24,7 +24,7 @@
 
 #include "scheduler/search/schedule.h"
 
-#define GR_PARTS   16u /* of a group that can stay resident: 0, 1/16, ... all of its objects */
+#define GR_PARTS   240u /* of a group that can stay resident: 0, 1/240, ... all of its objects */
 #define GR_QUARTER (GR_PARTS / 4)
 
 /* Loads begin so many units of work before the object's first use at the least: 0, or 1, which is one for the
@@ -43,6 +43,27 @@ typedef struct gr_group {
     uint64_t nodes; /* bits of the nodes that use it */
     bool may_host;  /* all that uses it may be done on the host lane with it */
 } gr_group;
+
+/* How many objects of a group stay; the least parts with which as many do; those with which one more does. */
+static inline uint32_t gr_group_stays(const gr_group *g, uint32_t parts)
+{
+    return g->n_objects * parts / GR_PARTS;
+}
+
+static inline uint16_t gr_group_parts_of(const gr_group *g, uint32_t n)
+{
+    return (uint16_t)((n * GR_PARTS + g->n_objects - 1) / g->n_objects);
+}
+
+static inline uint16_t gr_group_parts(const gr_group *g, uint32_t parts)
+{
+    return gr_group_parts_of(g, gr_group_stays(g, parts));
+}
+
+static inline uint16_t gr_group_more(const gr_group *g, uint32_t parts)
+{
+    return gr_group_parts_of(g, GR_MIN(gr_group_stays(g, parts) + 1, g->n_objects));
+}
 
 typedef struct gr_ref { /* one use of an object */
     uint32_t work;
@@ -128,6 +149,12 @@ typedef struct gr_transfers {
  * planner's choice stand as early as they can without taking more bytes on the device than the choice takes
  * somewhere anyway: past other nodes and whole loops, in the order in which they are needed. */
 void gr_transfers_make(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint32_t ahead);
+/* In two halves: steps and live bytes, where loads stand as late as they may; then loads as early as they can
+ * and the time. */
+void gr_transfers_place(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint32_t ahead);
+void gr_transfers_time(gr_transfers *l, const gr_analysis *f, const gr_choice *choice);
+/* Of what has been placed: the bytes of a place above its room, at the worst step and in the mean of all. */
+double gr_transfers_excess(const gr_transfers *l, const gr_analysis *f, gr_place place, uint64_t room);
 /* The same where so many bytes may be taken: more room never makes it slower. choice: as it was made with. */
 void gr_transfers_widen(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint64_t room);
 /* Both, with no more of the room than makes it faster. */

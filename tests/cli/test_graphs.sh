@@ -49,12 +49,14 @@ for graph in graphs/*.yaml graphs/quickstart/warmup.yaml graphs/arithmetic/*.yam
     graphs/arithmetic/*) set -- --set max_tokens=16 --set run.steps=2 --set group=16 ;;
     graphs/arithmetic*) set -- --set nodes.rollout.max_tokens=16 --set run.steps=2 --set group=16 ;;
     graphs/ppo_reward_model.yaml) set -- --set max_tokens=16 --set run.steps=2 --set judge="$judge" ;;
+    graphs/*_tools.yaml)
+        set -- --set max_tokens=16 --set max_prompt=500 --set max_context=600 --set run.steps=2 --set environment="perl tests/e2e/say.pl" ;;
     *) set -- --set max_tokens=16 --set run.steps=2 ;;
     esac
     grep -q '^params:.* batch:\|^use:' "$graph" && ! grep -q 'op: sequences' "$graph" && set -- "$@" --set batch=$batch --set mini_batch=16
     grep -q critic_warmup "$graph" && set -- "$@" --set critic_warmup=0
     case $graph in
-    graphs/arithmetic*) ;; # paid by their own rule for each leading character that is right
+    graphs/arithmetic* | graphs/*_tools.yaml) ;; # paid by their own rule for each leading character that is right
     *) grep -q 'rule: gsm8k\|^use:' "$graph" && set -- "$@" --set nodes.reward.rule="$digit" ;;
     esac
     rm -rf "$dir/run"

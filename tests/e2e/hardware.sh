@@ -37,6 +37,24 @@ bad '\$.attention\[0\].length: 0 is not in' 's/("length": )1024/\10/'
 bad '\$.head: -1 is not a rate above 0, or 0' 's/("head": )0/\1-1/'
 bad '\$.version: this program reads version 4' 's/("version": )4/\13/'
 bad '.*(expected|unexpected|premature)' '$d'
+# What a cluster is made of may be left out; where it is there, many ranks take longer, and keys and places are checked.
+old=$hw hw=$PWD/cluster.json
+sed 's/"devices": 8,/&"cluster": {"adapters": 8, "pod": 0, "oversubscription": 1, "peer_bytes": 0, "spread": 0,\
+ "protocols": [{"ring_share": 1, "tree_share": 1, "most": 0, "ring_ns": [1000, 10000], "tree_ns": [1000, 10000]}]},/' "$old" >"$hw"
+plan_seconds() { # HARDWARE RANKS
+    status 0 "$gr" plan grpo.yaml --hardware "$1" --ranks "$2" --format json -o many.json
+    tr ',' '\n' <many.json | sed -nE 's/.*"seconds": *([0-9.e-]+).*/\1/p' | head -1
+}
+few=$(plan_seconds "$hw" 1x8)
+[ "$few" ] && [ "$few" = "$(plan_seconds "$old" 1x8)" ] || fail "a cluster changes the plan of one host"
+awk -v few="$few" -v many="$(plan_seconds "$hw" 2048x8)" -v old="$(plan_seconds "$old" 2048x8)" \
+    'BEGIN { exit !(many > 1.05 * few && many > old) }' || fail "16,384 ranks take as long as 8"
+bad '\$.cluster: key .pod. is missing' 's/"pod": 0, //'
+bad '\$.cluster: unknown key .pods.' 's/"pod"/"pods": 1, &/'
+bad '\$.cluster.adapters: 0 is not in 1' 's/("adapters": )8/\10/'
+bad '\$.cluster.oversubscription: 0.1 is less than 1' 's/("oversubscription": )1/\10.1/'
+bad '\$.cluster.protocols\[0\].tree_ns: should be two whole numbers' 's/("tree_ns": )\[1000, /\1[/'
+hw=$old
 refused 'absent.json' "$gr" plan grpo.yaml --hardware ./absent.json
 refused "unknown hardware 'h20'; did you mean 'h200'" "$gr" plan grpo.yaml --hardware h20
 

@@ -195,6 +195,22 @@ run: {steps: 6, seed: 7, samples: 2}
 END
 }
 
+# A GRPO graph of conversations of three turns, whose environment is say.pl.
+turns() { # FILE WAY [KEYS]
+    sed -e 's/, schedule: cosine//' -e "s|^  rollout: .*|  rollout: {op: generate, model: actor, prompts: prompts, samples: 4, temperature: 1.0, max_tokens: 4, turns: 3, max_context: 32, environment: {command: \"perl $here/say.pl $2\", metrics: [calls], timeout: 5s${3:+, $3}}}|" \
+        -e 's|^  reward: .*|  reward: {op: reward, of: rollout, from: environment}|' \
+        -e 's|^  score: .*|  score: {op: compute, of: rollout, expr: reward}|' grpo.yaml >"$1"
+    cat >>"$1" <<'END'
+log:
+  turns: batch_mean(rollout.turns)
+  counted: batch_mean(seq_count(rollout.model))
+  length: batch_mean(rollout.length)
+  stopped: batch_max(rollout.stopped)
+  calls: batch_mean(rollout.calls)
+  off: token_max(abs(old_logprob - rollout.logprob))
+END
+}
+
 classifier() { # DIR FROM: the reward model of this shape, with random weights
     sed 's/ForCausalLM"\]/ForSequenceClassification"], "id2label": {"0": "reward"}/' "$2.json" >"$1.json"
     "$gr" init --config "$1.json" --tokenizer "$project/graphs/quickstart" --seed 9 -o "$1" >/dev/null

@@ -31,3 +31,12 @@ same stop.yaml nodes.rollout.concurrent=5
 same stop.yaml nodes.rollout.kv_blocks=7
 sed 's/max_tokens: 37/max_tokens: 37, stop_ids: [3, 4, 9]/' long.yaml >ids.yaml
 same ids.yaml nodes.rollout.concurrent=6
+# Conversations: slots that wait, answers that are read beside prompts, turns that the host ends.
+turns turns.yaml ""
+turns slow.yaml slow
+same turns.yaml run.steps=3
+for slots in 1 3 20; do same turns.yaml nodes.rollout.concurrent=$slots run.steps=3; done
+for blocks in 2 5; do same turns.yaml nodes.rollout.kv_blocks=$blocks run.steps=3; done
+same slow.yaml run.steps=3
+same turns.yaml nodes.rollout.max_tokens=11 nodes.rollout.max_context=60 run.steps=3
+same turns.yaml nodes.rollout.max_tokens=11 nodes.rollout.max_context=60 nodes.rollout.concurrent=6 run.steps=3

@@ -63,7 +63,7 @@ static void check_gradient(const char *name, uint32_t n, uint32_t V, const float
     float *d_dl = device_copy(d_logprob, n * 4), *d_de = device_copy(d_entropy, n * 4);
     int32_t *d_target = device_copy(target, n * 4);
     gr_cu_head_dlogits(NULL, dz, d_target, d_lse, with_entropy ? d_e : NULL, d_dl, with_entropy ? d_de : NULL,
-                       inv_t, n, V);
+                       inv_t, 0, n, V);
     gr_bf16 *got = take(name, dz, (size_t)n * V * 4);
     errors e = {0};
     for (uint32_t i = 0; i < n; i++) {
@@ -584,7 +584,8 @@ static void run_gradient(void *arg, int i)
 {
     (void)i;
     const bench *b = arg;
-    gr_cu_head_dlogits(NULL, b->logits, b->target, b->out[3], b->out[1], b->out[0], b->out[2], 1, b->n, b->V);
+    gr_cu_head_dlogits(NULL, b->logits, b->target, b->out[3], b->out[1], b->out[0], b->out[2], 1, 0, b->n,
+                       b->V);
 }
 
 static void run_sample(void *arg, int i)

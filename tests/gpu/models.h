@@ -58,6 +58,7 @@ static inline gr_model_shape sandwich(void)
     window.attention.rope.theta = 100;
     gr_model_set_layer(&s, 1, &window);
     s.embed_scale = 4;
+    s.logit_softcap = 3;
     return s;
 }
 
@@ -70,6 +71,20 @@ static inline gr_model_shape behind(void)
     d.norm_after = true;
     d.attention.qk_norm = GR_QK_NORM_WHOLE;
     gr_model_of(&s, &d);
+    return s;
+}
+
+/* Output gates, biases behind attention, and heads of which a part is rotated. */
+static inline gr_model_shape gated(void)
+{
+    gr_model_shape s = shape_of("qwen3", 256, 4, 2, 64);
+    gr_layer_desc d = *gr_layer(&s, 0);
+    d.norm_plus_one = d.attention.gate = d.attention.o_bias = true;
+    d.attention.rope.dims = 16;
+    gr_model_of(&s, &d);
+    gr_layer_desc bare = d;
+    bare.attention.qk_norm = GR_QK_NORM_NONE;
+    gr_model_set_layer(&s, 1, &bare);
     return s;
 }
 

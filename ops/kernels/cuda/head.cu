@@ -99,12 +99,12 @@ struct gradient {
     float *logits;
     const int32_t *target;
     const float *lse, *entropy, *d_logprob, *d_entropy;
-    float inv_temperature;
+    float inv_temperature, over_cap; /* over_cap: 1 / the cap of logits, 0 where there is none */
     uint32_t V;
 };
 
 struct row_gradient { /* of one row, base 2 */
-    float c, lse, entropy, d_logprob, d_entropy;
+    float c, lse, entropy, d_logprob, d_entropy, over_cap;
     uint32_t target;
 };
 
@@ -118,6 +118,7 @@ GR_DEVICE row_gradient row_of(const gradient &p)
     r.d_entropy = p.d_entropy ? p.d_entropy[row] * p.inv_temperature : 0;
     r.entropy = p.d_entropy ? p.entropy[row] : 0;
     r.target = (uint32_t)p.target[row];
+    r.over_cap = p.over_cap;
     return r;
 }
 
@@ -125,7 +126,8 @@ GR_DEVICE float logit_gradient(const row_gradient &r, float z, uint32_t id)
 {
     const float log2_p = fmaxf(fmaf(z, r.c, -r.lse), -1e4f), p = gr_exp2(log2_p);
     const float weight = fmaf(r.d_entropy, fmaf(GR_LN_2, log2_p, r.entropy), r.d_logprob);
-    return fmaf(-p, weight, id == r.target ? r.d_logprob : 0);
+    const float th = z * r.over_cap; /* z = cap th: the slope of the cap is 1 - th^2 */
+    return fmaf(-p, weight, id == r.target ? r.d_logprob : 0) * fmaf(-th, th, 1);
 }
 
 /* A thread's logits of a tile, in vectors that become one of bf16 each. V is a multiple of 4: rows begin on
@@ -201,13 +203,28 @@ GR_KERNEL void __launch_bounds__(BLOCK) gradient_any_kernel(const gradient p)
 
 extern "C" void gr_cu_head_dlogits(cudaStream_t st, float *logits, const int32_t *target, const float *lse,
                                    const float *entropy, const float *d_logprob, const float *d_entropy,
-                                   float inv_temperature, uint32_t n, uint32_t V)
+                                   float inv_temperature, float cap, uint32_t n, uint32_t V)
 {
     if (!n) return;
     assert(!d_entropy || entropy);
-    const gradient p = {logits, target, lse, entropy, d_logprob, d_entropy, inv_temperature, V};
+    const float over_cap = cap > 0 ? 1 / cap : 0;
+    const gradient p = {logits, target, lse, entropy, d_logprob, d_entropy, inv_temperature, over_cap, V};
     if (V % 4)
         gradient_any_kernel<<<n, BLOCK, 0, st>>>(p);
     else
         gradient_kernel<<<n, BLOCK, 0, st>>>(p);
+}
+
+/* ---- caps ------------------------------------------------------------------------------------------------
+ */
+
+GR_KERNEL void __launch_bounds__(BLOCK) cap_kernel(float *logits, float cap, uint64_t n)
+{
+    const uint64_t i = (uint64_t)blockIdx.x * BLOCK + threadIdx.x;
+    if (i < n) logits[i] = cap * tanhf(logits[i] / cap);
+}
+
+extern "C" void gr_cu_head_cap(cudaStream_t st, float *logits, float cap, uint64_t n)
+{
+    if (n) cap_kernel<<<gr_ceil_div(n, BLOCK), BLOCK, 0, st>>>(logits, cap, n);
 }

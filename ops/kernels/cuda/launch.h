@@ -33,10 +33,12 @@ typedef enum gr_cu_dtype { GR_CU_F32, GR_CU_BF16 } gr_cu_dtype;
  * as a table of float [D / 2] on the device; angles, cosines and sines are fp32 of position * frequency. */
 typedef struct gr_cu_heads {
     uint32_t heads, kv_heads, head_dim;
-    const float *frequency; /* [D / 2], device */
+    const float *frequency; /* [D / 2], device; zeros behind those that are rotated */
     float eps;              /* of q_norm and k_norm */
     float one;              /* their factors are one + weight: 0, or 1 */
     float factor;           /* on cosines and sines; 0: 1 */
+    uint32_t rotated;       /* of a head, the first elements; 0: D */
+    uint32_t raw_ld;        /* between rows of raw; 0: W */
 } gr_cu_heads;
 
 /* ---- embedding ------------------------------------------------------------------------------------------
@@ -116,6 +118,13 @@ bool gr_cu_swiglu_product(cudaStream_t st, const gr_bf16 *x, const gr_bf16 *gate
 void gr_cu_swiglu_backward(cudaStream_t st, const gr_bf16 *gate_up, const gr_bf16 *dh, bool gelu,
                            gr_bf16 *d_gate_up, gr_bf16 *h, uint32_t T, uint32_t I);
 
+/* y [T, n] = x sigmoid(g), g in rows of ld; and back: dx, and dg in rows of ld. y == x and dx == dy are fine;
+ * n and ld are multiples of 8. */
+void gr_cu_gate(cudaStream_t st, uint32_t T, uint32_t n, const gr_bf16 *x, const gr_bf16 *g, uint32_t ld,
+                gr_bf16 *y);
+void gr_cu_gate_backward(cudaStream_t st, uint32_t T, uint32_t n, const gr_bf16 *x, const gr_bf16 *g,
+                         uint32_t ld, const gr_bf16 *dy, gr_bf16 *dx, gr_bf16 *dg);
+
 /* ---- head -----------------------------------------------------------------------------------------------
  */
 
@@ -151,10 +160,12 @@ void gr_cu_head_merge(cudaStream_t st, const gr_cu_head_rows *r, float *logprob,
                       float *sum_p2, float *lse);
 /* In place: each row of logits becomes, in bf16, d loss / d logits (unscaled logits: inv_temperature is
  * applied), row i at byte i * 4 V, so that its leading dimension is 2 V. d_logprob, d_entropy [n]; d_entropy
- * (and entropy) may be NULL. */
+ * (and entropy) may be NULL. cap: what gr_cu_head_cap was given, 0: it was not asked. */
 void gr_cu_head_dlogits(cudaStream_t st, float *logits, const int32_t *target, const float *lse,
                         const float *entropy, const float *d_logprob, const float *d_entropy,
-                        float inv_temperature, uint32_t n, uint32_t V);
+                        float inv_temperature, float cap, uint32_t n, uint32_t V);
+/* Of n logits z in place: cap tanh(z / cap). */
+void gr_cu_head_cap(cudaStream_t st, float *logits, float cap, uint64_t n);
 
 /* A value head, and where its gradients are added; bias may be NULL in both. */
 typedef struct gr_cu_value_head {

@@ -39,17 +39,18 @@ static void linear(gr_queue *q, const gr_product *p, float scale, gr_bf16 *y, co
                   ws);
 }
 
-/* y [t, out] = add + scale x w^T. y == add is fine; then temp [t, out] is written. */
+/* y [t, out] = add + scale x w^T + bias. y == add is fine; then, or with a bias, which products that add do
+ * not have, temp [t, out] is written. */
 static void residual(gr_queue *q, const gr_product *p, float scale, gr_bf16 *y, const gr_bf16 *add,
                      gr_bf16 *temp, void *ws)
 {
-    const bool in_place = y == add;
-    if (!gr_cu_context_of(q)->strict) {
+    if (!gr_cu_context_of(q)->strict && !p->bias) {
         linear(q, p, scale, y, add, ws);
         return;
     }
-    linear(q, p, scale, in_place ? temp : y, NULL, ws);
-    gr_cu_add(q->stream, y, in_place ? temp : add, GR_CU_BF16, (uint64_t)p->t * p->out);
+    gr_bf16 *product = y == add ? temp : y;
+    linear(q, p, scale, product, NULL, ws);
+    gr_cu_add(q->stream, y, y == add ? temp : add, GR_CU_BF16, (uint64_t)p->t * p->out);
 }
 
 void gr_cu_linear_dx(gr_queue *q, const gr_bf16 *dy, uint64_t ld, uint32_t t, uint32_t in, const gr_bf16 *w,
@@ -173,7 +174,7 @@ void gr_cuda_scale(gr_queue *q, const void *x, float scale, uint64_t n, void *y)
 /* ---- q, k and v -----------------------------------------------------------------------------------------
  */
 
-static gr_cu_heads heads_of(gr_queue *q, const gr_rotate *c)
+static gr_cu_heads heads_of(gr_queue *q, const gr_rotate *c, uint32_t raw_ld)
 {
     const gr_attention_desc *d = c->d;
     return (gr_cu_heads){.heads = d->heads,
@@ -182,7 +183,9 @@ static gr_cu_heads heads_of(gr_queue *q, const gr_rotate *c)
                          .frequency = gr_cu_frequencies(q, &d->rope, d->head_dim),
                          .eps = c->eps,
                          .one = c->plus_one,
-                         .factor = d->rope.type == GR_ROPE_YARN ? (float)d->rope.attention : 0};
+                         .factor = d->rope.type == GR_ROPE_YARN ? (float)d->rope.attention : 0,
+                         .rotated = d->rope.type == GR_ROPE_NONE ? 0 : d->rope.dims,
+                         .raw_ld = raw_ld};
 }
 
 /* The norm over all of q, or over all of k, in rows of q, k and v. */
@@ -212,7 +215,7 @@ static void norm_whole(gr_queue *q, const gr_rotate *c, const void *from, void *
 
 void gr_cuda_rotate(gr_queue *q, const gr_rotate *c, const void *from, void *to, void *raw)
 {
-    const gr_cu_heads h = heads_of(q, c);
+    const gr_cu_heads h = heads_of(q, c, gr_qkv_rows(c->d));
     const gr_tokens *b = c->b;
     const bool whole = c->d->qk_norm == GR_QK_NORM_WHOLE;
     const void *q_norm = whole ? NULL : c->q_norm, *k_norm = whole ? NULL : c->k_norm;
@@ -236,15 +239,25 @@ static void whole_back(gr_queue *q, const gr_rotate *c, bool k, const void *raw,
 void gr_cuda_rotate_backward(gr_queue *q, const gr_rotate *c, const void *raw, uint32_t raw_ld, void *d,
                              void *grad_q_norm, void *grad_k_norm, gr_dtype grads, void *ws)
 {
-    const gr_cu_heads h = heads_of(q, c);
+    const gr_cu_heads h = heads_of(q, c, raw_ld);
     const bool whole = c->d->qk_norm == GR_QK_NORM_WHOLE;
-    (void)raw_ld; /* gr_qkv_width, where there is a norm */
     gr_cu_qk_rope_backward(q->stream, &h, raw, whole ? NULL : c->q_norm, whole ? NULL : c->k_norm,
                            c->b->position, d, whole ? NULL : grad_q_norm, whole ? NULL : grad_k_norm,
                            gr_cu_type(grads), c->b->n, ws);
     if (!whole) return;
     whole_back(q, c, false, raw, d, grad_q_norm, grads, ws);
     whole_back(q, c, true, raw, d, grad_k_norm, grads, ws);
+}
+
+void gr_cuda_gate(gr_queue *q, uint32_t t, uint32_t n, const void *x, const void *g, uint32_t ld, void *y)
+{
+    gr_cu_gate(q->stream, t, n, x, g, ld, y);
+}
+
+void gr_cuda_gate_backward(gr_queue *q, uint32_t t, uint32_t n, const void *x, const void *g, uint32_t ld,
+                           const void *dy, void *dx, void *dg)
+{
+    gr_cu_gate_backward(q->stream, t, n, x, g, ld, dy, dx, dg);
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------

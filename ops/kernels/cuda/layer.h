@@ -39,6 +39,9 @@ void gr_cuda_column_sums(gr_queue *q, const void *d, uint32_t t, uint32_t cols, 
 void gr_cuda_rotate(gr_queue *q, const gr_rotate *c, const void *from, void *to, void *raw);
 void gr_cuda_rotate_backward(gr_queue *q, const gr_rotate *c, const void *raw, uint32_t raw_ld, void *d,
                              void *grad_q_norm, void *grad_k_norm, gr_dtype grads, void *ws);
+void gr_cuda_gate(gr_queue *q, uint32_t t, uint32_t n, const void *x, const void *g, uint32_t ld, void *y);
+void gr_cuda_gate_backward(gr_queue *q, uint32_t t, uint32_t n, const void *x, const void *g, uint32_t ld,
+                           const void *dy, void *dx, void *dg);
 void gr_cuda_attend(gr_queue *q, const gr_attend *c, void *out, float *stats);
 void gr_cuda_attend_backward(gr_queue *q, const gr_attend *c, const void *out, const float *stats,
                              const void *dout, void *dqkv, void *grad_sinks, gr_dtype grads);

@@ -53,7 +53,8 @@ uint64_t gr_cu_back_ws_bytes(const gr_layer_desc *d, uint32_t hidden, uint32_t t
     if (a->qk_norm == GR_QK_NORM_WHOLE)
         sums = GR_MAX(sums, gr_cu_rmsnorm_backward_ws(tokens, a->heads * a->head_dim));
     sums = GR_MAX(sums, gr_cu_qk_rope_backward_ws(&heads, tokens));
-    return GR_MAX(sums, gr_cu_column_sums_ws(tokens, gr_qkv_width(&d->attention)));
+    if (a->o_bias) sums = GR_MAX(sums, gr_cu_column_sums_ws(tokens, hidden));
+    return GR_MAX(sums, gr_cu_column_sums_ws(tokens, gr_qkv_rows(a)));
 }
 
 static uint64_t attend_ws_bytes(const gr_attention_desc *d, const gr_pass_bounds *b, gr_layer_use use,
@@ -97,9 +98,10 @@ uint64_t gr_cu_kv_block_bytes(const gr_attention_desc *d)
 
 const char *gr_cu_attend_unfit(const gr_attention_desc *d)
 {
-    if (d->o_bias) return "a bias behind attention";
-    if (d->rope.type == GR_ROPE_NONE || d->rope.dims == d->head_dim) return NULL;
-    return "heads of which a part is rotated";
+    const uint32_t vector = gr_rope_width(d->head_dim), half = d->rope.dims / 2;
+    if (d->gate && d->qk_norm == GR_QK_NORM_WHOLE) return "norms over all heads of q beside an output gate";
+    if (d->rope.type == GR_ROPE_NONE || (half % vector == 0 && d->head_dim / 2 % vector == 0)) return NULL;
+    return d->rope.dims == d->head_dim ? NULL : "an odd part of each head rotated";
 }
 
 /* Rows are read in vectors of 16 bytes; kernels of norms, rope, attention and sampling hold so much at most.
@@ -138,6 +140,5 @@ const char *gr_cu_unfit(const gr_model_shape *s, char buf[GR_UNFIT_MAX])
     const char *why = size_unfit("hidden states", s->hidden, VECTOR, HIDDEN_MAX, buf);
     for (uint32_t i = 0; i < s->n_kinds && !why; i++) why = layer_unfit(&s->kinds[i], buf);
     if (!why && s->head == GR_HEAD_LM) why = size_unfit("a vocabulary", s->vocab, 1, VOCAB_MAX, buf);
-    if (!why && s->logit_softcap > 0) why = "capped logits";
     return why || !heads_differ(s) ? why : "heads that differ from layer to layer";
 }

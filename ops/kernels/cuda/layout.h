@@ -1,6 +1,6 @@
 /* ops/kernels/cuda/layout.h: how the CUDA kernels cut their buffers; sizes without a device, for the planner.
  *
- * A function that carves also tells the size (ops/kernels/lay out.h). T rows each, bf16 unless said
+ * A function that carves also tells the size (ops/kernels/workspace.h). T rows each, bf16 unless said
  * otherwise.
  */
 #ifndef GR_OPS_KERNELS_CUDA_LAYOUT_H

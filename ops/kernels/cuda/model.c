@@ -61,6 +61,7 @@ static void head_logits(gr_queue *q, const gr_model_shape *s, const void *lm, ui
                                      .type = GR_CU_F32,
                                      .strict = gr_cu_context_of(q)->strict},
                   w->gemm);
+    if (s->logit_softcap > 0) gr_cu_head_cap(q->stream, logits, s->logit_softcap, (uint64_t)n * s->vocab);
 }
 
 static float *later(float *x, uint64_t n)
@@ -109,7 +110,7 @@ void gr_cuda_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm
     gr_cu_head_ws w;
     gr_cu_head_layout(&c, s, rows->n, rows->keep ? GR_HEAD_GRADIENT : GR_HEAD_LOGPROB, &w);
     head_hidden(q, s, norm_w, x, rows->row, rows->n, w.hidden);
-    if (!gr_cu_context_of(q)->strict && gr_cu_head_fuses(lm, s->hidden))
+    if (!gr_cu_context_of(q)->strict && !(s->logit_softcap > 0) && gr_cu_head_fuses(lm, s->hidden))
         fused_stats(q, s, lm, rows, out, &w);
     else
         split_stats(q, s, lm, rows, out, &w);
@@ -127,7 +128,7 @@ void gr_cuda_head_backward(gr_queue *q, const gr_model_shape *s, const void *nor
     gr_cu_head_ws w;
     gr_cu_head_layout(&c, s, rows->n, GR_HEAD_GRADIENT, &w);
     gr_cu_head_dlogits(q->stream, w.logits, rows->target, w.lse, w.entropy, d_logprob, d_entropy,
-                       rows->inv_temperature, rows->n, s->vocab);
+                       rows->inv_temperature, s->logit_softcap, rows->n, s->vocab);
     const gr_bf16 *d_logits =
         (const gr_bf16 *)w.logits; /* in place: rows of 2 V halves, of which V are used */
     const uint64_t ld = 2 * (uint64_t)s->vocab;

@@ -32,6 +32,25 @@ GR_DEVICE void sine_cosine(float x, float *sine, float *cosine)
     *cosine = (quarter + 1) & 2 ? -b : b;
 }
 
+/* Where the elements of a lane, of which `at` is the first of D / 2, and their partners lie in a head. Of
+ * heads of which a part is rotated the rest is cut in half as well, so that every element has a place. */
+struct places {
+    uint32_t low, high;
+};
+
+GR_DEVICE places places_of(const gr_cu_heads &h, uint32_t at)
+{
+    const uint32_t D = h.head_dim, half = (h.rotated ? h.rotated : D) / 2, rest = D / 2 - half;
+    if (at < half) return {at, at + half};
+    return {half + at, half + at + rest};
+}
+
+/* Where a token's row of raw begins. */
+GR_DEVICE size_t raw_row(const gr_cu_heads &h, uint32_t t)
+{
+    return (size_t)t * (h.raw_ld ? h.raw_ld : (h.heads + 2 * h.kv_heads) * h.head_dim);
+}
+
 template <int N>
 GR_DEVICE void angles(const gr_cu_heads &h, uint32_t at, int32_t position, float (&cosine)[N],
                       float (&sine)[N])
@@ -109,7 +128,7 @@ GR_DEVICE gr_bf16 *pool_at(const forward &p, uint32_t slot, uint32_t head)
 }
 
 template <int N>
-GR_DEVICE void finish_head(const forward &p, pair<N> &x, uint32_t head, uint32_t at, bool live,
+GR_DEVICE void finish_head(const forward &p, pair<N> &x, uint32_t head, places at, bool live,
                            const float (&cosine)[N], const float (&sine)[N])
 {
     const gr_bf16 *w = norm_of(p.h, p.q_norm, p.k_norm, head);
@@ -118,8 +137,8 @@ GR_DEVICE void finish_head(const forward &p, pair<N> &x, uint32_t head, uint32_t
         const float inv = rsqrtf(sum / (float)p.h.head_dim + p.h.eps);
         typedef typename gr_raw<N>::type raw;
         float low[N], high[N];
-        gr_unpack(*(const raw *)(w + at), low);
-        gr_unpack(*(const raw *)(w + p.h.head_dim / 2 + at), high);
+        gr_unpack(*(const raw *)(w + at.low), low);
+        gr_unpack(*(const raw *)(w + at.high), high);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             x.low[i] = x.low[i] * inv * (p.h.one + low[i]);
@@ -132,6 +151,7 @@ GR_DEVICE void finish_head(const forward &p, pair<N> &x, uint32_t head, uint32_t
 /* Where a group is: its token, its lane's first element, its heads. */
 struct group {
     uint32_t t, at, first, end;
+    places in; /* a head */
     bool live; /* whether the lane has elements */
 };
 
@@ -144,6 +164,7 @@ GR_DEVICE group group_of(const forward &p, uint32_t N)
     g.first = i % p.per_token * p.each;
     g.end = g.first + p.each < p.n_heads ? g.first + p.each : p.n_heads;
     g.live = g.t < p.T && g.at < p.h.head_dim / 2;
+    g.in = places_of(p.h, g.at);
     return g;
 }
 
@@ -155,8 +176,8 @@ GR_DEVICE void load_heads(const gr_bf16 *raw, const group &g, uint32_t head, uin
     for (uint32_t j = 0; j < B; j++) {
         low[j] = high[j] = V{};
         if (!g.live || head + j >= g.end) continue;
-        low[j] = *(const V *)(raw + (head + j) * D);
-        high[j] = *(const V *)(raw + (head + j) * D + D / 2);
+        low[j] = *(const V *)(raw + (head + j) * D + g.in.low);
+        high[j] = *(const V *)(raw + (head + j) * D + g.in.high);
     }
 }
 
@@ -166,16 +187,16 @@ GR_KERNEL void __launch_bounds__(BLOCK) forward_kernel(const forward p)
 {
     typedef typename gr_raw<N>::type raw;
     const group g = group_of(p, N);
-    const uint32_t D = p.h.head_dim, half = D / 2, n_qk = p.h.heads + p.h.kv_heads;
-    const size_t at = (size_t)g.t * (n_qk + p.h.kv_heads) * D + g.at; /* of head 0 */
+    const uint32_t D = p.h.head_dim, n_qk = p.h.heads + p.h.kv_heads;
+    const size_t at = (size_t)g.t * (n_qk + p.h.kv_heads) * D, from_at = raw_row(p.h, g.t); /* of head 0 */
     raw low[B], high[B];
-    load_heads(p.raw + at, g, g.first, D, low, high);
+    load_heads(p.raw + from_at, g, g.first, D, low, high);
     const uint32_t slot = STORE && g.live ? p.slot[g.t] : UINT32_MAX;
     float cosine[N], sine[N];
     angles(p.h, g.live ? g.at : 0, g.live ? p.position[g.t] : 0, cosine, sine);
     for (uint32_t from = 0; from < p.each; from += B) { /* as often for all groups: lanes exchange sums */
         const uint32_t first = g.first + from;
-        if (from) load_heads(p.raw + at, g, first, D, low, high);
+        if (from) load_heads(p.raw + from_at, g, first, D, low, high);
 #pragma unroll
         for (uint32_t j = 0; j < B; j++) {
             const uint32_t head = first + j;
@@ -183,17 +204,17 @@ GR_KERNEL void __launch_bounds__(BLOCK) forward_kernel(const forward p)
             pair<N> x;
             gr_unpack(low[j], x.low);
             gr_unpack(high[j], x.high);
-            finish_head(p, x, head, g.at, here, cosine, sine);
+            finish_head(p, x, head, g.in, here, cosine, sine);
             if (!here) continue;
             const raw y[2] = {head < n_qk ? gr_pack(x.low) : low[j], head < n_qk ? gr_pack(x.high) : high[j]};
             if (head < n_qk || p.out != p.raw) {
-                *(raw *)(p.out + at + head * D) = y[0];
-                *(raw *)(p.out + at + head * D + half) = y[1];
+                *(raw *)(p.out + at + head * D + g.in.low) = y[0];
+                *(raw *)(p.out + at + head * D + g.in.high) = y[1];
             }
             if (STORE && head >= p.h.heads && slot != UINT32_MAX) {
-                gr_bf16 *to = pool_at(p, slot, head) + g.at;
-                *(raw *)to = y[0];
-                *(raw *)(to + half) = y[1];
+                gr_bf16 *to = pool_at(p, slot, head);
+                *(raw *)(to + g.in.low) = y[0];
+                *(raw *)(to + g.in.high) = y[1];
             }
         }
     }
@@ -278,23 +299,24 @@ GR_DEVICE void norm_back(const backward &p, const pair<N> &x, pair<N> &d, const 
     }
 }
 
-template <int N> GR_DEVICE void load_pair(const gr_bf16 *p, uint32_t half, bool live, pair<N> &x)
+template <int N> GR_DEVICE void load_pair(const gr_bf16 *p, places at, bool live, pair<N> &x)
 {
     typedef typename gr_raw<N>::type raw;
     raw low = {}, high = {};
     if (live) {
-        low = *(const raw *)p;
-        high = *(const raw *)(p + half);
+        low = *(const raw *)(p + at.low);
+        high = *(const raw *)(p + at.high);
     }
     gr_unpack(low, x.low);
     gr_unpack(high, x.high);
 }
 
 /* Over the groups of the block, in order: first those of a warp by exchange, then the warps. */
-template <int N> GR_DEVICE void leave_part(pair<N> &grad, uint32_t lanes, uint32_t D, float *part)
+template <int N> GR_DEVICE void leave_part(pair<N> &grad, const gr_cu_heads &h, uint32_t lanes, float *part)
 {
     __shared__ float sums[WARPS][256];
-    const uint32_t lane = threadIdx.x % GR_WARP, warp = threadIdx.x / GR_WARP, at = lane * N;
+    const uint32_t lane = threadIdx.x % GR_WARP, warp = threadIdx.x / GR_WARP, at = lane * N, D = h.head_dim;
+    const places in = places_of(h, at);
 #pragma unroll
     for (int i = 0; i < N; i++)
         for (uint32_t o = lanes; o < GR_WARP; o *= 2) {
@@ -304,8 +326,8 @@ template <int N> GR_DEVICE void leave_part(pair<N> &grad, uint32_t lanes, uint32
     if (lane < lanes && at < D / 2) {
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            sums[warp][at + i] = grad.low[i];
-            sums[warp][D / 2 + at + i] = grad.high[i];
+            sums[warp][in.low + i] = grad.low[i];
+            sums[warp][in.high + i] = grad.high[i];
         }
     }
     __syncthreads();
@@ -325,7 +347,8 @@ template <int N, bool NORM> GR_KERNEL void __launch_bounds__(BLOCK) backward_ker
     const uint32_t limit = is_q ? p.h.heads : p.h.heads + p.h.kv_heads;
     const uint32_t end = first + HEADS < limit ? first + HEADS : limit;
     pair<N> w, grad = {};
-    if (NORM) load_pair((is_q ? p.q_norm : p.k_norm) + at, half, at < half, w);
+    const places in = places_of(p.h, at);
+    if (NORM) load_pair(is_q ? p.q_norm : p.k_norm, in, at < half, w);
 #pragma unroll
     for (int i = 0; NORM && i < N; i++) {
         w.low[i] += p.h.one;
@@ -334,7 +357,7 @@ template <int N, bool NORM> GR_KERNEL void __launch_bounds__(BLOCK) backward_ker
     for (uint32_t from = blockIdx.x * groups; from < p.T; from += gridDim.x * groups) {
         const uint32_t t = from + threadIdx.x / p.lanes;
         const bool live = t < p.T && at < half;
-        const size_t row = (size_t)t * (p.h.heads + 2 * p.h.kv_heads) * D + at;
+        const size_t row = (size_t)t * (p.h.heads + 2 * p.h.kv_heads) * D, from_row = raw_row(p.h, t);
         float cosine[N], sine[N];
         angles(p.h, live ? at : 0, live ? p.position[t] : 0, cosine, sine);
         for (uint32_t head = first; head < end; head += BACK_BATCH) {
@@ -342,8 +365,8 @@ template <int N, bool NORM> GR_KERNEL void __launch_bounds__(BLOCK) backward_ker
 #pragma unroll
             for (uint32_t j = 0; j < BACK_BATCH; j++) {
                 const bool here = live && head + j < end;
-                load_pair(p.d + row + (head + j) * D, half, here, d[j]);
-                if (NORM) load_pair(p.raw + row + (head + j) * D, half, here, x[j]);
+                load_pair(p.d + row + (head + j) * D, in, here, d[j]);
+                if (NORM) load_pair(p.raw + from_row + (head + j) * D, in, here, x[j]);
             }
 #pragma unroll
             for (uint32_t j = 0; j < BACK_BATCH; j++) {
@@ -351,12 +374,12 @@ template <int N, bool NORM> GR_KERNEL void __launch_bounds__(BLOCK) backward_ker
                 if (NORM)
                     norm_back(p, x[j], d[j], w, grad); /* all lanes of the warp come here; dead ones add 0 */
                 if (!live || head + j >= end) continue;
-                *(raw *)(p.d + row + (head + j) * D) = gr_pack(d[j].low);
-                *(raw *)(p.d + row + (head + j) * D + half) = gr_pack(d[j].high);
+                *(raw *)(p.d + row + (head + j) * D + in.low) = gr_pack(d[j].low);
+                *(raw *)(p.d + row + (head + j) * D + in.high) = gr_pack(d[j].high);
             }
         }
     }
-    if (NORM) leave_part(grad, p.lanes, D, p.parts + (size_t)(blockIdx.y * gridDim.x + blockIdx.x) * D);
+    if (NORM) leave_part(grad, p.h, p.lanes, p.parts + (size_t)(blockIdx.y * gridDim.x + blockIdx.x) * D);
 }
 
 template <int N> static void launch_backward(cudaStream_t st, const backward &p, dim3 grid)

@@ -1,6 +1,6 @@
-/* ops/kernels/cuda/swiglu.cu: silu(gate) * up, or gelu(gate) * up, and their gradients. Flat over vectors of
- * 8 elements, 16 bytes an access; bound by memory (6 bytes an element forward, 12 backward, against two calls
- * of the special-function unit).
+/* ops/kernels/cuda/swiglu.cu: silu(gate) * up, or gelu(gate) * up, and their gradients; and the output gate
+ * of attention. Flat over vectors of 8 elements, 16 bytes an access; bound by memory (6 bytes an element
+ * forward, 12 backward, against two calls of the special-function unit).
  */
 #include "ops/kernels/cuda/device.cuh"
 
@@ -106,4 +106,64 @@ extern "C" void gr_cu_swiglu_backward(cudaStream_t st, const gr_bf16 *gate_up, c
         launch_back<true>(st, gate_up, dh, d_gate_up, h, n, I);
     else
         launch_back<false>(st, gate_up, dh, d_gate_up, h, n, I);
+}
+
+/* ---- output gate -----------------------------------------------------------------------------------------
+ * x sigmoid(g), a vector of 8 elements a thread; rows of x have `width` vectors, those of g `ld`.
+ */
+
+GR_KERNEL void __launch_bounds__(BLOCK)
+    gate_kernel(const uint4 *x, const uint4 *g, uint4 *y, uint64_t n, uint32_t width, uint32_t ld)
+{
+    const uint64_t v = (uint64_t)blockIdx.x * BLOCK + threadIdx.x;
+    if (v >= n) return;
+    float a[8], b[8];
+    gr_unpack(x[v], a);
+    gr_unpack(g[v / width * ld + v % width], b);
+#pragma unroll
+    for (int i = 0; i < 8; i++) a[i] *= gr_sigmoid(b[i]);
+    y[v] = gr_pack(a);
+}
+
+GR_KERNEL void __launch_bounds__(BLOCK)
+    gate_back_kernel(const uint4 *x, const uint4 *g, const uint4 *dy, uint4 *dx, uint4 *dg, uint64_t n,
+                     uint32_t width, uint32_t ld)
+{
+    const uint64_t v = (uint64_t)blockIdx.x * BLOCK + threadIdx.x;
+    if (v >= n) return;
+    const uint64_t at = v / width * ld + v % width;
+    float a[8], b[8], d[8];
+    gr_unpack(x[v], a);
+    gr_unpack(g[at], b);
+    gr_unpack(dy[v], d);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const float s = gr_sigmoid(b[i]);
+        b[i] = d[i] * a[i] * s * (1 - s);
+        a[i] = d[i] * s;
+    }
+    dx[v] = gr_pack(a);
+    dg[at] = gr_pack(b);
+}
+
+extern "C" void gr_cu_gate(cudaStream_t st, uint32_t T, uint32_t n, const gr_bf16 *x, const gr_bf16 *g,
+                           uint32_t ld, gr_bf16 *y)
+{
+    const uint64_t all = (uint64_t)T * (n / 8);
+    assert(n % 8 == 0 && ld % 8 == 0);
+    if (all)
+        gate_kernel<<<gr_ceil_div(all, BLOCK), BLOCK, 0, st>>>((const uint4 *)x, (const uint4 *)g, (uint4 *)y,
+                                                               all, n / 8, ld / 8);
+}
+
+extern "C" void gr_cu_gate_backward(cudaStream_t st, uint32_t T, uint32_t n, const gr_bf16 *x,
+                                    const gr_bf16 *g, uint32_t ld, const gr_bf16 *dy, gr_bf16 *dx,
+                                    gr_bf16 *dg)
+{
+    const uint64_t all = (uint64_t)T * (n / 8);
+    assert(n % 8 == 0 && ld % 8 == 0);
+    if (all)
+        gate_back_kernel<<<gr_ceil_div(all, BLOCK), BLOCK, 0, st>>>((const uint4 *)x, (const uint4 *)g,
+                                                                    (const uint4 *)dy, (uint4 *)dx,
+                                                                    (uint4 *)dg, all, n / 8, ld / 8);
 }

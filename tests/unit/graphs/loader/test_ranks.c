@@ -519,6 +519,30 @@ static void test_nodes_are_chosen_by_topology_and_given_up_for_a_budget(void **s
     gr_graph_free(g);
 }
 
+/* Over links that carry as much between hosts as within: all ranks, as long as they are few; of many each
+ * collective takes as long as its steps, and a plan longer for it. */
+static void test_nodes_are_chosen_when_ranks_are_many(void **state)
+{
+    (void)state;
+    gr_hardware hw = machine();
+    hw.link = 1e9, hw.network = 1e9, hw.collective_ns = 1000;
+    hw.cluster = (gr_cluster){
+        .adapters = 4,
+        .n_protocols = 1,
+        .protocols = {{.ring_share = 1, .tree_share = 1, .ring_ns = {100, 1000}, .tree_ns = {100, 1000}}}};
+    uint64_t before = 0;
+    for (uint32_t ranks = 8; ranks <= 4096; ranks *= 8) {
+        config c = {.model = "qwen3", .ranks = ranks, .hosts = ranks / 4};
+        gr_graph *g = load(&c);
+        gr_planned *p = plan_on(g, &hw, 0, GR_OK);
+        assert_int_equal(shards_in(p->plan, "update"), ranks < 64 ? 0 : 4);
+        assert_true(p->plan->ns > before);
+        before = p->plan->ns;
+        gr_planned_free(p);
+        gr_graph_free(g);
+    }
+}
+
 static void test_plans_of_ranks_run_in_any_interleaving(void **state)
 {
     (void)state;
@@ -674,6 +698,7 @@ int main(void)
         cmocka_unit_test(test_reductions_take_time_from_what_runs_beside_them),
         cmocka_unit_test(test_the_backward_pass_goes_on_beside_reductions),
         cmocka_unit_test(test_nodes_are_chosen_by_topology_and_given_up_for_a_budget),
+        cmocka_unit_test(test_nodes_are_chosen_when_ranks_are_many),
         cmocka_unit_test(test_gradients_are_reduced_once_where_there_is_room),
         cmocka_unit_test(test_whole_gradients_are_reduced_beside_the_last_backward_pass),
         cmocka_unit_test(test_gradients_are_reduced_in_each_micro_batch_otherwise),

@@ -48,9 +48,9 @@ static void golden_release(struct golden *g)
     gr_diag_release(&g->d);
 }
 
-static const char *const names[] = {"llama",     "qwen2",     "qwen3",   "mistral", "yarn",
-                                    "olmo2",     "smollm3",   "granite", "gemma2",  "gemma3_text",
-                                    "qwen3_moe", "qwen2_moe", "glm4_moe"};
+static const char *const names[] = {"llama", "qwen2",        "qwen3",     "mistral",   "yarn",
+                                    "olmo2", "smollm3",      "granite",   "gemma2",    "gemma3_text",
+                                    "olmo3", "qwen3_window", "qwen3_moe", "qwen2_moe", "glm4_moe"};
 
 static void assert_near(const char *what, const char *name, const float *got, const float *want, size_t n,
                         double rtol)

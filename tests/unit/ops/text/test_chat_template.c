@@ -395,6 +395,56 @@ static void test_a_field_cannot_forge_a_special_token(void **state)
     gr_tokenizer_free(tok);
 }
 
+static gr_ids encode(const gr_chat_template *t, const gr_tokenizer *tok, json_t *messages, bool more)
+{
+    gr_ids ids = {0};
+    const gr_chat_options options = {.add_generation_prompt = more};
+    assert_int_equal(gr_chat_encode(t, tok, messages, &options, &ids, NULL), GR_OK);
+    return ids;
+}
+
+/* A conversation whose turns come one by one has the ids of the whole one: its prompt, what was said with the
+ * token that ends it, and what follows. */
+static void test_messages_follow_what_was_said(void **state)
+{
+    (void)state;
+    static const char *const dirs[] = {"tokenizers/minimind-6400", "tokenizers/qwen3"};
+    static const char said[] = "Let me see.<|im_end|>";
+    static const char *const follow[] = {
+        "[{\"role\":\"user\",\"content\":\"And 3+3? <|im_end|>\"}]",
+        "[{\"role\":\"tool\",\"content\":\"4\"},{\"role\":\"tool\",\"content\":\"five\"}]"};
+    for (size_t i = 0; i < GR_LEN(dirs) * GR_LEN(follow); i++) {
+        need_shared(path, dirs[i / GR_LEN(follow)]);
+        gr_tokenizer *tok = NULL;
+        gr_chat_template *t = NULL;
+        assert_int_equal(gr_tokenizer_load(&tok, path, NULL), GR_OK);
+        assert_int_equal(gr_chat_template_load(&t, path, NULL), GR_OK);
+        json_t *first = json_loads("[{\"role\":\"user\",\"content\":\"What is 2+2?\"}]", 0, NULL),
+               *next = json_loads(follow[i % GR_LEN(follow)], 0, NULL), *all = json_copy(first);
+        json_array_append_new(all, json_pack("{s:s, s:s}", "role", "assistant", "content", "Let me see."));
+        json_array_extend(all, next);
+        gr_ids whole = encode(t, tok, all, true), ids = encode(t, tok, first, true), alone = {0};
+        const gr_chat_options options = {.add_generation_prompt = true};
+        assert_int_equal(gr_tokenizer_encode(tok, said, strlen(said), GR_ENCODE_SPECIAL, &ids, NULL), GR_OK);
+        const int32_t last = ids.id[ids.n - 1];
+        assert_true(gr_tokenizer_is_special(tok, last));
+        assert_int_equal(gr_chat_encode_more(t, tok, next, &options, last, &ids, NULL), GR_OK);
+        assert_int_equal(ids.n, whole.n);
+        assert_memory_equal(ids.id, whole.id, whole.n * sizeof(*whole.id));
+        /* of a turn that was cut, the template says its end */
+        assert_int_equal(gr_chat_encode_more(t, tok, next, &options, 5, &alone, NULL), GR_OK);
+        assert_int_equal(alone.id[0], last);
+        free(whole.id);
+        free(ids.id);
+        free(alone.id);
+        json_decref(first);
+        json_decref(next);
+        json_decref(all);
+        gr_chat_template_free(t);
+        gr_tokenizer_free(tok);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -411,6 +461,7 @@ int main(void)
         cmocka_unit_test(test_a_directory_without_a_template_says_so),
         cmocka_unit_test(test_bytes_of_fields_are_known),
         cmocka_unit_test(test_a_field_cannot_forge_a_special_token),
+        cmocka_unit_test(test_messages_follow_what_was_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -843,7 +843,8 @@ static void test_hardware_is_found_by_name_or_suggested(void **state)
     assert_int_equal(gr_hardware_find(&hw, "h100-80", &d), GR_E_INVALID);
     assert_string_equal(d.messages[0].text,
                         "unknown hardware 'h100-80'; did you mean 'h100-80g'?; known are: cpu, "
-                        "h200, h100-80g, a100-80g, a100-40g, rtx4090, or a file of `graphrun calibrate`");
+                        "h200, h100-80g, a100-80g, a100-40g, rtx4090, h200-one-adapter, "
+                        "h100-80g-one-adapter, or a file of `graphrun calibrate`");
     gr_diag_release(&d);
 }
 

@@ -1,0 +1,137 @@
+/* ops/environment_keys.c: what the map `environment` of a rollout says, and what does not go with it. */
+#include "ops/environment_keys.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const known[] = {"command", "workers", "in_flight", "timeout", "retries",
+                                    "metrics", "record",  "replay",    NULL};
+
+static gr_status read_text(const char **out, const gr_pair *p, gr_diag *d)
+{
+    if (p->value.kind != GR_VALUE_SCALAR || !*p->value.text)
+        return gr_diag_error(d, p->value.at, GR_E_INVALID, "'%s' must be a text", p->key);
+    *out = p->value.text;
+    return GR_OK;
+}
+
+static gr_status read_count(uint32_t *out, const gr_pair *p, uint32_t least, uint32_t most, gr_diag *d)
+{
+    const char *text = p->value.kind == GR_VALUE_SCALAR ? p->value.text : "";
+    char *end = NULL;
+    const unsigned long x = strtoul(text, &end, 10);
+    if (end == text || *end || *text == '-' || x < least || x > most)
+        return gr_diag_error(d, p->value.at, GR_E_INVALID, "'%s' must be a whole number from %u to %u",
+                             p->key, least, most);
+    *out = (uint32_t)x;
+    return GR_OK;
+}
+
+/* Seconds: 10, 0.5 or 10s. */
+static gr_status read_seconds(double *out, const gr_pair *p, gr_diag *d)
+{
+    const char *text = p->value.kind == GR_VALUE_SCALAR ? p->value.text : "";
+    char *end = NULL;
+    *out = strtod(text, &end);
+    if (end != text && !strcmp(end, "s")) end++;
+    if (end == text || *end || !(*out >= 0.001 && *out <= 86400))
+        return gr_diag_error(d, p->value.at, GR_E_INVALID,
+                             "'%s' must be a number of seconds from 0.001 to 86400, such as 10s", p->key);
+    return GR_OK;
+}
+
+static bool is_name(const char *text)
+{
+    size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+    return n && !text[n] && (*text < '0' || *text > '9');
+}
+
+static gr_status read_metrics(gr_texts *out, const gr_pair *p, const gr_node *n, gr_arena *arena, gr_diag *d)
+{
+    const gr_value *v = &p->value, *items = v->kind == GR_VALUE_LIST ? v->items : v;
+    const size_t count = v->kind == GR_VALUE_LIST ? v->n : 1;
+    const char **text = gr_arena_alloc(arena, GR_MAX(count, (size_t)1) * sizeof(*text));
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < count; i++) {
+        text[i] = items[i].kind == GR_VALUE_SCALAR ? items[i].text : "";
+        bool own = false;
+        for (const gr_field *f = n->op->fields; f->name; f++) own = own || !strcmp(f->name, text[i]);
+        if (own || !is_name(text[i]))
+            st = gr_diag_error(d, items[i].at, GR_E_INVALID,
+                               own ? "'%s' is a value of each '%s' node: a metric needs another name"
+                                   : "'%s' is no name of a metric of '%s': letters, digits and _",
+                               text[i], n->op->name);
+    }
+    *out = (gr_texts){.text = text, .n = count};
+    return st;
+}
+
+static gr_status read_pair(gr_environment_cfg *e, const gr_pair *p, const gr_node *n, gr_arena *arena,
+                           gr_diag *d)
+{
+    if (!strcmp(p->key, "command")) return read_text(&e->command, p, d);
+    if (!strcmp(p->key, "workers")) return read_count(&e->workers, p, 1, 1024, d);
+    if (!strcmp(p->key, "in_flight")) return read_count(&e->in_flight, p, 1, 65536, d);
+    if (!strcmp(p->key, "retries")) return read_count(&e->retries, p, 0, 100, d);
+    if (!strcmp(p->key, "timeout")) return read_seconds(&e->timeout, p, d);
+    if (!strcmp(p->key, "metrics")) return read_metrics(&e->metrics, p, n, arena, d);
+    if (!strcmp(p->key, "record")) return read_text(&e->record, p, d);
+    if (!strcmp(p->key, "replay")) return read_text(&e->replay, p, d);
+    const char *near = gr_near(p->key, known, GR_LEN(known) - 1);
+    return gr_diag_error(d, p->at, GR_E_INVALID, "unknown key '%s' in environment%s%s%s", p->key,
+                         near ? "; did you mean '"
+                              : "; it has command, workers, in_flight, timeout, retries, "
+                                "metrics, record, replay",
+                         near ? near : "", near ? "'?" : "");
+}
+
+static void check_alone(const gr_node *n, gr_diag *d)
+{
+    static const char *const keys[] = {"turns", "max_context"};
+    for (size_t i = 0; i < GR_LEN(keys); i++)
+        if (gr_value_get(n->value, keys[i]))
+            gr_diag_error(d, gr_value_get(n->value, keys[i])->at, GR_E_INVALID,
+                          "'%s' goes with 'environment', which answers the model's turns", keys[i]);
+}
+
+static void check_context(const gr_node *n, const gr_generate_cfg *c, gr_diag *d)
+{
+    const uint32_t prompt = c->prompts->bounds.prompt_tokens;
+    if (!c->max_context)
+        gr_diag_error(
+            d, c->environment.at, GR_E_INVALID,
+            "'environment' needs 'max_context': the most tokens of a conversation, its prompt and what "
+            "the environment says included");
+    else if (c->max_context < (uint64_t)prompt + c->max_tokens)
+        gr_diag_error(d, gr_value_get(n->value, "max_context")->at, GR_E_INVALID,
+                      "max_context: %u holds no prompt of %u tokens and one turn of %u", c->max_context,
+                      prompt, c->max_tokens);
+    if (n->model->sharding.tensor > 1)
+        gr_diag_error(
+            d, n->model->sharding.tensor_at, GR_E_INVALID,
+            "'tensor' does not go with 'environment': the ranks of a model in slices would each hear "
+            "its answers at another time");
+}
+
+bool gr_environment_read(gr_generate_cfg *c, const gr_node *n, gr_arena *arena, gr_diag *d)
+{
+    const gr_value *v = c->answers;
+    const size_t before = d->n_errors;
+    gr_environment_cfg *e = &c->environment;
+    *e = (gr_environment_cfg){0};
+    if (!v) {
+        check_alone(n, d);
+        return false;
+    }
+    *e = (gr_environment_cfg){.at = v->at, .workers = 1, .in_flight = 256, .retries = 1, .timeout = 60};
+    for (size_t i = 0; v->kind == GR_VALUE_MAP && i < v->n; i++)
+        (void)!read_pair(e, &v->pairs[i], n, arena, d);
+    if (d->n_errors == before && !e->command == !e->replay)
+        gr_diag_error(d, v->at, GR_E_INVALID,
+                      "'environment' is a map with 'command', whose processes answer, or 'replay', a file of "
+                      "their answers");
+    else if (e->replay && e->record)
+        gr_diag_error(d, v->at, GR_E_INVALID, "'record' goes with 'command', not with 'replay'");
+    check_context(n, c, d);
+    return d->n_errors == before;
+}

@@ -1,0 +1,340 @@
+/* ops/reward/environment.c: messages to an environment, its answers, and the record of these. */
+#include "ops/reward/environment.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/reward/pool.h"
+#include "runtime/base/json.h"
+
+enum { LINE_BYTES = 4 << 20, ID_BITS = 24 }; /* of an id: the number of the conversation */
+
+typedef struct conversation {
+    uint64_t id;           /* of this try; 0: none is open */
+    gr_pool_worker worker; /* who has it */
+    uint32_t turn, attempt;
+} conversation;
+
+struct gr_environment {
+    gr_environment_config cfg;
+    gr_pool *pool;     /* NULL: replay */
+    conversation *all; /* [conversations] */
+    uint64_t tries;    /* ever */
+    uint32_t step, round;
+    FILE *record;
+    json_t *replay;    /* by key_of */
+    gr_answer **ready; /* [next, n): of a replay */
+    size_t next, n, cap;
+    char *missing; /* the key that a replay lacks */
+};
+
+/* ---- answers ------------------------------------------------------------------------------------------ */
+
+void gr_answer_free(gr_answer *a)
+{
+    if (!a) return;
+    json_decref(a->messages);
+    json_decref(a->text);
+    free(a->metrics);
+    free(a->error);
+    free(a);
+}
+
+static void drop_answer(void *result)
+{
+    gr_answer_free(result);
+}
+
+static char *take_number(const json_t *v, const char *what, double *out)
+{
+    if (!v) return NULL;
+    if (!json_is_number(v)) return gr_printf("%s is %s; a number is wanted", what, gr_json_kind(v));
+    *out = json_number_value(v);
+    if (gr_json_fits_float(*out)) return NULL;
+    return gr_printf("%s is %g, more than a 32-bit float can hold (3.4e38)", what, *out);
+}
+
+static char *take_metrics(gr_answer *a, const json_t *v, const char *const *names, size_t n)
+{
+    char *why = NULL;
+    if (v && !json_is_object(v)) return gr_printf("'metrics' is %s; an object is wanted", gr_json_kind(v));
+    for (size_t i = 0; i < n && !why; i++) {
+        char *what = gr_printf("'%s' of 'metrics'", names[i]);
+        why = take_number(json_object_get(v, names[i]), what, &a->metrics[i]);
+        free(what);
+    }
+    return why;
+}
+
+static char *take_messages(gr_answer *a, json_t *v)
+{
+    if (!v) return NULL;
+    if (!json_is_array(v)) return gr_printf("'messages' is %s; a list is wanted", gr_json_kind(v));
+    for (size_t i = 0; i < json_array_size(v); i++)
+        if (!json_is_string(json_object_get(json_array_get(v, i), "role")))
+            return gr_printf("message %zu, counted from 0, is no object with a 'role'", i);
+    if (json_array_size(v)) a->messages = json_incref(v);
+    return NULL;
+}
+
+static char *take_text(gr_answer *a, json_t *v)
+{
+    if (!v) return NULL;
+    if (!json_is_string(v)) return gr_printf("'text' is %s; a text is wanted", gr_json_kind(v));
+    if (json_string_length(v)) a->text = json_incref(v);
+    return NULL;
+}
+
+static char *take_done(gr_answer *a, const json_t *v, bool start)
+{
+    if (!v) return NULL;
+    if (!json_is_boolean(v)) return gr_printf("'done' is %s; true or false is wanted", gr_json_kind(v));
+    a->done = json_is_true(v);
+    return start && a->done ? gr_strdup("'done' answers no start: the model has had no turn") : NULL;
+}
+
+gr_answer *gr_answer_read(const json_t *reply, bool start, const char *const *metrics, size_t n_metrics,
+                          char **why)
+{
+    gr_answer *a = gr_calloc(1, sizeof(*a));
+    a->metrics = gr_calloc(n_metrics + 1, sizeof(*a->metrics)); /* + 1: never of size 0 */
+    *why = take_messages(a, json_object_get(reply, "messages"));
+    if (!*why) *why = take_text(a, json_object_get(reply, "text"));
+    if (!*why && a->text && a->messages)
+        *why = gr_strdup("it has 'text' and 'messages', of which one is wanted");
+    if (!*why) *why = take_done(a, json_object_get(reply, "done"), start);
+    if (!*why) *why = take_number(json_object_get(reply, "reward"), "'reward'", &a->reward);
+    if (!*why) *why = take_metrics(a, json_object_get(reply, "metrics"), metrics, n_metrics);
+    if (!*why) return a;
+    gr_answer_free(a);
+    return NULL;
+}
+
+/* ---- the record --------------------------------------------------------------------------------------- */
+
+/* Which answer it is: the same in a run that repeats this one. */
+static char *key_of(const gr_environment *e, uint32_t number)
+{
+    const conversation *c = &e->all[number];
+    return gr_printf("%u.%u.%u.%u.%u", e->step, e->round, number, c->attempt, c->turn);
+}
+
+static json_t *json_of(const gr_answer *a, const gr_environment_config *c)
+{
+    json_t *o = json_object(), *metrics = json_object();
+    if (a->error) json_object_set_new(o, "error", gr_json_string(a->error, strlen(a->error)));
+    if (a->late) json_object_set_new(o, "late", json_true());
+    if (a->messages) json_object_set(o, "messages", a->messages);
+    if (a->text) json_object_set(o, "text", a->text);
+    if (a->done) json_object_set_new(o, "done", json_true());
+    if (a->reward != 0) json_object_set_new(o, "reward", json_real(a->reward));
+    for (size_t i = 0; a->metrics && i < c->n_metrics; i++)
+        if (a->metrics[i] != 0) json_object_set_new(metrics, c->metrics[i], json_real(a->metrics[i]));
+    json_object_set_new(o, "metrics", metrics);
+    return o;
+}
+
+static gr_status write_record(gr_environment *e, const gr_answer *a, gr_diag *d)
+{
+    if (!e->record) return GR_OK;
+    char *key = key_of(e, a->number);
+    json_t *line = json_pack("{s:s, s:o}", "answer", key, "is", json_of(a, &e->cfg));
+    char *text = json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    const bool bad = !text || fprintf(e->record, "%s\n", text) < 0 || fflush(e->record);
+    free(text);
+    free(key);
+    json_decref(line);
+    return bad ? gr_diag_error(d, e->cfg.at, GR_E_IO, "cannot write '%s': %s", e->cfg.record, strerror(errno))
+               : GR_OK;
+}
+
+static gr_status read_record(gr_environment *e, gr_diag *d)
+{
+    FILE *f = fopen(e->cfg.replay, "r");
+    char *line = NULL;
+    size_t cap = 0;
+    unsigned at = 0;
+    gr_status st = GR_OK;
+    if (!f)
+        return gr_diag_error(d, e->cfg.at, GR_E_IO, "cannot read '%s': %s", e->cfg.replay, strerror(errno));
+    e->replay = json_object();
+    for (ssize_t n; !st && (n = getline(&line, &cap, f)) >= 0;) {
+        json_t *one = json_loadb(line, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
+        const char *key = json_string_value(json_object_get(one, "answer"));
+        at++;
+        if (key && json_is_object(json_object_get(one, "is")))
+            json_object_set(e->replay, key, json_object_get(one, "is"));
+        else
+            st = gr_diag_error(d, (gr_loc){e->cfg.replay, at, 1}, GR_E_INVALID,
+                               "no answer that 'record' has written");
+        json_decref(one);
+    }
+    free(line);
+    fclose(f);
+    return st;
+}
+
+/* The answer of the file to the message that conversation `number` is at. */
+static void replay(gr_environment *e, uint32_t number, bool start)
+{
+    char *key = key_of(e, number), *why = NULL;
+    const json_t *is = json_object_get(e->replay, key), *error = json_object_get(is, "error");
+    gr_answer *a = is && !error ? gr_answer_read(is, start, e->cfg.metrics, e->cfg.n_metrics, &why) : NULL;
+    if (!a && is) {
+        a = gr_calloc(1, sizeof(*a));
+        a->error = why ? why : gr_strdup(json_is_string(error) ? json_string_value(error) : "");
+        a->late = json_is_true(json_object_get(is, "late"));
+    }
+    if (a) {
+        a->number = number;
+        if (e->next == e->n) e->next = e->n = 0;
+        GR_PUSH(e->ready, e->n, e->cap, a);
+        free(key);
+    } else if (e->missing) {
+        free(key);
+    } else {
+        e->missing = key;
+    }
+}
+
+/* ---- messages ----------------------------------------------------------------------------------------- */
+
+enum { ABOUT_START, ABOUT_STEP };
+
+static void *read_answer(void *user, size_t about, const json_t *reply, char **why)
+{
+    const gr_environment *e = user;
+    return gr_answer_read(reply, about == ABOUT_START, e->cfg.metrics, e->cfg.n_metrics, why);
+}
+
+static gr_status start_again(void *user, gr_diag *d)
+{
+    const gr_environment *e = user;
+    return e->cfg.again(e->cfg.user, d);
+}
+
+static gr_status open_pool(gr_environment *e, gr_diag *d)
+{
+    const gr_environment_config *c = &e->cfg;
+    const gr_pool_config pool = {.command = c->command,
+                                 .who = "environment",
+                                 .at = c->at,
+                                 .n = c->workers,
+                                 .depth = c->in_flight,
+                                 .timeout_ms = c->timeout_ms,
+                                 .line_bytes = LINE_BYTES,
+                                 .keeps_state = true,
+                                 .read = read_answer,
+                                 .drop = drop_answer,
+                                 .again = c->again ? start_again : NULL,
+                                 .user = e};
+    return gr_pool_new(&e->pool, &pool, d);
+}
+
+gr_status gr_environment_new(gr_environment **out, const gr_environment_config *c, gr_diag *d)
+{
+    gr_environment *e = gr_calloc(1, sizeof(*e));
+    e->cfg = *c;
+    e->all = gr_calloc(c->conversations, sizeof(*e->all));
+    gr_status st = c->replay ? read_record(e, d) : open_pool(e, d);
+    if (!st && c->record && !(e->record = fopen(c->record, "ae")))
+        st = gr_diag_error(d, c->at, GR_E_IO, "cannot write '%s': %s", c->record, strerror(errno));
+    if (st)
+        gr_environment_free(e);
+    else
+        *out = e;
+    return st;
+}
+
+void gr_environment_free(gr_environment *e)
+{
+    if (!e) return;
+    gr_pool_free(e->pool);
+    if (e->record) fclose(e->record);
+    json_decref(e->replay);
+    for (; e->next < e->n; e->next++) gr_answer_free(e->ready[e->next]);
+    free(e->ready);
+    free(e->missing);
+    free(e->all);
+    free(e);
+}
+
+void gr_environment_at(gr_environment *e, uint32_t step, uint32_t round)
+{
+    e->step = step;
+    e->round = round;
+}
+
+static void send(gr_environment *e, uint32_t number, size_t about, json_t *fields)
+{
+    const conversation *c = &e->all[number];
+    char what[32];
+    if (!e->pool) {
+        replay(e, number, about == ABOUT_START);
+        return;
+    }
+    snprintf(what, sizeof(what), "sequence %" PRIu32, number);
+    gr_pool_submit(e->pool, c->id, what, about, fields, c->worker);
+}
+
+void gr_environment_start(gr_environment *e, uint32_t number, uint32_t attempt, const json_t *record)
+{
+    json_t *fields = json_pack("{s:s, s:O}", "type", "start", "record", record);
+    gr_environment_end(e, number);
+    e->all[number] = (conversation){.id = ++e->tries << ID_BITS | number, .attempt = attempt};
+    send(e, number, ABOUT_START, fields);
+    json_decref(fields);
+}
+
+void gr_environment_step(gr_environment *e, uint32_t number, uint32_t turn, json_t *fields)
+{
+    e->all[number].turn = turn + 1; /* 0: the start */
+    json_object_set_new(fields, "type", json_string("step"));
+    json_object_set_new(fields, "turn", json_integer(turn));
+    send(e, number, ABOUT_STEP, fields);
+}
+
+void gr_environment_end(gr_environment *e, uint32_t number)
+{
+    conversation *c = &e->all[number];
+    if (c->id && c->worker.number) {
+        json_t *fields = json_pack("{s:s}", "type", "end");
+        gr_pool_tell(e->pool, c->id, fields, c->worker);
+        json_decref(fields);
+    }
+    *c = (conversation){0};
+}
+
+size_t gr_environment_pending(const gr_environment *e)
+{
+    return e->pool ? gr_pool_pending(e->pool) : e->n - e->next + (e->missing != NULL);
+}
+
+static gr_status next_replayed(gr_environment *e, gr_answer **out, gr_diag *d)
+{
+    *out = e->next < e->n ? e->ready[e->next++] : NULL;
+    if (*out || !e->missing) return GR_OK;
+    return gr_diag_error(d, e->cfg.at, GR_E_FAILED,
+                         "'%s' has no answer %s (iteration.round.sequence.try.message): it was recorded by "
+                         "another run",
+                         e->cfg.replay, e->missing);
+}
+
+gr_status gr_environment_next(gr_environment *e, int timeout_ms, gr_answer **out, gr_diag *d)
+{
+    *out = NULL;
+    if (!e->pool) return next_replayed(e, out, d);
+    gr_pool_reply reply;
+    const gr_status st = gr_pool_collect(e->pool, timeout_ms, &reply, d);
+    if (st || (!reply.result && !reply.error)) return st;
+    gr_answer *a = reply.result ? reply.result : gr_calloc(1, sizeof(*a));
+    a->number = (uint32_t)(reply.id & ((1u << ID_BITS) - 1));
+    a->error = reply.error;
+    a->late = reply.late;
+    if (reply.worker.number) e->all[a->number].worker = reply.worker;
+    *out = a;
+    return write_record(e, a, d);
+}

@@ -1,0 +1,72 @@
+/* ops/reward/environment.h: conversations with an environment outside: who answers the model's turns.
+ *
+ * Worker processes (ops/reward/pool.h) that keep state answer three messages, each an object on a line of its
+ * own; docs/ENVIRONMENTS.md is the protocol:
+ *
+ *     {"id": 7, "type": "start", "record": {...}}                          reply: {"id": 7, "text"?}
+ *     {"id": 7, "type": "step", "turn": 0, "text": ..., "token_ids": [...], "tool_calls": [...], "last":
+ * false} reply: {"id": 7, "text" or "messages"?, "done"?, "reward"?, "metrics"?}
+ *     {"id": 7, "type": "end"}                                             no reply
+ *
+ * An id names one try at one conversation and is never used again. What was answered may be written to a file
+ * and, in another run, read from it instead of asking anybody.
+ *
+ * Threads: an environment belongs to one thread at a time.
+ */
+#ifndef GR_OPS_REWARD_ENVIRONMENT_H
+#define GR_OPS_REWARD_ENVIRONMENT_H
+
+#include <jansson.h>
+
+#include "runtime/base/base.h"
+
+typedef struct gr_environment_config {
+    const char *command; /* NULL: replay */
+    gr_loc at;
+    unsigned workers, in_flight, timeout_ms;
+    uint32_t conversations;      /* at once, by number */
+    const char *record, *replay; /* files of answers, or NULL */
+    const char *const *metrics;  /* names that are read of "metrics" */
+    size_t n_metrics;
+    gr_status (*again)(void *user, gr_diag *d); /* as of a pool */
+    void *user;
+} gr_environment_config;
+
+typedef struct gr_environment gr_environment;
+
+GR_NODISCARD gr_status gr_environment_new(gr_environment **out, const gr_environment_config *c, gr_diag *d);
+void gr_environment_free(gr_environment *e); /* NULL is fine */
+
+/* What a message is about, in the record of answers: with the number, the turn and the try it names one
+ * answer. */
+void gr_environment_at(gr_environment *e, uint32_t step, uint32_t round);
+
+/* Send a message about conversation `number`. record, fields: read during the call. A start while it has one
+ * begins another try, whose number `attempt` is. */
+void gr_environment_start(gr_environment *e, uint32_t number, uint32_t attempt, const json_t *record);
+void gr_environment_step(gr_environment *e, uint32_t number, uint32_t turn, json_t *fields);
+void gr_environment_end(gr_environment *e, uint32_t number);
+
+/* An answer. Release it with gr_answer_free. */
+typedef struct gr_answer {
+    uint32_t number;  /* of the conversation */
+    char *error;      /* why there is none; the rest is empty then */
+    bool late;        /* because its time was up */
+    json_t *messages; /* a list of objects with role and content; NULL */
+    json_t *text;     /* a string; NULL */
+    bool done;
+    double reward;   /* 0: none given */
+    double *metrics; /* [n_metrics]; 0: none given */
+} gr_answer;
+void gr_answer_free(gr_answer *a); /* NULL is fine */
+
+/* The next answer, waiting up to timeout_ms (-1: no limit) where none is there; *out NULL: none came. A
+ * status other than GR_OK: a worker cannot be started, or the replayed file lacks an answer. */
+GR_NODISCARD gr_status gr_environment_next(gr_environment *e, int timeout_ms, gr_answer **out, gr_diag *d);
+size_t gr_environment_pending(const gr_environment *e); /* messages without an answer so far */
+
+/* Read one reply to a message: for tests and fuzzing. NULL, and why, to free(). start: it answers a start. */
+gr_answer *gr_answer_read(const json_t *reply, bool start, const char *const *metrics, size_t n_metrics,
+                          char **why);
+
+#endif

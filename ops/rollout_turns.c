@@ -1,0 +1,433 @@
+/* ops/rollout_turns.c: conversations of `generate`: the model's turns, and what an environment answers. */
+#include "ops/rollout_impl.h"
+
+#include "ops/data.h"
+#include "ops/encode.h"
+#include "ops/reward/command_files.h"
+#include "ops/reward/environment.h"
+#include "ops/text/tool_calls.h"
+#include "runtime/base/json.h"
+#include "runtime/comm/watchdog.h"
+#include "runtime/io/inputs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct turn {
+    uint32_t begin;   /* its first response token */
+    uint32_t number;  /* from 0 */
+    uint32_t attempt; /* of the conversation */
+    bool last;        /* no other follows: the model has had them all, or there is no room */
+} turn;
+
+struct gr_turns {
+    gr_environment *env;
+    const gr_encoder *encoder; /* of the prompts */
+    gr_tool_form form;
+    turn *at;              /* [seqs] */
+    gr_answer *answer;     /* the next one, waited for and not yet taken */
+    gr_ids ids;            /* of one answer */
+    gr_str text;           /* of one turn */
+    char *record, *replay; /* paths of this rank */
+    char *failure;         /* of the iteration's first conversation that failed */
+    uint32_t failures;
+    uint32_t turns_mean, n_failed, *means; /* metrics; means: [measures] */
+    gr_status failed;                      /* of a record that cannot be read */
+    gr_diag messages;
+};
+
+/* ---- opening ---------------------------------------------------------------------------------------------
+ */
+
+/* A command that is started again is the one that was started: its files are. */
+static gr_status same_files(void *user, gr_diag *d)
+{
+    const gr_rollout *r = user;
+    char *owner = gr_inputs_node(r->node->name);
+    gr_status st = gr_inputs_unchanged(r->session->inputs, owner, d);
+    free(owner);
+    return st;
+}
+
+/* Behind the first rank's file that of each other. */
+static char *file_of_rank(const gr_session *s, const char *path)
+{
+    return path && s->rank ? gr_printf("%s.%u", path, s->rank) : path ? gr_strdup(path) : NULL;
+}
+
+static gr_status open_environment(gr_rollout *r, gr_diag *d)
+{
+    const gr_environment_cfg *e = &r->cfg->environment;
+    r->turns->replay = file_of_rank(r->session, e->replay);
+    r->turns->record = file_of_rank(r->session, e->record);
+    const gr_environment_config c = {.command = e->command,
+                                     .at = e->at,
+                                     .workers = e->workers,
+                                     .in_flight = e->in_flight,
+                                     .timeout_ms = (unsigned)(e->timeout * 1000),
+                                     .conversations = r->node->bounds.seqs,
+                                     .record = r->turns->record,
+                                     .replay = r->turns->replay,
+                                     .metrics = e->metrics.text,
+                                     .n_metrics = e->metrics.n,
+                                     .again = same_files,
+                                     .user = r};
+    return gr_environment_new(&r->turns->env, &c, d);
+}
+
+static void name_metrics(gr_rollout *r)
+{
+    struct gr_turns *t = r->turns;
+    const gr_texts *names = &r->cfg->environment.metrics;
+    const char *node = r->node->name;
+    t->turns_mean = gr_session_name(r->session, r->node, "%s.turns_mean", node);
+    t->n_failed = gr_session_name(r->session, r->node, "%s.failed", node);
+    t->means = gr_calloc(names->n + 1, sizeof(*t->means)); /* + 1: never of size 0 */
+    for (size_t i = 0; i < names->n; i++)
+        t->means[i] = gr_session_name(r->session, r->node, "%s.%s", node, names->text[i]);
+}
+
+gr_status gr_turns_open(gr_rollout *r, gr_diag *d)
+{
+    r->turns = gr_calloc(1, sizeof(*r->turns));
+    r->turns->at = gr_calloc(r->node->bounds.seqs, sizeof(*r->turns->at));
+    gr_diag_init(&r->turns->messages);
+    name_metrics(r);
+    return gr_node_runs(r->session->graph, r->node) ? open_environment(r, d) : GR_OK;
+}
+
+void gr_turns_close(gr_rollout *r)
+{
+    struct gr_turns *t = r->turns;
+    if (!t) return;
+    gr_environment_free(t->env);
+    gr_answer_free(t->answer);
+    gr_str_release(&t->text);
+    gr_diag_release(&t->messages);
+    free(t->ids.id);
+    free(t->failure);
+    free(t->record);
+    free(t->replay);
+    free(t->means);
+    free(t->at);
+    free(t);
+}
+
+typedef struct named_files {
+    const char *owner;
+    gr_inputs *in;
+    gr_diag *d;
+    gr_status st;
+} named_files;
+
+static void add_named(void *user, const char *word, const char *path)
+{
+    named_files *f = user;
+    if (!f->st) f->st = gr_inputs_add_file(f->in, GR_INPUT_WORKER, f->owner, word, path, f->d);
+}
+
+gr_status gr_turns_inputs(const gr_rollout *r, const char *owner, gr_inputs *in, gr_diag *d)
+{
+    named_files f = {owner, in, d, GR_OK};
+    const gr_environment_cfg *e = &r->cfg->environment;
+    if (e->command && r->turns->env) gr_command_files(e->command, add_named, &f);
+    return f.st;
+}
+
+uint64_t gr_turns_trips(const gr_node *n)
+{
+    return (uint64_t)n->placement.task.seqs * n->bounds.turns * 2 * gr_turns_tries(n);
+}
+
+/* ---- asking ----------------------------------------------------------------------------------------------
+ */
+
+static const void *prompts_of(const gr_rollout *r)
+{
+    return r->session->state[gr_groups_maker(r->node->groups)->index];
+}
+
+void gr_turns_begin(gr_rollout *r, gr_rows *rows)
+{
+    struct gr_turns *t = r->turns;
+    const gr_rows_bounds *b = &r->node->bounds;
+    const size_t seqs = b->seqs, turns = seqs * b->turns;
+    memset(rows->counts, 0, seqs * b->response_tokens);
+    memset(rows->stopped, 0, seqs);
+    memset(rows->n_turns, 0, seqs * sizeof(*rows->n_turns));
+    memset(rows->turn_end, 0, turns * sizeof(*rows->turn_end));
+    memset(rows->turn_reward, 0, turns * sizeof(*rows->turn_reward));
+    if (b->measures) memset(rows->measure, 0, seqs * b->measures * sizeof(*rows->measure));
+    memset(t->at, 0, seqs * sizeof(*t->at));
+    free(t->failure);
+    t->failure = NULL;
+    t->failures = 0;
+    t->encoder = gr_data_encoder(prompts_of(r));
+    t->form = gr_tool_form_of(gr_encoder_chat(t->encoder));
+    gr_environment_at(t->env, r->session->step, r->session->round);
+}
+
+static void ask_to_start(gr_rollout *r, const gr_rows *rows, uint32_t seq)
+{
+    struct gr_turns *t = r->turns;
+    json_t *record = NULL;
+    if (!t->failed)
+        t->failed = gr_data_record(prompts_of(r), rows->record[rows->group[seq]], &record, &t->messages);
+    if (!t->failed) gr_environment_start(t->env, seq, t->at[seq].attempt, record);
+    json_decref(record);
+}
+
+void gr_turns_start(gr_rollout *r, gr_rollout_slot *s, const gr_rows *rows)
+{
+    s->waits = true;
+    ask_to_start(r, rows, s->seq);
+}
+
+uint32_t gr_turns_limit(const gr_rollout *r, uint32_t seq)
+{
+    return GR_MIN(r->turns->at[seq].begin + r->cfg->max_tokens, r->longest);
+}
+
+/* The turn as its environment sees it: without the stop id, and cut at the first stop text. */
+static void turn_text(gr_rollout *r, const int32_t *ids, uint32_t n)
+{
+    gr_str *text = &r->turns->text;
+    const gr_tokenizer *t = gr_session_tokenizer(r->session, r->node);
+    text->len = 0;
+    for (uint32_t i = 0; i < n; i++) (void)gr_tokenizer_append(t, ids[i], false, text);
+    gr_str_puts(text, "");
+    for (size_t i = 0; i < r->cfg->stop.n; i++) {
+        const char *stop = r->cfg->stop.text[i], *at = memmem(text->text, text->len, stop, strlen(stop));
+        if (at) text->len = (size_t)(at - text->text);
+    }
+}
+
+static json_t *fields_of_turn(gr_rollout *r, const gr_rows *rows, uint32_t seq)
+{
+    const turn *at = &r->turns->at[seq];
+    const int32_t *ids = gr_rows_ids(rows, seq) + rows->prompt_len[seq] + at->begin;
+    const uint32_t n = rows->response_len[seq] - at->begin;
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
+    turn_text(r, ids, n - rows->ended[seq]);
+    const gr_str *text = &r->turns->text;
+    return json_pack("{s:o, s:o, s:o, s:b}", "text", gr_json_string(text->text, text->len), "token_ids", list,
+                     "tool_calls", gr_tool_calls(r->turns->form, text->text, text->len), "last", at->last);
+}
+
+void gr_turns_step(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows)
+{
+    turn *at = &r->turns->at[s->seq];
+    const uint32_t seq = s->seq;
+    at->last =
+        at->number + 1 == rows->turns || rows->truncated[seq] || rows->response_len[seq] + 1 >= r->longest;
+    rows->turn_end[(size_t)seq * rows->turns + at->number] = rows->response_len[seq];
+    rows->n_turns[seq] = at->number + 1;
+    s->waits = true;
+    json_t *fields = fields_of_turn(r, rows, seq);
+    gr_environment_step(r->turns->env, seq, at->number, fields);
+    json_decref(fields);
+}
+
+/* ---- answers ---------------------------------------------------------------------------------------------
+ */
+
+/* Nothing of it counts. */
+static void clear_scores(const gr_rollout *r, gr_rows *rows, size_t seq)
+{
+    const size_t turns = rows->turns, measures = rows->measures;
+    memset(rows->counts + seq * r->longest, 0, rows->response_len[seq]);
+    memset(rows->turn_reward + seq * turns, 0, turns * sizeof(*rows->turn_reward));
+    if (measures) memset(rows->measure + seq * measures, 0, measures * sizeof(*rows->measure));
+}
+
+/* From the first message on, once more: the same tokens are sampled again. */
+static void forget(gr_rollout *r, gr_rows *rows, gr_rollout_slot *s)
+{
+    const uint32_t seq = s->seq;
+    clear_scores(r, rows, seq);
+    rows->n_turns[seq] = rows->response_len[seq] = 0;
+    rows->ended[seq] = rows->truncated[seq] = 0;
+    s->cached = rows->prompt_len[seq] - 1;
+    r->turns->at[seq] = (turn){.attempt = r->turns->at[seq].attempt};
+}
+
+/* A row has a response token, be it one that does not count. */
+static void fill_empty(const gr_rollout *r, gr_rows *rows, uint32_t seq)
+{
+    if (rows->response_len[seq]) return;
+    int32_t *ids = rows->ids + (size_t)seq * rows->stride + rows->prompt_len[seq];
+    ids[0] = ids[-1];
+    rows->logprob[(size_t)seq * r->longest] = 0;
+    rows->response_len[seq] = 1;
+}
+
+static bool stop(gr_rollout *r, gr_rows *rows, uint32_t seq, gr_stopped why)
+{
+    rows->stopped[seq] = (uint8_t)why;
+    rows->truncated[seq] = why == GR_STOPPED_TOKENS;
+    fill_empty(r, rows, seq);
+    r->spared += r->longest - rows->response_len[seq];
+    gr_environment_end(r->turns->env, seq);
+    return true;
+}
+
+/* It is tried again from the start, or its row is masked. True: it has ended. */
+static bool fail(gr_rollout *r, gr_rows *rows, gr_rollout_slot *s, const char *error, bool late)
+{
+    struct gr_turns *t = r->turns;
+    const uint32_t seq = s->seq;
+    if (t->at[seq].attempt < r->cfg->environment.retries) {
+        t->at[seq].attempt++;
+        forget(r, rows, s);
+        s->waits = true;
+        ask_to_start(r, rows, seq);
+        return false;
+    }
+    if (!t->failures++) t->failure = gr_strdup(error);
+    clear_scores(r, rows, seq);
+    return stop(r, rows, seq, late ? GR_STOPPED_TIME : GR_STOPPED_ERROR);
+}
+
+/* The ids of what was said, once, into t->ids. */
+static gr_status encode(gr_rollout *r, const gr_rows *rows, uint32_t seq, const gr_answer *a, gr_diag *d)
+{
+    struct gr_turns *t = r->turns;
+    const gr_tokenizer *tok = gr_session_tokenizer(r->session, r->node);
+    const int32_t last = gr_rows_ids(rows, seq)[gr_rollout_length(rows, seq) - 1];
+    t->ids.n = 0;
+    if (a->text)
+        return gr_tokenizer_encode(tok, json_string_value(a->text), json_string_length(a->text), 0, &t->ids,
+                                   d);
+    if (!a->messages) return GR_OK;
+    if (!rows->response_len[seq])
+        return gr_diag_error(
+            d, r->cfg->environment.at, GR_E_INVALID,
+            "'messages' answers no start: the first ones are the prompt's; 'text' goes behind it");
+    return gr_encoder_more(t->encoder, a->messages, last, &t->ids, d);
+}
+
+/* False: there is no room for them and one token more. */
+static bool append(gr_rollout *r, gr_rows *rows, uint32_t seq)
+{
+    const gr_ids *ids = &r->turns->ids;
+    const uint32_t n = rows->response_len[seq];
+    if (ids->n >= r->longest - n) return false;
+    if (ids->n)
+        memcpy(rows->ids + (size_t)seq * rows->stride + rows->prompt_len[seq] + n, ids->id,
+               ids->n * sizeof(*ids->id));
+    memset(rows->logprob + (size_t)seq * r->longest + n, 0, ids->n * sizeof(*rows->logprob));
+    rows->response_len[seq] = n + (uint32_t)ids->n;
+    return true;
+}
+
+static void add_scores(gr_rows *rows, uint32_t seq, uint32_t number, const gr_answer *a)
+{
+    rows->turn_reward[(size_t)seq * rows->turns + number] += (float)a->reward;
+    for (uint32_t i = 0; i < rows->measures; i++)
+        rows->measure[(size_t)seq * rows->measures + i] += (float)a->metrics[i];
+}
+
+/* What was said, and the model's next turn. True: the conversation has ended. */
+static bool go_on(gr_rollout *r, gr_rows *rows, gr_rollout_slot *s, const gr_answer *a)
+{
+    turn *at = &r->turns->at[s->seq];
+    gr_diag d;
+    gr_diag_init(&d);
+    bool ended;
+    if (encode(r, rows, s->seq, a, &d))
+        ended = fail(r, rows, s, d.n ? d.messages[0].text : "it cannot be made into tokens", false);
+    else if (!append(r, rows, s->seq))
+        ended = stop(r, rows, s->seq, GR_STOPPED_TOKENS);
+    else
+        ended = s->waits = false;
+    if (!ended && !s->waits) {
+        at->number = rows->n_turns[s->seq];
+        at->begin = rows->response_len[s->seq];
+        rows->ended[s->seq] = rows->truncated[s->seq] = 0;
+    }
+    gr_diag_release(&d);
+    return ended;
+}
+
+/* True: the conversation has ended. */
+static bool take_answer(gr_rollout *r, gr_rows *rows, gr_rollout_slot *s, const gr_answer *a)
+{
+    const uint32_t seq = s->seq;
+    const turn *at = &r->turns->at[seq];
+    if (a->error) return fail(r, rows, s, a->error, a->late);
+    add_scores(rows, seq, at->number, a);
+    if (a->done) return stop(r, rows, seq, GR_STOPPED_DONE);
+    if (rows->n_turns[seq] && at->last)
+        return stop(r, rows, seq,
+                    at->number + 1 == rows->turns && !rows->truncated[seq] ? GR_STOPPED_TURNS
+                                                                           : GR_STOPPED_TOKENS);
+    return go_on(r, rows, s, a);
+}
+
+static gr_rollout_slot *slot_of(const gr_rollout *r, uint32_t seq)
+{
+    uint32_t i = 0;
+    while (r->slots[i].seq != seq || !r->slots[i].waits) i++;
+    return &r->slots[i];
+}
+
+static gr_status told(struct gr_turns *t, gr_diag *d)
+{
+    const gr_status st = t->failed;
+    for (size_t i = 0; i < t->messages.n; i++)
+        gr_diag_error(d, t->messages.messages[i].at, st, "%s", t->messages.messages[i].text);
+    gr_diag_release(&t->messages);
+    t->failed = GR_OK;
+    return st;
+}
+
+gr_status gr_turns_take(gr_rollout *r, gr_rows *rows, void (*end)(gr_rollout *r, gr_rows *rows, uint32_t seq),
+                        gr_diag *d)
+{
+    struct gr_turns *t = r->turns;
+    gr_status st = told(t, d);
+    while (!st) {
+        gr_answer *a = t->answer;
+        t->answer = NULL;
+        if (!a) st = gr_environment_next(t->env, 0, &a, d);
+        if (!a) break;
+        const uint32_t seq = a->number;
+        if (take_answer(r, rows, slot_of(r, seq), a)) end(r, rows, seq);
+        gr_answer_free(a);
+        if (!st) st = told(t, d);
+    }
+    return st;
+}
+
+gr_status gr_turns_wait(gr_rollout *r, gr_diag *d)
+{
+    struct gr_turns *t = r->turns;
+    const gr_status st = told(t, d);
+    if (st || !gr_environment_pending(t->env)) return st;
+    gr_watchdog_goes_on((uint32_t)r->cfg->environment.timeout + GR_WATCHDOG_PATIENCE);
+    return gr_environment_next(t->env, -1, &t->answer, d);
+}
+
+/* ---- what the rollout was like ---------------------------------------------------------------------------
+ */
+
+void gr_turns_report(const gr_rollout *r, const gr_rows *rows)
+{
+    const struct gr_turns *t = r->turns;
+    double turns = 0, failed = 0, all = GR_MAX(*rows->n_seqs, 1u);
+    for (uint32_t i = 0; i < *rows->n_seqs; i++) {
+        turns += rows->n_turns[i];
+        failed += rows->stopped[i] >= GR_STOPPED_TIME;
+    }
+    gr_session_metric(r->session, t->turns_mean, turns / all);
+    gr_session_metric(r->session, t->n_failed, failed);
+    for (uint32_t m = 0; m < rows->measures; m++) {
+        double sum = 0;
+        for (uint32_t i = 0; i < *rows->n_seqs; i++) sum += rows->measure[(size_t)i * rows->measures + m];
+        gr_session_metric(r->session, t->means[m], sum / GR_MAX(all - failed, 1));
+    }
+    if (t->failures)
+        gr_session_note(r->session, "node '%s': %u conversations failed and count nowhere; the first: %s",
+                        r->node->name, t->failures, t->failure);
+}

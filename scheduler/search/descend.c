@@ -1,0 +1,463 @@
+/* scheduler/search/descend.c: from all resident to what fits, by the cheapest change where it does not; and
+ * up again where there is room.
+ *
+ * A change is of one choice: how much of a group of objects stays and how the rest comes and goes, when loads
+ * begin, one level of one knob. It counts by the bytes that it brings down of what lies above the budgets,
+ * at the instants that do so: what is not alive then brings nothing, and is left alone. Of those that bring
+ * something the one is taken that costs the least time a byte. */
+#include "scheduler/search/schedule_parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MOST_STEPS = 400,  /* of one way down, or up */
+    LEAST_PART = 4096, /* what brings down less than this part of what is above the budgets brings nothing */
+    HOST_FIRST = 16    /* as little on the device as can be: what bytes that the host pool lacks count for */
+};
+
+typedef struct change {
+    size_t knob; /* SIZE_MAX: of residency */
+    uint32_t level;
+    uint32_t group; /* GR_NONE: when loads begin */
+    gr_choice choice;
+    uint32_t ahead;
+} change;
+
+typedef struct changes {
+    change *all;
+    size_t n, cap;
+} changes;
+
+typedef struct walker {
+    gr_schedule_search *s;
+    const bool *may_lower; /* [n_knobs] */
+    bool *frozen;          /* [n_knobs] those that stay as they are */
+    changes list;
+} walker;
+
+/* ---- pricing ------------------------------------------------------------------------------------------- */
+
+static gr_choice *choice_like(const gr_schedule_search *s, const gr_analysis *f, const gr_choice *choice)
+{
+    gr_choice *own = gr_arena_alloc(s->arena, (f->n_groups + 1) * sizeof(*own));
+    if (choice) memcpy(own, choice, f->n_groups * sizeof(*own));
+    return own;
+}
+
+static bool is_lower(const gr_stand *a, const gr_stand *b)
+{
+    return a->over < b->over - b->over / LEAST_PART;
+}
+
+/* How far above the budgets it is; its time where that is asked for. */
+static void price(gr_schedule_search *s, gr_stand *st, bool time)
+{
+    const gr_analysis *f = gr_level_set_take(s, st->set)->analysis;
+    gr_transfers *l = gr_transfers_for(s, st->set);
+    gr_transfers_place(l, f, st->choice, st->ahead);
+    s->effort -= GR_MIN(s->effort, (uint64_t)l->n_items);
+    const uint64_t arena = gr_arena_budget(s, st->set, l->host_live);
+    st->host_over = gr_transfers_excess(l, f, GR_HOST, gr_host_room(s, st->set));
+    st->over = gr_transfers_excess(l, f, GR_DEVICE, arena - GR_MIN(arena, s->margin)) +
+               (s->o->budget_bytes ? 1 : HOST_FIRST) * st->host_over;
+    if (!time) return;
+    gr_transfers_time(l, f, st->choice);
+    s->effort -= GR_MIN(s->effort, (uint64_t)2 * l->n_items);
+    st->ns = l->ns + l->validate_ns / GR_MAX(f->g->validate_every, 1u);
+}
+
+/* All resident but what policies say. */
+static gr_stand first_stand(gr_schedule_search *s, const uint32_t *level)
+{
+    gr_stand st = {.set = gr_level_set_at(s, level), .ahead = 1};
+    const gr_analysis *f = gr_level_set_take(s, st.set)->analysis;
+    st.choice = choice_like(s, f, NULL);
+    for (uint32_t g = 0; g < f->n_groups; g++) {
+        const gr_policy policy = gr_policy_of(s->o, &f->groups[g]);
+        st.choice[g] = (gr_choice){.parts = GR_PARTS, .host = policy == GR_POLICY_HOST, .policy = policy};
+    }
+    price(s, &st, true);
+    return st;
+}
+
+static bool is_same_group(const gr_group *a, const gr_group *b)
+{
+    return !strcmp(a->name, b->name) && a->span == b->span;
+}
+
+/* The choice of a residency for the groups of another program. */
+static gr_choice *carry_over(gr_schedule_search *s, const gr_stand *from, uint32_t set)
+{
+    const gr_analysis *old = gr_level_set_take(s, from->set)->analysis,
+                      *f = gr_level_set_take(s, set)->analysis;
+    gr_choice *own = choice_like(s, f, NULL);
+    for (uint32_t g = 0; g < f->n_groups; g++) {
+        const gr_policy policy = gr_policy_of(s->o, &f->groups[g]);
+        own[g] = (gr_choice){.parts = GR_PARTS, .host = policy == GR_POLICY_HOST, .policy = policy};
+        for (uint32_t k = 0; k < old->n_groups; k++)
+            if (is_same_group(&old->groups[k], &f->groups[g])) own[g] = from->choice[k];
+        own[g].stream &= f->groups[g].nodes;
+        own[g].host &= f->groups[g].may_host || own[g].policy == GR_POLICY_HOST;
+    }
+    return own;
+}
+
+static gr_stand at_level(gr_schedule_search *s, const gr_stand *from, size_t knob, uint32_t level)
+{
+    gr_stand st = *from;
+    uint32_t *levels = gr_calloc(s->src->n_knobs + 1, sizeof(*levels));
+    memcpy(levels, s->sets[from->set].level, s->src->n_knobs * sizeof(*levels));
+    levels[knob] = level;
+    st.set = gr_level_set_at(s, levels);
+    st.choice = carry_over(s, from, st.set);
+    free(levels);
+    return st;
+}
+
+/* What a change makes of it. */
+static gr_stand changed(gr_schedule_search *s, const gr_stand *from, const change *c)
+{
+    if (c->knob != SIZE_MAX) return at_level(s, from, c->knob, c->level);
+    gr_stand st = *from;
+    st.choice = choice_like(s, gr_level_set_take(s, from->set)->analysis, from->choice);
+    if (c->group == GR_NONE)
+        st.ahead = c->ahead;
+    else
+        st.choice[c->group] = c->choice;
+    return st;
+}
+
+/* ---- changes ------------------------------------------------------------------------------------------- */
+
+static void add_change(changes *l, change c)
+{
+    GR_PUSH(l->all, l->n, l->cap, c);
+}
+
+/* So much of it stays, the rest in every way that is not a matter of single nodes. */
+static void add_ways(changes *l, const gr_group *g, uint32_t group, const gr_stand *from, uint32_t parts)
+{
+    const gr_choice was = from->choice[group];
+    change c = {.knob = SIZE_MAX, .group = group};
+    c.choice.parts = gr_group_parts(g, parts);
+    const uint64_t masks[] = {0, g->nodes, was.stream};
+    const size_t n = parts >= GR_PARTS ? 1 : was.stream && was.stream != g->nodes ? 3 : 2;
+    for (size_t k = 0; k < n; k++) {
+        c.choice.stream = masks[k];
+        if (memcmp(&c.choice, &was, sizeof(was))) add_change(l, c);
+    }
+    c.choice.stream = 0;
+    c.choice.host = 1;
+    if (g->may_host && parts < GR_PARTS && memcmp(&c.choice, &was, sizeof(was))) add_change(l, c);
+}
+
+static void add_toggles(changes *l, const gr_group *g, uint32_t group, const gr_stand *from)
+{
+    change c = {.knob = SIZE_MAX, .group = group, .choice = from->choice[group]};
+    for (uint32_t node = 0; node < 64 && c.choice.parts < GR_PARTS && !c.choice.host; node++) {
+        if (!(g->nodes >> node & 1)) continue;
+        c.choice.stream = from->choice[group].stream ^ 1ULL << node;
+        add_change(l, c);
+    }
+}
+
+/* Changes of residency by what stays of a group. */
+typedef enum extent {
+    LESS, /* less, or as much */
+    MORE, /* more, too */
+    ALL   /* and what is streamed in single nodes */
+} extent;
+
+static void add_group(walker *w, const gr_group *x, uint32_t g, const gr_stand *from, extent how)
+{
+    const uint32_t now = from->choice[g].parts;
+    const uint32_t less[] = {now, now ? gr_group_parts(x, now - 1) : 0, GR_MAX(now, GR_QUARTER) - GR_QUARTER,
+                             0},
+                   more[] = {gr_group_more(x, now), GR_MIN(now + GR_QUARTER, GR_PARTS), GR_PARTS};
+    for (size_t k = 0; k < GR_LEN(less); k++) add_ways(&w->list, x, g, from, less[k]);
+    for (size_t k = 0; k < GR_LEN(more) && how != LESS; k++) add_ways(&w->list, x, g, from, more[k]);
+    if (how == ALL) add_toggles(&w->list, x, g, from);
+}
+
+static void add_residencies(walker *w, const gr_stand *from, extent how)
+{
+    const gr_analysis *f = gr_level_set_take(w->s, from->set)->analysis;
+    for (uint32_t g = 0; g < f->n_groups; g++)
+        if (!from->choice[g].policy) add_group(w, &f->groups[g], g, from, how);
+    for (uint32_t ahead = 0; ahead < GR_N_AHEAD; ahead++)
+        if (ahead != from->ahead)
+            add_change(&w->list, (change){.knob = SIZE_MAX, .group = GR_NONE, .ahead = ahead});
+}
+
+static void add_level(walker *w, const gr_stand *from, size_t k, uint32_t level)
+{
+    if (level == w->s->sets[from->set].level[k]) return;
+    for (size_t i = 0; i < w->list.n; i++)
+        if (w->list.all[i].knob == k && w->list.all[i].level == level) return;
+    add_change(&w->list, (change){.knob = k, .level = level, .group = GR_NONE});
+}
+
+/* Of each knob the next level, and one half of the way to its end. */
+static void add_levels(walker *w, const gr_stand *from, bool down)
+{
+    const gr_tasks_source *src = w->s->src;
+    for (size_t k = 0; k < src->n_knobs; k++) {
+        const uint32_t now = w->s->sets[from->set].level[k], last = src->knobs[k].n_levels - 1;
+        if (!w->may_lower[k] || w->frozen[k]) continue;
+        if (down && now < last) add_level(w, from, k, now + 1);
+        if (down && now < last) add_level(w, from, k, last);
+        if (!down && now) add_level(w, from, k, now - 1);
+        if (!down && now) add_level(w, from, k, 0);
+    }
+}
+
+/* ---- down and up --------------------------------------------------------------------------------------- */
+
+/* What of what is above the budgets it brings down for each ns that it costs; 0: nothing. */
+static double worth_of(gr_schedule_search *s, const gr_stand *from, gr_stand *next)
+{
+    price(s, next, false);
+    if (!is_lower(next, from)) return 0;
+    price(s, next, true);
+    return (from->over - next->over) / (next->ns > from->ns ? (double)(next->ns - from->ns) + 1 : 1);
+}
+
+/* The same change, so many times as far; false: there is none. */
+static bool stretch(gr_schedule_search *s, const gr_stand *from, const change *c, uint32_t times, change *out)
+{
+    *out = *c;
+    if (c->knob != SIZE_MAX) {
+        const uint32_t now = s->sets[from->set].level[c->knob];
+        out->level = GR_MIN(now + (c->level - now) * times, s->src->knobs[c->knob].n_levels - 1);
+        return out->level != c->level;
+    }
+    if (c->group == GR_NONE) return false;
+    const gr_group *g = &gr_level_set_take(s, from->set)->analysis->groups[c->group];
+    const uint32_t was = gr_group_stays(g, from->choice[c->group].parts),
+                   now = gr_group_stays(g, c->choice.parts), by = now < was ? was - now : now - was,
+                   far = (uint32_t)GR_MIN((uint64_t)by * times, (uint64_t)g->n_objects),
+                   stays = now < was ? was - GR_MIN(was, far) : GR_MIN(was + far, g->n_objects);
+    out->choice.parts = gr_group_parts_of(g, stays);
+    return stays != now && by && !(stays == g->n_objects && (c->choice.host || c->choice.stream));
+}
+
+/* As far as it goes on at the same price, about. */
+static void go_on(walker *w, const gr_stand *from, const change *c, double worth, gr_stand *best)
+{
+    change further;
+    for (uint32_t times = 2; best->over > 0 && stretch(w->s, from, c, times, &further); times *= 2) {
+        gr_stand next = changed(w->s, from, &further);
+        if (worth_of(w->s, from, &next) < worth * 7 / 8 || next.over >= best->over) break;
+        *best = next;
+    }
+}
+
+/* The cheapest change in the list that brings it down; false: none does. */
+static bool take_cheapest(walker *w, gr_stand *st)
+{
+    gr_stand best = {0};
+    size_t which = 0;
+    double most = 0;
+    for (size_t i = 0; i < w->list.n && w->s->effort; i++) {
+        gr_stand next = changed(w->s, st, &w->list.all[i]);
+        const double worth = worth_of(w->s, st, &next);
+        if (worth <= most) continue;
+        most = worth;
+        best = next;
+        which = i;
+    }
+    if (!most) return false;
+    const change taken = w->list.all[which];
+    go_on(w, st, &taken, most, &best);
+    *st = best;
+    return true;
+}
+
+static bool step_down(walker *w, gr_stand *st)
+{
+    w->list.n = 0;
+    add_residencies(w, st, st->host_over > 0 ? MORE : LESS);
+    add_levels(w, st, true);
+    if (take_cheapest(w, st)) return true;
+    w->list.n = 0;
+    add_residencies(w, st, ALL);
+    return take_cheapest(w, st);
+}
+
+static bool go_down(walker *w, gr_stand *st)
+{
+    for (uint32_t i = 0; i < MOST_STEPS && st->over > 0 && w->s->effort; i++)
+        if (!step_down(w, st)) break;
+    return st->over <= 0;
+}
+
+/* What fits becomes a candidate. */
+static void keep(gr_schedule_search *s, const gr_stand *st)
+{
+    const gr_analysis *f = gr_level_set_take(s, st->set)->analysis;
+    gr_transfers *l = gr_transfers_for(s, st->set);
+    gr_transfers_make(l, f, st->choice, st->ahead);
+    gr_residency r = {.level = st->set,
+                      .choice = st->choice,
+                      .ahead = st->ahead,
+                      .live = l->live,
+                      .host = l->host_live,
+                      .ns = st->ns,
+                      .copied = l->copied,
+                      .n_transitions = l->n_transitions};
+    gr_transfers_widen(l, f, st->choice, gr_arena_budget(s, st->set, r.host));
+    r.wide_ns = l->ns + l->validate_ns / GR_MAX(f->g->validate_every, 1u);
+    GR_PUSH(s->found.all, s->found.n, s->found.cap, r);
+}
+
+/* Any change of residency that makes it faster, while it fits. Returns whether there was one. */
+static bool step_up(walker *w, gr_stand *st)
+{
+    bool better = false;
+    w->list.n = 0;
+    add_residencies(w, st, ALL);
+    add_levels(w, st, false);
+    for (size_t i = 0; i < w->list.n && w->s->effort; i++) {
+        const change *c = &w->list.all[i];
+        if (better && c->knob != SIZE_MAX) continue; /* of another vector of levels by now */
+        gr_stand next = changed(w->s, st, c);
+        price(w->s, &next, false);
+        if (next.over > 0) continue;
+        price(w->s, &next, true);
+        if (next.ns >= st->ns) continue;
+        *st = next;
+        better = true;
+        if (c->knob != SIZE_MAX) break;
+    }
+    return better;
+}
+
+static void go_up(walker *w, gr_stand *st)
+{
+    for (uint32_t i = 0; i < MOST_STEPS && w->s->effort && step_up(w, st); i++) continue;
+}
+
+/* One level of a knob, up or down, and what follows from it: where that is up, something else is brought down
+ * for it; where it is down, other things have the room. */
+static bool exchange_level(walker *w, gr_stand *st, size_t k, uint32_t level)
+{
+    gr_stand next = at_level(w->s, st, k, level);
+    price(w->s, &next, true);
+    w->frozen[k] = true;
+    const bool fits = go_down(w, &next);
+    if (fits) go_up(w, &next);
+    w->frozen[k] = false;
+    if (!fits || next.ns >= st->ns) return false;
+    *st = next;
+    return true;
+}
+
+static bool exchange_knob(walker *w, gr_stand *st, size_t k)
+{
+    const uint32_t now = w->s->sets[st->set].level[k], last = w->s->src->knobs[k].n_levels - 1;
+    const uint32_t levels[] = {0, now ? now - 1 : 0, GR_MIN(now + 1, last), last};
+    for (size_t i = 0; i < GR_LEN(levels) && w->s->effort; i++)
+        if (levels[i] != now && (!i || levels[i] != levels[i - 1]) && exchange_level(w, st, k, levels[i]))
+            return true;
+    return false;
+}
+
+static bool exchange(walker *w, gr_stand *st)
+{
+    for (size_t k = 0; k < w->s->src->n_knobs; k++)
+        if (w->may_lower[k] && exchange_knob(w, st, k)) return true;
+    return false;
+}
+
+/* Where no change by itself brings it down: all knobs at their last levels. */
+static gr_stand at_the_bottom(walker *w, const gr_stand *from)
+{
+    gr_schedule_search *s = w->s;
+    uint32_t *levels = gr_calloc(s->src->n_knobs + 1, sizeof(*levels));
+    memcpy(levels, s->sets[from->set].level, s->src->n_knobs * sizeof(*levels));
+    for (size_t k = 0; k < s->src->n_knobs; k++)
+        if (w->may_lower[k]) levels[k] = s->src->knobs[k].n_levels - 1;
+    gr_stand st = *from;
+    st.set = gr_level_set_at(s, levels);
+    st.choice = carry_over(s, from, st.set);
+    price(s, &st, true);
+    free(levels);
+    return st;
+}
+
+gr_stand gr_descend(gr_schedule_search *s, const uint32_t *level, const bool *may_lower)
+{
+    walker w = {.s = s, .may_lower = may_lower};
+    w.frozen = gr_calloc(s->src->n_knobs + 1, sizeof(*w.frozen));
+    gr_stand st = first_stand(s, level);
+    if (!go_down(&w, &st)) {
+        gr_stand bottom = at_the_bottom(&w, &st);
+        go_down(&w, &bottom);
+        if (bottom.over < st.over) st = bottom;
+    }
+    if (st.over <= 0) {
+        keep(s, &st);
+        do {
+            go_up(&w, &st);
+            keep(s, &st);
+        } while (exchange(&w, &st));
+    }
+    free(w.frozen);
+    free(w.list.all);
+    return st;
+}
+
+gr_stand gr_descend_from(gr_schedule_search *s, const gr_stand *from, size_t knob, uint32_t level,
+                         const bool *may_lower)
+{
+    walker w = {.s = s, .may_lower = may_lower};
+    w.frozen = gr_calloc(s->src->n_knobs + 1, sizeof(*w.frozen));
+    gr_stand st = at_level(s, from, knob, level);
+    price(s, &st, true);
+    go_down(&w, &st);
+    free(w.frozen);
+    free(w.list.all);
+    return st;
+}
+
+void gr_descend_to_least(gr_schedule_search *s, uint32_t set, const gr_residency *from)
+{
+    const gr_schedule_options *was = s->o;
+    gr_schedule_options least = *was;
+    bool *none = gr_calloc(2 * s->src->n_knobs + 1, sizeof(*none));
+    walker w = {.s = s, .may_lower = none, .frozen = none};
+    least.budget_bytes = 0;
+    s->o = &least;
+    gr_stand st = first_stand(s, s->sets[set].level);
+    if (from) {
+        st.choice = from->choice;
+        st.ahead = from->ahead;
+        price(s, &st, true);
+    }
+    go_down(&w, &st);
+    s->o = was;
+    keep(s, &st);
+    free(none);
+    free(w.list.all);
+}
+
+/* ---- what changes bits --------------------------------------------------------------------------------- */
+
+size_t gr_cheapest_knob(gr_schedule_search *s, const gr_stand *from, const bool *may_lower)
+{
+    size_t best = SIZE_MAX;
+    double most = 0;
+    for (int far = 0; far < 2 && best == SIZE_MAX;
+         far++) /* the next level, where that brings nothing the last */
+        for (size_t k = 0; k < s->src->n_knobs; k++) {
+            const uint32_t now = s->sets[from->set].level[k], last = s->src->knobs[k].n_levels - 1;
+            if (!may_lower[k] || now == last) continue;
+            gr_stand next = at_level(s, from, k, far ? last : now + 1);
+            const double worth = worth_of(s, from, &next);
+            if (worth <= most) continue;
+            most = worth;
+            best = k;
+        }
+    return best;
+}

@@ -1,0 +1,207 @@
+/* scheduler/search/levels.c: vectors of levels, their programs, and what of them can never fit. */
+#include "scheduler/search/schedule_parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_MADE = 32 }; /* programs kept at a time */
+
+bool gr_keeps_bits(const gr_knob *k)
+{
+    return k->bits == GR_BITS_SAME;
+}
+
+bool gr_is_spare(const gr_knob *k)
+{
+    return k->bits == GR_BITS_SPARE;
+}
+
+bool gr_costs_bits(const gr_knob *k)
+{
+    return k->bits == GR_BITS_DIFFER;
+}
+
+bool gr_next_levels(const gr_tasks_source *src, uint32_t *level, gr_knob_sort *such)
+{
+    for (size_t k = src->n_knobs; k-- > 0;) {
+        if (!such(&src->knobs[k])) continue;
+        if (++level[k] < src->knobs[k].n_levels) return true;
+        level[k] = 0;
+    }
+    return false;
+}
+
+void gr_set_last_levels(const gr_tasks_source *src, uint32_t *level, gr_knob_sort *such)
+{
+    for (size_t k = 0; k < src->n_knobs; k++)
+        if (such(&src->knobs[k])) level[k] = src->knobs[k].n_levels - 1;
+}
+
+/* ---- sets ---------------------------------------------------------------------------------------------- */
+
+static void drop_program(gr_schedule_search *s, gr_level_set *set)
+{
+    gr_analysis_free(set->analysis);
+    gr_tasks_free(set->tasks);
+    set->analysis = NULL;
+    set->tasks = NULL;
+    s->n_made--;
+}
+
+/* The program that was not asked for longest. */
+static void drop_oldest(gr_schedule_search *s)
+{
+    gr_level_set *oldest = NULL;
+    for (size_t i = 0; i < s->n_sets; i++)
+        if (s->sets[i].tasks && (!oldest || s->sets[i].asked < oldest->asked)) oldest = &s->sets[i];
+    drop_program(s, oldest);
+}
+
+const gr_level_set *gr_level_set_take(gr_schedule_search *s, uint32_t at)
+{
+    gr_level_set *set = &s->sets[at];
+    set->asked = s->now++;
+    if (set->tasks) return set;
+    if (s->n_made == MOST_MADE) drop_oldest(s);
+    set->tasks = s->src->build(s->src->user, set->level);
+    set->analysis = gr_analysis_new(set->tasks, &s->o->hardware);
+    s->n_made++;
+    set->n_tasks = (uint32_t)set->tasks->n_tasks;
+    set->ranks = set->tasks->ranks;
+    set->groups = set->tasks->groups;
+    set->captured = set->tasks->captured;
+    set->spare_bytes = set->tasks->spare_bytes;
+    return set;
+}
+
+uint32_t gr_level_set_at(gr_schedule_search *s, const uint32_t *level)
+{
+    const size_t bytes = s->src->n_knobs * sizeof(*level);
+    for (size_t i = 0; i < s->n_sets; i++)
+        if (!bytes || !memcmp(s->sets[i].level, level, bytes)) return (uint32_t)i;
+    gr_level_set set = {.level = gr_arena_alloc(s->arena, bytes + 1)};
+    if (bytes) memcpy(set.level, level, bytes);
+    GR_PUSH(s->sets, s->n_sets, s->cap_sets, set);
+    gr_level_set_take(s, (uint32_t)s->n_sets - 1);
+    return (uint32_t)s->n_sets - 1;
+}
+
+void gr_level_sets_free(gr_schedule_search *s)
+{
+    for (size_t i = 0; i < s->n_sets; i++)
+        if (s->sets[i].tasks) drop_program(s, &s->sets[i]);
+    free(s->sets);
+}
+
+gr_transfers *gr_transfers_for(gr_schedule_search *s, uint32_t set)
+{
+    if (s->laid != set) gr_transfers_release(&s->transfers); /* another program: other array sizes */
+    s->laid = set;
+    return &s->transfers;
+}
+
+/* ---- budgets ------------------------------------------------------------------------------------------- */
+
+gr_policy gr_policy_of(const gr_schedule_options *o, const gr_group *g)
+{
+    for (size_t i = 0; i < o->n_rules; i++)
+        if (g->model && !strcmp(o->rules[i].model, g->model) && o->rules[i].category == g->category)
+            return o->rules[i].policy;
+    return o->policy;
+}
+
+uint64_t gr_arena_budget(const gr_schedule_search *s, uint32_t set, uint64_t host_bytes)
+{
+    const gr_level_set *p = &s->sets[set];
+    uint64_t over = gr_hardware_overhead(&s->o->hardware, p->ranks, p->groups, p->captured, host_bytes);
+    return s->o->budget_bytes > over ? s->o->budget_bytes - over : 0;
+}
+
+uint64_t gr_host_room(const gr_schedule_search *s, uint32_t set)
+{
+    const uint64_t spare = s->sets[set].spare_bytes, all = s->o->host_budget_bytes;
+    return all > spare ? all - spare : 0;
+}
+
+/* What no residency of a program goes below: at each work the temporary objects that are live, and the others
+ * that it uses, if it is not done on the host; and all the time what a policy keeps. */
+static uint64_t least_live(const gr_schedule_search *s, const gr_analysis *f)
+{
+    const gr_tasks *g = f->g;
+    uint64_t *delta = gr_calloc(g->n_tasks + 1, sizeof(*delta)), kept = 0, live = 0, most = 0;
+    bool *keep = gr_calloc(f->n_groups + 1, sizeof(*keep));
+    for (uint32_t i = 0; i < f->n_groups; i++) /* weights of a step on the host are not there all the time */
+        keep[i] = gr_policy_of(s->o, &f->groups[i]) == GR_POLICY_KEEP && !f->n_movable;
+    for (uint32_t o = 0; o < g->n_objects; o++) {
+        const gr_object *ob = &g->objects[o];
+        if (ob->place == GR_HOST || f->begin[o] == f->begin[o + 1]) continue;
+        if (f->group[o] != GR_NONE && keep[f->group[o]]) kept += ob->bytes;
+        if (ob->span != GR_SPAN_TEMP) continue;
+        uint32_t last = f->last[o];
+        if (last != GR_NONE && g->task[last].loop.body_last != GR_NONE) last = g->task[last].loop.body_last;
+        delta[f->first[o]] += ob->bytes;
+        delta[last == GR_NONE ? g->n_tasks : last + 1] -= ob->bytes;
+    }
+    for (uint32_t w = 0; w < g->n_tasks; w++) {
+        uint64_t used = 0;
+        live += delta[w];
+        for (uint32_t u = 0; u < g->task[w].uses.n; u++) {
+            uint32_t o = g->task[w].uses.list[u].object;
+            if (o == GR_NONE || g->objects[o].span == GR_SPAN_TEMP || g->objects[o].place == GR_HOST ||
+                g->task[w].uses.host_with != GR_NONE)
+                continue;
+            used += f->group[o] != GR_NONE && keep[f->group[o]] ? 0 : g->objects[o].bytes;
+        }
+        most = GR_MAX(most, live + used);
+    }
+    free(delta);
+    free(keep);
+    return most + kept;
+}
+
+/* At each work: what its place must have of what is live then, wherever the rest is. */
+typedef struct least_bytes {
+    uint64_t host, both; /* most in the host pool; most in both places together */
+} least_bytes;
+
+/* What lives on lies on the device or in the host pool; so does what a resource holds between its first use
+ * and its last. */
+static least_bytes least_anywhere(const gr_analysis *f)
+{
+    const gr_tasks *g = f->g;
+    int64_t *delta[2], host = 0, both = 0;
+    least_bytes least = {0, 0};
+    for (int i = 0; i < 2; i++) delta[i] = gr_calloc(g->n_tasks + 2, sizeof(**delta));
+    for (uint32_t o = 0; o < g->n_objects; o++) {
+        const gr_object *ob = &g->objects[o];
+        const int64_t bytes = (int64_t)ob->bytes;
+        const bool keep = ob->span == GR_SPAN_KEEP;
+        if (!keep && f->begin[o] == f->begin[o + 1]) continue;
+        uint32_t first = keep ? 0 : f->first[o], last = keep ? GR_NONE : f->last[o];
+        if (last != GR_NONE && g->task[last].loop.body_last != GR_NONE) last = g->task[last].loop.body_last;
+        const uint32_t path = !keep && first < gr_tasks_steady(g) ? gr_tasks_steady(g) : (uint32_t)g->n_tasks;
+        const uint32_t end = last == GR_NONE ? path : GR_MAX(last, first) + 1;
+        for (int i = ob->place == GR_HOST ? 0 : 1; i < 2; i++) {
+            delta[i][first] += bytes;
+            delta[i][end] -= bytes;
+        }
+    }
+    for (uint32_t w = 0; w < g->n_tasks; w++) {
+        host += delta[0][w];
+        both += delta[1][w];
+        least.host = GR_MAX(least.host, (uint64_t)host);
+        least.both = GR_MAX(least.both, (uint64_t)both);
+    }
+    for (int i = 0; i < 2; i++) free(delta[i]);
+    return least;
+}
+
+bool gr_cannot_fit(gr_schedule_search *s, uint32_t set)
+{
+    const uint64_t arena = gr_arena_budget(s, set, 0), host = gr_host_room(s, set);
+    const gr_level_set *p = gr_level_set_take(s, set);
+    const least_bytes least = least_anywhere(p->analysis);
+    if (least.host > host) return true;
+    if (host < UINT64_MAX - arena && least.both > arena + host) return true;
+    return least_live(s, p->analysis) > arena;
+}

@@ -1,0 +1,99 @@
+/* scheduler/search/schedule_parts.h: the parts of the search over choices; private to scheduler/search.
+ *
+ *     levels.c    vectors of levels, and the programs that they stand for
+ *     descend.c   from what does not fit, by the cheapest change at the instant that does not, to what does
+ *     schedule.c  which vectors are tried, and which of all that fits is taken
+ *     refuse.c    what is said of a plan, and of what does not fit
+ */
+#ifndef GR_SCHEDULER_SEARCH_SCHEDULE_PARTS_H
+#define GR_SCHEDULER_SEARCH_SCHEDULE_PARTS_H
+
+#include "scheduler/search/search.h"
+
+/* A vector of levels. Its program is made when it is asked for, and again where too many others were since.
+ */
+typedef struct gr_level_set {
+    uint32_t *level; /* [n_knobs] */
+    gr_tasks *tasks; /* NULL: not there now */
+    gr_analysis *analysis;
+    uint32_t asked; /* when it was last */
+    /* of its program, always there */
+    uint32_t n_tasks, ranks, groups, captured;
+    uint64_t spare_bytes;
+} gr_level_set;
+
+/* One residency of one program, and how far it is from fitting. */
+typedef struct gr_stand {
+    uint32_t set;
+    gr_choice *choice; /* [n_groups], of the arena */
+    uint32_t ahead;
+    double over, host_over; /* bytes above the budgets: at the worst instant, and in the mean; 0: it fits */
+    uint64_t ns;
+} gr_stand;
+
+typedef struct gr_schedule_search {
+    const gr_tasks_source *src;
+    const gr_schedule_options *o;
+    gr_level_set *sets;
+    size_t n_sets, cap_sets;
+    uint32_t n_made, now; /* programs there now; how often one was asked for */
+    gr_residencies found;
+    gr_transfers transfers;
+    uint32_t laid;           /* the set that the arrays of transfers are for */
+    uint64_t effort;         /* steps that descents may still lay out */
+    gr_stand stand;          /* where the last way down ended */
+    uint64_t margin;         /* that descents leave in the arena, for what offsets waste */
+    uint64_t lost_ns, lacks; /* the fastest for which offsets were not found, and what they lacked;
+                                UINT64_MAX: they were for all */
+    gr_arena *arena;
+} gr_schedule_search;
+
+/* ---- levels.c ---- */
+
+/* Which set it is, added where it is new. */
+uint32_t gr_level_set_at(gr_schedule_search *s, const uint32_t *level);
+/* With its program. Valid until the next call. */
+const gr_level_set *gr_level_set_take(gr_schedule_search *s, uint32_t set);
+void gr_level_sets_free(gr_schedule_search *s);
+
+/* Sorts of knobs: those that keep the bits; luxuries; those that change the bits only where nothing fits
+ * without. */
+typedef bool gr_knob_sort(const gr_knob *k);
+gr_knob_sort gr_keeps_bits, gr_is_spare, gr_costs_bits;
+
+/* The next vector of levels of such knobs, counted like an odometer; false: the last one was it. */
+bool gr_next_levels(const gr_tasks_source *src, uint32_t *level, gr_knob_sort *such);
+/* The last of them. */
+void gr_set_last_levels(const gr_tasks_source *src, uint32_t *level, gr_knob_sort *such);
+
+gr_policy gr_policy_of(const gr_schedule_options *o, const gr_group *g);
+/* The bytes that the arena may have, with so much in the host pool; and that the host pool may. */
+uint64_t gr_arena_budget(const gr_schedule_search *s, uint32_t set, uint64_t host_bytes);
+uint64_t gr_host_room(const gr_schedule_search *s, uint32_t set);
+/* Whether no residency of its program fits. */
+bool gr_cannot_fit(gr_schedule_search *s, uint32_t set);
+/* For transfers of a set: s->transfers, cleared where they were another's. */
+gr_transfers *gr_transfers_for(gr_schedule_search *s, uint32_t set);
+
+/* ---- descend.c ---- */
+
+/* From all resident: changes of residency and of knobs that keep the bits (may_lower [n_knobs]), of which
+ * each brings what does not fit down, in the order of time lost a byte; then back up where there is room.
+ * What fits is added to s->found. */
+gr_stand gr_descend(gr_schedule_search *s, const uint32_t *level, const bool *may_lower);
+/* On from there with another level of one knob, only down. */
+gr_stand gr_descend_from(gr_schedule_search *s, const gr_stand *from, size_t knob, uint32_t level,
+                         const bool *may_lower);
+/* As small on the device as it can be made, with these levels, from a residency (NULL: all resident); what
+ * comes of it is added to s->found. */
+void gr_descend_to_least(gr_schedule_search *s, uint32_t set, const gr_residency *from);
+/* From there the level of which knob (may_lower) brings it down at the least loss of time; SIZE_MAX: none
+ * does. */
+size_t gr_cheapest_knob(gr_schedule_search *s, const gr_stand *from, const bool *may_lower);
+
+/* ---- refuse.c ---- */
+
+/* Says what is missing, and what would fit. */
+gr_status gr_refuse(const gr_schedule_search *s, const gr_plan *p, gr_diag *d);
+
+#endif

@@ -1,0 +1,31 @@
+# An environment for tests: answers each turn with "+N=", N the number of the turn's tokens, pays a tenth a token, and is done
+# where the model writes a 3 after its first turn. What it is asked is added to the file ASKED. Its argument is a way to
+# misbehave, or to
+# answer otherwise: messages, slow, die, die-always, hang, lie, large.
+use strict;
+$| = 1;
+my $way = shift // "";
+my %n;
+while (my $line = <STDIN>) {
+    my ($id) = $line =~ /"id":(\d+)/;
+    if ($line =~ /"type":"start"/) { print "{\"id\":$id}\n"; next }
+    if ($line =~ /"type":"end"/) { next }
+    my ($ids) = $line =~ /"token_ids":\[([^]]*)\]/;
+    my ($turn) = $line =~ /"turn":(\d+)/;
+    my ($text) = $line =~ /"text":"([^"]*)"/;
+    my $n = () = $ids =~ /\d+/g;
+    if ($ENV{ASKED}) { open(my $log, ">>", $ENV{ASKED}); print $log $line; close $log }
+    select(undef, undef, undef, rand() / 50) if $way eq "slow";
+    if ($way eq "die" && !-e "died") { open(my $f, ">", "died"); exit 3 }
+    exit 3 if $way eq "die-always" && $turn == 1;
+    sleep 100 if $way eq "hang" && $turn == 1;
+    print "{\"id\":", $id + 1, "}\n" if $way eq "lie" && $turn == 1;
+    print "{\"id\":$id,\"text\":\"", "+" x 10000000, "\"}\n" if $way eq "large" && $turn == 1;
+    next if $way =~ /lie|large/ && $turn == 1;
+    if ($way eq "messages") {
+        print "{\"id\":$id,\"reward\":", $n / 10, ",\"messages\":[{\"role\":\"tool\",\"content\":\"+$n\"},{\"role\":\"user\",\"content\":\"?E\"}]}\n";
+        next;
+    }
+    my $done = $turn && $text =~ /3/ ? "true" : "false";
+    printf "{\"id\":%d,\"text\":\"+%d=\",\"done\":%s,\"reward\":%g,\"metrics\":{\"calls\":1}}\n", $id, $n, $done, $n / 10;
+}

@@ -1,0 +1,104 @@
+/* Calls of tools in what a model wrote: the forms of two families, and what is none. */
+#include "ops/text/tool_calls.h"
+
+#include "tests/unit/test.h"
+
+static void wants(gr_tool_form form, const char *text, const char *calls)
+{
+    json_t *got = gr_tool_calls(form, text, strlen(text)), *want = json_loads(calls, 0, NULL);
+    assert_non_null(want);
+    char *shown = json_dumps(got, JSON_COMPACT);
+    if (!json_equal(got, want)) fail_msg("'%s' has the calls %s, not %s", text, shown, calls);
+    free(shown);
+    json_decref(got);
+    json_decref(want);
+}
+
+/* The error of the only call, and what was there. */
+static void wants_error(gr_tool_form form, const char *text, const char *error, const char *there)
+{
+    json_t *got = gr_tool_calls(form, text, strlen(text)), *call = json_array_get(got, 0);
+    assert_int_equal(json_array_size(got), 1);
+    const char *why = json_string_value(json_object_get(call, "error"));
+    if (!why || !strstr(why, error))
+        fail_msg("'%s': '%s' does not have '%s'", text, why ? why : "no error", error);
+    assert_string_equal(json_string_value(json_object_get(call, "text")), there);
+    json_decref(got);
+}
+
+static void test_hermes(void **state)
+{
+    (void)state;
+    wants(GR_TOOLS_HERMES, "The answer is 4.", "[]");
+    wants(GR_TOOLS_HERMES, "", "[]");
+    wants(
+        GR_TOOLS_HERMES,
+        "I ask.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1, \"y\": [\"</a>\"]}}\n</tool_call>",
+        "[{\"name\": \"f\", \"arguments\": {\"x\": 1, \"y\": [\"</a>\"]}}]");
+    wants(GR_TOOLS_HERMES,
+          "<tool_call>{\"name\":\"f\"}</"
+          "tool_call><tool_call>{\"name\":\"g\",\"arguments\":\"{\\\"a\\\":2}\"}</tool_call>",
+          "[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", \"arguments\": {\"a\": 2}}]");
+    wants_error(GR_TOOLS_HERMES, "<tool_call>{\"name\": f}</tool_call>", "invalid token", "{\"name\": f}");
+    wants_error(GR_TOOLS_HERMES, "<tool_call>{\"name\": \"f\"", "no </tool_call> follows",
+                "{\"name\": \"f\"");
+    wants_error(GR_TOOLS_HERMES, "<tool_call>{\"tool\": \"f\"}</tool_call>", "a 'name'", "{\"tool\": \"f\"}");
+    wants_error(GR_TOOLS_HERMES, "<tool_call>[1]</tool_call>", "a 'name'", "[1]");
+    wants_error(GR_TOOLS_HERMES, "<tool_call>{\"name\": \"f\", \"arguments\": 3}</tool_call>",
+                "not an object", "{\"name\": \"f\", \"arguments\": 3}");
+}
+
+static void test_llama(void **state)
+{
+    (void)state;
+    wants(GR_TOOLS_LLAMA, "The answer is {4}.", "[]");
+    wants(GR_TOOLS_LLAMA, "  ", "[]");
+    wants(GR_TOOLS_LLAMA, " {\"name\": \"f\", \"parameters\": {\"x\": 1}}\n",
+          "[{\"name\": \"f\", \"arguments\": {\"x\": 1}}]");
+    wants(GR_TOOLS_LLAMA,
+          "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"arguments\": {\"a\": 2}}",
+          "[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", \"arguments\": {\"a\": 2}}]");
+    wants_error(GR_TOOLS_LLAMA, "{\"name\": \"f\"", "expected", "{\"name\": \"f\"");
+    wants_error(GR_TOOLS_LLAMA, "<|python_tag|>f(1)", "expected", "f(1)");
+}
+
+/* A model that repeats itself fills no request. */
+static void test_calls_are_bounded(void **state)
+{
+    (void)state;
+    gr_str s = {0};
+    for (int i = 0; i < 1000; i++) gr_str_puts(&s, "<tool_call>{\"name\":\"f\"}</tool_call>");
+    json_t *got = gr_tool_calls(GR_TOOLS_HERMES, s.text, s.len);
+    assert_int_equal(json_array_size(got), 64);
+    json_decref(got);
+    gr_str_release(&s);
+}
+
+static void wants_form(const char *source, gr_tool_form form)
+{
+    gr_chat_template *t = NULL;
+    assert_int_equal(gr_chat_template_parse(&t, source, strlen(source), NULL), GR_OK);
+    assert_int_equal(gr_tool_form_of(t), form);
+    gr_chat_template_free(t);
+}
+
+static void test_the_form_follows_from_the_template(void **state)
+{
+    (void)state;
+    assert_int_equal(gr_tool_form_of(NULL), GR_TOOLS_HERMES);
+    wants_form("{{ messages[0].content }}", GR_TOOLS_HERMES);
+    wants_form("{% if tools %}<tool_call> like this{% endif %}", GR_TOOLS_HERMES);
+    wants_form("{% for m in messages %}{{ '<|start_header_id|>ipython' }}{% endfor %}", GR_TOOLS_LLAMA);
+    wants_form("{% if tools %}{{ '<|python_tag|>' + x }}{% endif %}", GR_TOOLS_LLAMA);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hermes),
+        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_calls_are_bounded),
+        cmocka_unit_test(test_the_form_follows_from_the_template),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
