@@ -232,15 +232,21 @@ static void put_title(table *t)
                   paint(t, OFF));
 }
 
-static void put_notes(table *t)
+static void put_lines(table *t, const char *line, const char *what)
 {
-    for (const char *line = t->v->all->notes; *line;) {
+    while (*line) {
         size_t len = strcspn(line, "\n");
-        gr_str_printf(t->out, "  %snote%s      ", paint(t, YELLOW), paint(t, OFF));
+        gr_str_printf(t->out, "  %s%-9s%s ", paint(t, YELLOW), what, paint(t, OFF));
         gr_str_visible(t->out, line, len, false);
         gr_str_putc(t->out, '\n');
         line += len + (line[len] != 0);
     }
+}
+
+static void put_notes(table *t)
+{
+    put_lines(t, t->v->all->notes, "note");
+    put_lines(t, t->v->all->reasons, "reason");
 }
 
 /* Nodes whose model is sharded over the ranks of a node, the hosts being replicas. */

@@ -290,29 +290,33 @@ static gr_status plan_role(gr_planned *p, const gr_plan_options *o, const gr_tra
     return st;
 }
 
-/* Settings and notes of all roles are the plan's. */
+/* Settings, notes and reasons of all roles are the plan's. */
 static void join_settings(gr_planned *p)
 {
     gr_plan *plan = p->plan;
     gr_setting *all = NULL;
     size_t n = 0, cap = 0;
-    gr_str notes = {0};
+    gr_str notes = {0}, reasons = {0};
     for (uint32_t c = 0; c <= p->n_more; c++) {
         const gr_plan *own = gr_planned_role(p, c)->plan;
         for (uint32_t i = 0; i < own->n_settings; i++) GR_PUSH(all, n, cap, own->settings[i]);
         gr_str_puts(&notes, own->notes);
+        gr_str_puts(&reasons, own->reasons);
     }
     plan->settings = gr_arena_alloc(plan->arena, (n + 1) * sizeof(*all));
     if (n) memcpy(plan->settings, all, n * sizeof(*all));
     plan->n_settings = (uint32_t)n;
     plan->notes = gr_arena_strdup(plan->arena, notes.text ? notes.text : "");
+    plan->reasons = gr_arena_strdup(plan->arena, reasons.text ? reasons.text : "");
     for (uint32_t c = 1; c <= p->n_more; c++) {
         gr_plan *own = gr_planned_role(p, c)->plan;
         own->settings = plan->settings;
         own->n_settings = plan->n_settings;
         own->notes = plan->notes;
+        own->reasons = plan->reasons;
     }
     gr_str_release(&notes);
+    gr_str_release(&reasons);
     free(all);
 }
 
