@@ -232,14 +232,27 @@ static void put_title(table *t)
                   paint(t, OFF));
 }
 
+enum { TEXT_COLUMNS = 86 }; /* of a line of text, beside what it is */
+
+/* As much of a line as fits, to a blank. */
+static size_t part_of(const char *line, size_t len)
+{
+    size_t n = GR_MIN(len, (size_t)TEXT_COLUMNS);
+    while (n < len && n && line[n] != ' ') n--;
+    return n ? n : len;
+}
+
 static void put_lines(table *t, const char *line, const char *what)
 {
     while (*line) {
-        size_t len = strcspn(line, "\n");
-        gr_str_printf(t->out, "  %s%-9s%s ", paint(t, YELLOW), what, paint(t, OFF));
-        gr_str_visible(t->out, line, len, false);
-        gr_str_putc(t->out, '\n');
-        line += len + (line[len] != 0);
+        const char *name = what;
+        for (size_t left = strcspn(line, "\n"), n; left; left -= n, line += n, name = "") {
+            n = part_of(line, left);
+            gr_str_printf(t->out, "  %s%-9s%s ", paint(t, YELLOW), name, paint(t, OFF));
+            gr_str_visible(t->out, line + (*line == ' '), n - (*line == ' '), false);
+            gr_str_putc(t->out, '\n');
+        }
+        line += *line == '\n';
     }
 }
 

@@ -371,7 +371,7 @@ static bool exchange(walker *w, gr_stand *st)
     return false;
 }
 
-/* Where no change by itself brings it down: all knobs at their last levels. */
+/* The same with all knobs at their last levels. */
 static gr_stand at_the_bottom(walker *w, const gr_stand *from)
 {
     gr_schedule_search *s = w->s;
@@ -387,26 +387,29 @@ static gr_stand at_the_bottom(walker *w, const gr_stand *from)
     return st;
 }
 
+/* Up from what fits, as far as single changes and exchanges lead. */
+static void climb(walker *w, gr_stand *st)
+{
+    keep(w->s, st);
+    do {
+        go_up(w, st);
+        keep(w->s, st);
+    } while (exchange(w, st));
+}
+
+/* Two ways: from the top; and from all knobs at their last levels, which leads up elsewhere. */
 gr_stand gr_descend(gr_schedule_search *s, const uint32_t *level, const bool *may_lower)
 {
     walker w = {.s = s, .may_lower = may_lower};
     w.frozen = gr_calloc(s->src->n_knobs + 1, sizeof(*w.frozen));
-    gr_stand st = first_stand(s, level);
-    if (!go_down(&w, &st)) {
-        gr_stand bottom = at_the_bottom(&w, &st);
-        go_down(&w, &bottom);
-        if (bottom.over < st.over) st = bottom;
-    }
-    if (st.over <= 0) {
-        keep(s, &st);
-        do {
-            go_up(&w, &st);
-            keep(s, &st);
-        } while (exchange(&w, &st));
-    }
+    gr_stand top = first_stand(s, level), bottom = at_the_bottom(&w, &top);
+    if (go_down(&w, &top)) climb(&w, &top);
+    s->effort = GR_MAX(s->effort, (uint64_t)1) + s->effort_below;
+    if (go_down(&w, &bottom)) climb(&w, &bottom);
     free(w.frozen);
     free(w.list.all);
-    return st;
+    const bool lower = bottom.over < top.over || (bottom.over <= 0 && bottom.ns < top.ns);
+    return lower ? bottom : top;
 }
 
 gr_stand gr_descend_from(gr_schedule_search *s, const gr_stand *from, size_t knob, uint32_t level,

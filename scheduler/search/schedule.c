@@ -303,7 +303,7 @@ static bool *knobs_of(const gr_schedule_search *s, gr_knob_sort *such)
 static void descend(gr_schedule_search *s, const uint32_t *first)
 {
     bool *may = knobs_of(s, gr_keeps_bits);
-    s->effort = DESCENT_EFFORT;
+    s->effort = s->effort_below = DESCENT_EFFORT / 2;
     s->stand = gr_descend(s, first, may);
     free(may);
 }

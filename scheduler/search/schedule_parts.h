@@ -41,6 +41,7 @@ typedef struct gr_schedule_search {
     gr_residencies found;
     gr_transfers transfers;
     uint32_t laid;           /* the set that the arrays of transfers are for */
+    uint64_t effort_below;   /* and on the second of two */
     uint64_t effort;         /* steps that descents may still lay out */
     gr_residency taken;      /* that of the plan chosen last */
     gr_stand stand;          /* where the last way down ended */
