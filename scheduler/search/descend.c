@@ -50,6 +50,11 @@ static bool is_lower(const gr_stand *a, const gr_stand *b)
     return a->over < b->over - b->over / LEAST_PART;
 }
 
+static uint64_t time_of(const gr_transfers *l, const gr_analysis *f)
+{
+    return l->ns + l->validate_ns / GR_MAX(f->g->validate_every, 1u);
+}
+
 /* How far above the budgets it is; its time where that is asked for. */
 void gr_stand_price(gr_schedule_search *s, gr_stand *st, bool time)
 {
@@ -64,8 +69,9 @@ void gr_stand_price(gr_schedule_search *s, gr_stand *st, bool time)
     st->over = (double)device.most + device.mean + (s->o->budget_bytes ? 1 : HOST_FIRST) * st->host_over;
     if (!time) return;
     gr_transfers_time(l, f, st->choice);
+    if (st->over <= 0) gr_transfers_widen(l, f, st->choice, arena);
     s->effort -= GR_MIN(s->effort, (uint64_t)2 * l->n_items);
-    st->ns = l->ns + l->validate_ns / GR_MAX(f->g->validate_every, 1u);
+    st->ns = time_of(l, f);
 }
 
 /* All resident but what policies say. */
@@ -304,11 +310,11 @@ static void keep(gr_schedule_search *s, const gr_stand *st)
                       .ahead = st->ahead,
                       .live = l->live,
                       .host = l->host_live,
-                      .ns = st->ns,
+                      .ns = time_of(l, f),
                       .copied = l->copied,
                       .n_transitions = l->n_transitions};
     gr_transfers_widen(l, f, st->choice, gr_arena_budget(s, st->set, r.host));
-    r.wide_ns = l->ns + l->validate_ns / GR_MAX(f->g->validate_every, 1u);
+    r.wide_ns = time_of(l, f);
     GR_PUSH(s->found.all, s->found.n, s->found.cap, r);
 }
 
