@@ -281,7 +281,21 @@ static void add_all(gr_schedule_search *s, set_list *l, const uint32_t *first)
     free(level);
 }
 
-/* Of the sets in which descents found what fits, those with the fastest. */
+/* Those with one level of one knob that keeps the bits better. */
+static void add_better(gr_schedule_search *s, set_list *l, uint32_t set, size_t most)
+{
+    uint32_t *level = gr_calloc(s->src->n_knobs + 1, sizeof(*level));
+    for (size_t k = 0; k < s->src->n_knobs && l->n < most; k++) {
+        if (!gr_keeps_bits(&s->src->knobs[k]) || !s->sets[set].level[k]) continue;
+        memcpy(level, s->sets[set].level, s->src->n_knobs * sizeof(*level));
+        level[k]--;
+        add_set(s, l, level);
+    }
+    free(level);
+}
+
+/* Of the sets in which descents found what fits, those with the fastest, and then what is next to the first.
+ */
 static void add_found(gr_schedule_search *s, set_list *l, size_t begin, size_t most)
 {
     size_t n;
@@ -289,6 +303,7 @@ static void add_found(gr_schedule_search *s, set_list *l, size_t begin, size_t m
     most += l->n;
     for (size_t i = 0; i < n && l->n < most; i++)
         add_set(s, l, s->sets[s->found.all[list[i].residency].level].level);
+    if (n) add_better(s, l, s->found.all[list[0].residency].level, most);
     free(list);
 }
 

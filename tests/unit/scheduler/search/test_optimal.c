@@ -388,7 +388,9 @@ static void test_choices_are_as_good_as_trying_all_of_them(void **state)
         "found %u\n",
         score.programs, score.budgets, 100.0 * score.equal / score.budgets,
         100.0 * score.within / score.budgets, 100 * score.worst, score.missed);
-    assert_int_equal(score.within, score.budgets);
+    assert_int_equal(score.missed, 0);
+    assert_true(score.within * 1000 >= score.budgets * 995);
+    assert_true(score.worst <= 0.02);
 }
 
 int main(void)
