@@ -113,6 +113,9 @@ refused "max_context: 11 holds no prompt of 8 tokens and one turn of 4" "$gr" pl
 refused "'turns' goes with 'environment'" "$gr" plan grpo.yaml --set nodes.rollout.turns=2
 refused "no environment answers the turns of 'rollout'" "$gr" plan grpo.yaml --set 'nodes.reward={op: reward, of: rollout, from: environment}'
 refused "'length' is a value of each 'generate' node" "$gr" plan turns.yaml --set 'nodes.rollout.environment.metrics=[length]'
+refused "'failed' is a value of each 'generate' node" "$gr" plan turns.yaml --set 'nodes.rollout.environment.metrics=[failed]'
+refused "'turns_mean' is a value of each" "$gr" plan turns.yaml --set 'nodes.rollout.environment.metrics=[turns_mean]'
+refused "'calls' is there twice" "$gr" plan turns.yaml --set 'nodes.rollout.environment.metrics=[calls, calls]'
 refused "must be a number of seconds" "$gr" plan turns.yaml --set nodes.rollout.environment.timeout=10m
 
 # ---- validations ------------------------------------------------------------------------------------------------------
