@@ -105,6 +105,9 @@ same_metrics record replay
 status 1 "$gr" exec replay.yaml --out other --set run.seed=8
 has err "'answers.jsonl' has no answer [0-9.]+ \(iteration.round.sequence.try.message\)"
 
+sed -e '/^  rollout: /{p;s/rollout/second/}' record.yaml >twice.yaml
+refused "'rollout' and 'second' have one file of answers, 'answers.jsonl'" "$gr" plan twice.yaml
+
 # ---- what is refused --------------------------------------------------------------------------------------------------
 
 refused "unknown key 'comand' in environment; did you mean 'command'" "$gr" plan turns.yaml --set 'nodes.rollout.environment={comand: x}'
