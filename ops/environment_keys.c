@@ -46,6 +46,16 @@ static bool is_name(const char *text)
     return n && !text[n] && (*text < '0' || *text > '9');
 }
 
+/* What metrics.jsonl has of each conversation by itself. */
+static const char *const counted[] = {"failed", "turns_mean"};
+
+static bool is_in(const char *const *list, size_t n, const char *text)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(list[i], text)) return true;
+    return false;
+}
+
 static gr_status read_metrics(gr_texts *out, const gr_pair *p, const gr_node *n, gr_arena *arena, gr_diag *d)
 {
     const gr_value *v = &p->value, *items = v->kind == GR_VALUE_LIST ? v->items : v;
@@ -54,8 +64,10 @@ static gr_status read_metrics(gr_texts *out, const gr_pair *p, const gr_node *n,
     gr_status st = GR_OK;
     for (size_t i = 0; i < count; i++) {
         text[i] = items[i].kind == GR_VALUE_SCALAR ? items[i].text : "";
-        bool own = false;
+        bool own = is_in(counted, GR_LEN(counted), text[i]);
         for (const gr_field *f = n->op->fields; f->name; f++) own = own || !strcmp(f->name, text[i]);
+        if (is_in(text, i, text[i]))
+            st = gr_diag_error(d, items[i].at, GR_E_INVALID, "'%s' is there twice", text[i]);
         if (own || !is_name(text[i]))
             st = gr_diag_error(d, items[i].at, GR_E_INVALID,
                                own ? "'%s' is a value of each '%s' node: a metric needs another name"

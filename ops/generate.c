@@ -5,6 +5,8 @@
 #include "ops/rollout.h"
 #include "ops/base/rows.h"
 
+#include <string.h>
+
 #define CFG(f) offsetof(gr_generate_cfg, f)
 
 /* clang-format off */
@@ -68,6 +70,26 @@ static void check_lag(const gr_node *n, gr_diag *d)
                       "'lag' asks for older weights of model '%s', 'after' for newer ones", n->model->name);
 }
 
+static const char *answers_file(const gr_node *n)
+{
+    const gr_generate_cfg *c = n->cfg;
+    return c->environment.record ? c->environment.record : c->environment.replay;
+}
+
+/* Answers that two rollouts record in one file could not be told apart. */
+static void check_answers_file(const gr_graph *g, const gr_node *n, gr_diag *d)
+{
+    const char *file = answers_file(n);
+    for (size_t i = 0; file && i < g->n_nodes; i++) {
+        const gr_node *m = g->nodes[i];
+        const char *other = m != n && m->op == n->op ? answers_file(m) : NULL;
+        if (other && !strcmp(other, file))
+            gr_diag_error(d, n->at, GR_E_INVALID,
+                          "'%s' and '%s' have one file of answers, '%s': each needs its own", m->name,
+                          n->name, file);
+    }
+}
+
 static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
 {
     gr_check_head(n, GR_HEAD_LM, d);
@@ -89,6 +111,7 @@ static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
         n->bounds.masked = true;
         n->bounds.turns = GR_MAX(c->turns, 1u);
         n->bounds.measures = (uint32_t)c->environment.metrics.n;
+        check_answers_file(g, n, d);
     }
     if ((uint64_t)b->groups * c->samples > 1u << 24)
         gr_diag_error(d, n->at, GR_E_INVALID, "%u prompts of %u samples are more than %u sequences",

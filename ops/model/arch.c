@@ -73,7 +73,17 @@ void gr_arch_layer(gr_config *c, gr_model_shape *s, uint32_t l, const gr_layer_d
 
 void gr_arch_alike(gr_config *c, gr_model_shape *s, const gr_layer_desc *d)
 {
+    static const char *const kinds[] = {"full_attention", NULL};
+    uint8_t kind[GR_LAYERS_MAX];
+    gr_config_layer_types(c, s, kinds, kind);
     for (uint32_t l = 0; l < s->layers; l++) gr_arch_layer(c, s, l, d);
+}
+
+uint32_t gr_arch_window(gr_config *c)
+{
+    const bool null = gr_config_has(c, "sliding_window") && !gr_config_value(c, "sliding_window");
+    if (null) gr_config_refuse(c, "sliding_window", "'sliding_window' is null: '%s' has one", c->family);
+    return gr_config_size(c, "sliding_window", 4096, GR_POSITIONS_MAX);
 }
 
 void gr_arch_in_turn(gr_config *c, gr_model_shape *s, uint8_t kind[GR_LAYERS_MAX],

@@ -24,7 +24,7 @@ typedef struct gr_arch {
     const char *head_class; /* of value heads, "Gemma3Text"; NULL: class */
     uint32_t head_dim;      /* where config.json has none; 0: hidden / heads */
     bool no_groups;         /* kv_heads are heads where config.json does not say */
-    uint32_t kv_heads;      /* or this many; 0: it must say */
+    uint32_t kv_heads;      /* or this many, and heads where it says null; 0: it must say */
     bool tied;              /* where config.json does not say */
     double eps;             /* of norms, where it does not say; 0: 1e-6 */
     double theta;           /* of rotary positions, where it does not say; 0: 10000 */
@@ -58,10 +58,14 @@ enum { GR_ARCH_SLIDING, GR_ARCH_FULL };
 void gr_arch_in_turn(gr_config *c, gr_model_shape *s, uint8_t kind[GR_LAYERS_MAX],
                      const gr_layer_desc *sliding, const gr_layer_desc *full);
 
+/* The window of a family whose layers cannot do without one; 4096 where nothing is said, and null is refused.
+ */
+uint32_t gr_arch_window(gr_config *c);
+
 /* Layers of Qwen 2 and 3: from max_window_layers on with a window, where use_sliding_window asks for it. */
 void gr_arch_qwen_layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *d);
 
-/* All layers are d. */
+/* All layers are d; of layer_types each must be full_attention. */
 void gr_arch_alike(gr_config *c, gr_model_shape *s, const gr_layer_desc *d);
 /* Layer l is d; more kinds of layers than are held are refused. */
 void gr_arch_layer(gr_config *c, gr_model_shape *s, uint32_t l, const gr_layer_desc *d);

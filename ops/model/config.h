@@ -50,7 +50,10 @@ uint32_t gr_config_rotated(gr_config *c, uint32_t head_dim);
 /* Rotary positions as config.json says them: r has the defaults, and gets what is read. */
 void gr_config_rope(gr_config *c, gr_rope_desc *r, uint32_t max_positions);
 
-/* The same of layers of one type, where positions differ by the type: in rope_parameters.TYPE; else by the
+/* Refuses entries of rope_parameters that are of no type of layer, where positions differ by the type. */
+void gr_config_rope_types(gr_config *c);
+
+/* Rotary positions of layers of one type, where they differ by the type: in rope_parameters.TYPE; else by the
  * key of the root that has their base and, where scaled, rope_scaling. */
 void gr_config_rope_of(gr_config *c, const char *type, const char *base, bool scaled, gr_rope_desc *r,
                        uint32_t max_positions);

@@ -125,12 +125,15 @@ static double yarn_mscale(double factor, double mscale)
 static void read_yarn(gr_config *c, const json_t *v, said *o, uint32_t max_positions)
 {
     gr_rope_desc *r = &o->rope;
+    const json_t *truncate = json_object_get(v, "truncate");
     const double old = part(c, o, v, "original_max_position_embeddings", max_positions),
                  all = part(c, o, v, "mscale_all_dim", 0), one = part(c, o, v, "mscale", 0);
     r->factor = part(c, o, v, "factor", NAN);
     r->beta_fast = part(c, o, v, "beta_fast", 32);
     r->beta_slow = part(c, o, v, "beta_slow", 1);
-    r->truncate = !json_is_false(json_object_get(v, "truncate"));
+    r->truncate = !json_is_false(truncate);
+    if (truncate && !json_is_boolean(truncate))
+        gr_config_refuse(c, o->key, "'%s.truncate' is not true or false", o->name);
     if (r->factor < 1 || old < 1 || old != floor(old) || r->beta_fast <= r->beta_slow)
         gr_config_refuse(c, o->key,
                          "'%s': 'beta_slow' must be less than 'beta_fast', 'factor' and "
@@ -250,19 +253,35 @@ static void rope_of_root(gr_config *c, const char *base, bool scaled, gr_rope_de
     take(r, said_so ? &scaling.rope : NULL, isnan(theta) ? r->theta : theta);
 }
 
+void gr_config_rope_types(gr_config *c)
+{
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)gr_config_value(c, "rope_parameters"), key, v)
+    {
+        if (!strcmp(key, "full_attention") || !strcmp(key, "sliding_attention")) continue;
+        gr_config_refuse(c, "rope_parameters", "'rope_parameters.%s' is of no type of layer of '%s'", key,
+                         c->family);
+    }
+}
+
 void gr_config_rope_of(gr_config *c, const char *type, const char *base, bool scaled, gr_rope_desc *r,
                        uint32_t max_positions)
 {
     const json_t *all = gr_config_value(c, "rope_parameters"), *v = json_object_get(all, type);
+    double theta = NAN;
     char *name = gr_printf("rope_parameters.%s", type);
     said o = {"rope_parameters", name, NAN, {0}};
     if (!all)
         rope_of_root(c, base, scaled, r, max_positions);
     else if (gr_config_value(c, "rope_scaling"))
         gr_config_refuse(c, "rope_scaling", "'rope_scaling' and 'rope_parameters' are both there");
-    else if (!v)
+    else if (!v || json_is_null(v))
         gr_config_refuse(c, "rope_parameters", "'rope_parameters' has no '%s'", type);
-    else if (read_object(c, v, max_positions, &o))
-        take(r, &o.rope, isnan(o.theta) ? r->theta : o.theta);
+    else if (read_object(c, v, max_positions, &o)) {
+        theta = read_theta(c, base, gr_config_value(c, base));
+        take_theta(c, &o, &theta);
+        take(r, &o.rope, isnan(theta) ? r->theta : theta);
+    }
     free(name);
 }

@@ -128,7 +128,8 @@ static void check_act(gr_config *c, const gr_arch *a)
 {
     static const char *const silu[] = {"silu", NULL};
     const char *const *taken = a->acts ? a->acts : silu;
-    const char *key = gr_config_value(c, "hidden_activation") ? "hidden_activation" : "hidden_act",
+    const bool other = a->acts && gr_config_value(c, "hidden_activation"); /* the others never read it */
+    const char *key = other ? "hidden_activation" : "hidden_act",
                *act = json_string_value(gr_config_value(c, key));
     if (gr_config_value(c, key) && (!act || !is_in(taken, act)))
         gr_config_refuse(c, key, "%s '%s' is not supported; it must be '%s'", key, act ? act : "?", taken[0]);
@@ -185,8 +186,9 @@ static gr_layer_desc read_base(gr_config *c, const gr_arch *a, const gr_model_sh
     const uint32_t inner = gr_config_size(c, "intermediate_size", 0, GR_INNER_MAX),
                    heads = gr_config_size(c, "num_attention_heads", 0, GR_HEADS_MAX);
     if (!heads || !s->hidden) return (gr_layer_desc){0};
+    const bool null = a->kv_heads && gr_config_has(c, "num_key_value_heads"); /* or a value, which counts */
     const uint32_t kv_heads =
-        gr_config_size(c, "num_key_value_heads", a->no_groups ? heads : a->kv_heads, GR_HEADS_MAX);
+        gr_config_size(c, "num_key_value_heads", a->no_groups || null ? heads : a->kv_heads, GR_HEADS_MAX);
     if (kv_heads && heads % kv_heads)
         gr_config_refuse(c, "num_key_value_heads",
                          "'num_attention_heads' %u is not a multiple of 'num_key_value_heads' %u", heads,
@@ -196,7 +198,10 @@ static gr_layer_desc read_base(gr_config *c, const gr_arch *a, const gr_model_sh
                                             a->eps != 0 ? a->eps : 1e-6, 0, 1);
     if (a->theta != 0) base.attention.rope.theta = a->theta;
     base.attention.rope.dims = gr_config_rotated(c, base.attention.head_dim);
-    if (!a->ropes) gr_config_rope(c, &base.attention.rope, s->max_positions);
+    if (a->ropes)
+        gr_config_rope_types(c);
+    else
+        gr_config_rope(c, &base.attention.rope, s->max_positions);
     return base;
 }
 

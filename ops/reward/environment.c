@@ -96,12 +96,28 @@ static char *take_done(gr_answer *a, const json_t *v, bool start)
     return start && a->done ? gr_strdup("'done' answers no start: the model has had no turn") : NULL;
 }
 
+/* A misspelt 'reward' would be a reward of 0. */
+static char *check_keys(const json_t *reply)
+{
+    static const char *const known[] = {"id", "text", "messages", "done", "reward", "metrics"};
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)reply, key, v)
+    {
+        bool is = false;
+        for (size_t i = 0; i < GR_LEN(known); i++) is = is || !strcmp(known[i], key);
+        if (!is) return gr_printf("unknown key '%s'; it has id, text, messages, done, reward, metrics", key);
+    }
+    return NULL;
+}
+
 gr_answer *gr_answer_read(const json_t *reply, bool start, const char *const *metrics, size_t n_metrics,
                           char **why)
 {
     gr_answer *a = gr_calloc(1, sizeof(*a));
     a->metrics = gr_calloc(n_metrics + 1, sizeof(*a->metrics)); /* + 1: never of size 0 */
-    *why = take_messages(a, json_object_get(reply, "messages"));
+    *why = check_keys(reply);
+    if (!*why) *why = take_messages(a, json_object_get(reply, "messages"));
     if (!*why) *why = take_text(a, json_object_get(reply, "text"));
     if (!*why && a->text && a->messages)
         *why = gr_strdup("it has 'text' and 'messages', of which one is wanted");

@@ -46,6 +46,7 @@ struct worker {
     uint64_t *given_up;   /* ids that it may still answer, though nobody waits */
     size_t n_given_up, cap_given_up;
     gr_str output; /* read, and not yet a whole line */
+    char *ended;   /* why it ended the last time; NULL: never */
 };
 
 struct gr_pool {
@@ -180,6 +181,14 @@ static void stop(struct worker *k)
     k->unwritten = k->n_has = 0;
 }
 
+/* why: taken. */
+static void stop_for(struct worker *k, char *why)
+{
+    stop(k);
+    free(k->ended);
+    k->ended = why;
+}
+
 /* ---- what goes wrong ---------------------------------------------------------------------------------- */
 
 /* Requests that a worker held go back to wait; where it kept the state that they are about, they fail. */
@@ -197,8 +206,9 @@ static void hand_back(gr_pool *w, struct worker *k, const char *why)
 static void give_up(gr_pool *w, struct worker *k, struct request **at, gr_pool_reply reply)
 {
     struct request *r = queue_take(&k->has, at);
-    stop(k);
-    char *why = gr_printf("the %s was stopped, for another request that it failed", w->cfg.who);
+    stop_for(k, gr_strdup(reply.error));
+    char *why =
+        gr_printf("the %s was stopped for what became of another request: %s", w->cfg.who, reply.error);
     hand_back(w, k, why);
     free(why);
     finish(w, r, reply);
@@ -241,7 +251,8 @@ static void crashed(gr_pool *w, struct worker *k)
         finish(w, queue_take(&k->has, at), (gr_pool_reply){.error = error});
     }
     hand_back(w, k, why);
-    free(why);
+    free(k->ended);
+    k->ended = why;
     free(how);
 }
 
@@ -340,7 +351,7 @@ static bool take_line(gr_pool *w, struct worker *k, const char *line, size_t n)
         if (k->has.first) {
             runs = take_reply(w, k, one, line, n);
         } else { /* nothing was asked: no sequence to blame, so it is only stopped */
-            stop(k);
+            stop_for(k, gr_strdup("it spoke unasked"));
             runs = false;
         }
     }
@@ -373,7 +384,7 @@ static void read_output(gr_pool *w, struct worker *k)
             w, k, &k->has.first,
             (gr_pool_reply){.error = bad_reply(w, k->has.first, "too long", k->output.text, k->output.len)});
     else
-        stop(k);
+        stop_for(k, gr_strdup("it spoke unasked"));
 }
 
 /* ---- requests ----------------------------------------------------------------------------------------- */
@@ -444,7 +455,8 @@ static struct worker *own_worker(gr_pool *w, struct request **at)
     struct worker *k = &w->worker[(*at)->to.number - 1];
     if (k->guard.pid && k->start == (*at)->to.start) return takes_more(w, k) ? k : NULL;
     struct request *r = queue_take(&w->waiting, at);
-    char *error = gr_printf("%s: the %s that had it has ended", r->what ? r->what : "", w->cfg.who);
+    char *error = gr_printf("%s: the %s that had it has ended (the last time because of this: %s)",
+                            r->what ? r->what : "", w->cfg.who, k->ended ? k->ended : "?");
     finish(w, r, (gr_pool_reply){.error = error});
     return NULL;
 }
@@ -612,6 +624,7 @@ void gr_pool_free(gr_pool *w)
         queue_release(&k->has);
         gr_str_release(&k->output);
         free(k->given_up);
+        free(k->ended);
     }
     queue_release(&w->waiting);
     for (; w->next_done < w->n_done; w->next_done++) {

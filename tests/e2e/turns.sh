@@ -105,6 +105,9 @@ same_metrics record replay
 status 1 "$gr" exec replay.yaml --out other --set run.seed=8
 has err "'answers.jsonl' has no answer [0-9.]+ \(iteration.round.sequence.try.message\)"
 
+sed -e '/^  rollout: /{p;s/rollout/second/}' record.yaml >twice.yaml
+refused "'rollout' and 'second' have one file of answers, 'answers.jsonl'" "$gr" plan twice.yaml
+
 # ---- what is refused --------------------------------------------------------------------------------------------------
 
 refused "unknown key 'comand' in environment; did you mean 'command'" "$gr" plan turns.yaml --set 'nodes.rollout.environment={comand: x}'
@@ -113,6 +116,9 @@ refused "max_context: 11 holds no prompt of 8 tokens and one turn of 4" "$gr" pl
 refused "'turns' goes with 'environment'" "$gr" plan grpo.yaml --set nodes.rollout.turns=2
 refused "no environment answers the turns of 'rollout'" "$gr" plan grpo.yaml --set 'nodes.reward={op: reward, of: rollout, from: environment}'
 refused "'length' is a value of each 'generate' node" "$gr" plan turns.yaml --set 'nodes.rollout.environment.metrics=[length]'
+refused "'failed' is a value of each 'generate' node" "$gr" plan turns.yaml --set 'nodes.rollout.environment.metrics=[failed]'
+refused "'turns_mean' is a value of each" "$gr" plan turns.yaml --set 'nodes.rollout.environment.metrics=[turns_mean]'
+refused "'calls' is there twice" "$gr" plan turns.yaml --set 'nodes.rollout.environment.metrics=[calls, calls]'
 refused "must be a number of seconds" "$gr" plan turns.yaml --set nodes.rollout.environment.timeout=10m
 
 # ---- validations ------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ static void set_layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *sli
                        const gr_layer_desc *full, uint32_t every)
 {
     uint8_t kind[GR_LAYERS_MAX];
+    if (!every) return; /* refused */
     for (uint32_t l = 0; l < s->layers; l++) kind[l] = (l + 1) % every ? GR_ARCH_SLIDING : GR_ARCH_FULL;
     gr_arch_in_turn(c, s, kind, sliding, full);
 }
@@ -39,7 +40,7 @@ static void layers_2(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
     full.attention.softcap = read_cap(c, "attn_logit_softcapping", 50);
     s->logit_softcap = read_cap(c, "final_logit_softcapping", 30);
     gr_layer_desc sliding = full;
-    sliding.attention.window = gr_config_size(c, "sliding_window", 4096, GR_POSITIONS_MAX);
+    sliding.attention.window = gr_arch_window(c);
     set_layers(c, s, &sliding, &full, 2);
 }
 
@@ -49,7 +50,7 @@ static void layers_3(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
     full.attention.qk_norm = GR_QK_NORM_HEAD;
     s->logit_softcap = read_cap(c, "final_logit_softcapping", 0);
     gr_layer_desc sliding = full;
-    sliding.attention.window = gr_config_size(c, "sliding_window", 4096, GR_POSITIONS_MAX);
+    sliding.attention.window = gr_arch_window(c);
     full.attention.rope.theta = 1e6;
     gr_config_rope_of(c, "full_attention", "rope_theta", true, &full.attention.rope, s->max_positions);
     gr_config_rope_of(c, "sliding_attention", "rope_local_base_freq", false, &sliding.attention.rope,
@@ -64,14 +65,10 @@ static const gr_arch_name names[] = {{GR_T_MIXER_AFTER, 0, "post_attention_layer
 static const char *const acts[] = {"gelu_pytorch_tanh", NULL};
 static const char *const keys_2[] = {"attn_logit_softcapping", "final_logit_softcapping",
                                      "query_pre_attn_scalar", "use_bidirectional_attention", NULL};
-/* Its attention has no cap, whatever its configuration says. */
-static const char *const keys_3[] = {"attn_logit_softcapping",
-                                     "final_logit_softcapping",
-                                     "query_pre_attn_scalar",
-                                     "rope_local_base_freq",
-                                     "sliding_window_pattern",
-                                     "use_bidirectional_attention",
-                                     NULL};
+/* Its attention has no cap: one is refused, though transformers passes over it. */
+static const char *const keys_3[] = {"final_logit_softcapping",     "query_pre_attn_scalar",
+                                     "rope_local_base_freq",        "sliding_window_pattern",
+                                     "use_bidirectional_attention", NULL};
 
 const gr_arch gr_arch_gemma2 = {.model_type = "gemma2",
                                 .class = "Gemma2",

@@ -12,10 +12,7 @@ static uint32_t read_window(gr_config *c, const gr_model_shape *s)
 
 static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
 {
-    static const char *const kinds[] = {"full_attention", NULL};
-    uint8_t kind[GR_LAYERS_MAX];
     gr_layer_desc d = *base;
-    gr_config_layer_types(c, s, kinds, kind);
     d.attention.window = read_window(c, s);
     gr_arch_alike(c, s, &d);
 }

@@ -3,10 +3,9 @@
 
 void gr_arch_qwen_layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *d)
 {
-    static const char *const kinds[] = {"full_attention", NULL};
     uint8_t kind[GR_LAYERS_MAX];
-    if (!gr_config_flag(c, "use_sliding_window", false)) {
-        gr_config_layer_types(c, s, kinds, kind);
+    const bool none = gr_config_has(c, "sliding_window") && !gr_config_value(c, "sliding_window");
+    if (!gr_config_flag(c, "use_sliding_window", false) || none) {
         gr_arch_alike(c, s, d);
         return;
     }

@@ -12,6 +12,15 @@ static bool rotates(gr_config *c, uint32_t l, uint32_t every)
     return one;
 }
 
+static void check_length(gr_config *c, const gr_model_shape *s)
+{
+    const json_t *list = gr_config_value(c, "no_rope_layers");
+    if (json_array_size(list) > s->layers)
+        gr_config_refuse(c, "no_rope_layers",
+                         "'no_rope_layers' has %zu entries, but 'num_hidden_layers' is %u",
+                         json_array_size(list), s->layers);
+}
+
 static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
 {
     static const char *const kinds[] = {"full_attention", NULL};
@@ -19,6 +28,7 @@ static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
     gr_layer_desc without = *base;
     without.attention.rope = (gr_rope_desc){.type = GR_ROPE_NONE};
     gr_config_layer_types(c, s, kinds, kind);
+    check_length(c, s);
     const uint32_t every = gr_config_size(c, "no_rope_layer_interval", 4, GR_LAYERS_MAX);
     for (uint32_t l = 0; l < s->layers && !c->bad; l++)
         gr_arch_layer(c, s, l, rotates(c, l, every) ? base : &without);

@@ -273,6 +273,30 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
         {"{'model_type': 'gemma3_text', 'rope_parameters': {'full_attention': {'rope_type': 'linear'}, "
          "'sliding_attention': {}}}",
          "'rope_parameters.full_attention.factor' is missing or not a positive number"},
+        {"{'model_type': 'gemma3_text', 'rope_theta': 5e3, 'rope_parameters': {'full_attention': "
+         "{'rope_theta': 1e6}, 'sliding_attention': {}}}",
+         "'rope_parameters.full_attention.rope_theta' is 1000000, but another place says 5000"},
+        {"{'model_type': 'gemma3_text', 'rope_parameters': {'full_attention': {}, 'sliding_attention': {}, "
+         "'rope_theta': 1e6}}",
+         "'rope_parameters.rope_theta' is of no type of layer of 'gemma3_text'"},
+        {"{'model_type': 'gemma3_text', 'rope_parameters': {'full_attention': null, 'sliding_attention': "
+         "{}}}",
+         "'rope_parameters' has no 'full_attention'"},
+        {"{'model_type': 'gemma3_text', 'sliding_window_pattern': 0}",
+         "'sliding_window_pattern' is not an integer from 1 to"},
+        {"{'model_type': 'gemma3_text', 'sliding_window': null}", "'sliding_window' is null: 'gemma3_text'"},
+        {"{'model_type': 'olmo3', 'sliding_window': null}", "'sliding_window' is null: 'olmo3' has one"},
+        {"{'model_type': 'gemma2', 'sliding_window': null}", "'sliding_window' is null: 'gemma2' has one"},
+        {"{'model_type': 'gemma3_text', 'attn_logit_softcapping': 50.0}",
+         "'attn_logit_softcapping' of 50.0 changes"},
+        {"{'model_type': 'olmo2', 'layer_types': ['sliding_attention', 'full_attention']}",
+         "layer type 'sliding_attention'"},
+        {"{'model_type': 'granite', 'layer_types': ['full_attention']}", "'layer_types' has 1 entries"},
+        {"{'model_type': 'smollm3', 'no_rope_layers': [1, 0, 1]}",
+         "'no_rope_layers' has 3 entries, but 'num_hidden_layers' is 2"},
+        {"{'hidden_act': 'gelu', 'hidden_activation': 'silu'}", "hidden_act 'gelu' is not supported"},
+        {"{'rope_scaling': {'rope_type': 'yarn', 'factor': 4.0, 'truncate': 'no'}}",
+         "'rope_scaling.truncate' is not true or false"},
         {"{'layer_types': ['full_attention', 'sliding_attention']}", "layer type 'sliding_attention'"},
         {"{'layer_types': 'full_attention'}", "'layer_types' is not a list"},
         {"{'layer_types': {}}", "'layer_types' is not a list"},
@@ -359,6 +383,10 @@ static void test_families_describe_their_layers(void **state)
         assert_int_equal(gr_layer(&s, l)->attention.rope.type, l % 4 == 3 ? GR_ROPE_NONE : GR_ROPE_DEFAULT);
     assert_close(gr_layer(&s, 0)->attention.rope.theta, 2e6, 0, 0);
     assert_true(s.tied);
+    assert_int_equal(attention("{'model_type': 'smollm3', 'num_attention_heads': 8, "
+                               "'num_key_value_heads': null}")
+                         .kv_heads,
+                     8);
 
     s = accepted("{'model_type': 'granite', 'embedding_multiplier': 12, 'attention_multiplier': 0.015625, "
                  "'residual_multiplier': 0.22, 'logits_scaling': 8}");
@@ -392,6 +420,11 @@ static void test_families_describe_their_layers(void **state)
                  "'full_attention': {'rope_type': 'linear', 'factor': 8.0, 'rope_theta': 1e6}, "
                  "'sliding_attention': {'rope_type': 'default', 'rope_theta': 1e4}}}");
     for (uint32_t l = 0; l < 12; l++) assert_true(gr_layer_same(gr_layer(&s, l), gr_layer(&same, l)));
+    s = accepted("{'model_type': 'gemma3_text', 'rope_theta': 5e3, 'rope_local_base_freq': 50, "
+                 "'rope_parameters': {'full_attention': {}, 'sliding_attention': {}}, "
+                 "'layer_types': ['sliding_attention', 'full_attention']}");
+    assert_close(gr_layer(&s, 0)->attention.rope.theta, 50, 0, 0);
+    assert_close(gr_layer(&s, 1)->attention.rope.theta, 5e3, 0, 0);
 }
 
 static void test_errors_are_all_named_with_their_lines(void **state)

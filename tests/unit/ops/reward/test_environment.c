@@ -121,11 +121,31 @@ static void test_a_process_that_ends_takes_its_conversations(void **state)
     step(e, 1, 0, "die");
     wants_failure(e, 1, "sequence 1: the environment exited with status 5", false);
     step(e, 2, 0, "x"); /* its state is gone */
-    wants_failure(e, 2, "sequence 2: the environment that had it has ended", false);
+    wants_failure(e, 2,
+                  "sequence 2: the environment that had it has ended (the last time because of this: the "
+                  "environment exited with status 5)",
+                  false);
     start(e, 2, 1); /* another process has it now */
     wants_answer(e, 2, NULL);
     step(e, 2, 0, "x");
     wants_answer(e, 2, NULL);
+    gr_environment_free(e);
+}
+
+/* Whichever failure is shown says what the process did wrong. */
+static void test_all_that_fail_with_a_process_say_why(void **state)
+{
+    (void)state;
+    gr_environment *e = open_environment((gr_environment_config){0},
+                                         "exec perl -ne 'BEGIN{$|=1} $. == 2 and print qq(hm\\n)'");
+    start(e, 1, 0);
+    start(e, 2, 0);
+    for (int i = 0; i < 2; i++) {
+        gr_answer *a = next(e);
+        assert_non_null(a->error);
+        assert_non_null(strstr(a->error, "sequence 1: bad reply of the environment: not JSON"));
+        gr_answer_free(a);
+    }
     gr_environment_free(e);
 }
 
@@ -180,6 +200,7 @@ static void test_wrong_answers_fail_alone(void **state)
         {"\"done\": \"yes\"", "'done' is a string; true or false is wanted"},
         {"\"reward\": \"1\"", "'reward' is a string; a number is wanted"},
         {"\"reward\": 1e300", "more than a 32-bit float can hold"},
+        {"\"Reward\": 1", "unknown key 'Reward'; it has id, text, messages, done, reward, metrics"},
         {"\"metrics\": []", "'metrics' is a list; an object is wanted"},
         {"\"metrics\": {\"calls\": true}", "'calls' of 'metrics' is"},
     };
@@ -261,6 +282,7 @@ int main(void)
         cmocka_unit_test(test_a_process_that_ends_takes_its_conversations),
         cmocka_unit_test(test_a_late_answer_fails_alone),
         cmocka_unit_test(test_a_process_that_hangs_is_killed),
+        cmocka_unit_test(test_all_that_fail_with_a_process_say_why),
         cmocka_unit_test(test_wrong_answers_fail_alone),
         cmocka_unit_test(test_the_end_is_told),
         cmocka_unit_test(test_a_record_gives_the_same_answers),
