@@ -80,7 +80,7 @@ has nan-run/metrics.jsonl '"skipped_steps": 4'
 copy tied
 sed -i 's/"tie_word_embeddings": false/"tie_word_embeddings": true/' tied/config.json
 exec_fails "^tied/model.safetensors: error: tensor 'lm_head.weight' differs from 'model.embed_tokens.weight'" --set model=tied
-for edit in "yarn;rope type 'yarn' is not supported" "linear;rope type 'linear' is not supported"; do
+for edit in "longrope;rope type 'longrope' is not supported" "linear;'rope_scaling' and 'rope_parameters' say different things"; do
     copy rope
     sed -i "s/\"rope_scaling\": null/\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0},\n \"rope_scaling\": {\"type\": \"${edit%;*}\", \"factor\": 4.0}/" rope/config.json
     exec_fails "rope/config.json:4:2: error: ${edit#*;}" --set model=rope

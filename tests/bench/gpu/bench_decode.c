@@ -74,13 +74,13 @@ static gr_model_shape shape_of(size_t model)
 /* ---- memory ---------------------------------------------------------------------------------------------
  */
 
-enum { PATTERN = 1 << 22 };
+enum { N_PATTERN = 1 << 22 };
 
 /* bytes of uniform bf16 in [-1, 1) / 32: a pattern of 4 million values again and again. */
-static char *random_values(world *w, uint64_t bytes, const gr_bf16 *pattern)
+static char *pattern_values(world *w, uint64_t bytes, const gr_bf16 *pattern)
 {
     char *p = bench_take(&w->b, bytes);
-    const uint64_t first = GR_MIN(bytes, (uint64_t)PATTERN * sizeof(*pattern));
+    const uint64_t first = GR_MIN(bytes, (uint64_t)N_PATTERN * sizeof(*pattern));
     gr_device_write(&w->q, p, pattern, first);
     for (uint64_t at = first; at < bytes; at += first)
         w->b.dev->type->copy(&w->q, p + at, p, GR_MIN(first, bytes - at));
@@ -89,9 +89,9 @@ static char *random_values(world *w, uint64_t bytes, const gr_bf16 *pattern)
 
 static gr_bf16 *make_pattern(void)
 {
-    gr_bf16 *host = gr_malloc(PATTERN * sizeof(*host));
+    gr_bf16 *host = gr_malloc(N_PATTERN * sizeof(*host));
     uint64_t state = 1;
-    for (uint32_t i = 0; i < PATTERN; i++) {
+    for (uint32_t i = 0; i < N_PATTERN; i++) {
         state = state * UINT64_C(6364136223846793005) + 1;
         const float x = (float)(int32_t)(state >> 32) * 0x1p-36f;
         uint32_t bits;
@@ -161,8 +161,8 @@ static void open_world(world *w, size_t model, float top_p)
     gr_bf16 *pattern = make_pattern();
     w->bucket = gr_malloc(buckets * sizeof(*w->bucket));
     for (uint32_t i = 0; i < buckets; i++)
-        w->bucket[i] = random_values(w, gr_bucket_elems(&w->shape, i) * 2, pattern);
-    w->kv = random_values(w, w->layer_bytes * w->shape.layers, pattern);
+        w->bucket[i] = pattern_values(w, gr_bucket_elems(&w->shape, i) * 2, pattern);
+    w->kv = pattern_values(w, w->layer_bytes * w->shape.layers, pattern);
     need(&w->b, gr_queue_finish(&w->q, &w->b.d));
     free(pattern);
     w->x = bench_take(&w->b, x);
