@@ -2,7 +2,6 @@
 #include "ops/rollout_impl.h"
 
 #include "ops/kernels/workspace.h"
-#include "ops/kernels/layer.h"
 #include "ops/pass.h"
 #include "ops/parallel/sharding.h"
 #include "ops/tunables.h"
@@ -200,7 +199,7 @@ uint32_t gr_rollout_kv_object(gr_tasks *p, const gr_node *n, const gr_choices *h
                    .category = GR_CAT_KV,
                    .span = GR_SPAN_SCRATCH,
                    .place = GR_DEVICE,
-                   .bytes = gr_layer_state_at(k, s, s->layers, how->kv_blocks),
+                   .bytes = gr_layer_state_at(k, s, s->layers, gr_rollout_room(n, how)),
                    .model = n->model->name,
                    .bucket = GR_NONE};
     return gr_tasks_object(p, &o);
@@ -578,7 +577,8 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     write_arrays(r, c->queue, &device, &host);
     for (uint32_t l = 0; r->n_copies && l < s->layers; l++)
         gr_layer_copy_blocks(k, c->queue, s, l,
-                             (char *)c->ptr[PLAN_KV] + gr_layer_state_at(k, s, l, c->how->kv_blocks),
+                             (char *)c->ptr[PLAN_KV] +
+                                 gr_layer_state_at(k, s, l, gr_rollout_room(c->node, c->how)),
                              r->copy_from, r->copy_to, r->n_copies);
     return !r->n_tokens && r->n_slots ? gr_turns_wait(r, d) : GR_OK; /* there is nothing else to do */
 }
@@ -773,7 +773,8 @@ gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
             k->embed_forward(c->queue, s, c->ptr[STEP_WEIGHTS], &b, c->ptr[STEP_X]);
         else
             gr_layer_extend(k, c->queue, s, c->arg, c->ptr[STEP_WEIGHTS], &e, c->ptr[STEP_X],
-                            (char *)c->ptr[STEP_KV] + gr_layer_state_at(k, s, c->arg, c->how->kv_blocks),
+                            (char *)c->ptr[STEP_KV] +
+                                gr_layer_state_at(k, s, c->arg, gr_rollout_room(c->node, c->how)),
                             c->ptr[STEP_WS]);
     } else if (c->kernel == ROLLOUT_SAMPLE) {
         run_sample(c, r);

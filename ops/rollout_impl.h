@@ -9,6 +9,7 @@
 #define GR_OPS_ROLLOUT_IMPL_H
 
 #include "ops/base/configs.h"
+#include "ops/kernels/layer.h"
 #include "ops/rollout.h"
 #include "ops/base/rows.h"
 #include "ops/base/session.h"
@@ -35,6 +36,12 @@ enum { FINISH_ROWS, N_FINISH };
 static inline uint32_t gr_blocks_of(uint32_t tokens)
 {
     return (tokens + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
+}
+
+/* What the state of all layers has room for. */
+static inline gr_state_room gr_rollout_room(const gr_node *n, const gr_choices *how)
+{
+    return (gr_state_room){how->kv_blocks, GR_MIN(how->concurrent, n->placement.task.seqs)};
 }
 
 /* Shared blocks of a prompt: all its tokens but the last. */

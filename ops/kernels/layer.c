@@ -220,24 +220,27 @@ uint64_t gr_layers_ws_bytes(const gr_kernels *k, const gr_model_shape *s, const 
 /* ---- state of a rollout ----------------------------------------------------------------------------------
  */
 
-uint64_t gr_layer_block_bytes(const gr_kernels *k, const gr_model_shape *s, uint32_t layer)
+static uint64_t state_bytes(const gr_kernels *k, const gr_model_shape *s, uint32_t layer, gr_state_kind kind)
 {
     const gr_layer_desc *d = gr_layer(s, layer);
-    const gr_layer_part *mixer = mixer_of(d);
-    return mixer->block_bytes ? mixer->block_bytes(k->layer, d) : 0;
+    return gr_layer_state(d) == kind ? mixer_of(d)->state_bytes(k->layer, d) : 0;
+}
+
+uint64_t gr_layer_block_bytes(const gr_kernels *k, const gr_model_shape *s, uint32_t layer)
+{
+    return state_bytes(k, s, layer, GR_STATE_PAGED);
 }
 
 uint64_t gr_layer_slot_bytes(const gr_kernels *k, const gr_model_shape *s, uint32_t layer)
 {
-    const gr_layer_desc *d = gr_layer(s, layer);
-    const gr_layer_part *mixer = mixer_of(d);
-    return mixer->slot_bytes ? mixer->slot_bytes(k->layer, d) : 0;
+    return state_bytes(k, s, layer, GR_STATE_FIXED);
 }
 
-uint64_t gr_layer_state_at(const gr_kernels *k, const gr_model_shape *s, uint32_t layer, uint32_t blocks)
+uint64_t gr_layer_state_at(const gr_kernels *k, const gr_model_shape *s, uint32_t layer, gr_state_room room)
 {
     uint64_t at = 0;
-    for (uint32_t l = 0; l < layer; l++) at += blocks * gr_layer_block_bytes(k, s, l);
+    for (uint32_t l = 0; l < layer; l++)
+        at += room.blocks * gr_layer_block_bytes(k, s, l) + room.slots * gr_layer_slot_bytes(k, s, l);
     return at;
 }
 

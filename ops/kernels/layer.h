@@ -27,14 +27,16 @@ uint64_t gr_layers_ws_bytes(const gr_kernels *k, const gr_model_shape *s, const 
                             gr_layer_use use);
 
 /* ---- state of a rollout ---- */
-/* Bytes that a layer keeps for one block of GR_KV_BLOCK positions (0: its state is not paged), and for one
- * slot whatever its length (0: it is paged). */
+/* What it has room for: blocks of GR_KV_BLOCK positions for layers whose state is paged, and sequences at
+ * once for those whose state is of one size. */
+typedef struct gr_state_room {
+    uint32_t blocks, slots;
+} gr_state_room;
+/* Bytes of a layer for one block, or for one slot; 0 where its state is of the other kind. */
 uint64_t gr_layer_block_bytes(const gr_kernels *k, const gr_model_shape *s, uint32_t layer);
 uint64_t gr_layer_slot_bytes(const gr_kernels *k, const gr_model_shape *s, uint32_t layer);
-/* Where a layer's part begins in the state of all of them, which have so many blocks; of layer L, where all
- * end. */
-uint64_t gr_layer_state_at(const gr_kernels *k, const gr_model_shape *s, uint32_t layer, uint32_t blocks);
-
+/* Where a layer's part begins in the state of all of them; of layer L, where all end. */
+uint64_t gr_layer_state_at(const gr_kernels *k, const gr_model_shape *s, uint32_t layer, gr_state_room room);
 /* Copy block src[i] to dst[i] in a layer's part of the state; nothing where it is not paged. */
 void gr_layer_copy_blocks(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,
                           void *state, const uint32_t *src, const uint32_t *dst, uint32_t n);

@@ -184,7 +184,7 @@ static const char *unfit(const gr_layer_ops *ops, const gr_layer_desc *d)
     return ops->attend_unfit ? ops->attend_unfit(&d->attention) : NULL;
 }
 
-static uint64_t block_bytes(const gr_layer_ops *ops, const gr_layer_desc *d)
+static uint64_t state_bytes(const gr_layer_ops *ops, const gr_layer_desc *d)
 {
     return ops->kv_block_bytes(&d->attention);
 }
@@ -196,4 +196,4 @@ const gr_layer_part gr_layer_attention = {.acts = acts,
                                           .forward = forward,
                                           .backward = backward,
                                           .unfit = unfit,
-                                          .block_bytes = block_bytes};
+                                          .state_bytes = state_bytes};

@@ -110,9 +110,8 @@ typedef struct gr_layer_part {
                      const void *d_out, void *d_in);
     /* What of the description the device lacks, as a text; NULL: nothing. */
     const char *(*unfit)(const gr_layer_ops *ops, const gr_layer_desc *d);
-    /* Of the state of a rollout. NULL: it has none. */
-    uint64_t (*block_bytes)(const gr_layer_ops *ops, const gr_layer_desc *d);
-    uint64_t (*slot_bytes)(const gr_layer_ops *ops, const gr_layer_desc *d);
+    /* Of a mixer: its state in a rollout, of a block or of a slot (gr_layer_state). */
+    uint64_t (*state_bytes)(const gr_layer_ops *ops, const gr_layer_desc *d);
 } gr_layer_part;
 
 extern const gr_layer_part gr_layer_attention, gr_layer_dense, gr_layer_experts;

@@ -21,6 +21,7 @@ typedef struct gr_arch_name {
 typedef struct gr_arch {
     const char *model_type; /* in config.json */
     const char *class;      /* "Llama": LlamaForCausalLM, and so on */
+    const char *head_class; /* of value heads, "Gemma3Text"; NULL: class */
     uint32_t head_dim;      /* where config.json has none; 0: hidden / heads */
     bool no_groups;         /* kv_heads are heads where config.json does not say */
     uint32_t kv_heads;      /* or this many; 0: it must say */

@@ -68,12 +68,17 @@ static const struct head_class {
                     {"CriticModel", false, false},
                     {"RewardModel", false, false}};
 
+static const char *head_family(const gr_arch *a)
+{
+    return a->head_class ? a->head_class : a->class;
+}
+
 static const struct head_class *value_class(const gr_arch *a, const char *name)
 {
     for (size_t i = 0; i < GR_LEN(head_classes); i++) {
         const struct head_class *h = &head_classes[i];
-        size_t skip = h->of_family ? strlen(a->class) : 0;
-        if (!strncmp(name, a->class, skip) && !strcmp(name + skip, h->name)) return h;
+        size_t skip = h->of_family ? strlen(head_family(a)) : 0;
+        if (!strncmp(name, head_family(a), skip) && !strcmp(name + skip, h->name)) return h;
     }
     return NULL;
 }
@@ -100,7 +105,7 @@ static void read_head(gr_config *c, const gr_arch *a, gr_model_shape *s)
             c, "architectures",
             "architecture '%s' is not supported; model_type '%s' must be '%sForCausalLM', or with a value "
             "head '%sForTokenClassification' or '%sForSequenceClassification'",
-            name ? name : "?", a->model_type, a->class, a->class, a->class);
+            name ? name : "?", a->model_type, a->class, head_family(a), head_family(a));
     if (!h) return;
     s->head = GR_HEAD_VALUE;
     s->value_bias = h->bias;
@@ -312,6 +317,7 @@ const char *gr_model_architecture(const gr_model_shape *s, char buf[GR_ARCHITECT
     const char *head = s->head == GR_HEAD_LM ? "CausalLM"
                        : s->value_bias       ? "TokenClassification"
                                              : "SequenceClassification";
-    snprintf(buf, GR_ARCHITECTURE_MAX, "%sFor%s", a ? a->class : "", head);
+    const char *family = !a ? "" : s->head == GR_HEAD_LM ? a->class : head_family(a);
+    snprintf(buf, GR_ARCHITECTURE_MAX, "%sFor%s", family, head);
     return buf;
 }

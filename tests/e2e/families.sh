@@ -48,6 +48,7 @@ for m in gemma3 olmo2; do
     cp -r $m model
     cp $m.json model.json
     rm -rf judge
+    sed -i 's/Gemma3ForCausalLM/Gemma3TextForCausalLM/' model.json # whose value heads have another class
     classifier judge model
     set -- --set nodes.update.micro_tokens=64 --steps 2
     status 0 "$gr" exec ppo.yaml "$@" --set critic_lr=0 --out still-$m

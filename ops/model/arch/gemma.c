@@ -84,6 +84,7 @@ const gr_arch gr_arch_gemma2 = {.model_type = "gemma2",
 
 const gr_arch gr_arch_gemma3_text = {.model_type = "gemma3_text",
                                      .class = "Gemma3",
+                                     .head_class = "Gemma3Text",
                                      .head_dim = 256,
                                      .tied = true,
                                      .ropes = true,

@@ -236,6 +236,8 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
         {"{'architectures': ['LlamaForSequenceClassification'], 'num_labels': 5}",
          "'num_labels' says 5 labels: a value head has one"},
         {"{'architectures': []}", "architecture '?'"},
+        {"{'model_type': 'gemma3_text', 'architectures': ['Gemma3ForSequenceClassification']}",
+         "'Gemma3ForCausalLM', or with a value head 'Gemma3TextForTokenClassification'"},
         {"{'num_local_experts': 8}", "'num_local_experts': mixtures"},
         {"{'hidden_act': 'gelu'}", "hidden_act 'gelu' is not supported; it must be 'silu'"},
         {"{'quantization_config': {'quant_method': 'gptq'}}", "'quantization_config' (gptq): quantised"},
@@ -321,6 +323,11 @@ static void test_families_describe_their_layers(void **state)
     assert_int_equal(attention("{'model_type': 'mistral', 'sliding_window': null}").window, 0);
     assert_int_equal(attention("{'model_type': 'mistral', 'max_position_embeddings': 8192}").window, 4096);
 
+    char class[GR_ARCHITECTURE_MAX];
+    gr_model_shape head =
+        accepted("{'model_type': 'gemma3_text', 'architectures': ['Gemma3TextForSequenceClassification'], "
+                 "'num_labels': 1}");
+    assert_string_equal(gr_model_architecture(&head, class), "Gemma3TextForSequenceClassification");
     gr_model_shape s = accepted("{'model_type': 'qwen2', 'num_hidden_layers': 3, 'use_sliding_window': true, "
                                 "'sliding_window': 9, 'max_window_layers': 2}");
     for (uint32_t l = 0; l < 3; l++) assert_int_equal(gr_layer(&s, l)->attention.window, l < 2 ? 0 : 9);
