@@ -3,9 +3,10 @@
 
 #include <string.h>
 
-const gr_arch *const gr_all_archs[] = {
-    &gr_arch_llama,       &gr_arch_mistral, &gr_arch_qwen2, &gr_arch_qwen3,   &gr_arch_gemma2,
-    &gr_arch_gemma3_text, &gr_arch_granite, &gr_arch_olmo2, &gr_arch_smollm3, NULL};
+const gr_arch *const gr_all_archs[] = {&gr_arch_llama,   &gr_arch_mistral,   &gr_arch_qwen2,
+                                       &gr_arch_qwen3,   &gr_arch_gemma2,    &gr_arch_gemma3_text,
+                                       &gr_arch_granite, &gr_arch_ministral, &gr_arch_olmo2,
+                                       &gr_arch_olmo3,   &gr_arch_smollm3,   NULL};
 
 const gr_arch *gr_arch_find(const char *model_type)
 {
@@ -53,4 +54,12 @@ void gr_arch_layer(gr_config *c, gr_model_shape *s, uint32_t l, const gr_layer_d
 void gr_arch_alike(gr_config *c, gr_model_shape *s, const gr_layer_desc *d)
 {
     for (uint32_t l = 0; l < s->layers; l++) gr_arch_layer(c, s, l, d);
+}
+
+void gr_arch_in_turn(gr_config *c, gr_model_shape *s, uint8_t kind[GR_LAYERS_MAX],
+                     const gr_layer_desc *sliding, const gr_layer_desc *full)
+{
+    static const char *const types[] = {"sliding_attention", "full_attention", NULL};
+    gr_config_layer_types(c, s, types, kind);
+    for (uint32_t l = 0; l < s->layers; l++) gr_arch_layer(c, s, l, kind[l] == GR_ARCH_FULL ? full : sliding);
 }

@@ -36,8 +36,8 @@ typedef struct gr_arch {
                                   "silu" alone */
 } gr_arch;
 
-extern const gr_arch gr_arch_gemma2, gr_arch_gemma3_text, gr_arch_granite, gr_arch_llama, gr_arch_mistral,
-    gr_arch_olmo2, gr_arch_qwen2, gr_arch_qwen3, gr_arch_smollm3;
+extern const gr_arch gr_arch_gemma2, gr_arch_gemma3_text, gr_arch_granite, gr_arch_llama, gr_arch_ministral,
+    gr_arch_mistral, gr_arch_olmo2, gr_arch_olmo3, gr_arch_qwen2, gr_arch_qwen3, gr_arch_smollm3;
 
 /* All of them, ending with NULL. */
 extern const gr_arch *const gr_all_archs[];
@@ -47,6 +47,14 @@ const gr_arch *gr_arch_find(const char *model_type);
 
 /* The checkpoint name of part i of a slot; of an unknown family what most have. */
 const char *gr_arch_tensor(const char *model_type, gr_tensor_slot slot, unsigned i);
+
+/* Layers with a window and layers without: kind has what holds where `layer_types` does not say. */
+enum { GR_ARCH_SLIDING, GR_ARCH_FULL };
+void gr_arch_in_turn(gr_config *c, gr_model_shape *s, uint8_t kind[GR_LAYERS_MAX],
+                     const gr_layer_desc *sliding, const gr_layer_desc *full);
+
+/* Layers of Qwen 2 and 3: from max_window_layers on with a window, where use_sliding_window asks for it. */
+void gr_arch_qwen_layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *d);
 
 /* All layers are d. */
 void gr_arch_alike(gr_config *c, gr_model_shape *s, const gr_layer_desc *d);

@@ -45,6 +45,11 @@ CASES |= {
                    **TURNS),
     "gemma3_text": dict(model_type="gemma3_text", rope_theta=1e6, rope_local_base_freq=1e3,
                         rope_scaling=dict(rope_type="linear", factor=8.0), **SMALL, **TURNS),
+    "olmo3": dict(model_type="olmo3", tie_word_embeddings=False, rope_theta=5e5, sliding_window=6,
+                  layer_types=["sliding_attention", "full_attention"], **SMALL,
+                  rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16)),
+    "qwen3_window": dict(model_type="qwen3", tie_word_embeddings=True, rope_theta=1e4, use_sliding_window=True,
+                         sliding_window=6, max_window_layers=1, **SMALL),
 }
 LENGTHS = [37, 5, 20]
 STEPS = 12

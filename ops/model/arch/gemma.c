@@ -6,16 +6,6 @@
 
 #include <math.h>
 
-enum { SLIDING, FULL };
-static const char *const types[] = {"sliding_attention", "full_attention", NULL};
-
-/* Which layers see everything: every so many-th, where layer_types does not say. */
-static void read_types(gr_config *c, const gr_model_shape *s, uint32_t every, uint8_t kind[GR_LAYERS_MAX])
-{
-    for (uint32_t l = 0; l < s->layers; l++) kind[l] = (l + 1) % every ? SLIDING : FULL;
-    gr_config_layer_types(c, s, types, kind);
-}
-
 /* A cap of scores or of logits; 0: none. */
 static float read_cap(gr_config *c, const char *key, double fallback)
 {
@@ -34,12 +24,13 @@ static gr_layer_desc read_layer(gr_config *c, gr_model_shape *s, const gr_layer_
     return d;
 }
 
+/* Where layer_types does not say, every so many-th layer sees everything. */
 static void set_layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *sliding,
                        const gr_layer_desc *full, uint32_t every)
 {
     uint8_t kind[GR_LAYERS_MAX];
-    read_types(c, s, every, kind);
-    for (uint32_t l = 0; l < s->layers; l++) gr_arch_layer(c, s, l, kind[l] == FULL ? full : sliding);
+    for (uint32_t l = 0; l < s->layers; l++) kind[l] = (l + 1) % every ? GR_ARCH_SLIDING : GR_ARCH_FULL;
+    gr_arch_in_turn(c, s, kind, sliding, full);
 }
 
 static void layers_2(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)

@@ -1,4 +1,5 @@
-/* ops/model/arch/mistral.c: Mistral, whose first models have a window of 4096. */
+/* ops/model/arch/mistral.c: Mistral, whose first models have a window of 4096, and Ministral, where layers
+ * with a window and layers without may take turns. */
 #include "ops/model/arch.h"
 
 /* One that reaches over all positions is none. */
@@ -19,4 +20,14 @@ static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
     gr_arch_alike(c, s, &d);
 }
 
+static void layers_in_turn(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
+{
+    uint8_t kind[GR_LAYERS_MAX];
+    gr_layer_desc sliding = *base;
+    sliding.attention.window = read_window(c, s);
+    for (uint32_t l = 0; l < s->layers; l++) kind[l] = GR_ARCH_SLIDING;
+    gr_arch_in_turn(c, s, kind, &sliding, base);
+}
+
 const gr_arch gr_arch_mistral = {.model_type = "mistral", .class = "Mistral", .layers = layers};
+const gr_arch gr_arch_ministral = {.model_type = "ministral", .class = "Ministral", .layers = layers_in_turn};

@@ -206,7 +206,7 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
         {"{'model_type': null}", "'model_type' is missing"},
         {"{'model_type': 'lama'}",
          "model_type 'lama' is not supported; supported are llama, mistral, qwen2, qwen3, gemma2, "
-         "gemma3_text, granite, olmo2 and smollm3; did you mean 'llama'?"},
+         "gemma3_text, granite, ministral, olmo2, olmo3 and smollm3; did you mean 'llama'?"},
         {"{'model_type': 'qwen3_moe'}", "model_type 'qwen3_moe' is not supported (a mixture of experts)"},
         {"{'architectures': ['LlamaForQuestionAnswering']}",
          "'LlamaForQuestionAnswering' is not supported; "
@@ -226,7 +226,10 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
         {"{'quantization': {'bits': 4}}", "'quantization': quantised"},
         {"{'attention_bias': true}", "'attention_bias' is not supported for 'llama'"},
         {"{'mlp_bias': true}", "'mlp_bias' is not supported"},
-        {"{'model_type': 'qwen2', 'use_sliding_window': true}", "'use_sliding_window' is not supported"},
+        {"{'model_type': 'qwen2', 'use_sliding_window': 1}", "'use_sliding_window' is not true or false"},
+        {"{'model_type': 'qwen2', 'layer_types': ['full_attention', 'sliding_attention']}",
+         "layer type 'sliding_attention'"},
+        {"{'use_sliding_window': true}", "'use_sliding_window' is not supported for 'llama'"},
         {"{'model_type': 'smollm3', 'use_sliding_window': true}", "'use_sliding_window' is not supported"},
         {"{'model_type': 'smollm3', 'no_rope_layers': [1]}",
          "'no_rope_layers' does not have a 0 or 1 for layer 1"},
@@ -302,7 +305,27 @@ static void test_families_describe_their_layers(void **state)
     assert_int_equal(attention("{'model_type': 'mistral', 'sliding_window': null}").window, 0);
     assert_int_equal(attention("{'model_type': 'mistral', 'max_position_embeddings': 8192}").window, 4096);
 
-    gr_model_shape s = accepted("{'model_type': 'olmo2', 'num_key_value_heads': null}");
+    gr_model_shape s = accepted("{'model_type': 'qwen2', 'num_hidden_layers': 3, 'use_sliding_window': true, "
+                                "'sliding_window': 9, 'max_window_layers': 2}");
+    for (uint32_t l = 0; l < 3; l++) assert_int_equal(gr_layer(&s, l)->attention.window, l < 2 ? 0 : 9);
+    assert_int_equal(attention("{'model_type': 'qwen3', 'use_sliding_window': true}").window, 0); /* of 28 */
+    assert_int_equal(attention("{'model_type': 'ministral', 'sliding_window': 9}").window, 9);
+    s = accepted("{'model_type': 'ministral', 'sliding_window': 9, "
+                 "'layer_types': ['full_attention', 'sliding_attention']}");
+    assert_int_equal(gr_layer(&s, 0)->attention.window, 0);
+    assert_int_equal(gr_layer(&s, 1)->attention.window, 9);
+
+    s = accepted(
+        "{'model_type': 'olmo3', 'num_hidden_layers': 8, 'rope_theta': 5e5, 'rope_scaling': {'rope_type': "
+        "'yarn', 'factor': 8.0, 'original_max_position_embeddings': 128}}");
+    for (uint32_t l = 0; l < 8; l++) {
+        const gr_attention_desc *a = &gr_layer(&s, l)->attention;
+        assert_int_equal(a->window, l % 4 == 3 ? 0 : 4096);
+        assert_int_equal(a->rope.type, l % 4 == 3 ? GR_ROPE_YARN : GR_ROPE_DEFAULT);
+        assert_close(a->rope.theta, 5e5, 0, 0);
+    }
+
+    s = accepted("{'model_type': 'olmo2', 'num_key_value_heads': null}");
     assert_close(s.norm_eps, 1e-5, 0, 1e-6);
     assert_true(gr_layer(&s, 0)->norm_after && !gr_layer(&s, 0)->norm_before);
     assert_int_equal(gr_layer(&s, 0)->attention.qk_norm, GR_QK_NORM_WHOLE);

@@ -48,8 +48,8 @@ static void golden_release(struct golden *g)
     gr_diag_release(&g->d);
 }
 
-static const char *const names[] = {"llama", "qwen2",   "qwen3",   "mistral", "yarn",
-                                    "olmo2", "smollm3", "granite", "gemma2",  "gemma3_text"};
+static const char *const names[] = {"llama",   "qwen2",   "qwen3",  "mistral",     "yarn",  "olmo2",
+                                    "smollm3", "granite", "gemma2", "gemma3_text", "olmo3", "qwen3_window"};
 
 static void assert_near(const char *what, const char *name, const float *got, const float *want, size_t n,
                         double rtol)
