@@ -93,9 +93,7 @@ typedef struct gr_delta_ops {
     const char *(*unfit)(const gr_delta_dims *d);
 } gr_delta_ops;
 
-extern const gr_delta_ops gr_delta_cpu;
-#ifdef GR_CUDA
-extern const gr_delta_ops gr_delta_cuda;
-#endif
+/* In a build without CUDA its table has the sizes alone, for planning: what runs is NULL. */
+extern const gr_delta_ops gr_delta_cpu, gr_delta_cuda;
 
 #endif
