@@ -86,7 +86,7 @@ template <int TAPS> struct convolution {
         end = a.offset[seq + 1];
 #pragma unroll
         for (int j = 1; j < TAPS; j++)
-            if (j < (int)a.conv) input4(a, u, seq, t, t - a.offset[seq], j, x[j - 1]);
+            if (j < (int)a.conv && !absent(a, seq)) input4(a, u, seq, t, t - a.offset[seq], j, x[j - 1]);
     }
     /* y: before silu */
     __device__ void next(const gr_cu_delta &a, const unit &u, uint32_t t, float (&y)[4])
