@@ -60,6 +60,7 @@ static inline uint32_t gr_own_blocks(uint32_t prompt, uint32_t response)
 
 typedef struct gr_step_bounds {
     uint32_t tokens, seqs, samples, stride;
+    uint32_t slots; /* states of one size; 0: none */
 } gr_step_bounds;
 
 typedef struct gr_rollout_slot { /* a running sample */
@@ -68,6 +69,7 @@ typedef struct gr_rollout_slot { /* a running sample */
     int32_t next; /* the token to feed */
     uint32_t n_own;
     uint32_t *table; /* [stride] */
+    uint32_t held;   /* the place of its state of one size, where there are any */
 } gr_rollout_slot;
 
 typedef struct gr_rollout_group {
@@ -95,7 +97,8 @@ typedef struct gr_rollout {
     uint64_t tokens, spared;      /* sampled so far; those of max_tokens that finished ones did not need */
     uint32_t n_tokens, n_prefill; /* of the current step */
     uint32_t *copy_from, *copy_to, n_copies;
-    int32_t *out_id; /* [slots] */
+    uint32_t *held_from, *held_to, n_held; /* states of one size, of samples that begin */
+    int32_t *out_id;                       /* [slots] */
     float *out_logprob;
     gr_str tail;                    /* of a response, where it may hold a stop text */
     struct gr_rollout_steps *steps; /* where the device keeps the state of steps; else NULL */

@@ -1,4 +1,5 @@
-/* ops/kernels/delta.h: the gated delta rule, a token mixer whose state has one size for every length.
+/* ops/kernels/delta.h: the gated delta rule (gr_delta_desc of ops/model/layer.h), a token mixer whose state
+ * has one size for every length.
  *
  * Of each token comes a row of `in` [T, P]: q [key_heads dk], k [key_heads dk], v [value_heads dv], then z
  * [value_heads dv], b [value_heads], a [value_heads]. With value head h on key head h key_heads /
@@ -28,43 +29,24 @@
 #define GR_OPS_KERNELS_DELTA_H
 
 #include "ops/kernels/kernels.h"
+#include "ops/model/layer.h"
 
 #define GR_DELTA_CHUNK    64
 #define GR_DELTA_DIM_MAX  128 /* of a head */
 #define GR_DELTA_CONV_MAX 8
 
-typedef struct gr_delta_dims {
-    uint32_t key_heads, value_heads; /* value_heads: a multiple of key_heads */
-    uint32_t key_dim, value_dim;
-    uint32_t conv; /* taps, the token itself the last of them */
-} gr_delta_dims;
-
-/* Channels of the convolution, and values of a row of out and of in. */
-static inline uint32_t gr_delta_channels(const gr_delta_dims *d)
-{
-    return 2 * d->key_heads * d->key_dim + d->value_heads * d->value_dim;
-}
-static inline uint32_t gr_delta_out(const gr_delta_dims *d)
-{
-    return d->value_heads * d->value_dim;
-}
-static inline uint32_t gr_delta_in(const gr_delta_dims *d)
-{
-    return gr_delta_channels(d) + gr_delta_out(d) + 2 * d->value_heads;
-}
-
 /* Floats of a slot: rows of the convolution, oldest first; then S of each value head. */
-static inline uint64_t gr_delta_tail(const gr_delta_dims *d)
+static inline uint64_t gr_delta_tail(const gr_delta_desc *d)
 {
     return (uint64_t)(d->conv - 1) * gr_delta_channels(d);
 }
-static inline uint64_t gr_delta_state_bytes(const gr_delta_dims *d)
+static inline uint64_t gr_delta_state_bytes(const gr_delta_desc *d)
 {
     return 4 * (gr_delta_tail(d) + (uint64_t)d->value_heads * d->key_dim * d->value_dim);
 }
 
 typedef struct gr_delta_call {
-    gr_delta_dims d;
+    gr_delta_desc d;
     float eps;                                 /* of the norm over dv */
     const void *conv, *a_log, *dt_bias, *norm; /* [channels, conv], [value_heads] twice, [value_dim] */
     const void *in;                            /* [T, P] */
@@ -83,14 +65,14 @@ typedef struct gr_delta_grads {
 
 typedef struct gr_delta_ops {
     /* Of a pass within these bounds. */
-    uint64_t (*ws_bytes)(const gr_delta_dims *d, const gr_pass_bounds *b, gr_layer_use use);
+    uint64_t (*ws_bytes)(const gr_delta_desc *d, const gr_pass_bounds *b, gr_layer_use use);
     /* mixed [T, out]: S^T q before the norm, which backward needs; NULL: not kept. */
     void (*forward)(gr_queue *q, const gr_delta_call *c, void *out, void *mixed);
     /* din [T, P] of dout [T, out]; packed sequences alone. */
     void (*backward)(gr_queue *q, const gr_delta_call *c, const void *mixed, const void *dout, void *din,
                      const gr_delta_grads *grads);
     /* What of these dimensions it is not made for; NULL: nothing. */
-    const char *(*unfit)(const gr_delta_dims *d);
+    const char *(*unfit)(const gr_delta_desc *d);
 } gr_delta_ops;
 
 /* In a build without CUDA its table has the sizes alone, for planning: what runs is NULL. */

@@ -37,6 +37,25 @@ static struct dims attention_dims(const gr_attention_desc *a, uint32_t hidden, g
     }
 }
 
+static struct dims delta_dims(const gr_delta_desc *d, uint32_t hidden, gr_tensor_slot slot)
+{
+    switch (slot) {
+    case GR_T_DELTA_IN:
+        return (struct dims){gr_delta_in(d), hidden};
+    case GR_T_DELTA_CONV:
+        return (struct dims){gr_delta_channels(d), d->conv};
+    case GR_T_DELTA_A_LOG:
+    case GR_T_DELTA_DT:
+        return (struct dims){d->value_heads, 0};
+    case GR_T_DELTA_NORM:
+        return (struct dims){d->value_dim, 0};
+    case GR_T_O:
+        return (struct dims){hidden, gr_delta_out(d)};
+    default:
+        return (struct dims){0};
+    }
+}
+
 static struct dims layer_dims(const gr_layer_desc *d, uint32_t hidden, gr_tensor_slot slot)
 {
     switch (slot) {
@@ -51,7 +70,8 @@ static struct dims layer_dims(const gr_layer_desc *d, uint32_t hidden, gr_tensor
     case GR_T_DOWN:
         return (struct dims){d->dense.inner ? hidden : 0, d->dense.inner};
     default:
-        return attention_dims(&d->attention, hidden, slot);
+        return d->mixer == GR_MIXER_DELTA ? delta_dims(&d->delta, hidden, slot)
+                                          : attention_dims(&d->attention, hidden, slot);
     }
 }
 
@@ -123,10 +143,14 @@ uint64_t gr_tensor_offset(const gr_model_shape *s, uint32_t bucket, gr_tensor_sl
 /* Rows of part i of a slot; the parts of a slot add up to its rows. */
 static uint32_t part_rows(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot, unsigned i)
 {
-    if (slot != GR_T_QKV && slot != GR_T_QKV_BIAS && slot != GR_T_GATE_UP)
+    if (slot != GR_T_QKV && slot != GR_T_QKV_BIAS && slot != GR_T_GATE_UP && slot != GR_T_DELTA_IN)
         return (uint32_t)slot_dims(s, bucket, slot).rows;
     const gr_layer_desc *d = gr_layer(s, bucket - 1);
     if (slot == GR_T_GATE_UP) return d->dense.inner;
+    if (slot == GR_T_DELTA_IN)
+        return i == 0   ? gr_delta_channels(&d->delta)
+               : i == 1 ? gr_delta_out(&d->delta)
+                        : d->delta.value_heads;
     /* q, k, v, and the gate of q */
     return (i % 3 ? d->attention.kv_heads : d->attention.heads) * d->attention.head_dim;
 }
@@ -134,8 +158,10 @@ static uint32_t part_rows(const gr_model_shape *s, uint32_t bucket, gr_tensor_sl
 /* What a tensor of one dimension holds before anybody has trained it. */
 static float fresh_value(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot)
 {
-    if (slot == GR_T_QKV_BIAS || slot == GR_T_O_BIAS || slot == GR_T_SINKS || slot == GR_T_VALUE_BIAS)
+    if (slot == GR_T_QKV_BIAS || slot == GR_T_O_BIAS || slot == GR_T_SINKS || slot == GR_T_VALUE_BIAS ||
+        slot == GR_T_DELTA_A_LOG)
         return 0;
+    if (slot == GR_T_DELTA_DT || slot == GR_T_DELTA_NORM) return 1;
     return (is_layer(s, bucket) ? gr_layer(s, bucket - 1)->norm_plus_one : s->norm_plus_one) ? 0 : 1;
 }
 

@@ -95,7 +95,12 @@ typedef enum gr_tensor_slot {
     GR_T_Q_NORM,      /*              [D], or [heads D] */
     GR_T_K_NORM,      /*              [D], or [kv_heads D] */
     GR_T_SINKS,       /*              [heads] */
-    GR_T_O,           /*              [H, heads D] */
+    GR_T_DELTA_IN,    /*              [gr_delta_in, H]: q, k, v; z; b; a */
+    GR_T_DELTA_CONV,  /*              [gr_delta_channels, conv] */
+    GR_T_DELTA_A_LOG, /*              [value_heads] */
+    GR_T_DELTA_DT,    /*              [value_heads] */
+    GR_T_DELTA_NORM,  /*              [value_dim] */
+    GR_T_O,           /*              [H, heads D]; of the delta rule [H, gr_delta_out] */
     GR_T_O_BIAS,      /*              [H] */
     GR_T_MIXER_AFTER, /*              [H] of the norm after the mixer */
     GR_T_MLP_NORM,    /*              [H] before the MLP */

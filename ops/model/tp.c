@@ -13,6 +13,7 @@ static const char *layer_uneven(const gr_layer_desc *d, uint32_t parts, char buf
     } cut[] = {{d->attention.heads, "heads"},
                {d->attention.kv_heads, "KV heads"},
                {d->dense.inner, "columns of the feed-forward network"}};
+    if (d->mixer == GR_MIXER_DELTA) return "layers of the gated delta rule";
     for (size_t i = 0; i < GR_LEN(cut); i++) {
         if (cut[i].n % parts == 0) continue;
         snprintf(buf, 48, "%u %s", cut[i].n, cut[i].what);

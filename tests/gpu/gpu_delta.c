@@ -11,7 +11,7 @@
 
 typedef struct batch {
     const char *name;
-    gr_delta_dims d;
+    gr_delta_desc d;
     uint32_t n_seqs, length[SEQS_MAX];
     uint32_t offset[SEQS_MAX + 1], tokens, longest; /* derived */
 } batch;
@@ -56,7 +56,7 @@ static void derive(batch *b)
 
 static sides sides_of(const batch *b)
 {
-    const gr_delta_dims *d = &b->d;
+    const gr_delta_desc *d = &b->d;
     sides s = {.in = tensor_of((size_t)b->tokens * gr_delta_in(d), 1, 1),
                .dout = tensor_of((size_t)b->tokens * gr_delta_out(d), 1, 2),
                .conv = tensor_of((size_t)gr_delta_channels(d) * d->conv, 0.7f, 3),
@@ -119,7 +119,7 @@ static uint32_t *slots_of(const batch *b)
 
 static result run_cpu(const batch *b, sides *s)
 {
-    const gr_delta_dims *d = &b->d;
+    const gr_delta_desc *d = &b->d;
     const size_t t = b->tokens, state = gr_delta_state_bytes(d);
     gr_delta_call c = call_of(b, s, false);
     const gr_pass_bounds bounds = bounds_of(&c, &s->cpu);
@@ -153,7 +153,7 @@ static float *widened(const gr_bf16 *device, size_t n)
 
 static result run_cuda(const batch *b, sides *s)
 {
-    const gr_delta_dims *d = &b->d;
+    const gr_delta_desc *d = &b->d;
     const size_t t = b->tokens, outs = t * gr_delta_out(d), ins = t * gr_delta_in(d),
                  taps = (size_t)gr_delta_channels(d) * d->conv;
     gr_delta_call c = call_of(b, s, true);
@@ -189,7 +189,7 @@ static result run_cuda(const batch *b, sides *s)
 /* All sequences in calls of at most `each` tokens, from slots of unknown content. */
 static result run_in_calls(const batch *b, sides *s, uint32_t each)
 {
-    const gr_delta_dims *d = &b->d;
+    const gr_delta_desc *d = &b->d;
     const size_t in = gr_delta_in(d), wide = gr_delta_out(d), state = gr_delta_state_bytes(d);
     uint32_t *slot = slots_of(b), cached[SEQS_MAX] = {0};
     float *states = device_poisoned(b->n_seqs * state);
@@ -283,7 +283,7 @@ static void check_batch(batch *b)
 {
     derive(b);
     sides s = sides_of(b);
-    const gr_delta_dims *d = &b->d;
+    const gr_delta_desc *d = &b->d;
     const size_t t = b->tokens, outs = t * gr_delta_out(d), qk = (size_t)d->key_heads * d->key_dim,
                  z = gr_delta_out(d);
     result want = run_cpu(b, &s), got = run_cuda(b, &s), again = run_cuda(b, &s);

@@ -281,7 +281,7 @@ static void model_step(void *user, gr_queue *q, const gr_extend *e, const gr_ste
 
 static uint64_t pool_bytes(const model *m, uint32_t blocks)
 {
-    return gr_layer_state_at(k, &m->shape, m->shape.layers, blocks);
+    return gr_layer_state_at(k, &m->shape, m->shape.layers, blocks, 0);
 }
 
 /* kv [pool_bytes] */

@@ -25,13 +25,13 @@ struct back_ws {
 };
 
 /* States before each STRIDE-th token, after each of STRIDE tokens, one more; and rows. */
-static uint64_t thread_floats(const gr_delta_dims *d, uint32_t length)
+static uint64_t thread_floats(const gr_delta_desc *d, uint32_t length)
 {
     const uint64_t states = (length + STRIDE - 1) / STRIDE + STRIDE + 1;
     return states * d->key_dim * d->value_dim + (STRIDE + 3) * d->value_dim;
 }
 
-static uint64_t lay_out(gr_workspace *c, const gr_delta_dims *d, uint32_t tokens, uint32_t length,
+static uint64_t lay_out(gr_workspace *c, const gr_delta_desc *d, uint32_t tokens, uint32_t length,
                         unsigned threads, struct back_ws *w)
 {
     gr_delta_lay_out(c, d, tokens, &w->r);
@@ -44,7 +44,7 @@ static uint64_t lay_out(gr_workspace *c, const gr_delta_dims *d, uint32_t tokens
     return c->used;
 }
 
-uint64_t gr_delta_back_bytes(const gr_delta_dims *d, const gr_pass_bounds *b)
+uint64_t gr_delta_back_bytes(const gr_delta_desc *d, const gr_pass_bounds *b)
 {
     gr_workspace c = {0};
     struct back_ws w;
@@ -79,7 +79,7 @@ static void norm_rank(void *arg, unsigned rank, unsigned size)
             float *n = j->w.d_mixed + t * wide + i, *dz = j->din + t * gr_delta_in(&c->d) + at + i;
             j->v->rms_apply(n, x, c->norm, inv, dv);
             j->v->silu_mul_back(dz, dn, j->dout + t * wide + i, row + i, n, dv);
-            gr_rms_back(j->v, n, NULL, dn, x, c->norm, inv, dv);
+            gr_rms_back(j->v, n, NULL, dn, x, c->norm, false, inv, dv);
         }
     }
 }
@@ -145,7 +145,7 @@ static void states_after(const struct job *j, const struct head *h, uint32_t fir
 static void step_back(const struct job *j, const struct head *h, const gr_delta_step *s, uint32_t token,
                       const float *prior, const float *state, const float *u)
 {
-    const gr_delta_dims *d = &j->c->d;
+    const gr_delta_desc *d = &j->c->d;
     const uint32_t key_head = h->head / (d->value_heads / d->key_heads), dv = s->dv;
     const size_t at = (size_t)token * d->value_heads + h->head;
     const float *d_o = j->w.d_mixed + at * dv;
@@ -195,7 +195,7 @@ static void mix_rank(void *arg, unsigned rank, unsigned size)
 {
     (void)size;
     struct job *j = arg;
-    const gr_delta_dims *d = &j->c->d;
+    const gr_delta_desc *d = &j->c->d;
     const uint32_t group = d->value_heads / d->key_heads;
     struct head h = {.floats = (size_t)d->key_dim * d->value_dim};
     h.d = j->w.thread + rank * thread_floats(d, j->c->longest);
@@ -229,7 +229,7 @@ static void unit_back(const gr_simd *v, float *dy, const float *x, float scale, 
 
 static void gates_back(const struct job *j, size_t t)
 {
-    const gr_delta_dims *d = &j->c->d;
+    const gr_delta_desc *d = &j->c->d;
     const float *a_log = j->c->a_log, *dt_bias = j->c->dt_bias;
     const float *a = (const float *)j->c->in + (t + 1) * gr_delta_in(d) - d->value_heads;
     float *da = j->din + (t + 1) * gr_delta_in(d) - d->value_heads, *db = da - d->value_heads;
@@ -244,7 +244,7 @@ static void gates_back(const struct job *j, size_t t)
 static void rows_rank(void *arg, unsigned rank, unsigned size)
 {
     const struct job *j = arg;
-    const gr_delta_dims *d = &j->c->d;
+    const gr_delta_desc *d = &j->c->d;
     const uint32_t n = gr_delta_channels(d), dk = d->key_dim;
     const float scale = 1 / sqrtf((float)dk);
     float *act = j->w.scratch + (size_t)rank * n;

@@ -13,7 +13,7 @@
 /* ---- layout ----------------------------------------------------------------------------------------------
  */
 
-void gr_delta_lay_out(gr_workspace *c, const gr_delta_dims *d, uint32_t tokens, gr_delta_rows *r)
+void gr_delta_lay_out(gr_workspace *c, const gr_delta_desc *d, uint32_t tokens, gr_delta_rows *r)
 {
     const uint64_t channels = gr_delta_channels(d), t = tokens;
     r->taps = gr_workspace_floats(c, d->conv * channels);
@@ -29,12 +29,12 @@ struct layout {
     float *mixed, *thread; /* [T, out]; [dk, dv] and [dv] of each thread */
 };
 
-static uint64_t thread_floats(const gr_delta_dims *d)
+static uint64_t thread_floats(const gr_delta_desc *d)
 {
     return (uint64_t)(d->key_dim + 1) * d->value_dim;
 }
 
-static uint64_t forward_bytes(const gr_delta_dims *d, uint32_t tokens, unsigned threads, void *ws,
+static uint64_t forward_bytes(const gr_delta_desc *d, uint32_t tokens, unsigned threads, void *ws,
                               struct layout *l)
 {
     gr_workspace c = {.base = ws};
@@ -44,7 +44,7 @@ static uint64_t forward_bytes(const gr_delta_dims *d, uint32_t tokens, unsigned 
     return c.used;
 }
 
-static uint64_t ws_bytes(const gr_delta_dims *d, const gr_pass_bounds *b, gr_layer_use use)
+static uint64_t ws_bytes(const gr_delta_desc *d, const gr_pass_bounds *b, gr_layer_use use)
 {
     struct layout l;
     return use == GR_LAYER_BACKWARD ? gr_delta_back_bytes(d, b)
@@ -95,7 +95,7 @@ static void convolve(const struct job *j, uint32_t seq, uint32_t t)
 /* q and k of one token to length 1, q over sqrt(dk). */
 static void normalise(const struct job *j, float *qkv)
 {
-    const gr_delta_dims *d = &j->c->d;
+    const gr_delta_desc *d = &j->c->d;
     const float scale = 1 / sqrtf((float)d->key_dim);
     for (uint32_t h = 0; h < 2 * d->key_heads; h++) {
         float *x = qkv + (size_t)h * d->key_dim;
@@ -116,7 +116,7 @@ static float softplus(float x)
 
 static void gates(const struct job *j, size_t t)
 {
-    const gr_delta_dims *d = &j->c->d;
+    const gr_delta_desc *d = &j->c->d;
     const float *a_log = j->c->a_log, *dt_bias = j->c->dt_bias;
     const float *b = (const float *)j->c->in + (t + 1) * gr_delta_in(d) - 2 * d->value_heads,
                 *a = b + d->value_heads;
@@ -193,7 +193,7 @@ void gr_delta_write(const gr_delta_step *s, float *state, float *u)
     for (uint32_t i = 0; i < s->dk; i++) s->v->axpy(state + (size_t)i * s->dv, u, s->k[i], s->dv);
 }
 
-gr_delta_step gr_delta_step_at(const gr_delta_dims *d, const gr_delta_rows *r, size_t t, uint32_t head)
+gr_delta_step gr_delta_step_at(const gr_delta_desc *d, const gr_delta_rows *r, size_t t, uint32_t head)
 {
     const uint32_t key_head = head / (d->value_heads / d->key_heads);
     const float *qkv = r->qkv + t * gr_delta_channels(d);
@@ -210,7 +210,7 @@ gr_delta_step gr_delta_step_at(const gr_delta_dims *d, const gr_delta_rows *r, s
 /* One head of one sequence. state [dk, dv] goes on from what it holds; u [dv]. */
 static void run_head(const struct job *j, uint32_t seq, uint32_t head, float *state, float *u)
 {
-    const gr_delta_dims *d = &j->c->d;
+    const gr_delta_desc *d = &j->c->d;
     for (uint32_t t = j->c->offset[seq]; t < j->c->offset[seq + 1]; t++) {
         const gr_delta_step s = gr_delta_step_at(d, &j->r, t, head);
         gr_delta_decay(&s, state);
@@ -280,7 +280,7 @@ static void forward(gr_queue *q, const gr_delta_call *c, void *out, void *mixed)
     gr_team_run(q->team, norm_rank, &j);
 }
 
-static const char *unfit(const gr_delta_dims *d)
+static const char *unfit(const gr_delta_desc *d)
 {
     if (d->conv < 1 || d->conv > GR_DELTA_CONV_MAX) return "a convolution of more than 8 taps";
     return d->key_heads && d->value_heads % d->key_heads == 0

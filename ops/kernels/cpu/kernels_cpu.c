@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "ops/kernels/cpu/cpu.h"
+#include "ops/kernels/delta.h"
 
 static uint64_t kv_block_bytes(const gr_attention_desc *d)
 {
@@ -61,6 +62,7 @@ static const gr_layer_ops layer = {
     .gate_backward = gr_cpu_gate_backward,
     .activate = gr_cpu_activate,
     .activate_backward = gr_cpu_activate_backward,
+    .delta = &gr_delta_cpu,
 };
 
 const gr_kernels gr_kernels_cpu = {

@@ -4,7 +4,7 @@
 
 static gr_cu_delta call_of(const gr_delta_call *c)
 {
-    const gr_delta_dims *d = &c->d;
+    const gr_delta_desc *d = &c->d;
     return (gr_cu_delta){.key_heads = d->key_heads,
                          .value_heads = d->value_heads,
                          .dk = d->key_dim,

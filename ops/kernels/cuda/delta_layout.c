@@ -13,7 +13,7 @@ uint64_t gr_cu_delta_parts(uint32_t tokens, uint32_t channels, uint32_t conv, ui
     return GR_MAX(of_conv * channels * conv, of_norm * dv);
 }
 
-void gr_cu_delta_lay_out(gr_workspace *w, const gr_delta_dims *d, uint32_t tokens, uint32_t seqs,
+void gr_cu_delta_lay_out(gr_workspace *w, const gr_delta_desc *d, uint32_t tokens, uint32_t seqs,
                          gr_cu_delta *a, gr_cu_delta_back *b)
 {
     const uint64_t t = tokens, gates = t * d->value_heads, keys = gates * d->key_dim,
@@ -39,7 +39,7 @@ void gr_cu_delta_lay_out(gr_workspace *w, const gr_delta_dims *d, uint32_t token
         w, gr_cu_delta_parts(tokens, gr_delta_channels(d), d->conv, d->value_heads, d->value_dim));
 }
 
-static uint64_t ws_bytes(const gr_delta_dims *d, const gr_pass_bounds *b, gr_layer_use use)
+static uint64_t ws_bytes(const gr_delta_desc *d, const gr_pass_bounds *b, gr_layer_use use)
 {
     gr_workspace w = {0};
     gr_cu_delta a;
@@ -48,7 +48,7 @@ static uint64_t ws_bytes(const gr_delta_dims *d, const gr_pass_bounds *b, gr_lay
     return w.used;
 }
 
-static const char *unfit(const gr_delta_dims *d)
+static const char *unfit(const gr_delta_desc *d)
 {
     if (d->conv < 1 || d->conv > GR_DELTA_CONV_MAX) return "a convolution of more than 8 taps";
     if (!d->key_heads || d->value_heads % d->key_heads)

@@ -8,7 +8,7 @@
 #include "ops/kernels/workspace.h"
 
 /* For so many tokens and sequences; b: NULL, or what backward has beside it. */
-void gr_cu_delta_lay_out(gr_workspace *w, const gr_delta_dims *d, uint32_t tokens, uint32_t seqs,
+void gr_cu_delta_lay_out(gr_workspace *w, const gr_delta_desc *d, uint32_t tokens, uint32_t seqs,
                          gr_cu_delta *a, gr_cu_delta_back *b);
 
 /* Entries of gr_delta_cuda (ops/kernels/cuda/delta.c). */

@@ -74,7 +74,7 @@ static void *written(bench *b, gr_queue *q, const void *host, uint64_t bytes)
 static rule rule_new(bench *b, gr_queue *q, uint32_t n_seqs, uint32_t length, uint32_t heads,
                      gr_layer_use use)
 {
-    const gr_delta_dims d = {heads, heads, DIM, DIM, CONV};
+    const gr_delta_desc d = {heads, heads, DIM, DIM, CONV};
     const uint32_t tokens = n_seqs * length;
     const uint64_t taps = (uint64_t)gr_delta_channels(&d) * CONV;
     const gr_pass_bounds bounds = {tokens, n_seqs, length, 1};
@@ -98,7 +98,7 @@ static void bench_passes(bench *b, gr_queue *q, uint32_t n_seqs, uint32_t length
 {
     char row[96];
     rule r = rule_new(b, q, n_seqs, length, heads, GR_LAYER_BACKWARD);
-    const gr_delta_dims *d = &r.c.d;
+    const gr_delta_desc *d = &r.c.d;
     const uint64_t taps = (uint64_t)gr_delta_channels(d) * CONV, tokens = r.c.n_tokens;
     float *grads = bench_take(b, (taps + 2 * heads + DIM) * sizeof(*grads));
     r.grads = (gr_delta_grads){GR_F32, grads, grads + taps, grads + taps + heads, grads + taps + 2 * heads};

@@ -21,7 +21,7 @@ static float *random_floats(size_t n, float scale, uint32_t seed)
     return x;
 }
 
-static problem problem_new(gr_delta_dims d, uint32_t n_seqs, const uint32_t *length, unsigned threads)
+static problem problem_new(gr_delta_desc d, uint32_t n_seqs, const uint32_t *length, unsigned threads)
 {
     problem p = {.c = {.d = d, .eps = 1e-6f, .n_seqs = n_seqs}};
     for (uint32_t i = 0; i < n_seqs; i++) {
@@ -64,7 +64,7 @@ typedef struct result {
 
 static result run(problem *p)
 {
-    const gr_delta_dims *d = &p->c.d;
+    const gr_delta_desc *d = &p->c.d;
     const size_t t = p->c.n_tokens;
     result r = {.out = fx_dirty(t * gr_delta_out(d) * 4),
                 .mixed = fx_dirty(t * gr_delta_out(d) * 4),
@@ -118,7 +118,7 @@ static void unit(const problem *p, uint32_t first, uint32_t t, uint32_t at, doub
 static void define_step(const problem *p, uint32_t first, uint32_t t, uint32_t h, double (*s)[DIM_MAX],
                         double *out)
 {
-    const gr_delta_dims *d = &p->c.d;
+    const gr_delta_desc *d = &p->c.d;
     const uint32_t kh = h / (d->value_heads / d->key_heads),
                    v_at = 2 * d->key_heads * d->key_dim + h * d->value_dim;
     const float *row = p->in + (size_t)(first + t) * gr_delta_in(d),
@@ -148,7 +148,7 @@ static void define_step(const problem *p, uint32_t first, uint32_t t, uint32_t h
 /* Sum of out times dout; want, where not NULL, receives out. */
 static double define(const problem *p, double *want)
 {
-    const gr_delta_dims *d = &p->c.d;
+    const gr_delta_desc *d = &p->c.d;
     double loss = 0, out[DIM_MAX], s[DIM_MAX][DIM_MAX];
     for (uint32_t seq = 0; seq < p->c.n_seqs; seq++)
         for (uint32_t h = 0; h < d->value_heads; h++) {
@@ -179,7 +179,7 @@ static void check_slopes(problem *p, float *x, const float *got, size_t n, size_
 /* ---- tests ----------------------------------------------------------------------------------------------
  */
 
-static const gr_delta_dims shapes[] = {
+static const gr_delta_desc shapes[] = {
     {1, 1, 8, 8, 4}, {2, 4, 16, 24, 4}, {2, 2, 20, 12, 2}, {1, 3, 8, 32, 5}};
 
 static void test_outputs_and_gradients_agree_with_their_definition(void **state)
@@ -187,7 +187,7 @@ static void test_outputs_and_gradients_agree_with_their_definition(void **state)
     (void)state;
     const uint32_t length[] = {1, 0, 37, 2, 66};
     for (size_t s = 0; s < GR_LEN(shapes); s++) {
-        const gr_delta_dims *d = &shapes[s];
+        const gr_delta_desc *d = &shapes[s];
         problem p = problem_new(*d, GR_LEN(length), length, 2);
         const size_t n_out = (size_t)p.c.n_tokens * gr_delta_out(d),
                      n_in = (size_t)p.c.n_tokens * gr_delta_in(d);
@@ -358,7 +358,7 @@ static void test_numbers_of_transformers(void **state)
     uint32_t d[5], length[] = {(uint32_t)json_integer_value(json_object_get(root, "tokens"))};
     const uint32_t slot[] = {0}, cached[] = {0};
     for (size_t i = 0; i < 5; i++) d[i] = (uint32_t)json_integer_value(json_array_get(dims, i));
-    problem p = problem_new((gr_delta_dims){d[0], d[1], d[2], d[3], d[4]}, 1, length, 1), g = p;
+    problem p = problem_new((gr_delta_desc){d[0], d[1], d[2], d[3], d[4]}, 1, length, 1), g = p;
     g.in = golden(root, "in"), g.dout = golden(root, "dout"), g.conv = golden(root, "conv");
     g.a_log = golden(root, "a_log"), g.dt_bias = golden(root, "dt_bias"), g.norm = golden(root, "norm");
     result r = run(&g);

@@ -89,6 +89,25 @@ static gr_model_shape multiplied(void)
     return s;
 }
 
+/* Layers of the gated delta rule and gated attention, of which a part of each head is rotated, in turn. */
+static gr_model_shape hybrid(void)
+{
+    gr_model_shape s = shape(4, 2, 16);
+    gr_layer_desc full = s.kinds[0], delta = s.kinds[0];
+    s.layers = 3;
+    full.norm_plus_one = delta.norm_plus_one = true;
+    full.norm_eps = delta.norm_eps = 0.01f; /* else differences see the bends of norms of small numbers */
+    full.attention.gate = true;
+    full.attention.rope.dims = 4;
+    delta.mixer = GR_MIXER_DELTA;
+    delta.attention = (gr_attention_desc){0};
+    delta.delta =
+        (gr_delta_desc){.key_heads = 2, .value_heads = 4, .key_dim = 12, .value_dim = 10, .conv = 4};
+    gr_model_of(&s, &delta);
+    gr_model_set_layer(&s, 1, &full);
+    return s;
+}
+
 /* Grouped (3 a group), one kv head (13 in its group: more than a tile holds), as many as heads; then what other
  * families have. */
 static gr_model_shape shape_at(int i)
@@ -106,12 +125,14 @@ static gr_model_shape shape_at(int i)
         return behind();
     case 5:
         return gated();
-    default:
+    case 6:
         return multiplied();
+    default:
+        return hybrid();
     }
 }
 
-enum { SHAPES = 7 };
+enum { SHAPES = 8 };
 
 struct data {
     int32_t ids[N], target[N];
@@ -168,6 +189,7 @@ static void test_a_sequence_has_the_same_bits_alone_and_packed(void **state)
 static void extend_all(fixture *f, const struct data *d, const float *want, uint32_t most)
 {
     uint32_t cached[SEQS] = {0}, table[SEQS * 5], seed = most;
+    const uint32_t held[SEQS] = {3, 0, 6, 1, 4};
     for (uint32_t i = 0; i < SEQS * 5; i++) table[i] = (i * 37 + 11) % FX_BLOCKS;
     for (;;) {
         int32_t ids[N];
@@ -180,7 +202,8 @@ static void extend_all(fixture *f, const struct data *d, const float *want, uint
             offset[s + 1] = offset[s] + n;
         }
         if (!offset[SEQS]) return;
-        fx_extend(f, &(gr_extend){offset[SEQS], SEQS, ids, offset, cached, table, 5, NULL, NULL, 0, NULL});
+        fx_extend(f,
+                  &(gr_extend){offset[SEQS], SEQS, ids, offset, cached, table, 5, NULL, NULL, 0, held, NULL});
         for (uint32_t s = 0; s < SEQS; s++) {
             const uint32_t n = offset[s + 1] - offset[s];
             assert_memory_equal(f->x + offset[s] * f->s.hidden, want + (offsets[s] + cached[s]) * f->s.hidden,
@@ -219,8 +242,8 @@ static void test_a_long_sequence_crosses_score_panels_with_the_same_bits(void **
     for (uint32_t at = 0, n; at < 400; at += n) {
         n = at < 250 ? 50 : 3;
         n = GR_MIN(n, 400 - at);
-        fx_extend(
-            &f, &(gr_extend){n, 1, ids + at, (const uint32_t[]){0, n}, &at, table, 25, NULL, NULL, 0, NULL});
+        fx_extend(&f, &(gr_extend){n, 1, ids + at, (const uint32_t[]){0, n}, &at, table, 25, NULL, NULL, 0,
+                                   NULL, NULL});
         assert_memory_equal(f.x, want + at * f.s.hidden, n * f.s.hidden * sizeof(float));
     }
     free(want);

@@ -138,7 +138,7 @@ static void test_greedy_continuations_agree_with_transformers(void **state)
         }
         for (uint32_t step = 0; step < STEPS; step++) {
             fx_extend(&g.f,
-                      &(gr_extend){offset[SEQS], SEQS, ids, offset, cached, table, 2, NULL, NULL, 0, NULL});
+                      &(gr_extend){offset[SEQS], SEQS, ids, offset, cached, table, 2, NULL, NULL, 0, NULL, NULL});
             for (uint32_t s = 0; s < SEQS; s++) row[s] = offset[s + 1] - 1;
             K.head_sample(&g.f.q, &g.f.s, fx_norm(&g.f), fx_lm(&g.f), g.f.x, row, SEQS, &greedy,
                           (const uint32_t(*)[2])draw, ids, logprob, g.f.ws);
