@@ -17,7 +17,7 @@ static gr_product into(const gr_layer_call *l, const void *in)
 
 static gr_product out(const gr_layer_call *l, const void *x)
 {
-    return gr_layer_product(l, x, gr_delta_out(desc(l)), GR_T_O, GR_T_COUNT, l->s->hidden);
+    return gr_layer_product(l, x, gr_delta_out(desc(l)), GR_T_DELTA_OUT, GR_T_COUNT, l->s->hidden);
 }
 
 /* ---- buffers ---------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ static void backward(const gr_layer_call *l, const void *in, const gr_layer_acts
     const gr_delta_grads grads = {l->grads, gr_layer_grad(l, GR_T_DELTA_CONV),
                                   gr_layer_grad(l, GR_T_DELTA_A_LOG), gr_layer_grad(l, GR_T_DELTA_DT),
                                   gr_layer_grad(l, GR_T_DELTA_NORM)};
-    gr_layer_product_back(l, &end, GR_T_O, GR_T_COUNT, d_out, t->d_out, w);
+    gr_layer_product_back(l, &end, GR_T_DELTA_OUT, GR_T_COUNT, d_out, t->d_out, w);
     l->ops->delta->backward(l->q, &c, a->delta.mixed, t->d_out, t->d_proj, &grads);
     gr_layer_product_back(l, &p, GR_T_DELTA_IN, GR_T_COUNT, t->d_proj, d_in, w);
 }

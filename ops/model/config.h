@@ -18,6 +18,7 @@ typedef struct gr_config {
     gr_json j;
     gr_diag *d;
     const char *family; /* for messages */
+    bool partial; /* heads may be rotated in part, and positions be of several grids, which text has one of */
     bool bad;
 } gr_config;
 

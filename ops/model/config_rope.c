@@ -79,6 +79,7 @@ static void check_key(gr_config *c, const said *o, const struct form *f, bool gi
     static const char *const known[] = {"rope_theta", "rope_type", "type", "partial_rotary_factor"};
     for (size_t i = 0; i < GR_LEN(known); i++)
         if (!strcmp(key, known[i])) return;
+    if (c->partial && !strncmp(key, "mrope_", 6)) return;
     if (json_is_object(v))
         gr_config_refuse(c, o->key,
                          "'%s.%s' is an object: positions that differ by the type of layer are not supported",
@@ -161,7 +162,7 @@ static bool read_object(gr_config *c, const json_t *v, uint32_t max_positions, s
     if (json_is_object(v)) f = read_form(c, o, v, &given);
     if (!f) return false;
     json_object_foreach((json_t *)(uintptr_t)v, key, entry) check_key(c, o, f, given, key, entry);
-    gr_config_number(c, o->key, json_object_get(v, "partial_rotary_factor"), 1, 1, 1);
+    gr_config_number(c, o->key, json_object_get(v, "partial_rotary_factor"), 1, c->partial ? 0 : 1, 1);
     o->theta = read_theta(c, o->key, json_object_get(v, "rope_theta"));
     o->rope.type = f->type;
     if (f->type == GR_ROPE_LINEAR) o->rope.factor = part(c, o, v, "factor", NAN);

@@ -49,7 +49,7 @@ static struct dims delta_dims(const gr_delta_desc *d, uint32_t hidden, gr_tensor
         return (struct dims){d->value_heads, 0};
     case GR_T_DELTA_NORM:
         return (struct dims){d->value_dim, 0};
-    case GR_T_O:
+    case GR_T_DELTA_OUT:
         return (struct dims){hidden, gr_delta_out(d)};
     default:
         return (struct dims){0};
@@ -173,6 +173,11 @@ static void set_name(gr_tensor *t, const gr_model_shape *s, uint32_t bucket, con
         snprintf(t->name, sizeof(t->name), "%s", name);
 }
 
+static bool is_gated(const gr_model_shape *s, uint32_t bucket)
+{
+    return is_layer(s, bucket) && gr_layer(s, bucket - 1)->attention.gate;
+}
+
 size_t gr_bucket_tensors(const gr_model_shape *s, uint32_t bucket, gr_tensor out[GR_BUCKET_TENSORS_MAX])
 {
     size_t n = 0;
@@ -189,6 +194,11 @@ size_t gr_bucket_tensors(const gr_model_shape *s, uint32_t bucket, gr_tensor out
                              .offset = offset,
                              .decay = d.cols != 0,
                              .current = d.cols ? 0 : fresh_value(s, bucket, slot)};
+            t->thin = slot == GR_T_DELTA_CONV;
+            if (slot == GR_T_QKV && is_gated(s, bucket) && i % 3 == 0) {
+                t->weave = gr_layer(s, bucket - 1)->attention.head_dim;
+                t->phase = i / 3;
+            }
             set_name(t, s, bucket, gr_arch_tensor(s->model_type, slot, i));
             offset += elems(d);
             rows += d.rows;

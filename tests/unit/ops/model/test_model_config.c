@@ -206,7 +206,7 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
         {"{'model_type': null}", "'model_type' is missing"},
         {"{'model_type': 'lama'}",
          "model_type 'lama' is not supported; supported are llama, mistral, qwen2, qwen3, gemma2, "
-         "gemma3_text, granite, ministral, olmo2, olmo3 and smollm3; did you mean 'llama'?"},
+         "gemma3_text, granite, ministral, olmo2, olmo3, qwen3_5_text and smollm3; did you mean 'llama'?"},
         {"{'model_type': 'qwen3_moe'}", "model_type 'qwen3_moe' is not supported (a mixture of experts)"},
         {"{'architectures': ['LlamaForQuestionAnswering']}",
          "'LlamaForQuestionAnswering' is not supported; "
