@@ -109,7 +109,7 @@ typedef struct step_arrays {
  * no layer has one. */
 static uint32_t slots_of(const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
-    return gr_layers_have_slots(k, gr_node_shape(n)) ? GR_MIN(how->concurrent, n->task.seqs) + 1 : 0;
+    return gr_layers_have_slots(k, gr_node_shape(n)) ? GR_MIN(how->concurrent, n->placement.task.seqs) + 1 : 0;
 }
 
 static gr_step_bounds bounds_of(const gr_node *n, const gr_choices *how, const gr_kernels *k)
