@@ -50,14 +50,14 @@ static void rule_backward(gr_queue *q, int which, void *arg)
 /* n bf16 of about one, whose signs and digits vary. */
 static void *some_values(bench *b, gr_queue *q, uint64_t n, uint64_t state)
 {
-    enum { PATTERN = 1 << 20 };
-    gr_bf16 *p = bench_take(b, n * sizeof(*p)), *host = gr_malloc(PATTERN * sizeof(*host));
-    for (uint64_t i = 0; i < PATTERN; i++) {
+    enum { PERIOD = 1 << 20 };
+    gr_bf16 *p = bench_take(b, n * sizeof(*p)), *host = gr_malloc(PERIOD * sizeof(*host));
+    for (uint64_t i = 0; i < PERIOD; i++) {
         state = state * UINT64_C(6364136223846793005) + 1;
         host[i] = (gr_bf16)((state >> 63 << 15) | 0x3e80 | (state >> 40 & 0xff));
     }
-    for (uint64_t at = 0; at < n; at += PATTERN)
-        gr_device_write(q, p + at, host, GR_MIN((uint64_t)PATTERN, n - at) * sizeof(*p));
+    for (uint64_t at = 0; at < n; at += PERIOD)
+        gr_device_write(q, p + at, host, GR_MIN((uint64_t)PERIOD, n - at) * sizeof(*p));
     need(b, gr_queue_finish(q, &b->d));
     free(host);
     return p;
