@@ -134,7 +134,9 @@ gr_pass *gr_forward_open(const gr_graph *g, const gr_node *n, bool last)
     pass->longest_first = gr_rows_longest_first(g, n->rows);
     const gr_balance_bounds most = balance_bounds(n);
     gr_pass_open(pass, n->rows->bounds.seqs);
-    pass->balancer = gr_balancer_new(n->rows->bounds.seqs, n->placement.ranks / n->placement.parts, &most);
+    const uint32_t seqs = n->rows->bounds.seqs, ranks = n->placement.ranks / n->placement.parts;
+    pass->balancer = gr_balancer_new(seqs, ranks, &most);
+    pass->asked_balancer = gr_balancer_new(seqs, ranks, &most);
     return pass;
 }
 
@@ -145,18 +147,18 @@ void gr_forward_close(void *state)
     free(pass);
 }
 
-static void find_own(const gr_call *c, gr_pass *pass, const gr_rows *rows)
+static void find_own(const gr_call *c, const gr_pass *pass, const gr_rows *rows, gr_balancer *by,
+                     gr_seqs *own)
 {
     gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, pass->last);
-    gr_balance_own(pass->balancer, &pass->own, c->session->rank / c->node->placement.parts, rows, 0,
-                   *rows->n_groups, &cost);
+    gr_balance_own(by, own, c->session->rank / c->node->placement.parts, rows, 0, *rows->n_groups, &cost);
 }
 
 static void run_begin(const gr_call *c, gr_pass *pass, const gr_rows *rows)
 {
     const gr_rows_bounds *b = &c->node->rows->bounds;
     uint64_t n = pass->last ? b->seqs : (uint64_t)b->seqs * b->response_tokens;
-    find_own(c, pass, rows);
+    find_own(c, pass, rows, pass->balancer, &pass->own);
     gr_pass_begin(pass, &pass->own);
     for (uint32_t i = GR_N_FORWARD_BEGIN; i < c->n_ptr; i++)
         if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], n * sizeof(float));
@@ -218,8 +220,8 @@ uint32_t gr_forward_trips(const gr_call *c)
     gr_rows rows = gr_rows_at(c->ptr[GR_AGREE_ROWS], &c->node->rows->bounds);
     gr_pass *pass = c->state;
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
-    find_own(c, pass, &rows);
-    return gr_pass_count(pass, &rows, &b, &pass->own);
+    find_own(c, pass, &rows, pass->asked_balancer, &pass->asked);
+    return gr_pass_count(pass, &rows, &b, &pass->asked);
 }
 
 bool gr_forward_more(const gr_call *c, uint32_t trip)

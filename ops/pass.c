@@ -61,6 +61,7 @@ void gr_pass_open(gr_pass *p, uint32_t seqs)
     p->seqs = gr_seqs_new(seqs);
     p->own = gr_seqs_new(seqs);
     p->counted = gr_seqs_new(seqs);
+    p->asked = gr_seqs_new(seqs);
     p->offset = gr_calloc(seqs + 1ull, sizeof(*p->offset));
     p->part = gr_calloc(seqs + 1ull, sizeof(*p->part));
 }
@@ -86,6 +87,8 @@ void gr_pass_release(gr_pass *p)
     free(p->own.seq);
     free(p->counted.seq);
     gr_balancer_free(p->balancer);
+    free(p->asked.seq);
+    gr_balancer_free(p->asked_balancer);
 }
 
 bool gr_pass_more(const gr_pass *p)

@@ -26,12 +26,15 @@ gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_balance_bou
 
 /* Where a pass stands. Host side; the arrays are in the device object `packed`. */
 typedef struct gr_pass {
-    bool last;                 /* the head is asked at each sequence's last token: one row a sequence */
-    bool longest_first;        /* see above */
-    gr_seqs seqs;              /* of this pass, as they are taken */
-    gr_seqs own;               /* those that are this rank's: the next pass is over them */
-    gr_seqs counted;           /* of a pass that is only counted */
-    gr_balancer *balancer;     /* who says which are; owned, NULL: not there yet */
+    bool last;             /* the head is asked at each sequence's last token: one row a sequence */
+    bool longest_first;    /* see above */
+    gr_seqs seqs;          /* of this pass, as they are taken */
+    gr_seqs own;           /* those that are this rank's: the next pass is over them */
+    gr_seqs counted;       /* of a pass that is only counted */
+    gr_balancer *balancer; /* who says which are; owned, NULL: not there yet */
+    /* The same for trips that are agreed on: another lane's thread counts them, also while a pass begins. */
+    gr_seqs asked;
+    gr_balancer *asked_balancer;
     uint32_t next;             /* place among them of the next micro-batch's first */
     uint32_t n_seqs, n_tokens; /* the current micro-batch */
     uint32_t n_rows;           /* its rows of the head */

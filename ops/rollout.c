@@ -764,7 +764,7 @@ static void pack_counts(gr_rows *rows, uint32_t longest)
                 rows->response_len[i]);
 }
 
-static void run_finish(const gr_call *c)
+static gr_status run_finish(const gr_call *c, gr_diag *d)
 {
     const gr_node *n = c->node;
     gr_rows rows = gr_rows_at(c->ptr[FINISH_ROWS], &n->bounds);
@@ -772,9 +772,9 @@ static void run_finish(const gr_call *c)
     for (uint32_t i = 0; i < *rows.n_seqs; i++)
         rows.token_offset[i + 1] = rows.token_offset[i] + rows.response_len[i];
     if (n->bounds.turns) pack_counts(&rows, n->bounds.response_tokens);
-    if (n->bounds.turns) gr_turns_report(c->state, &rows);
     for (size_t i = 0; i < n->results.n_columns; i++)
         if (c->ptr[N_FINISH + i]) gr_rows_column(&rows, n->results.columns[i], c->ptr[N_FINISH + i]);
+    return n->bounds.turns ? gr_turns_report(c->state, &rows, d) : GR_OK;
 }
 
 gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
@@ -809,7 +809,7 @@ gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
          * lie where from here on others write at once */
         const gr_status st = gr_queue_finish(c->queue, d);
         if (st) return st;
-        run_finish(c);
+        return run_finish(c, d);
     }
     return GR_OK;
 }

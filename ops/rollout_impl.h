@@ -164,7 +164,7 @@ gr_status gr_turns_take(gr_rollout *r, gr_rows *rows, void (*end)(gr_rollout *r,
 /* Wait until something is to be taken. */
 gr_status gr_turns_wait(gr_rollout *r, gr_diag *d);
 /* The rows are whole. */
-void gr_turns_report(const gr_rollout *r, const gr_rows *rows);
+gr_status gr_turns_report(const gr_rollout *r, const gr_rows *rows, gr_diag *d);
 /* How many times the loop may turn for conversations beyond what their tokens take. */
 uint64_t gr_turns_trips(const gr_node *n);
 /* How often the tokens of a conversation may be sampled: tries. */

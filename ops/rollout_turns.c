@@ -31,6 +31,7 @@ struct gr_turns {
     char *record, *replay; /* paths of this rank */
     char *failure;         /* of the iteration's first conversation that failed */
     uint32_t failures;
+    bool any;                              /* conversation of this run that did not fail */
     uint32_t turns_mean, n_failed, *means; /* metrics; means: [measures] */
     gr_status failed;                      /* of a record that cannot be read */
     gr_diag messages;
@@ -265,6 +266,7 @@ static void fill_empty(const gr_rollout *r, gr_rows *rows, uint32_t seq)
 static bool stop(gr_rollout *r, gr_rows *rows, uint32_t seq, gr_stopped why)
 {
     rows->stopped[seq] = (uint8_t)why;
+    r->turns->any = r->turns->any || why < GR_STOPPED_TIME;
     rows->truncated[seq] = why == GR_STOPPED_TOKENS;
     fill_empty(r, rows, seq);
     r->spared += r->longest - rows->response_len[seq];
@@ -412,7 +414,7 @@ gr_status gr_turns_wait(gr_rollout *r, gr_diag *d)
 /* ---- what the rollout was like ---------------------------------------------------------------------------
  */
 
-void gr_turns_report(const gr_rollout *r, const gr_rows *rows)
+gr_status gr_turns_report(const gr_rollout *r, const gr_rows *rows, gr_diag *d)
 {
     const struct gr_turns *t = r->turns;
     double turns = 0, failed = 0, all = GR_MAX(*rows->n_seqs, 1u);
@@ -427,7 +429,12 @@ void gr_turns_report(const gr_rollout *r, const gr_rows *rows)
         for (uint32_t i = 0; i < *rows->n_seqs; i++) sum += rows->measure[(size_t)i * rows->measures + m];
         gr_session_metric(r->session, t->means[m], sum / GR_MAX(all - failed, 1));
     }
+    if (t->failures && !t->any)
+        return gr_diag_error(d, r->cfg->environment.at, GR_E_FAILED,
+                             "node '%s': of %u conversations none came to an end, and none did before: %s",
+                             r->node->name, t->failures, t->failure);
     if (t->failures)
         gr_session_note(r->session, "node '%s': %u conversations failed and count nowhere; the first: %s",
                         r->node->name, t->failures, t->failure);
+    return GR_OK;
 }

@@ -40,7 +40,6 @@ typedef struct train_state {
     uint32_t tokens;
     uint32_t micro_batches; /* of whole gradients: this rank's */
     gr_pass pass;           /* over this rank's of them, or its current leaf's */
-    gr_seqs asked;          /* of a pass whose trips are agreed on beforehand */
     double *sums;           /* [buckets] squares of the gradient; canonical: of each eighth of a bucket */
     double norm;            /* of the gradient, before clipping */
     float scale;            /* of gradients: clipping; 0: the step is skipped */
@@ -119,7 +118,6 @@ gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *
     gr_env_open(&t->env, &t->reads, s, n);
     gr_zeros_init(&t->zeros, &t->reads, s, n);
     gr_pass_open(&t->pass, n->rows->bounds.seqs);
-    t->asked = gr_seqs_new(n->rows->bounds.seqs);
     t->current = current_of(s->graph, n);
     t->metrics = name_metrics(s, n);
     *state = t;
@@ -137,7 +135,6 @@ void gr_train_close(void *state)
     free(t->metrics.own);
     gr_env_reads_release(&t->reads);
     gr_pass_release(&t->pass);
-    free(t->asked.seq);
     free(t->sums);
     free(t->values);
     free(t);
@@ -181,17 +178,17 @@ static void mini_groups(const train_state *t, uint32_t groups, uint32_t mini_bat
 
 /* What of the current mini-batch is this rank's: canonical, its leaves', one after another. A select may have
  * left fewer groups than planned. */
-static gr_dealt find_own(const gr_call *c, train_state *t, const gr_rows *rows, gr_seqs *own)
+static gr_dealt find_own(const gr_call *c, train_state *t, const gr_rows *rows, gr_balancer **by,
+                         gr_seqs *own)
 {
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     uint32_t first, end, there = *rows->n_groups;
     mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
     if (!c->how->leaves) {
         gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, false);
-        if (!t->pass.balancer)
-            t->pass.balancer = gr_balancer_new(t->asked.cap, t->session->ranks, &shape.most);
-        return gr_balance_own(t->pass.balancer, own, t->session->rank, rows, GR_MIN(first, there),
-                              GR_MIN(end, there), &cost);
+        if (!*by) *by = gr_balancer_new(own->cap, t->session->ranks, &shape.most);
+        return gr_balance_own(*by, own, t->session->rank, rows, GR_MIN(first, there), GR_MIN(end, there),
+                              &cost);
     }
     gr_rows_part part = gr_rows_own(t->session, rows, GR_MIN(first, there), GR_MIN(end, there));
     gr_seqs_range(own, part.seq, part.seq_end);
@@ -271,7 +268,7 @@ static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
     const gr_rows *block = &e->blocks[c->node->rows->index];
     t->seq = rows->first_seq;
     t->seq_end = t->seq + rows->n_seqs;
-    count_dealt(t, find_own(c, t, block, &t->pass.own));
+    count_dealt(t, find_own(c, t, block, &t->pass.balancer, &t->pass.own));
     if (c->how->whole_grads) t->micro_batches = gr_pass_count(&t->pass, block, &shape.micro, &t->pass.own);
     t->leaf = 0;
     t->token = block->token_offset[t->seq];
@@ -859,11 +856,11 @@ uint32_t gr_train_trips(const gr_call *c)
     train_state *t = c->state;
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     gr_rows rows = gr_rows_at(c->ptr[GR_AGREE_ROWS], &c->node->rows->bounds);
-    find_own(c, t, &rows, &t->asked);
-    uint32_t most = gr_pass_count(&t->pass, &rows, &shape.micro, &t->asked);
+    find_own(c, t, &rows, &t->pass.asked_balancer, &t->pass.asked);
+    uint32_t most = gr_pass_count(&t->pass, &rows, &shape.micro, &t->pass.asked);
     for (uint32_t i = 0; i < c->how->leaves; i++) { /* all leaves make as many trips as the longest needs */
-        find_leaf(c, t, &rows, i, &t->asked);
-        most = GR_MAX(most, gr_pass_count(&t->pass, &rows, &shape.micro, &t->asked));
+        find_leaf(c, t, &rows, i, &t->pass.asked);
+        most = GR_MAX(most, gr_pass_count(&t->pass, &rows, &shape.micro, &t->pass.asked));
     }
     return c->kernel == TRAIN_LOOP_BUT_LAST && most ? most - 1 : most;
 }

@@ -78,6 +78,7 @@ typedef struct gr_source {
     gr_expr_custom *functions;
     size_t n_functions;
     gr_node **aliases; /* left out, though an update names them (alias.c) */
+    size_t *alias_at; /* how many of the graph's nodes come before each */
     size_t n_aliases;
 } gr_source;
 

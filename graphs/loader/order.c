@@ -313,13 +313,24 @@ static void list_inputs(gr_loader *l, gr_unresolved *dr)
     }
 }
 
+/* Live nodes before a place in the order. */
+static size_t live_before(const gr_loader *l, const gr_unresolved *dr)
+{
+    size_t n = 0;
+    for (size_t i = 0; l->order[i] != dr; i++) n += l->order[i]->live;
+    return n;
+}
+
 static void list_aliases(gr_loader *l)
 {
     gr_source *s = l->g->source;
     s->aliases = gr_arena_alloc(l->g->arena, l->n_unresolved * sizeof(*s->aliases));
-    for (size_t i = 0; i < l->n_unresolved; i++)
-        if (l->unresolved[i]->alias && !l->unresolved[i]->live)
-            s->aliases[s->n_aliases++] = l->unresolved[i]->node;
+    s->alias_at = gr_arena_alloc(l->g->arena, l->n_unresolved * sizeof(*s->alias_at));
+    for (size_t i = 0; i < l->n_unresolved; i++) {
+        if (!l->unresolved[i]->alias || l->unresolved[i]->live) continue;
+        s->alias_at[s->n_aliases] = live_before(l, l->unresolved[i]);
+        s->aliases[s->n_aliases++] = l->unresolved[i]->node;
+    }
 }
 
 /* The live first: ids of rows and columns of a graph do not depend on what is left out. */
@@ -339,8 +350,8 @@ static void list_nodes(gr_loader *l)
             if (live) l->g->n_nodes = n;
             list_inputs(l, dr);
         }
-    l->order = order;
     list_aliases(l);
+    l->order = order;
 }
 
 void gr_order(gr_loader *l)

@@ -322,6 +322,19 @@ static void print_run(const gr_graph *g, gr_str *out)
     gr_str_puts(out, "}\n");
 }
 
+/* In the order of an iteration; what is left out where it would stand, so that the text is read in this order
+ * again. What bits are told by has it behind the others. */
+static void print_nodes(const gr_graph *g, const printed *of, gr_str *out)
+{
+    const gr_source *s = g->source;
+    for (size_t i = 0; i <= g->n_nodes; i++) {
+        for (size_t k = 0; k < s->n_aliases; k++)
+            if (of->paths == GR_PATHS_WHOLE ? s->alias_at[k] == i : i == g->n_nodes)
+                print_node(s->aliases[k], of, out);
+        if (i < g->n_nodes) print_node(g->nodes[i], of, out);
+    }
+}
+
 void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
 {
     static const struct {
@@ -359,8 +372,7 @@ void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
             gr_str_printf(out, "    tensor: %u\n", g->models[i]->sharding.tensor);
     }
     gr_str_puts(out, "nodes:\n");
-    for (size_t i = 0; i < g->n_nodes; i++) print_node(g->nodes[i], &of, out);
-    for (size_t i = 0; i < g->source->n_aliases; i++) print_node(g->source->aliases[i], &of, out);
+    print_nodes(g, &of, out);
     print_run(g, out);
     if (g->strict) gr_str_puts(out, "strict: true\n");
     if (g->canonical) gr_str_puts(out, "canonical: true\n");

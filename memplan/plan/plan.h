@@ -165,6 +165,8 @@ typedef struct gr_plan {
     const char *graph, *graph_text, *hardware, *numerics; /* name; resolved text; profile; hash */
     const char *device;                                   /* "cpu" or "cuda": whose kernels it is for */
     const char *notes;                                    /* what had to change to fit, a line each; "" */
+    const char
+        *reasons; /* of what is not at its best: what one more would need, where, and save; a line each; "" */
     gr_setting *settings;
     uint32_t n_settings;
     uint64_t budget_bytes, host_budget_bytes;

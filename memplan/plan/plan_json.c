@@ -124,6 +124,9 @@ static void put_settings(gr_str *s, const gr_plan *p)
     }
     gr_str_puts(s, "], ");
     put_text(s, "notes", p->notes);
+    if (!*p->reasons) return;
+    gr_str_puts(s, ",\n ");
+    put_text(s, "reasons", p->reasons);
 }
 
 /* A role of ranks; of several, its pools and its own time too. */

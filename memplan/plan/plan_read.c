@@ -303,6 +303,7 @@ static gr_plan *new_role(const gr_plan *head)
                    .numerics = head->numerics,
                    .device = head->device,
                    .notes = head->notes,
+                   .reasons = head->reasons,
                    .budget_bytes = head->budget_bytes,
                    .host_budget_bytes = head->host_budget_bytes,
                    .ns = head->ns,
@@ -356,6 +357,9 @@ static void read_plan(reader *r, json_t *o)
         bad(r, "version", "%lld is not the version that this program reads, %d",
             (long long)json_integer_value(version), GR_PLAN_VERSION);
     bool several = json_array_size(json_object_get(o, "ranks")) > 1;
+    const bool reasons = json_object_get(o, "reasons") != NULL; /* older plans say none */
+    p->reasons = reasons ? text_of(r, o, "reasons", false) : "";
+    json_object_del(o, "reasons");
     check_keys(r, o, keys, GR_LEN(keys) - (several ? 0 : 2)); /* of several roles */
     if (r->failed) return;
     (void)number_of(r, o, "version", GR_PLAN_VERSION);

@@ -163,7 +163,8 @@ void gr_experts_acts_layout(gr_workspace *c, const gr_experts_desc *e, gr_dtype 
                             gr_experts_acts *a);
 
 /* One call: T tokens of the normalised input x [T, H]. Runs of `run` tokens, gr_experts_run(T) or less: it
- * sizes the workspace, and changes no bits. */
+ * sizes the workspace, and changes no bits of y, nor where sums are chained (ops/kernels/kernels.h) of
+ * gradients. */
 typedef struct gr_experts_call {
     const gr_experts_ops *ops;
     const gr_experts_desc *e;

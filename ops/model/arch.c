@@ -4,10 +4,10 @@
 #include <string.h>
 
 const gr_arch *const gr_all_archs[] = {
-    &gr_arch_llama,     &gr_arch_mistral,     &gr_arch_qwen2,        &gr_arch_qwen3,
-    &gr_arch_gemma2,    &gr_arch_gemma3_text, &gr_arch_granite,      &gr_arch_ministral,
-    &gr_arch_olmo2,     &gr_arch_olmo3,       &gr_arch_smollm3,      &gr_arch_qwen3_moe,
-    &gr_arch_qwen2_moe, &gr_arch_glm4_moe,    &gr_arch_qwen3_5_text, NULL};
+    &gr_arch_llama,        &gr_arch_mistral,     &gr_arch_qwen2,     &gr_arch_qwen3,
+    &gr_arch_qwen3_5_text, &gr_arch_qwen3_moe,   &gr_arch_qwen2_moe, &gr_arch_glm4_moe,
+    &gr_arch_gemma2,       &gr_arch_gemma3_text, &gr_arch_granite,   &gr_arch_ministral,
+    &gr_arch_olmo2,        &gr_arch_olmo3,       &gr_arch_smollm3,   NULL};
 
 const gr_arch *gr_arch_find(const char *model_type)
 {

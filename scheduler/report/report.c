@@ -233,15 +233,34 @@ static void put_title(table *t)
                   paint(t, OFF));
 }
 
+enum { TEXT_COLUMNS = 86 }; /* of a line of text, beside what it is */
+
+/* As much of a line as fits, to a blank. */
+static size_t part_of(const char *line, size_t len)
+{
+    size_t n = GR_MIN(len, (size_t)TEXT_COLUMNS);
+    while (n < len && n && line[n] != ' ') n--;
+    return n ? n : len;
+}
+
+static void put_lines(table *t, const char *line, const char *what)
+{
+    while (*line) {
+        const char *name = what;
+        for (size_t left = strcspn(line, "\n"), n; left; left -= n, line += n, name = "") {
+            n = part_of(line, left);
+            gr_str_printf(t->out, "  %s%-9s%s ", paint(t, YELLOW), name, paint(t, OFF));
+            gr_str_visible(t->out, line + (*line == ' '), n - (*line == ' '), false);
+            gr_str_putc(t->out, '\n');
+        }
+        line += *line == '\n';
+    }
+}
+
 static void put_notes(table *t)
 {
-    for (const char *line = t->v->all->notes; *line;) {
-        size_t len = strcspn(line, "\n");
-        gr_str_printf(t->out, "  %snote%s      ", paint(t, YELLOW), paint(t, OFF));
-        gr_str_visible(t->out, line, len, false);
-        gr_str_putc(t->out, '\n');
-        line += len + (line[len] != 0);
-    }
+    put_lines(t, t->v->all->notes, "note");
+    put_lines(t, t->v->all->reasons, "reason");
 }
 
 /* Nodes whose model is sharded over the ranks of a node, the hosts being replicas. */

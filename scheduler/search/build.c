@@ -446,7 +446,8 @@ gr_plan *gr_plan_build(const gr_transfers *l, const gr_analysis *f, uint64_t eno
     gr_arena *arena = gr_arena_new();
     gr_plan *p = gr_arena_alloc(arena, sizeof(*p));
     p->arena = arena;
-    p->ranks = p->pools = p->graph = p->graph_text = p->hardware = p->device = p->numerics = p->notes = "";
+    p->ranks = p->pools = p->graph = p->graph_text = p->hardware = p->device = p->numerics = p->notes =
+        p->reasons = "";
     p->ns = p->own_ns = l->ns;
     builder b = {.l = l, .f = f, .p = p, .n = l->n_items};
     b.steps = path_steps(p, GR_PATH_STEADY, l->n_items);

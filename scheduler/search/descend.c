@@ -50,21 +50,28 @@ static bool is_lower(const gr_stand *a, const gr_stand *b)
     return a->over < b->over - b->over / LEAST_PART;
 }
 
+static uint64_t time_of(const gr_transfers *l, const gr_analysis *f)
+{
+    return l->ns + l->validate_ns / GR_MAX(f->g->validate_every, 1u);
+}
+
 /* How far above the budgets it is; its time where that is asked for. */
-static void price(gr_schedule_search *s, gr_stand *st, bool time)
+void gr_stand_price(gr_schedule_search *s, gr_stand *st, bool time)
 {
     const gr_analysis *f = gr_level_set_take(s, st->set)->analysis;
     gr_transfers *l = gr_transfers_for(s, st->set);
     gr_transfers_place(l, f, st->choice, st->ahead);
     s->effort -= GR_MIN(s->effort, (uint64_t)l->n_items);
     const uint64_t arena = gr_arena_budget(s, st->set, l->host_live);
-    st->host_over = gr_transfers_excess(l, f, GR_HOST, gr_host_room(s, st->set));
-    st->over = gr_transfers_excess(l, f, GR_DEVICE, arena - GR_MIN(arena, s->margin)) +
-               (s->o->budget_bytes ? 1 : HOST_FIRST) * st->host_over;
+    const gr_excess device = gr_transfers_excess(l, f, GR_DEVICE, arena - GR_MIN(arena, s->margin)),
+                    host = gr_transfers_excess(l, f, GR_HOST, gr_host_room(s, st->set));
+    st->host_over = (double)host.most + host.mean;
+    st->over = (double)device.most + device.mean + (s->o->budget_bytes ? 1 : HOST_FIRST) * st->host_over;
     if (!time) return;
     gr_transfers_time(l, f, st->choice);
+    if (st->over <= 0) gr_transfers_widen(l, f, st->choice, arena);
     s->effort -= GR_MIN(s->effort, (uint64_t)2 * l->n_items);
-    st->ns = l->ns + l->validate_ns / GR_MAX(f->g->validate_every, 1u);
+    st->ns = time_of(l, f);
 }
 
 /* All resident but what policies say. */
@@ -77,7 +84,7 @@ static gr_stand first_stand(gr_schedule_search *s, const uint32_t *level)
         const gr_policy policy = gr_policy_of(s->o, &f->groups[g]);
         st.choice[g] = (gr_choice){.parts = GR_PARTS, .host = policy == GR_POLICY_HOST, .policy = policy};
     }
-    price(s, &st, true);
+    gr_stand_price(s, &st, true);
     return st;
 }
 
@@ -103,7 +110,7 @@ static gr_choice *carry_over(gr_schedule_search *s, const gr_stand *from, uint32
     return own;
 }
 
-static gr_stand at_level(gr_schedule_search *s, const gr_stand *from, size_t knob, uint32_t level)
+gr_stand gr_stand_at_level(gr_schedule_search *s, const gr_stand *from, size_t knob, uint32_t level)
 {
     gr_stand st = *from;
     uint32_t *levels = gr_calloc(s->src->n_knobs + 1, sizeof(*levels));
@@ -118,7 +125,7 @@ static gr_stand at_level(gr_schedule_search *s, const gr_stand *from, size_t kno
 /* What a change makes of it. */
 static gr_stand changed(gr_schedule_search *s, const gr_stand *from, const change *c)
 {
-    if (c->knob != SIZE_MAX) return at_level(s, from, c->knob, c->level);
+    if (c->knob != SIZE_MAX) return gr_stand_at_level(s, from, c->knob, c->level);
     gr_stand st = *from;
     st.choice = choice_like(s, gr_level_set_take(s, from->set)->analysis, from->choice);
     if (c->group == GR_NONE)
@@ -217,9 +224,9 @@ static void add_levels(walker *w, const gr_stand *from, bool down)
 /* What of what is above the budgets it brings down for each ns that it costs; 0: nothing. */
 static double worth_of(gr_schedule_search *s, const gr_stand *from, gr_stand *next)
 {
-    price(s, next, false);
+    gr_stand_price(s, next, false);
     if (!is_lower(next, from)) return 0;
-    price(s, next, true);
+    gr_stand_price(s, next, true);
     return (from->over - next->over) / (next->ns > from->ns ? (double)(next->ns - from->ns) + 1 : 1);
 }
 
@@ -303,11 +310,11 @@ static void keep(gr_schedule_search *s, const gr_stand *st)
                       .ahead = st->ahead,
                       .live = l->live,
                       .host = l->host_live,
-                      .ns = st->ns,
+                      .ns = time_of(l, f),
                       .copied = l->copied,
                       .n_transitions = l->n_transitions};
     gr_transfers_widen(l, f, st->choice, gr_arena_budget(s, st->set, r.host));
-    r.wide_ns = l->ns + l->validate_ns / GR_MAX(f->g->validate_every, 1u);
+    r.wide_ns = time_of(l, f);
     GR_PUSH(s->found.all, s->found.n, s->found.cap, r);
 }
 
@@ -322,9 +329,9 @@ static bool step_up(walker *w, gr_stand *st)
         const change *c = &w->list.all[i];
         if (better && c->knob != SIZE_MAX) continue; /* of another vector of levels by now */
         gr_stand next = changed(w->s, st, c);
-        price(w->s, &next, false);
+        gr_stand_price(w->s, &next, false);
         if (next.over > 0) continue;
-        price(w->s, &next, true);
+        gr_stand_price(w->s, &next, true);
         if (next.ns >= st->ns) continue;
         *st = next;
         better = true;
@@ -342,8 +349,8 @@ static void go_up(walker *w, gr_stand *st)
  * for it; where it is down, other things have the room. */
 static bool exchange_level(walker *w, gr_stand *st, size_t k, uint32_t level)
 {
-    gr_stand next = at_level(w->s, st, k, level);
-    price(w->s, &next, true);
+    gr_stand next = gr_stand_at_level(w->s, st, k, level);
+    gr_stand_price(w->s, &next, true);
     w->frozen[k] = true;
     const bool fits = go_down(w, &next);
     if (fits) go_up(w, &next);
@@ -370,7 +377,7 @@ static bool exchange(walker *w, gr_stand *st)
     return false;
 }
 
-/* Where no change by itself brings it down: all knobs at their last levels. */
+/* The same with all knobs at their last levels. */
 static gr_stand at_the_bottom(walker *w, const gr_stand *from)
 {
     gr_schedule_search *s = w->s;
@@ -381,31 +388,34 @@ static gr_stand at_the_bottom(walker *w, const gr_stand *from)
     gr_stand st = *from;
     st.set = gr_level_set_at(s, levels);
     st.choice = carry_over(s, from, st.set);
-    price(s, &st, true);
+    gr_stand_price(s, &st, true);
     free(levels);
     return st;
 }
 
+/* Up from what fits, as far as single changes and exchanges lead. */
+static void climb(walker *w, gr_stand *st)
+{
+    keep(w->s, st);
+    do {
+        go_up(w, st);
+        keep(w->s, st);
+    } while (exchange(w, st));
+}
+
+/* Two ways: from the top; and from all knobs at their last levels, which leads up elsewhere. */
 gr_stand gr_descend(gr_schedule_search *s, const uint32_t *level, const bool *may_lower)
 {
     walker w = {.s = s, .may_lower = may_lower};
     w.frozen = gr_calloc(s->src->n_knobs + 1, sizeof(*w.frozen));
-    gr_stand st = first_stand(s, level);
-    if (!go_down(&w, &st)) {
-        gr_stand bottom = at_the_bottom(&w, &st);
-        go_down(&w, &bottom);
-        if (bottom.over < st.over) st = bottom;
-    }
-    if (st.over <= 0) {
-        keep(s, &st);
-        do {
-            go_up(&w, &st);
-            keep(s, &st);
-        } while (exchange(&w, &st));
-    }
+    gr_stand top = first_stand(s, level), bottom = at_the_bottom(&w, &top);
+    if (go_down(&w, &top)) climb(&w, &top);
+    s->effort = GR_MAX(s->effort, (uint64_t)1) + s->effort_below;
+    if (go_down(&w, &bottom)) climb(&w, &bottom);
     free(w.frozen);
     free(w.list.all);
-    return st;
+    const bool lower = bottom.over < top.over || (bottom.over <= 0 && bottom.ns < top.ns);
+    return lower ? bottom : top;
 }
 
 gr_stand gr_descend_from(gr_schedule_search *s, const gr_stand *from, size_t knob, uint32_t level,
@@ -413,8 +423,8 @@ gr_stand gr_descend_from(gr_schedule_search *s, const gr_stand *from, size_t kno
 {
     walker w = {.s = s, .may_lower = may_lower};
     w.frozen = gr_calloc(s->src->n_knobs + 1, sizeof(*w.frozen));
-    gr_stand st = at_level(s, from, knob, level);
-    price(s, &st, true);
+    gr_stand st = gr_stand_at_level(s, from, knob, level);
+    gr_stand_price(s, &st, true);
     go_down(&w, &st);
     free(w.frozen);
     free(w.list.all);
@@ -433,7 +443,7 @@ void gr_descend_to_least(gr_schedule_search *s, uint32_t set, const gr_residency
     if (from) {
         st.choice = from->choice;
         st.ahead = from->ahead;
-        price(s, &st, true);
+        gr_stand_price(s, &st, true);
     }
     go_down(&w, &st);
     s->o = was;
@@ -453,7 +463,7 @@ size_t gr_cheapest_knob(gr_schedule_search *s, const gr_stand *from, const bool 
         for (size_t k = 0; k < s->src->n_knobs; k++) {
             const uint32_t now = s->sets[from->set].level[k], last = s->src->knobs[k].n_levels - 1;
             if (!may_lower[k] || now == last) continue;
-            gr_stand next = at_level(s, from, k, far ? last : now + 1);
+            gr_stand next = gr_stand_at_level(s, from, k, far ? last : now + 1);
             const double worth = worth_of(s, from, &next);
             if (worth <= most) continue;
             most = worth;

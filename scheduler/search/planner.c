@@ -291,29 +291,33 @@ static gr_status plan_role(gr_planned *p, const gr_plan_options *o, const gr_tra
     return st;
 }
 
-/* Settings and notes of all roles are the plan's. */
+/* Settings, notes and reasons of all roles are the plan's. */
 static void join_settings(gr_planned *p)
 {
     gr_plan *plan = p->plan;
     gr_setting *all = NULL;
     size_t n = 0, cap = 0;
-    gr_str notes = {0};
+    gr_str notes = {0}, reasons = {0};
     for (uint32_t c = 0; c <= p->n_more; c++) {
         const gr_plan *own = gr_planned_role(p, c)->plan;
         for (uint32_t i = 0; i < own->n_settings; i++) GR_PUSH(all, n, cap, own->settings[i]);
         gr_str_puts(&notes, own->notes);
+        gr_str_puts(&reasons, own->reasons);
     }
     plan->settings = gr_arena_alloc(plan->arena, (n + 1) * sizeof(*all));
     if (n) memcpy(plan->settings, all, n * sizeof(*all));
     plan->n_settings = (uint32_t)n;
     plan->notes = gr_arena_strdup(plan->arena, notes.text ? notes.text : "");
+    plan->reasons = gr_arena_strdup(plan->arena, reasons.text ? reasons.text : "");
     for (uint32_t c = 1; c <= p->n_more; c++) {
         gr_plan *own = gr_planned_role(p, c)->plan;
         own->settings = plan->settings;
         own->n_settings = plan->n_settings;
         own->notes = plan->notes;
+        own->reasons = plan->reasons;
     }
     gr_str_release(&notes);
+    gr_str_release(&reasons);
     free(all);
 }
 
@@ -412,6 +416,32 @@ static gr_status check_fits(const gr_plan *plan, gr_diag *d)
     return GR_OK;
 }
 
+/* The memory beside the arena that hardware known by its name takes; of other hardware, and of a CPU, whose
+ * cores it follows from, it is some. */
+static uint64_t least_overhead(const gr_plan *plan, const gr_tasks *g)
+{
+    const gr_hardware *hw = NULL, *known;
+    for (size_t i = 0; (known = gr_hardware_known(i)); i++)
+        if (!strcmp(known->name, plan->hardware)) hw = known;
+    return hw ? gr_hardware_overhead(hw, g->ranks, g->groups, g->captured, plan->host_bytes) : 1;
+}
+
+/* The verifier knows nothing of hardware: it takes what the plan says of this memory. */
+static gr_status check_overhead(const gr_planned *p, gr_diag *d)
+{
+    char said[32], needed[32];
+    for (uint32_t c = 0; c <= p->n_more; c++) {
+        const gr_planned *own = gr_planned_role(p, c);
+        const uint64_t least = least_overhead(own->plan, own->tasks);
+        if (own->plan->overhead_bytes < least)
+            return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                                 "the plan counts %s beside the arena, where hardware '%s' takes %s",
+                                 gr_bytes_format(own->plan->overhead_bytes, said), own->plan->hardware,
+                                 gr_bytes_format(least, needed));
+    }
+    return GR_OK;
+}
+
 gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, const gr_plan_options *o,
                         gr_diag *d)
 {
@@ -438,6 +468,7 @@ gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, cons
         transfers_release(&across);
         st = prove(p, d);
     }
+    if (!st) st = check_overhead(p, d);
     if (!st) {
         name_plan(p, g, o); /* what runs is g, which may differ in what needs no other memory */
         *out = p;

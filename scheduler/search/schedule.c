@@ -183,7 +183,8 @@ static gr_plan *choose(gr_schedule_search *s, size_t begin, uint32_t *level)
             p = less;
             taken = &near[at];
         }
-        const gr_level_set *set = &s->sets[s->found.all[taken->residency].level];
+        s->taken = s->found.all[taken->residency];
+        const gr_level_set *set = &s->sets[s->taken.level];
         if (s->src->n_knobs) memcpy(level, set->level, s->src->n_knobs * sizeof(*level));
     }
     free(list);
@@ -280,7 +281,21 @@ static void add_all(gr_schedule_search *s, set_list *l, const uint32_t *first)
     free(level);
 }
 
-/* Of the sets in which descents found what fits, those with the fastest. */
+/* Those with one level of one knob that keeps the bits better. */
+static void add_better(gr_schedule_search *s, set_list *l, uint32_t set, size_t most)
+{
+    uint32_t *level = gr_calloc(s->src->n_knobs + 1, sizeof(*level));
+    for (size_t k = 0; k < s->src->n_knobs && l->n < most; k++) {
+        if (!gr_keeps_bits(&s->src->knobs[k]) || !s->sets[set].level[k]) continue;
+        memcpy(level, s->sets[set].level, s->src->n_knobs * sizeof(*level));
+        level[k]--;
+        add_set(s, l, level);
+    }
+    free(level);
+}
+
+/* Of the sets in which descents found what fits, those with the fastest, and then what is next to the first.
+ */
 static void add_found(gr_schedule_search *s, set_list *l, size_t begin, size_t most)
 {
     size_t n;
@@ -288,6 +303,7 @@ static void add_found(gr_schedule_search *s, set_list *l, size_t begin, size_t m
     most += l->n;
     for (size_t i = 0; i < n && l->n < most; i++)
         add_set(s, l, s->sets[s->found.all[list[i].residency].level].level);
+    if (n) add_better(s, l, s->found.all[list[0].residency].level, most);
     free(list);
 }
 
@@ -302,7 +318,7 @@ static bool *knobs_of(const gr_schedule_search *s, gr_knob_sort *such)
 static void descend(gr_schedule_search *s, const uint32_t *first)
 {
     bool *may = knobs_of(s, gr_keeps_bits);
-    s->effort = DESCENT_EFFORT;
+    s->effort = s->effort_below = DESCENT_EFFORT / 2;
     s->stand = gr_descend(s, first, may);
     free(may);
 }
@@ -319,25 +335,31 @@ static void search_without(gr_schedule_search *s, set_list *l, const uint32_t *f
     search_sets(s, l);
 }
 
-/* Take the faster of two plans; level: that of the one taken. */
-static gr_plan *take_faster(gr_schedule_search *s, gr_plan *p, gr_plan *other, uint32_t *level,
-                            const uint32_t *others)
+/* Another way down, in what is less the margin: its plan, where it is faster than p. */
+static gr_plan *plan_again(gr_schedule_search *s, const uint32_t *first, gr_plan *p, uint32_t *level)
 {
-    if (!other || (p && p->ns <= other->ns)) {
+    uint32_t *others = gr_calloc(s->src->n_knobs + 1, sizeof(*others));
+    const gr_residency taken = s->taken;
+    const size_t begin = s->found.n;
+    descend(s, first);
+    gr_plan *other = choose(s, begin, others);
+    if (other && (!p || other->ns < p->ns)) {
+        gr_plan_free(p);
+        p = other;
+        if (s->src->n_knobs) memcpy(level, others, s->src->n_knobs * sizeof(*level));
+    } else {
         gr_plan_free(other);
-        return p;
+        s->taken = taken;
     }
-    gr_plan_free(p);
-    if (s->src->n_knobs) memcpy(level, others, s->src->n_knobs * sizeof(*level));
-    return other;
+    free(others);
+    return p;
 }
 
 /* Where offsets are not found for what would fit and be faster, another way down leaves as much room as they
  * lacked. */
 static gr_plan *plan_without(gr_schedule_search *s, set_list *l, const uint32_t *first, uint32_t *level)
 {
-    uint32_t *others = gr_calloc(s->src->n_knobs + 1, sizeof(*others));
-    size_t begin = s->found.n;
+    const size_t begin = s->found.n;
     descend(s, first);
     const gr_stand stand = s->stand;
     search_without(s, l, first, begin);
@@ -347,13 +369,10 @@ static gr_plan *plan_without(gr_schedule_search *s, set_list *l, const uint32_t 
         if (p && p->ns <= gr_near_ns(s->lost_ns)) break;
         s->margin += s->lacks + s->lacks / 8;
         s->lost_ns = UINT64_MAX;
-        begin = s->found.n;
-        descend(s, first);
-        p = take_faster(s, p, choose(s, begin, others), level, others);
+        p = plan_again(s, first, p, level);
     }
     s->margin = 0;
     s->stand = stand;
-    free(others);
     return p;
 }
 
@@ -540,6 +559,7 @@ gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_tasks_source *src
     p->host_budget_bytes = o->host_budget_bytes;
     p->fits = fits;
     p->notes = make_notes(src, level, p);
+    if (fits && !o->quick) p->reasons = gr_explain(&s, &s.taken, p->arena);
     gr_status st = fits ? GR_OK : gr_refuse(&s, p, d);
     search_free(&s);
     *out = p;

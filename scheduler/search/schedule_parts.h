@@ -3,7 +3,8 @@
  *     levels.c    vectors of levels, and the programs that they stand for
  *     descend.c   from what does not fit, by the cheapest change at the instant that does not, to what does
  *     schedule.c  which vectors are tried, and which of all that fits is taken
- *     refuse.c    what is said of a plan, and of what does not fit
+ *     explain.c   why what is not at its best is not
+ *     refuse.c    what is said where nothing fits
  */
 #ifndef GR_SCHEDULER_SEARCH_SCHEDULE_PARTS_H
 #define GR_SCHEDULER_SEARCH_SCHEDULE_PARTS_H
@@ -40,7 +41,9 @@ typedef struct gr_schedule_search {
     gr_residencies found;
     gr_transfers transfers;
     uint32_t laid;           /* the set that the arrays of transfers are for */
+    uint64_t effort_below;   /* and on the second of two */
     uint64_t effort;         /* steps that descents may still lay out */
+    gr_residency taken;      /* that of the plan chosen last */
     gr_stand stand;          /* where the last way down ended */
     uint64_t margin;         /* that descents leave in the arena, for what offsets waste */
     uint64_t lost_ns, lacks; /* the fastest for which offsets were not found, and what they lacked;
@@ -77,6 +80,11 @@ gr_transfers *gr_transfers_for(gr_schedule_search *s, uint32_t set);
 
 /* ---- descend.c ---- */
 
+/* How far above the budgets it is; its time where that is asked for. s->transfers are its own then. */
+void gr_stand_price(gr_schedule_search *s, gr_stand *st, bool time);
+/* The same residency of the program with another level of one knob; not priced. */
+gr_stand gr_stand_at_level(gr_schedule_search *s, const gr_stand *from, size_t knob, uint32_t level);
+
 /* From all resident: changes of residency and of knobs that keep the bits (may_lower [n_knobs]), of which
  * each brings what does not fit down, in the order of time lost a byte; then back up where there is room.
  * What fits is added to s->found. */
@@ -90,6 +98,12 @@ void gr_descend_to_least(gr_schedule_search *s, uint32_t set, const gr_residency
 /* From there the level of which knob (may_lower) brings it down at the least loss of time; SIZE_MAX: none
  * does. */
 size_t gr_cheapest_knob(gr_schedule_search *s, const gr_stand *from, const bool *may_lower);
+
+/* ---- explain.c ---- */
+
+/* A line for each level and each group of a residency that is not at its best: what one more would need, and
+ * where, and what it would save. In the arena. */
+const char *gr_explain(gr_schedule_search *s, const gr_residency *taken, gr_arena *arena);
 
 /* ---- refuse.c ---- */
 

@@ -667,18 +667,18 @@ void gr_transfers_make(gr_transfers *l, const gr_analysis *f, const gr_choice *c
     gr_transfers_time(l, f, choice);
 }
 
-double gr_transfers_excess(const gr_transfers *l, const gr_analysis *f, gr_place place, uint64_t room)
+gr_excess gr_transfers_excess(const gr_transfers *l, const gr_analysis *f, gr_place place, uint64_t room)
 {
     const maker m = {.l = (gr_transfers *)(uintptr_t)l, .f = f, .g = f->g};
     uint64_t *live = live_bytes(&m, place);
-    double most = 0, sum = 0;
+    gr_excess e = {0};
     for (uint32_t i = 0; i < l->n_items; i++) {
-        const double over = live[i] > room ? (double)(live[i] - room) : 0;
-        most = GR_MAX(most, over);
-        sum += over;
+        const uint64_t over = live[i] > room ? live[i] - room : 0;
+        if (over > e.most) e.most = over, e.at = i;
+        e.mean += (double)over / l->n_items;
     }
     free(live);
-    return most + sum / GR_MAX(l->n_items, 1u);
+    return e;
 }
 
 void gr_transfers_widen(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint64_t room)

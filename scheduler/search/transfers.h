@@ -154,7 +154,12 @@ void gr_transfers_make(gr_transfers *l, const gr_analysis *f, const gr_choice *c
 void gr_transfers_place(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint32_t ahead);
 void gr_transfers_time(gr_transfers *l, const gr_analysis *f, const gr_choice *choice);
 /* Of what has been placed: the bytes of a place above its room, at the worst step and in the mean of all. */
-double gr_transfers_excess(const gr_transfers *l, const gr_analysis *f, gr_place place, uint64_t room);
+typedef struct gr_excess {
+    uint64_t most;
+    uint32_t at; /* the first item with as many */
+    double mean;
+} gr_excess;
+gr_excess gr_transfers_excess(const gr_transfers *l, const gr_analysis *f, gr_place place, uint64_t room);
 /* The same where so many bytes may be taken: more room never makes it slower. choice: as it was made with. */
 void gr_transfers_widen(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint64_t room);
 /* Both, with no more of the room than makes it faster. */

@@ -77,3 +77,17 @@ if cc -o digits "$project/graphs/environments/digits.c" 2>/dev/null; then
     has digits-run/samples.jsonl '"by": "environment", "text": "[0-9]"'
     [ "$(metric digits-run 1 rollout.failed)" = 0 ] || fail "digits.c failed"
 fi
+
+# Calls of tools, as graphrun reads them from a turn: results and what is wrong are messages, and the number at the end is
+# the answer.
+$environment >out <<'END'
+{"id": 1, "type": "start", "record": {"answer": "408"}}
+{"id": 1, "type": "step", "turn": 0, "text": "I ask.", "token_ids": [], "tool_calls": [{"name": "calculator", "arguments": {"expression": "12 * 34"}}, {"error": "not JSON", "text": "{"}, {"name": "calculator", "arguments": {"expression": "1/0"}}], "last": false}
+{"id": 1, "type": "step", "turn": 1, "text": "It is 408", "token_ids": [], "tool_calls": [], "last": false}
+{"id": 1, "type": "end"}
+{"id": 2, "type": "start", "record": {"answer": 408}}
+{"id": 2, "type": "step", "turn": 0, "text": "12*34", "token_ids": [], "tool_calls": [], "last": true}
+END
+has out '^\{"id": 1, "messages": \[\{"role": "tool", "content": "408"\}, \{"role": "tool", "content": "not JSON"\}, \{"role": "tool", "content": "cannot compute this"\}\], "metrics": \{"calls": 3\}\}$'
+has out '^\{"id": 1, "done": true, "reward": 1.0\}$'
+has out '^\{"id": 2, "done": true, "reward": 0.0\}$'

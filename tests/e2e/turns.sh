@@ -91,6 +91,9 @@ has out 'sequence [0-9]+: no reply of the environment within 1 seconds'
 status 0 "$gr" exec lie.yaml --out lie2 --steps 1
 has out "bad reply of the environment: no 'id' of a request: "
 
+status 1 "$gr" exec turns.yaml --out none --set nodes.rollout.environment.command=no-such-program
+has err "turns.yaml:9:.*node 'rollout': of 32 conversations none came to an end, and none did before: sequence [0-9]+: the environment exited with status 127"
+
 # ---- a record of answers ----------------------------------------------------------------------------------------------
 
 turns record.yaml slow "record: answers.jsonl"
@@ -112,11 +115,31 @@ refused "no environment answers the turns of 'rollout'" "$gr" plan grpo.yaml --s
 refused "'length' is a value of each 'generate' node" "$gr" plan turns.yaml --set 'nodes.rollout.environment.metrics=[length]'
 refused "must be a number of seconds" "$gr" plan turns.yaml --set nodes.rollout.environment.timeout=10m
 
+# ---- validations ------------------------------------------------------------------------------------------------------
+
+sed -e 's/^nodes:/&\n  held: {op: prompts, file: $data, batch: 8, max_tokens: 8, template: "{question}", every: 2}/' \
+    -e "s|^  update:|  test: {op: generate, every: 2, model: actor, prompts: held, max_tokens: 4, turns: 2, max_context: 32, environment: {command: \"perl $here/say.pl\", metrics: [calls]}}\n  paid: {op: reward, of: test, from: environment, every: 2}\n&|" \
+    turns.yaml >validated.yaml
+status 0 "$gr" exec validated.yaml --out validated --steps 2
+[ "$(metric validated 2 val.test.calls)" = "$(metric validated 2 val.test.turns_mean)" ] || fail "a validation's environment"
+[ -n "$(metric validated 2 val.paid)" ] || fail "a validation is not paid"
+
 # ---- ranks ------------------------------------------------------------------------------------------------------------
 
 if runs_ranks; then
     status 0 "$gr" exec turns.yaml --ranks 2 --out ranks2 --steps 2
     for name in reward_mean turns length rollout.calls rollout.failed; do
         [ "$(metric ranks2 1 $name)" = "$(metric turns 1 $name)" ] || fail "two ranks: $name differs"
+    done
+    cat >split.yaml <<END
+graph: tiny
+use: turns.yaml
+pools: {train: {share: 1}, rollout: {share: 1}, reference: {with: rollout}}
+models: {actor: {pool: train}, ref: {pool: reference}}
+nodes: {rollout: {pool: rollout}}
+END
+    status 0 "$gr" exec split.yaml --ranks 2 --out split --steps 2
+    for name in reward_mean turns length rollout.calls rollout.failed; do
+        [ "$(metric split 2 $name)" = "$(metric turns 2 $name)" ] || fail "two pools: $name differs"
     done
 fi

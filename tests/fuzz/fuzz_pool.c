@@ -24,7 +24,7 @@ static void run(const char *path, bool keeps_state)
                               .who = "worker",
                               .n = 1,
                               .depth = 3,
-                              .timeout_ms = 50,
+                              .timeout_ms = 5,
                               .grace_ms = 1,
                               .line_bytes = 4096,
                               .keeps_state = keeps_state,

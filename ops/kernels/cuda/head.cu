@@ -126,7 +126,9 @@ GR_DEVICE float logit_gradient(const row_gradient &r, float z, uint32_t id)
 {
     const float log2_p = fmaxf(fmaf(z, r.c, -r.lse), -1e4f), p = gr_exp2(log2_p);
     const float weight = fmaf(r.d_entropy, fmaf(GR_LN_2, log2_p, r.entropy), r.d_logprob);
-    const float th = z * r.over_cap; /* z = cap th: the slope of the cap is 1 - th^2 */
+    /* z = cap th: the slope of the cap is 1 - th^2. Without a cap z may be -inf, whose product is no number.
+     */
+    const float th = r.over_cap > 0 ? z * r.over_cap : 0;
     return fmaf(-p, weight, id == r.target ? r.d_logprob : 0) * fmaf(-th, th, 1);
 }
 

@@ -12,7 +12,8 @@ typedef struct fixture {
 /* Sequences of random lengths, with ids that name sequence and place. */
 static fixture make_rows(uint64_t *seed, uint32_t seqs, uint32_t prompt, uint32_t response)
 {
-    fixture f = {.bounds = {seqs, seqs, prompt, response, false}};
+    fixture f = {
+        .bounds = {.groups = seqs, .seqs = seqs, .prompt_tokens = prompt, .response_tokens = response}};
     f.block = gr_calloc(1, gr_rows_bytes(&f.bounds));
     f.rows = gr_rows_at(f.block, &f.bounds);
     *f.rows.n_groups = *f.rows.n_seqs = seqs;

@@ -151,6 +151,31 @@ static void test_paths_belong_to_the_file_they_stand_in(void **state)
     gr_graph_free(g);
 }
 
+/* A log-prob that is left out, because the update makes one step, is written where it stood: else the update
+ * would wait for it when the text is read again, and another one would come first. */
+static void test_what_is_left_out_keeps_its_place(void **state)
+{
+    (void)state;
+    gr_graph *g = load("graph: t\n"
+                       "use: parts/base.yaml\n"
+                       "models: {second: {checkpoint: $model, train: {lr: 0.1}}}\n"
+                       "nodes:\n"
+                       "  other: {op: generate, model: second, prompts: prompts, max_tokens: 4}\n"
+                       "  train: {op: update, model: second, of: other, loss: token_mean(-logprob)}\n",
+                       NULL, 0);
+    gr_str text = {0};
+    gr_graph_resolved(g, GR_PATHS_WHOLE, &text);
+    gr_graph *again = load(text.text, NULL, 0);
+    char *order = gr_strdup(order_of(g));
+    assert_null(gr_graph_node(g, "old_logprob"));
+    assert_true(strstr(order, "update other train") != NULL);
+    assert_string_equal(order, order_of(again));
+    free(order);
+    gr_str_release(&text);
+    gr_graph_free(again);
+    gr_graph_free(g);
+}
+
 static void test_a_resolved_graph_loads_again_to_the_same(void **state)
 {
     (void)state;
@@ -451,6 +476,7 @@ int main(void)
         cmocka_unit_test(test_settings_replace_parameters_and_keys),
         cmocka_unit_test(test_wrong_settings_are_named),
         cmocka_unit_test(test_paths_belong_to_the_file_they_stand_in),
+        cmocka_unit_test(test_what_is_left_out_keeps_its_place),
         cmocka_unit_test(test_a_resolved_graph_loads_again_to_the_same),
         cmocka_unit_test(test_a_resolved_graph_has_no_half_of_a_parameter),
         cmocka_unit_test(test_parameters_are_put_into_every_text),

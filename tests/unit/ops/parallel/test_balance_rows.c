@@ -16,7 +16,7 @@ static batch make_batch(const uint32_t *sizes, uint32_t groups, const uint32_t *
 {
     uint32_t n = 0;
     for (uint32_t g = 0; g < groups; g++) n += sizes[g];
-    batch b = {.bounds = {groups, n, 1, longest - 1, false}};
+    batch b = {.bounds = {.groups = groups, .seqs = n, .prompt_tokens = 1, .response_tokens = longest - 1}};
     b.block = gr_calloc(1, gr_rows_bytes(&b.bounds));
     b.rows = gr_rows_at(b.block, &b.bounds);
     *b.rows.n_groups = groups;

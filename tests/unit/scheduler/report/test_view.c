@@ -42,6 +42,7 @@ static void make_plan(small_plan *s)
                         .hardware = "cpu",
                         .numerics = "00",
                         .notes = "",
+                        .reasons = "",
                         .ranks = "0",
                         .pools = "",
                         .fits = true,
@@ -212,7 +213,7 @@ static void test_svg_escapes_names_and_draws_each_resource(void **state)
 static void test_pictures_of_an_empty_plan_are_whole(void **state)
 {
     (void)state;
-    gr_plan p = {.graph = "none", .hardware = "cpu", .notes = ""};
+    gr_plan p = {.graph = "none", .hardware = "cpu", .notes = "", .reasons = ""};
     gr_str out = {0};
     gr_draw_svg(&p, &out);
     assert_string_equal(out.text + out.len - 7, "</svg>\n");
