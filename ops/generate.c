@@ -90,6 +90,21 @@ static void check_answers_file(const gr_graph *g, const gr_node *n, gr_diag *d)
     }
 }
 
+/* A conversation that is tried again goes on from its prompt's state, of which there is no copy where a
+ * layer's state is of one size. */
+static void check_turns(const gr_node *n, const gr_generate_cfg *c, gr_diag *d)
+{
+    const gr_model_shape *s = &n->model->shape;
+    for (uint32_t kind = 0; kind < s->n_kinds; kind++) {
+        if (gr_layer_state(&s->kinds[kind]) == GR_STATE_PAGED) continue;
+        gr_diag_error(d, c->answers->at, GR_E_INVALID,
+                      "'environment': conversations are not supported of model '%s', which has layers of the "
+                      "gated delta rule",
+                      n->model->name);
+        return;
+    }
+}
+
 static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
 {
     gr_check_head(n, GR_HEAD_LM, d);
@@ -107,6 +122,7 @@ static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
                                  .prompt_tokens = b->prompt_tokens,
                                  .response_tokens = c->max_tokens};
     if (gr_environment_read(c, n, g->arena, d)) {
+        check_turns(n, c, d);
         n->bounds.response_tokens = c->max_context - b->prompt_tokens;
         n->bounds.masked = true;
         n->bounds.turns = GR_MAX(c->turns, 1u);

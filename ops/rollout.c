@@ -147,12 +147,13 @@ bool gr_rollout_runs_with(const gr_node *n, const gr_choices *c)
 typedef struct step_arrays {
     int32_t *ids;
     uint32_t *offset, *cached, *table, *row;
+    uint32_t *held; /* NULL: no layer's state is of one size */
     uint32_t (*draw)[2];
     int32_t *out_id;
     float *out_logprob;
 } step_arrays;
 
-static gr_step_bounds bounds_of(const gr_node *n, const gr_choices *how)
+static gr_step_bounds bounds_of(const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const gr_generate_cfg *cfg = n->cfg;
     const uint32_t slots = GR_MIN(how->concurrent, n->placement.task.seqs);
@@ -162,17 +163,19 @@ static gr_step_bounds bounds_of(const gr_node *n, const gr_choices *how)
     return (gr_step_bounds){.tokens = GR_MAX(slots, GR_MIN(slots, others) + how->prefill_tokens),
                             .seqs = slots + 1,
                             .samples = slots,
+                            .slots = gr_rollout_room(n, how, k).slots,
                             .stride = gr_blocks_of(n->bounds.prompt_tokens + n->bounds.response_tokens)};
 }
 
 static step_arrays layout(gr_workspace *c, const gr_step_bounds *b)
 {
-    step_arrays a;
+    step_arrays a = {0};
     a.ids = gr_workspace_bytes(c, b->tokens * sizeof(*a.ids));
     a.offset = gr_workspace_bytes(c, (b->seqs + 1ull) * sizeof(*a.offset));
     a.cached = gr_workspace_bytes(c, b->seqs * sizeof(*a.cached));
     a.table = gr_workspace_bytes(c, (uint64_t)b->seqs * b->stride * sizeof(*a.table));
     a.row = gr_workspace_bytes(c, b->samples * sizeof(*a.row));
+    if (b->slots) a.held = gr_workspace_bytes(c, b->seqs * sizeof(*a.held));
     a.draw = gr_workspace_bytes(c, b->samples * sizeof(*a.draw));
     a.out_id = gr_workspace_bytes(c, b->samples * sizeof(*a.out_id));
     a.out_logprob = gr_workspace_floats(c, b->samples);
@@ -199,7 +202,7 @@ uint32_t gr_rollout_kv_object(gr_tasks *p, const gr_node *n, const gr_choices *h
                    .category = GR_CAT_KV,
                    .span = GR_SPAN_SCRATCH,
                    .place = GR_DEVICE,
-                   .bytes = gr_layer_state_at(k, s, s->layers, gr_rollout_room(n, how)),
+                   .bytes = gr_layer_state_at(k, s, s->layers, gr_rollout_room(n, how, k)),
                    .model = n->model->name,
                    .bucket = GR_NONE};
     return gr_tasks_object(p, &o);
@@ -280,7 +283,7 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
     }
     const gr_model *m = n->model;
     const gr_model_shape *s = gr_node_shape(n);
-    gr_step_bounds b = bounds_of(n, how);
+    gr_step_bounds b = bounds_of(n, how, k);
     gr_pass_bounds pass = {.tokens = b.tokens,
                            .seqs = b.seqs,
                            .length = n->bounds.prompt_tokens + n->bounds.response_tokens,
@@ -369,6 +372,7 @@ void gr_rollout_close(void *state)
     free(r->groups);
     free(r->free_blocks);
     free(r->copy_from);
+    free(r->held_from);
     free(r->out_id);
     free(r->out_logprob);
     gr_str_release(&r->tail);
@@ -379,14 +383,16 @@ void gr_rollout_close(void *state)
 static void take_arrays(gr_rollout *r, const gr_choices *how)
 {
     if (r->slots) return;
-    r->bounds = bounds_of(r->node, how);
+    r->bounds = bounds_of(r->node, how, r->session->kernels);
     r->slots = gr_calloc(r->bounds.samples, sizeof(*r->slots));
     r->tables = gr_calloc((size_t)r->bounds.samples * r->bounds.stride, sizeof(*r->tables));
     for (uint32_t i = 0; i < r->bounds.samples; i++)
-        r->slots[i].table = r->tables + (size_t)i * r->bounds.stride;
+        r->slots[i] = (gr_rollout_slot){.table = r->tables + (size_t)i * r->bounds.stride, .held = i};
     r->free_blocks = gr_calloc(how->kv_blocks, sizeof(*r->free_blocks));
     r->copy_from = gr_calloc(2 * (size_t)r->bounds.samples, sizeof(*r->copy_from));
     r->copy_to = r->copy_from + r->bounds.samples;
+    r->held_from = gr_calloc(2 * (size_t)r->bounds.slots, sizeof(*r->held_from));
+    r->held_to = r->held_from + r->bounds.slots;
     r->out_id = gr_calloc(r->bounds.samples, sizeof(*r->out_id));
     r->out_logprob = gr_calloc(r->bounds.samples, sizeof(*r->out_logprob));
     r->cap_blocks = how->kv_blocks;
@@ -459,6 +465,10 @@ void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, co
         r->copy_from[r->n_copies] = g->table[shared];
         r->copy_to[r->n_copies++] = s->table[shared];
     }
+    if (r->bounds.slots) { /* it goes on from its prompt's state */
+        r->held_from[r->n_held] = r->bounds.samples;
+        r->held_to[r->n_held++] = s->held;
+    }
     g->admitted++;
     g->running++;
     if (r->turns) gr_turns_start(r, s, rows);
@@ -481,7 +491,7 @@ static bool admit_sample(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows
 
 static void admit(gr_rollout *r, const gr_rows *rows)
 {
-    r->n_copies = 0;
+    r->n_copies = r->n_held = 0;
     while (r->current < r->n_groups) {
         gr_rollout_group *g = &r->groups[r->current];
         if (!g->begun && !gr_rollout_begin_group(r, g)) return;
@@ -533,6 +543,7 @@ static void plan(gr_rollout *r, const gr_rows *rows, const gr_choices *how, step
         a->offset[i] = a->row[i] = i;
         a->cached[i] = s->cached;
         memcpy(a->table + (size_t)i * stride, s->table, stride * sizeof(*a->table));
+        if (a->held) a->held[i] = s->held;
         a->draw[i][0] = s->seq;
         a->draw[i][1] = rows->response_len[s->seq];
     }
@@ -543,6 +554,7 @@ static void plan(gr_rollout *r, const gr_rows *rows, const gr_choices *how, step
     r->n_prefill = GR_MIN(how->prefill_tokens, u.end - *u.cached);
     memcpy(a->ids + n, gr_rows_ids(rows, u.seq) + *u.cached, r->n_prefill * sizeof(*a->ids));
     a->cached[n] = *u.cached;
+    if (a->held) a->held[n] = r->bounds.samples;
     memcpy(a->table + (size_t)n * stride, u.table, gr_blocks_of(u.end) * sizeof(*a->table));
     r->n_tokens = a->offset[n + 1] = n + r->n_prefill;
     *u.cached += r->n_prefill;
@@ -556,15 +568,34 @@ static void write_arrays(const gr_rollout *r, gr_queue *q, const step_arrays *to
     gr_device_write(q, to->cached, from->cached, seqs * sizeof(*to->cached));
     gr_device_write(q, to->table, from->table, (uint64_t)seqs * r->bounds.stride * sizeof(*to->table));
     gr_device_write(q, to->row, from->row, r->n_running * sizeof(*to->row));
+    if (to->held) gr_device_write(q, to->held, from->held, seqs * sizeof(*to->held));
     gr_device_write(q, to->draw, from->draw, r->n_running * sizeof(*to->draw));
+}
+
+static void *state_at(const gr_call *c, uint32_t operand, uint32_t layer)
+{
+    const gr_kernels *k = c->session->kernels;
+    return (char *)c->ptr[operand] +
+           gr_layer_state_at(k, gr_node_shape(c->node), layer, gr_rollout_room(c->node, c->how, k));
+}
+
+/* The blocks and the states that samples which begin have from their prompts. */
+static void copy_states(const gr_call *c, const gr_rollout *r)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = gr_node_shape(c->node);
+    for (uint32_t l = 0; (r->n_copies || r->n_held) && l < s->layers; l++) {
+        void *state = state_at(c, PLAN_KV, l);
+        if (r->n_copies)
+            gr_layer_copy_blocks(k, c->queue, s, l, state, r->copy_from, r->copy_to, r->n_copies);
+        if (r->n_held) gr_layer_copy_slots(k, c->queue, s, l, state, r->held_from, r->held_to, r->n_held);
+    }
 }
 
 static void end_conversation(gr_rollout *r, gr_rows *rows, uint32_t seq);
 
 static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
 {
-    const gr_kernels *k = c->session->kernels;
-    const gr_model_shape *s = gr_node_shape(c->node);
     gr_rows rows = gr_rows_at(c->ptr[PLAN_ROWS], &c->node->bounds);
     step_arrays device = arrays_at(c->ptr[PLAN_STEP], &r->bounds),
                 host = arrays_at(c->ptr[PLAN_STAGING], &r->bounds);
@@ -575,11 +606,7 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     wake(r, &rows);
     plan(r, &rows, c->how, &host);
     write_arrays(r, c->queue, &device, &host);
-    for (uint32_t l = 0; r->n_copies && l < s->layers; l++)
-        gr_layer_copy_blocks(k, c->queue, s, l,
-                             (char *)c->ptr[PLAN_KV] +
-                                 gr_layer_state_at(k, s, l, gr_rollout_room(c->node, c->how)),
-                             r->copy_from, r->copy_to, r->n_copies);
+    copy_states(c, r);
     return !r->n_tokens && r->n_slots ? gr_turns_wait(r, d) : GR_OK; /* there is nothing else to do */
 }
 
@@ -591,7 +618,8 @@ static gr_extend extend_of(const gr_rollout *r, const step_arrays *a)
                        .offset = a->offset,
                        .cached = a->cached,
                        .block_table = a->table,
-                       .table_stride = r->bounds.stride};
+                       .table_stride = r->bounds.stride,
+                       .held = a->held};
 }
 
 /* ---- what was sampled ------------------------------------------------------------------------------------
@@ -773,9 +801,7 @@ gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
             k->embed_forward(c->queue, s, c->ptr[STEP_WEIGHTS], &b, c->ptr[STEP_X]);
         else
             gr_layer_extend(k, c->queue, s, c->arg, c->ptr[STEP_WEIGHTS], &e, c->ptr[STEP_X],
-                            (char *)c->ptr[STEP_KV] +
-                                gr_layer_state_at(k, s, c->arg, gr_rollout_room(c->node, c->how)),
-                            c->ptr[STEP_WS]);
+                            state_at(c, STEP_KV, c->arg), c->ptr[STEP_WS]);
     } else if (c->kernel == ROLLOUT_SAMPLE) {
         run_sample(c, r);
     } else if (c->kernel == ROLLOUT_FINISH) {

@@ -10,6 +10,7 @@
 
 #include "ops/base/configs.h"
 #include "ops/kernels/layer.h"
+#include "ops/pass.h"
 #include "ops/rollout.h"
 #include "ops/base/rows.h"
 #include "ops/base/session.h"
@@ -38,10 +39,12 @@ static inline uint32_t gr_blocks_of(uint32_t tokens)
     return (tokens + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
 }
 
-/* What the state of all layers has room for. */
-static inline gr_state_room gr_rollout_room(const gr_node *n, const gr_choices *how)
+/* What the state of all layers has room for. Slots: one of each running sample, and one of the prompt that is
+ * being read or whose samples wait; 0: every layer's state is paged. */
+static inline gr_state_room gr_rollout_room(const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
-    return (gr_state_room){how->kv_blocks, GR_MIN(how->concurrent, n->placement.task.seqs)};
+    const uint32_t samples = GR_MIN(how->concurrent, n->placement.task.seqs);
+    return (gr_state_room){how->kv_blocks, gr_layers_have_slots(k, gr_node_shape(n)) ? samples + 1 : 0};
 }
 
 /* Shared blocks of a prompt: all its tokens but the last. */
@@ -67,6 +70,7 @@ static inline uint32_t gr_own_blocks(uint32_t prompt, uint32_t response)
 
 typedef struct gr_step_bounds {
     uint32_t tokens, seqs, samples, stride;
+    uint32_t slots; /* states of one size; 0: none */
 } gr_step_bounds;
 
 typedef struct gr_rollout_slot { /* a running sample */
@@ -76,6 +80,7 @@ typedef struct gr_rollout_slot { /* a running sample */
     bool waits;   /* for what an environment answers */
     uint32_t n_own;
     uint32_t *table; /* [stride] */
+    uint32_t held;   /* the place of its state of one size, where there are any */
 } gr_rollout_slot;
 
 typedef struct gr_rollout_group {
@@ -104,7 +109,8 @@ typedef struct gr_rollout {
     uint64_t tokens, spared;      /* sampled so far; those of max_tokens that finished ones did not need */
     uint32_t n_tokens, n_prefill; /* of the current step */
     uint32_t *copy_from, *copy_to, n_copies;
-    int32_t *out_id; /* [slots] */
+    uint32_t *held_from, *held_to, n_held; /* states of one size, of samples that begin */
+    int32_t *out_id;                       /* [slots] */
     float *out_logprob;
     gr_str tail;                    /* of a response, where it may hold a stop text */
     struct gr_turns *turns;         /* where an environment answers; else NULL */

@@ -635,7 +635,8 @@ static void run_layers(const gr_call *c, gr_queue *q, const gr_extend *e, const 
     k->embed_forward(q, s, bucket(c, 0), &b, use(c, USE_X));
     for (uint32_t l = 0; l < s->layers; l++)
         gr_layer_extend(k, q, s, l, bucket(c, 1 + l), e, use(c, USE_X),
-                        (char *)use(c, USE_KV) + gr_layer_state_at(k, s, l, gr_rollout_room(c->node, c->how)),
+                        (char *)use(c, USE_KV) +
+                            gr_layer_state_at(k, s, l, gr_rollout_room(c->node, c->how, k)),
                         use(c, USE_WS));
 }
 
@@ -687,7 +688,7 @@ static void copy_blocks(const gr_call *c, const gr_rollout *r)
     const struct gr_rollout_steps *steps = r->steps;
     for (uint32_t l = 0, n; l < s->layers; l += n) {
         const uint64_t block = gr_layer_block_bytes(k, s, l),
-                       at = gr_layer_state_at(k, s, l, gr_rollout_room(c->node, c->how));
+                       at = gr_layer_state_at(k, s, l, gr_rollout_room(c->node, c->how, k));
         for (n = 1; l + n < s->layers && gr_layer_block_bytes(k, s, l + n) == block;) n++;
         const gr_steps_blocks blocks = {(char *)use(c, USE_KV) + at, n, c->how->kv_blocks * block, block};
         if (block)

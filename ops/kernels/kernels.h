@@ -104,6 +104,9 @@ typedef struct gr_extend {
     const int32_t *position; /* [n_tokens] of each new token in its sequence */
     const uint32_t *slot;    /* [n_tokens] where its keys go: block * GR_KV_BLOCK + place */
     uint32_t longest;        /* most new tokens of one sequence */
+    /* [n_seqs] of a state of one size (gr_layer_slot_bytes): its place among those of a layer; UINT32_MAX:
+     * none, and what the sequence gives is 0. NULL where no layer has one. */
+    const uint32_t *held;
     const gr_decode *decode; /* a step of slots, one token each, some of them empty; NULL: not one */
 } gr_extend;
 

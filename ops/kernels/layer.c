@@ -10,8 +10,9 @@
 
 static const gr_layer_part *mixer_of(const gr_layer_desc *d)
 {
-    static const gr_layer_part *const parts[] = {
-        [GR_MIXER_ATTENTION] = &gr_layer_attention, [GR_MIXER_LATENT] = NULL, [GR_MIXER_DELTA] = NULL};
+    static const gr_layer_part *const parts[] = {[GR_MIXER_ATTENTION] = &gr_layer_attention,
+                                                 [GR_MIXER_LATENT] = NULL,
+                                                 [GR_MIXER_DELTA] = &gr_layer_delta};
     return parts[d->mixer];
 }
 
@@ -240,8 +241,23 @@ uint64_t gr_layer_state_at(const gr_kernels *k, const gr_model_shape *s, uint32_
 {
     uint64_t at = 0;
     for (uint32_t l = 0; l < layer; l++)
-        at += room.blocks * gr_layer_block_bytes(k, s, l) + room.slots * gr_layer_slot_bytes(k, s, l);
+        at += room.blocks * gr_layer_block_bytes(k, s, l) +
+              gr_align(room.slots * gr_layer_slot_bytes(k, s, l), 256);
     return at;
+}
+
+bool gr_layers_have_slots(const gr_kernels *k, const gr_model_shape *s)
+{
+    for (uint32_t l = 0; l < s->layers; l++)
+        if (gr_layer_slot_bytes(k, s, l)) return true;
+    return false;
+}
+
+void gr_layer_copy_slots(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,
+                         void *state, const uint32_t *src, const uint32_t *dst, uint32_t n)
+{
+    const uint64_t bytes = gr_layer_slot_bytes(k, s, layer);
+    if (bytes) k->copy_blocks(q, state, bytes, src, dst, n);
 }
 
 void gr_layer_copy_blocks(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,
@@ -329,6 +345,7 @@ void gr_layer_extend(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, 
                       .block_table = e->block_table,
                       .table_stride = e->table_stride,
                       .slot = e->slot,
+                      .held = e->held,
                       .longest = e->longest,
                       .decode = e->decode};
     gr_workspace c = {.base = ws};

@@ -37,9 +37,15 @@ uint64_t gr_layer_block_bytes(const gr_kernels *k, const gr_model_shape *s, uint
 uint64_t gr_layer_slot_bytes(const gr_kernels *k, const gr_model_shape *s, uint32_t layer);
 /* Where a layer's part begins in the state of all of them; of layer L, where all end. */
 uint64_t gr_layer_state_at(const gr_kernels *k, const gr_model_shape *s, uint32_t layer, gr_state_room room);
+/* Whether any layer's state is not paged. */
+bool gr_layers_have_slots(const gr_kernels *k, const gr_model_shape *s);
+
 /* Copy block src[i] to dst[i] in a layer's part of the state; nothing where it is not paged. */
 void gr_layer_copy_blocks(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,
                           void *state, const uint32_t *src, const uint32_t *dst, uint32_t n);
+/* The same of slots; nothing where it is paged. */
+void gr_layer_copy_slots(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,
+                         void *state, const uint32_t *src, const uint32_t *dst, uint32_t n);
 
 /* ---- passes ---- */
 /* In place on x [T, H]. keep_in [T, H], where not NULL, receives x as it came; acts, where not NULL, what

@@ -37,6 +37,12 @@ typedef struct gr_attention_acts {
     float *stats; /* [heads] */
 } gr_attention_acts;
 
+typedef struct gr_delta_acts {
+    void *proj;  /* [gr_delta_in] */
+    void *mixed; /* [gr_delta_out] before the norm */
+    void *out;   /* [gr_delta_out] */
+} gr_delta_acts;
+
 typedef struct gr_dense_acts {
     void *gate_up; /* [2 I] */
 } gr_dense_acts;
@@ -44,6 +50,7 @@ typedef struct gr_dense_acts {
 /* What a layer keeps for its backward pass, beside its input. */
 typedef struct gr_layer_acts {
     gr_attention_acts attention;
+    gr_delta_acts delta;
     gr_dense_acts dense;
     gr_experts_acts experts, shared;
     void *mid; /* [H] between the halves; NULL: in place of the input */
@@ -61,6 +68,11 @@ typedef struct gr_attention_ws {
     void *d_out, *d_gated; /* [heads D] */
 } gr_attention_ws;
 
+typedef struct gr_delta_ws {
+    void *rule;           /* of the rule's kernels */
+    void *d_out, *d_proj; /* [gr_delta_out], [gr_delta_in] */
+} gr_delta_ws;
+
 typedef struct gr_dense_ws {
     void *h, *d_h;   /* [I] */
     void *d_gate_up; /* [2 I] */
@@ -73,6 +85,7 @@ typedef struct gr_layer_ws {
     void *d_row;   /* [H] d loss / d it */
     void *d_block; /* [H] d loss / d what a half gave, where that is not d loss / d its sum */
     gr_attention_ws attention;
+    gr_delta_ws delta;
     gr_dense_ws dense;
     void *experts;      /* of experts, and of a shared one */
     void *experts_sum;  /* [H] where a sum is not added up in place */
@@ -114,7 +127,7 @@ typedef struct gr_layer_part {
     uint64_t (*state_bytes)(const gr_layer_ops *ops, const gr_layer_desc *d);
 } gr_layer_part;
 
-extern const gr_layer_part gr_layer_attention, gr_layer_dense, gr_layer_experts;
+extern const gr_layer_part gr_layer_attention, gr_layer_delta, gr_layer_dense, gr_layer_experts;
 
 /* A tensor of the bucket, or of its gradient; NULL where the layer does not have it. */
 const void *gr_layer_tensor(const gr_layer_call *l, gr_tensor_slot slot);

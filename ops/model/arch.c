@@ -4,9 +4,10 @@
 #include <string.h>
 
 const gr_arch *const gr_all_archs[] = {
-    &gr_arch_llama,     &gr_arch_mistral,  &gr_arch_qwen2,  &gr_arch_qwen3,       &gr_arch_qwen3_moe,
-    &gr_arch_qwen2_moe, &gr_arch_glm4_moe, &gr_arch_gemma2, &gr_arch_gemma3_text, &gr_arch_granite,
-    &gr_arch_ministral, &gr_arch_olmo2,    &gr_arch_olmo3,  &gr_arch_smollm3,     NULL};
+    &gr_arch_llama,        &gr_arch_mistral,     &gr_arch_qwen2,     &gr_arch_qwen3,
+    &gr_arch_qwen3_5_text, &gr_arch_qwen3_moe,   &gr_arch_qwen2_moe, &gr_arch_glm4_moe,
+    &gr_arch_gemma2,       &gr_arch_gemma3_text, &gr_arch_granite,   &gr_arch_ministral,
+    &gr_arch_olmo2,        &gr_arch_olmo3,       &gr_arch_smollm3,   NULL};
 
 const gr_arch *gr_arch_find(const char *model_type)
 {
@@ -22,6 +23,7 @@ static const gr_arch_name names[] = {
     {GR_T_QKV, 0, "self_attn.q_proj.weight"},
     {GR_T_QKV, 1, "self_attn.k_proj.weight"},
     {GR_T_QKV, 2, "self_attn.v_proj.weight"},
+    {GR_T_QKV, 3, "self_attn.q_proj.weight"},
     {GR_T_QKV_BIAS, 0, "self_attn.q_proj.bias"},
     {GR_T_QKV_BIAS, 1, "self_attn.k_proj.bias"},
     {GR_T_QKV_BIAS, 2, "self_attn.v_proj.bias"},
@@ -29,6 +31,15 @@ static const gr_arch_name names[] = {
     {GR_T_K_NORM, 0, "self_attn.k_norm.weight"},
     {GR_T_SINKS, 0, "self_attn.sinks"},
     {GR_T_O, 0, "self_attn.o_proj.weight"},
+    {GR_T_DELTA_IN, 0, "linear_attn.in_proj_qkv.weight"},
+    {GR_T_DELTA_IN, 1, "linear_attn.in_proj_z.weight"},
+    {GR_T_DELTA_IN, 2, "linear_attn.in_proj_b.weight"},
+    {GR_T_DELTA_IN, 3, "linear_attn.in_proj_a.weight"},
+    {GR_T_DELTA_CONV, 0, "linear_attn.conv1d.weight"},
+    {GR_T_DELTA_A_LOG, 0, "linear_attn.A_log"},
+    {GR_T_DELTA_DT, 0, "linear_attn.dt_bias"},
+    {GR_T_DELTA_NORM, 0, "linear_attn.norm.weight"},
+    {GR_T_DELTA_OUT, 0, "linear_attn.out_proj.weight"},
     {GR_T_O_BIAS, 0, "self_attn.o_proj.bias"},
     {GR_T_MLP_NORM, 0, "post_attention_layernorm.weight"},
     {GR_T_GATE_UP, 0, "mlp.gate_proj.weight"},

@@ -29,6 +29,7 @@ typedef struct gr_arch {
     double eps;             /* of norms, where it does not say; 0: 1e-6 */
     double theta;           /* of rotary positions, where it does not say; 0: 10000 */
     double partial; /* of a head that is rotated, the same; 0: all, and config.json can say no other */
+    bool grids;     /* positions may be said to be of several grids, of which text has one: "mrope_..." */
     bool ropes;     /* rotary positions differ by the type of layer: layers reads them */
     /* Describe all layers: base is gr_layer_plain of the sizes that every family has, with its epsilon and
      * rotary positions (those of config.json's root). s has everything but its layers. */
@@ -41,8 +42,8 @@ typedef struct gr_arch {
 } gr_arch;
 
 extern const gr_arch gr_arch_gemma2, gr_arch_gemma3_text, gr_arch_granite, gr_arch_llama, gr_arch_ministral,
-    gr_arch_mistral, gr_arch_olmo2, gr_arch_olmo3, gr_arch_qwen2, gr_arch_qwen3, gr_arch_qwen3_moe,
-    gr_arch_qwen2_moe, gr_arch_glm4_moe, gr_arch_smollm3;
+    gr_arch_mistral, gr_arch_olmo2, gr_arch_olmo3, gr_arch_qwen2, gr_arch_qwen3, gr_arch_qwen3_5_text,
+    gr_arch_qwen3_moe, gr_arch_qwen2_moe, gr_arch_glm4_moe, gr_arch_smollm3;
 
 /* All of them, ending with NULL. */
 extern const gr_arch *const gr_all_archs[];

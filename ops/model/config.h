@@ -19,6 +19,7 @@ typedef struct gr_config {
     gr_diag *d;
     const char *family; /* for messages */
     double partial;     /* of a head that is rotated, where config.json does not say; 0: all of it, always */
+    bool grids;         /* positions may be of several grids, of which text has one */
     bool bad;
 } gr_config;
 

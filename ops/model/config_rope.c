@@ -79,6 +79,7 @@ static void check_key(gr_config *c, const said *o, const struct form *f, bool gi
     static const char *const known[] = {"rope_theta", "rope_type", "type", "partial_rotary_factor"};
     for (size_t i = 0; i < GR_LEN(known); i++)
         if (!strcmp(key, known[i])) return;
+    if (c->grids && !strncmp(key, "mrope_", 6)) return;
     if (json_is_object(v))
         gr_config_refuse(c, o->key,
                          "'%s.%s' is an object: positions that differ by the type of layer are not supported",

@@ -37,10 +37,18 @@ uint32_t gr_layer_inner(const gr_layer_desc *d)
                                   : d->experts.top_k * d->experts.inner + d->experts.shared_inner;
 }
 
+/* The rule itself: a state is read with k and with q, and written. */
+static uint64_t delta_macs(const gr_delta_desc *e, uint64_t hidden)
+{
+    return hidden * (gr_delta_in(e) + gr_delta_out(e)) + (uint64_t)gr_delta_channels(e) * e->conv +
+           3ull * e->value_heads * e->key_dim * e->value_dim;
+}
+
 uint64_t gr_layer_token_macs(const gr_layer_desc *d, uint32_t hidden)
 {
-    return attention_macs(&d->attention, hidden) + 3ull * hidden * gr_layer_inner(d) +
-           (uint64_t)hidden * (d->experts.count + d->experts.shared_gate);
+    const bool delta = d->mixer == GR_MIXER_DELTA;
+    return (delta ? delta_macs(&d->delta, hidden) : attention_macs(&d->attention, hidden)) +
+           3ull * hidden * gr_layer_inner(d) + (uint64_t)hidden * (d->experts.count + d->experts.shared_gate);
 }
 
 uint64_t gr_layer_pair_macs(const gr_layer_desc *d)

@@ -159,6 +159,21 @@ static inline uint32_t gr_qkv_width(const gr_attention_desc *a)
     return (a->heads + 2 * a->kv_heads) * a->head_dim;
 }
 
+/* Of the gated delta rule: channels of its convolution (q, k, v), values that its output has, and P, those
+ * that it is given (q, k, v; then a gate as wide as the output, b and a: ops/kernels/delta.h). */
+static inline uint32_t gr_delta_channels(const gr_delta_desc *d)
+{
+    return 2 * d->key_heads * d->key_dim + d->value_heads * d->value_dim;
+}
+static inline uint32_t gr_delta_out(const gr_delta_desc *d)
+{
+    return d->value_heads * d->value_dim;
+}
+static inline uint32_t gr_delta_in(const gr_delta_desc *d)
+{
+    return gr_delta_channels(d) + gr_delta_out(d) + 2 * d->value_heads;
+}
+
 /* Of a row of the projection that it comes from: with an output gate, its logits [heads D] stand behind. */
 static inline uint32_t gr_qkv_rows(const gr_attention_desc *a)
 {

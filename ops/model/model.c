@@ -38,6 +38,25 @@ static struct dims attention_dims(const gr_attention_desc *a, uint32_t hidden, g
     }
 }
 
+static struct dims delta_dims(const gr_delta_desc *d, uint32_t hidden, gr_tensor_slot slot)
+{
+    switch (slot) {
+    case GR_T_DELTA_IN:
+        return (struct dims){gr_delta_in(d), hidden};
+    case GR_T_DELTA_CONV:
+        return (struct dims){gr_delta_channels(d), d->conv};
+    case GR_T_DELTA_A_LOG:
+    case GR_T_DELTA_DT:
+        return (struct dims){d->value_heads, 0};
+    case GR_T_DELTA_NORM:
+        return (struct dims){d->value_dim, 0};
+    case GR_T_DELTA_OUT:
+        return (struct dims){hidden, gr_delta_out(d)};
+    default:
+        return (struct dims){0};
+    }
+}
+
 static struct dims experts_dims(const gr_experts_desc *e, uint32_t hidden, gr_tensor_slot slot)
 {
     const uint64_t each = e->bias ? e->count : 0;
@@ -81,8 +100,9 @@ static struct dims layer_dims(const gr_layer_desc *d, uint32_t hidden, gr_tensor
     case GR_T_DOWN:
         return (struct dims){d->dense.inner ? hidden : 0, d->dense.inner};
     default:
-        return slot >= GR_T_ROUTER ? experts_dims(&d->experts, hidden, slot)
-                                   : attention_dims(&d->attention, hidden, slot);
+        if (slot >= GR_T_ROUTER) return experts_dims(&d->experts, hidden, slot);
+        return d->mixer == GR_MIXER_DELTA ? delta_dims(&d->delta, hidden, slot)
+                                          : attention_dims(&d->attention, hidden, slot);
     }
 }
 
@@ -151,11 +171,18 @@ uint64_t gr_tensor_offset(const gr_model_shape *s, uint32_t bucket, gr_tensor_sl
     return offset;
 }
 
+/* Of the rule's input: q, k and v; z; b; a. */
+static uint32_t delta_in_rows(const gr_delta_desc *d, unsigned i)
+{
+    return i == 0 ? gr_delta_channels(d) : i == 1 ? gr_delta_out(d) : d->value_heads;
+}
+
 /* Rows of part i of a slot; the parts of a slot add up to its rows. */
 static uint32_t part_rows(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot, unsigned i)
 {
     const gr_layer_desc *d = is_layer(s, bucket) ? gr_layer(s, bucket - 1) : NULL;
     if (slot == GR_T_GATE_UP) return d->dense.inner;
+    if (slot == GR_T_DELTA_IN) return delta_in_rows(&d->delta, i);
     if (slot == GR_T_EXPERTS_GATE_UP) return d->experts.inner;
     if (slot == GR_T_EXPERTS_DOWN) return s->hidden;
     if (slot == GR_T_SHARED_GATE_UP) return d->experts.shared_inner;
@@ -170,7 +197,8 @@ static float initial_value(const gr_model_shape *s, uint32_t bucket, gr_tensor_s
     const bool bias = slot == GR_T_QKV_BIAS || slot == GR_T_O_BIAS || slot == GR_T_VALUE_BIAS ||
                       slot == GR_T_ROUTER_BIAS || slot == GR_T_SELECTION ||
                       slot == GR_T_EXPERTS_GATE_UP_BIAS || slot == GR_T_EXPERTS_DOWN_BIAS;
-    if (bias || slot == GR_T_SINKS) return 0;
+    if (bias || slot == GR_T_SINKS || slot == GR_T_DELTA_A_LOG) return 0;
+    if (slot == GR_T_DELTA_DT || slot == GR_T_DELTA_NORM) return 1;
     return (is_layer(s, bucket) ? gr_layer(s, bucket - 1)->norm_plus_one : s->norm_plus_one) ? 0 : 1;
 }
 
@@ -190,6 +218,16 @@ static void set_name(gr_tensor *t, const gr_model_shape *s, uint32_t bucket, gr_
         snprintf(t->name, sizeof(t->name), "%s%s", layer, name);
 }
 
+/* How the checkpoint has a tensor, where it is not as here. */
+static void set_stored(gr_tensor *t, const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot,
+                       unsigned i)
+{
+    t->thin = slot == GR_T_DELTA_CONV;
+    if (slot != GR_T_QKV || i % 3 || !gr_layer(s, bucket - 1)->attention.gate) return;
+    t->weave = gr_layer(s, bucket - 1)->attention.head_dim;
+    t->phase = i / 3;
+}
+
 static size_t list_tensors(const gr_model_shape *s, uint32_t bucket, bool named, gr_tensor *out)
 {
     size_t n = 0;
@@ -206,6 +244,7 @@ static size_t list_tensors(const gr_model_shape *s, uint32_t bucket, bool named,
                              .offset = offset,
                              .decay = d.cols != 0,
                              .initial = d.cols ? 0 : initial_value(s, bucket, slot)};
+            set_stored(t, s, bucket, slot, i);
             if (named) set_name(t, s, bucket, slot, i);
             offset += elems(d);
             rows += d.rows;

@@ -95,6 +95,12 @@ typedef enum gr_tensor_slot {
     GR_T_Q_NORM,          /*              [D], or [heads D] */
     GR_T_K_NORM,          /*              [D], or [kv_heads D] */
     GR_T_SINKS,           /*              [heads] */
+    GR_T_DELTA_IN,        /*              [gr_delta_in, H]: q, k, v; z; b; a */
+    GR_T_DELTA_CONV,      /*              [gr_delta_channels, conv] */
+    GR_T_DELTA_A_LOG,     /*              [value_heads] */
+    GR_T_DELTA_DT,        /*              [value_heads] */
+    GR_T_DELTA_NORM,      /*              [value_dim] */
+    GR_T_DELTA_OUT,       /*              [H, gr_delta_out] */
     GR_T_O,               /*              [H, heads D] */
     GR_T_O_BIAS,          /*              [H] */
     GR_T_MIXER_AFTER,     /*              [H] of the norm after the mixer */
@@ -135,8 +141,12 @@ typedef struct gr_tensor {
     char name[96];       /* "model.layers.3.self_attn.q_proj.weight" */
     uint32_t rows, cols; /* cols 0: one dimension, [rows] */
     uint64_t offset;     /* elements from the start of the bucket */
-    bool decay;          /* weight decay applies (matrices; not norms, not biases) */
-    float initial;       /* what a new one that is no matrix holds: norms what changes nothing, biases 0 */
+    bool thin;           /* the checkpoint has it as [rows, 1, cols] */
+    uint32_t weave; /* not 0: the checkpoint's tensor of this name has two tensors' rows in turn, so many of
+                       each at a time; this one is part `phase` of it, the other one has the same shape */
+    uint32_t phase;
+    bool decay;    /* weight decay applies (matrices; not norms, not biases) */
+    float initial; /* what a new one that is no matrix holds: norms what changes nothing, biases 0 */
 } gr_tensor;
 
 #define GR_BUCKET_TENSORS_MAX (24 + 3 * GR_EXPERTS_MAX)

@@ -172,6 +172,22 @@ static gr_status check_tied(const gr_weights *w, gr_diag *d)
     return st;
 }
 
+/* ---- woven tensors (gr_tensor.weave) ------------------------------------------------------------------- */
+
+static uint64_t stored_rows(const gr_tensor *t)
+{
+    return t->weave ? UINT64_C(2) * t->rows : t->rows;
+}
+
+/* Where element i of a tensor stands in the checkpoint's; *run: how many stand one after another from there
+ * on. */
+static uint64_t stored_at(const gr_tensor *t, uint64_t i, uint64_t *run)
+{
+    const uint64_t span = (uint64_t)t->weave * GR_MAX(t->cols, 1u);
+    *run = t->weave ? span - i % span : UINT64_MAX;
+    return t->weave ? (i / span * 2 + t->phase) * span + i % span : i;
+}
+
 static gr_status check_names(const gr_weights *w, const char *path, gr_diag *d)
 {
     gr_arena *arena = gr_arena_new();
@@ -190,7 +206,7 @@ static gr_status check_names(const gr_weights *w, const char *path, gr_diag *d)
                 if (!is_optional(w, t[i].name)) add_name(&missing, name);
             } else if (n_bad < NAMED_MAX) { /* one wrong size makes every layer wrong: no need to say it a
                                            thousand times */
-                n_bad += !gr_safetensors_want(w->file, name, t[i].rows, t[i].cols, d);
+                n_bad += !gr_safetensors_want(w->file, name, stored_rows(&t[i]), t[i].cols, d);
             }
         }
     }
@@ -269,12 +285,12 @@ static gr_status read_finite(const gr_weights *w, const gr_st_tensor *stored, co
                              uint64_t first, uint64_t n, float *dst, gr_diag *d)
 {
     gr_status st = GR_OK;
-    for (uint64_t i = 0; i < n && !st; i += BLOCK_ELEMS) {
-        const uint64_t block = GR_MIN(n - i, (uint64_t)BLOCK_ELEMS);
-        st = gr_safetensors_read_part_f32(w->file, stored->name, t->rows, t->cols, first + i, block, dst + i,
+    for (uint64_t i = 0, block; i < n && !st; i += block) {
+        const uint64_t at = stored_at(t, first + i, &block);
+        block = GR_MIN(GR_MIN(n - i, (uint64_t)BLOCK_ELEMS), block);
+        st = gr_safetensors_read_part_f32(w->file, stored->name, stored_rows(t), t->cols, at, block, dst + i,
                                           d);
-        if (!st && !gr_f32_all_finite(dst + i, block))
-            st = not_finite(stored, first + i, t->cols, dst + i, d);
+        if (!st && !gr_f32_all_finite(dst + i, block)) st = not_finite(stored, at, t->cols, dst + i, d);
     }
     return st;
 }
@@ -325,7 +341,7 @@ static void random_tensor(gr_team *team, const gr_model_shape *s, uint64_t seed,
 {
     float *to = bucket + t->offset;
     if (t->cols) {
-        struct fill f = {to, (uint64_t)t->rows * t->cols, s->init_std, seed, gr_stream(t->name)};
+        struct fill f = {to, (uint64_t)t->rows * t->cols, s->init_std, seed, gr_stream(t->name) + t->phase};
         gr_team_run(team, fill_normal, &f);
         return;
     }
@@ -368,8 +384,9 @@ static gr_st_spec *specs_of(const gr_model_shape *s, const char *const *prefix, 
         size_t n_tensors = gr_bucket_tensors(s, b, t);
         for (size_t set = 0; set < n_sets; set++)
             for (size_t i = 0; i < n_tensors; i++) {
+                if (t[i].phase) continue;
                 const char *name = gr_arena_printf(arena, "%s%s", prefix[set], t[i].name);
-                GR_PUSH(specs, *n, cap, ((gr_st_spec){name, t[i].rows, t[i].cols}));
+                GR_PUSH(specs, *n, cap, ((gr_st_spec){name, stored_rows(&t[i]), t[i].cols, t[i].thin}));
             }
     }
     return specs;
@@ -428,13 +445,30 @@ void gr_weights_writer_seal(gr_weights_writer *w, gr_seal *seal)
     gr_st_writer_seal(w->file, seal);
 }
 
+/* How many of the first n tensors of a bucket a file has. */
+static size_t count_stored(const gr_tensor *t, size_t n)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) count += t[i].phase == 0;
+    return count;
+}
+
+/* Which of them tensor i is: that of its first part. */
+static size_t stored_index(const gr_tensor *t, size_t i)
+{
+    const char *name = t[i].name;
+    while (t[i].phase || strcmp(t[i].name, name) != 0) i--;
+    return count_stored(t, i);
+}
+
 /* Tensors of a file go bucket by bucket, and in each set by set. */
 static size_t first_tensor(const gr_weights_writer *w, size_t set, uint32_t bucket)
 {
     gr_tensor t[GR_BUCKET_TENSORS_MAX];
     size_t n = 0;
-    for (uint32_t b = 0; b < bucket; b++) n += w->n_sets * gr_bucket_tensors(&w->shape, b, t);
-    return n + set * gr_bucket_tensors(&w->shape, bucket, t);
+    for (uint32_t b = 0; b < bucket; b++)
+        n += w->n_sets * count_stored(t, gr_bucket_tensors(&w->shape, b, t));
+    return n + set * count_stored(t, gr_bucket_tensors(&w->shape, bucket, t));
 }
 
 gr_status gr_weights_writer_put_part(gr_weights_writer *w, gr_team *team, size_t set, uint32_t bucket,
@@ -446,8 +480,12 @@ gr_status gr_weights_writer_put_part(gr_weights_writer *w, gr_team *team, size_t
     for (size_t i = 0; i < n_tensors && !st; i++) {
         uint64_t from, to;
         if (!overlap(&t[i], first, first + n, &from, &to)) continue;
-        st = gr_st_writer_put_part(w->file, team, at + i, from - t[i].offset, to - from,
-                                   elems + (from - first), d);
+        for (uint64_t run; from < to && !st; from += run) {
+            const uint64_t stored = stored_at(&t[i], from - t[i].offset, &run);
+            run = GR_MIN(run, to - from);
+            st = gr_st_writer_put_part(w->file, team, at + stored_index(t, i), stored, run,
+                                       elems + (from - first), d);
+        }
     }
     return st;
 }
@@ -464,6 +502,24 @@ void gr_weights_writer_free(gr_weights_writer *w)
     free(w);
 }
 
+/* Tensor i and the other of its name, as one. */
+static gr_status put_woven(gr_weights_writer *w, const gr_tensor *t, size_t n, size_t i, const float *elems,
+                           gr_diag *d)
+{
+    const uint64_t each = (uint64_t)t[i].rows * GR_MAX(t[i].cols, 1u);
+    float *woven = gr_malloc(2 * each * sizeof(*woven));
+    for (size_t j = i; j < n; j++) {
+        if (strcmp(t[j].name, t[i].name) != 0) continue;
+        for (uint64_t e = 0, run; e < each; e += run) {
+            float *to = woven + stored_at(&t[j], e, &run);
+            memcpy(to, elems + t[j].offset + e, run * sizeof(*to));
+        }
+    }
+    const gr_status st = gr_st_writer_put(w->file, woven, d);
+    free(woven);
+    return st;
+}
+
 static gr_status put_bucket(gr_weights_writer *w, uint32_t bucket, const float *elems, gr_diag *d)
 {
     gr_tensor t[GR_BUCKET_TENSORS_MAX];
@@ -471,7 +527,10 @@ static gr_status put_bucket(gr_weights_writer *w, uint32_t bucket, const float *
     gr_status st = GR_OK;
     assert(bucket == w->puts / w->n_sets); /* the file has its tensors in this order */
     w->puts++;
-    for (size_t i = 0; i < n && !st; i++) st = gr_st_writer_put(w->file, elems + t[i].offset, d);
+    for (size_t i = 0; i < n && !st; i++)
+        if (!t[i].phase)
+            st = t[i].weave ? put_woven(w, t, n, i, elems, d)
+                            : gr_st_writer_put(w->file, elems + t[i].offset, d);
     return st;
 }
 

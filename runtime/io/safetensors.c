@@ -492,6 +492,13 @@ static void add_shape(gr_str *s, const uint64_t *dims, size_t n)
     gr_str_puts(s, n ? "]" : "[]");
 }
 
+/* The weights of a convolution of each channel by itself have a dimension of 1 between. */
+static bool has_shape(const gr_st_tensor *t, uint64_t rows, uint64_t cols)
+{
+    if (t->n_dims == 3 && cols) return t->dims[0] == rows && t->dims[1] == 1 && t->dims[2] == cols;
+    return t->n_dims == (cols ? 2 : 1) && t->dims[0] == rows && (!cols || t->dims[1] == cols);
+}
+
 const gr_st_tensor *gr_safetensors_want(const gr_safetensors *s, const char *name, uint64_t rows,
                                         uint64_t cols, gr_diag *d)
 {
@@ -508,7 +515,7 @@ const gr_st_tensor *gr_safetensors_want(const gr_safetensors *s, const char *nam
     }
     const uint64_t want[] = {rows, cols};
     size_t n = cols ? 2 : 1;
-    if (t->n_dims == n && !memcmp(t->dims, want, n * sizeof(*want))) return t;
+    if (has_shape(t, rows, cols)) return t;
     gr_str text = {0};
     add_shape(&text, t->dims, t->n_dims);
     gr_str_puts(&text, ", but the model needs ");

@@ -75,8 +75,8 @@ const gr_st_tensor *gr_safetensors_find(const gr_safetensors *s, const char *nam
 struct gr_seal;
 GR_NODISCARD gr_status gr_safetensors_hold(gr_safetensors *s, const struct gr_seal *seal, gr_diag *d);
 
-/* Check that a tensor is there as [rows, cols] (cols 0: [rows]) in F32, BF16 or F16; returns it, or NULL with
- * a message. */
+/* Check that a tensor is there as [rows, cols] (cols 0: [rows]; [rows, 1, cols] is the same) in F32, BF16 or
+ * F16; returns it, or NULL with a message. */
 const gr_st_tensor *gr_safetensors_want(const gr_safetensors *s, const char *name, uint64_t rows,
                                         uint64_t cols, gr_diag *d);
 
@@ -94,6 +94,7 @@ GR_NODISCARD gr_status gr_safetensors_read_part_f32(const gr_safetensors *s, con
 typedef struct gr_st_spec {
     const char *name;
     uint64_t rows, cols; /* cols 0: [rows] */
+    bool thin;           /* [rows, 1, cols] */
 } gr_st_spec;
 
 typedef struct gr_st_writer gr_st_writer;

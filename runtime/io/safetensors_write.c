@@ -97,6 +97,7 @@ static void add_header(gr_str *s, const gr_st_writer *w, uint32_t shard)
         add_json_string(s, w->specs[i].name);
         gr_str_printf(s, ":{\"dtype\":\"%s\",\"shape\":[%ju", gr_st_dtype_str(w->dtype),
                       (uintmax_t)w->specs[i].rows);
+        if (w->specs[i].thin) gr_str_puts(s, ",1");
         if (w->specs[i].cols) gr_str_printf(s, ",%ju", (uintmax_t)w->specs[i].cols);
         gr_str_printf(s, "],\"data_offsets\":[%ju,%ju]}", (uintmax_t)at, (uintmax_t)end);
         at = end;
@@ -158,7 +159,7 @@ static gr_st_writer *writer_of(const char *dir, const char *stem, gr_st_dtype dt
     w->shard = gr_calloc(n, sizeof(*w->shard));
     w->at = gr_calloc(n, sizeof(*w->at));
     for (size_t i = 0; i < n; i++) {
-        w->specs[i] = (gr_st_spec){gr_strdup(specs[i].name), specs[i].rows, specs[i].cols};
+        w->specs[i] = (gr_st_spec){gr_strdup(specs[i].name), specs[i].rows, specs[i].cols, specs[i].thin};
         w->at[i] = at;
         at += elems(&w->specs[i]) * elem_bytes(w);
     }

@@ -64,13 +64,19 @@ CASES |= {
                      topk_group=2, routed_scaling_factor=1.7, first_k_dense_replace=1, use_qk_norm=True, attention_bias=True,
                      partial_rotary_factor=0.5, tie_word_embeddings=False, rope_theta=1e4, **SMALL),
 }
+CASES |= {
+    "qwen3_5_text": dict(model_type="qwen3_5_text", layer_types=["linear_attention", "full_attention"],  # a delta rule
+                         linear_num_key_heads=1, linear_num_value_heads=2, linear_key_head_dim=8, linear_value_head_dim=8,
+                         rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5),
+                         tie_word_embeddings=False, **SMALL),
+}
 LENGTHS = [37, 5, 20]
 STEPS = 12
 TEMPERATURE = 0.7
 
 
 def plus_one(config):
-    return config["model_type"].startswith("gemma")
+    return config["model_type"].startswith(("gemma", "qwen3_5"))
 
 
 def build(config):
@@ -81,7 +87,7 @@ def build(config):
     with torch.no_grad():
         for name, p in model.named_parameters():
             if "norm" in name:
-                p.copy_((0 if plus_one(config) else 1) + 0.2 * torch.randn_like(p))
+                p.copy_((0 if plus_one(config) and "linear_attn" not in name else 1) + 0.2 * torch.randn_like(p))
             elif "bias" in name:
                 p.copy_(0.2 * torch.randn_like(p))
             p.copy_(p.bfloat16().float())

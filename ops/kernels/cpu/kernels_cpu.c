@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "ops/kernels/cpu/cpu.h"
+#include "ops/kernels/delta.h"
 #include "ops/kernels/experts.h"
 
 static uint64_t kv_block_bytes(const gr_attention_desc *d)
@@ -62,6 +63,7 @@ static const gr_layer_ops layer = {
     .gate_backward = gr_cpu_gate_backward,
     .activate = gr_cpu_activate,
     .activate_backward = gr_cpu_activate_backward,
+    .delta = &gr_delta_cpu,
     .experts = &gr_experts_cpu,
 };
 

@@ -108,10 +108,30 @@ static gr_model_shape with_experts(uint32_t count, bool shared)
     return s;
 }
 
-enum { CHOOSES = 7, SHAPES = 10 };
+/* Layers of the gated delta rule and gated attention, of which a part of each head is rotated, in turn. */
+static gr_model_shape hybrid(void)
+{
+    gr_model_shape s = shape(4, 2, 16);
+    gr_layer_desc full = s.kinds[0], delta = s.kinds[0];
+    s.layers = 3;
+    full.norm_plus_one = delta.norm_plus_one = true;
+    full.norm_eps = delta.norm_eps = 0.01f; /* else differences see the bends of norms of small numbers */
+    full.attention.gate = true;
+    full.attention.rope.dims = 4;
+    delta.mixer = GR_MIXER_DELTA;
+    delta.attention = (gr_attention_desc){0};
+    delta.delta =
+        (gr_delta_desc){.key_heads = 2, .value_heads = 4, .key_dim = 12, .value_dim = 10, .conv = 4};
+    gr_model_of(&s, &delta);
+    gr_model_set_layer(&s, 1, &full);
+    return s;
+}
+
+enum { CHOOSES = 7, SHAPES = 11 };
 
 /* Grouped (3 a group), one kv head (13 in its group: more than a tile holds), as many as heads; then what
- * other families have; experts of which some are chosen, all, and all beside a shared one. */
+ * other families have; experts of which some are chosen, all, and all beside a shared one; layers of
+ * two kinds of mixers. */
 static gr_model_shape shape_at(int i)
 {
     switch (i) {
@@ -130,7 +150,7 @@ static gr_model_shape shape_at(int i)
     case 6:
         return multiplied();
     default:
-        return with_experts(i == CHOOSES ? 12 : 3, i == 9);
+        return i == 10 ? hybrid() : with_experts(i == CHOOSES ? 12 : 3, i == 9);
     }
 }
 
@@ -189,6 +209,7 @@ static void test_a_sequence_has_the_same_bits_alone_and_packed(void **state)
 static void extend_all(fixture *f, const struct data *d, const float *want, uint32_t most)
 {
     uint32_t cached[SEQS] = {0}, table[SEQS * 5], seed = most;
+    const uint32_t held[SEQS] = {3, 0, 6, 1, 4};
     for (uint32_t i = 0; i < SEQS * 5; i++) table[i] = (i * 37 + 11) % FX_BLOCKS;
     for (;;) {
         int32_t ids[N];
@@ -201,7 +222,8 @@ static void extend_all(fixture *f, const struct data *d, const float *want, uint
             offset[s + 1] = offset[s] + n;
         }
         if (!offset[SEQS]) return;
-        fx_extend(f, &(gr_extend){offset[SEQS], SEQS, ids, offset, cached, table, 5, NULL, NULL, 0, NULL});
+        fx_extend(f,
+                  &(gr_extend){offset[SEQS], SEQS, ids, offset, cached, table, 5, NULL, NULL, 0, held, NULL});
         for (uint32_t s = 0; s < SEQS; s++) {
             const uint32_t n = offset[s + 1] - offset[s];
             assert_memory_equal(f->x + offset[s] * f->s.hidden, want + (offsets[s] + cached[s]) * f->s.hidden,
@@ -240,8 +262,8 @@ static void test_a_long_sequence_crosses_score_panels_with_the_same_bits(void **
     for (uint32_t at = 0, n; at < 400; at += n) {
         n = at < 250 ? 50 : 3;
         n = GR_MIN(n, 400 - at);
-        fx_extend(
-            &f, &(gr_extend){n, 1, ids + at, (const uint32_t[]){0, n}, &at, table, 25, NULL, NULL, 0, NULL});
+        fx_extend(&f, &(gr_extend){n, 1, ids + at, (const uint32_t[]){0, n}, &at, table, 25, NULL, NULL, 0,
+                                   NULL, NULL});
         assert_memory_equal(f.x, want + at * f.s.hidden, n * f.s.hidden * sizeof(float));
     }
     free(want);

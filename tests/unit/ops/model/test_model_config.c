@@ -205,9 +205,9 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
     static const char *const table[][2] = {
         {"{'model_type': null}", "'model_type' is missing"},
         {"{'model_type': 'lama'}",
-         "model_type 'lama' is not supported; supported are llama, mistral, qwen2, qwen3, qwen3_moe, "
-         "qwen2_moe, glm4_moe, gemma2, gemma3_text, granite, ministral, olmo2, olmo3 and smollm3; did you "
-         "mean 'llama'?"},
+         "model_type 'lama' is not supported; supported are llama, mistral, qwen2, qwen3, qwen3_5_text, "
+         "qwen3_moe, qwen2_moe, glm4_moe, gemma2, gemma3_text, granite, ministral, olmo2, olmo3 and smollm3; "
+         "did you mean 'llama'?"},
         {"{'model_type': 'mixtral'}", "model_type 'mixtral' is not supported (a mixture of experts)"},
         {"{'num_local_experts': 8}",
          "'num_local_experts': mixtures of experts are not supported of model_type 'llama'"},
@@ -263,6 +263,12 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
          "layer type 'chunked_attention' is not supported; it must be 'sliding_attention' or "
          "'full_attention'"},
         {"{'model_type': 'gemma2', 'query_pre_attn_scalar': 0}", "'query_pre_attn_scalar' is not an integer"},
+        {"{'model_type': 'qwen3_5_text', 'linear_num_value_heads': 3}",
+         "'linear_num_value_heads' 3 is not a multiple of 'linear_num_key_heads' 16"},
+        {"{'model_type': 'qwen3_5_text', 'partial_rotary_factor': 0.001}",
+         "'partial_rotary_factor' of 0.001 leaves 0 of a head's"},
+        {"{'model_type': 'qwen3_5_text', 'linear_key_head_dim': 512}",
+         "'linear_key_head_dim' is not an integer from 1 to 128"},
         {"{'model_type': 'gemma3_text', 'rope_parameters': {'rope_theta': 1e6}}",
          "'rope_parameters' has no 'full_attention'"},
         {"{'model_type': 'gemma3_text', 'rope_scaling': {'rope_type': 'linear', 'factor': 8.0}, "
@@ -425,6 +431,29 @@ static void test_families_describe_their_layers(void **state)
                  "'layer_types': ['sliding_attention', 'full_attention']}");
     assert_close(gr_layer(&s, 0)->attention.rope.theta, 50, 0, 0);
     assert_close(gr_layer(&s, 1)->attention.rope.theta, 5e3, 0, 0);
+}
+
+static void test_a_hybrid_has_both_kinds_of_layers(void **state)
+{
+    (void)state;
+    gr_model_shape s = accepted("{'model_type': 'qwen3_5_text', 'num_hidden_layers': 8}");
+    for (uint32_t l = 0; l < 8; l++) {
+        const gr_layer_desc *d = gr_layer(&s, l);
+        assert_int_equal(d->mixer, l % 4 == 3 ? GR_MIXER_ATTENTION : GR_MIXER_DELTA);
+        assert_true(d->norm_plus_one);
+    }
+    const gr_attention_desc *a = &gr_layer(&s, 3)->attention;
+    assert_true(s.norm_plus_one && a->gate && a->qk_norm == GR_QK_NORM_HEAD);
+    assert_int_equal(a->rope.dims, a->head_dim / 4);
+    const gr_delta_desc *d = &gr_layer(&s, 0)->delta;
+    assert_int_equal(d->key_heads * 10000 + d->value_heads * 100 + d->conv, 163204);
+    assert_int_equal(d->key_dim * 1000 + d->value_dim, 128128);
+    s = accepted(
+        "{'model_type': 'qwen3_5_text', 'num_hidden_layers': 2, 'full_attention_interval': 2, "
+        "'linear_conv_kernel_dim': 3, 'rope_parameters': {'rope_type': 'default', 'rope_theta': 1e7, "
+        "'partial_rotary_factor': 0.5, 'mrope_section': [11, 11, 10], 'mrope_interleaved': true}}");
+    assert_int_equal(gr_layer(&s, 0)->delta.conv, 3);
+    assert_int_equal(gr_layer(&s, 1)->attention.rope.dims, gr_layer(&s, 1)->attention.head_dim / 2);
 }
 
 static void test_errors_are_all_named_with_their_lines(void **state)
@@ -636,6 +665,7 @@ int main(void)
         cmocka_unit_test(test_rope_that_is_ambiguous_or_not_built_is_refused),
         cmocka_unit_test(test_what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(test_families_describe_their_layers),
+        cmocka_unit_test(test_a_hybrid_has_both_kinds_of_layers),
         cmocka_unit_test(test_errors_are_all_named_with_their_lines),
         cmocka_unit_test(test_zero_bytes_are_refused),
         cmocka_unit_test(test_what_is_ignored_is_said),

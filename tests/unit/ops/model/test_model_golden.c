@@ -48,9 +48,9 @@ static void golden_release(struct golden *g)
     gr_diag_release(&g->d);
 }
 
-static const char *const names[] = {"llama", "qwen2",        "qwen3",     "mistral",   "yarn",
-                                    "olmo2", "smollm3",      "granite",   "gemma2",    "gemma3_text",
-                                    "olmo3", "qwen3_window", "qwen3_moe", "qwen2_moe", "glm4_moe"};
+static const char *const names[] = {
+    "llama",  "qwen2",       "qwen3", "mistral",      "yarn",      "olmo2",     "smollm3",  "granite",
+    "gemma2", "gemma3_text", "olmo3", "qwen3_window", "qwen3_moe", "qwen2_moe", "glm4_moe", "qwen3_5_text"};
 
 static void assert_near(const char *what, const char *name, const float *got, const float *want, size_t n,
                         double rtol)
@@ -123,6 +123,7 @@ static void test_greedy_continuations_agree_with_transformers(void **state)
 {
     (void)state;
     const gr_sampling greedy = {.top_p = 1};
+    const uint32_t held[SEQS] = {5, 0, 2};
     for (size_t i = 0; i < GR_LEN(names); i++) {
         struct golden g;
         golden_open(&g, names[i]);
@@ -138,8 +139,8 @@ static void test_greedy_continuations_agree_with_transformers(void **state)
             table[2 * s + 1] = 20 - s;
         }
         for (uint32_t step = 0; step < STEPS; step++) {
-            fx_extend(&g.f,
-                      &(gr_extend){offset[SEQS], SEQS, ids, offset, cached, table, 2, NULL, NULL, 0, NULL});
+            fx_extend(&g.f, &(gr_extend){offset[SEQS], SEQS, ids, offset, cached, table, 2, NULL, NULL, 0,
+                                         held, NULL});
             for (uint32_t s = 0; s < SEQS; s++) row[s] = offset[s + 1] - 1;
             K.head_sample(&g.f.q, &g.f.s, fx_norm(&g.f), fx_lm(&g.f), g.f.x, row, SEQS, &greedy,
                           (const uint32_t(*)[2])draw, ids, logprob, g.f.ws);

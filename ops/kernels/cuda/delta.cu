@@ -1,0 +1,417 @@
+/* ops/kernels/cuda/delta.cu: what stands before and behind the gated delta rule, token by token, and its gradients:
+ * convolution and silu, lengths of q and k, gates, gated norm. Formulas: ops/kernels/delta.h.
+ *
+ * A warp has one head of q, k or v, four channels a lane, and goes over some tokens. Bound by memory.
+ */
+#include "ops/kernels/cuda/delta.h"
+#include "ops/kernels/cuda/device.cuh"
+
+namespace
+{
+
+constexpr int WARPS = 8, TOKENS = 16; /* of a block; of a warp */
+constexpr float LENGTH_EPS = 1e-6f;
+
+/* The sequence of a token: the last that begins at or before it. */
+__device__ inline uint32_t sequence_of(const gr_cu_delta &a, uint32_t t)
+{
+    uint32_t low = 0, high = a.n_seqs;
+    while (high - low > 1) {
+        const uint32_t mid = (low + high) / 2;
+        if (a.offset[mid] <= t) low = mid;
+        else high = mid;
+    }
+    return low;
+}
+
+__device__ inline bool absent(const gr_cu_delta &a, uint32_t seq)
+{
+    return a.state && a.slot[seq] == 0xffffffffu;
+}
+
+__device__ inline float silu(float x)
+{
+    return x * gr_sigmoid(x);
+}
+
+/* A head of q (kind 0), k (1) or v (2): its channels, and this lane's four of them. */
+struct unit {
+    uint32_t kind, head, dim, first, ch;
+    bool in;
+
+    __device__ unit(const gr_cu_delta &a, uint32_t index)
+    {
+        kind = min(index / a.key_heads, 2u);
+        head = index - kind * a.key_heads;
+        dim = kind < 2 ? a.dk : a.dv;
+        first = kind * a.key_heads * a.dk + head * dim;
+        ch = first + threadIdx.x % GR_WARP * 4;
+        in = threadIdx.x % GR_WARP * 4 < dim;
+    }
+    static uint32_t count(const gr_cu_delta *a) { return 2 * a->key_heads + a->value_heads; }
+};
+
+/* Row `back` tokens before token t, which is `position` tokens behind its sequence's first in this call. */
+__device__ inline void input4(const gr_cu_delta &a, const unit &u, uint32_t seq, uint32_t t, uint32_t position, uint32_t back,
+                              float (&x)[4])
+{
+    x[0] = x[1] = x[2] = x[3] = 0;
+    if (!u.in) return;
+    if (position >= back) {
+        gr_load4(a.in, (uint64_t)(t - back) * a.width + u.ch, x);
+    } else if (a.state && a.cached[seq]) {
+        const float *slot = a.state + a.slot[seq] * a.slot_floats;
+        gr_load4(slot, (uint64_t)(a.conv - 1 - (back - position)) * a.channels + u.ch, x);
+    }
+}
+
+/* w[j]: the weight of the row j tokens before. */
+template <int TAPS> __device__ inline void weights4(const gr_cu_delta &a, const unit &u, float (&w)[TAPS][4])
+{
+#pragma unroll
+    for (int j = 0; j < TAPS; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            w[j][i] = u.in && j < (int)a.conv ? gr_float(a.w_conv[(uint64_t)(u.ch + i) * a.conv + a.conv - 1 - j]) : 0;
+}
+
+/* The convolution's rows, one token after another. */
+template <int TAPS> struct convolution {
+    float w[TAPS][4], x[TAPS][4];
+    uint32_t seq, end; /* of the sequence */
+
+    __device__ void enter(const gr_cu_delta &a, const unit &u, uint32_t t)
+    {
+        seq = sequence_of(a, t);
+        end = a.offset[seq + 1];
+#pragma unroll
+        for (int j = 1; j < TAPS; j++)
+            if (j < (int)a.conv && !absent(a, seq)) input4(a, u, seq, t, t - a.offset[seq], j, x[j - 1]);
+    }
+    /* y: before silu */
+    __device__ void next(const gr_cu_delta &a, const unit &u, uint32_t t, float (&y)[4])
+    {
+#pragma unroll
+        for (int j = TAPS - 1; j > 0; j--)
+#pragma unroll
+            for (int i = 0; i < 4; i++) x[j][i] = x[j - 1][i];
+        input4(a, u, seq, t, 0, 0, x[0]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            y[i] = 0;
+#pragma unroll
+            for (int j = TAPS - 1; j >= 0; j--)
+                if (j < (int)a.conv) y[i] = fmaf(w[j][i], x[j][i], y[i]);
+        }
+    }
+};
+
+__device__ inline float length_inverse(const float (&y)[4])
+{
+    return rsqrtf(gr_warp_sum(y[0] * y[0] + y[1] * y[1] + y[2] * y[2] + y[3] * y[3]) + LENGTH_EPS);
+}
+
+/* For each of a warp's tokens, use(t, y): the convolution before silu. */
+template <int TAPS, typename F> __device__ inline void each_token(const gr_cu_delta &a, const unit &u, uint32_t t0, F use)
+{
+    const uint32_t end = min(t0 + TOKENS, a.n_tokens);
+    convolution<TAPS> c;
+    weights4<TAPS>(a, u, c.w);
+    c.end = t0;
+    for (uint32_t t = t0; t < end; t++) {
+        float y[4];
+        if (t == c.end) c.enter(a, u, t);
+        if (absent(a, c.seq)) continue;
+        c.next(a, u, t, y);
+        use(t, y);
+    }
+}
+
+template <int TAPS> __global__ void __launch_bounds__(WARPS *GR_WARP) rows_kernel(gr_cu_delta a)
+{
+    const uint32_t index = blockIdx.y * WARPS + threadIdx.x / GR_WARP;
+    if (index >= 2 * a.key_heads + a.value_heads) return;
+    const unit u(a, index);
+    const float scale = u.kind == 0 ? rsqrtf((float)a.dk) : 1;
+    each_token<TAPS>(a, u, blockIdx.x * TOKENS, [&](uint32_t t, float (&y)[4]) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) y[i] = silu(y[i]);
+        if (u.kind < 2) {
+            const float inv = length_inverse(y) * scale;
+#pragma unroll
+            for (int i = 0; i < 4; i++) y[i] *= inv;
+        }
+        if (u.in) gr_store4(a.qkv, (uint64_t)t * a.channels + u.ch, y);
+    });
+}
+
+/* log(1 + exp(x)) */
+__device__ inline float softplus(float x)
+{
+    return x > 20 ? x : log1pf(__expf(x));
+}
+
+__global__ void __launch_bounds__(256) gates_kernel(gr_cu_delta a)
+{
+    const uint32_t i = blockIdx.x * 256 + threadIdx.x, h = i % a.value_heads;
+    if (i >= a.n_tokens * a.value_heads) return;
+    const gr_bf16 *b = a.in + (uint64_t)(i / a.value_heads + 1) * a.width - 2 * a.value_heads;
+    a.beta[i] = gr_sigmoid(gr_float(b[h]));
+    a.rate[i] = -__expf(gr_float(a.a_log[h])) * softplus(gr_float(b[a.value_heads + h]) + gr_float(a.dt_bias[h]));
+}
+
+/* What slots keep of the convolution's rows; a thread has a channel. */
+__global__ void __launch_bounds__(256) tails_kernel(gr_cu_delta a)
+{
+    constexpr int KEPT = 7;
+    const uint32_t c = blockIdx.y * 256 + threadIdx.x, seq = blockIdx.x;
+    if (c >= a.channels || absent(a, seq)) return;
+    const uint32_t first = a.offset[seq], n = a.offset[seq + 1] - first;
+    float *tail = a.state + a.slot[seq] * a.slot_floats + c, x[KEPT];
+#pragma unroll
+    for (int i = 0; i < KEPT; i++) {
+        if (i + 1 >= (int)a.conv) break;
+        const int at = (int)n + i + 1 - (int)a.conv; /* a row of this call, or before it */
+        x[i] = at >= 0         ? gr_float(a.in[(uint64_t)(first + at) * a.width + c])
+               : a.cached[seq] ? tail[(uint64_t)(a.conv - 1 + at) * a.channels]
+                               : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < KEPT; i++)
+        if (i + 1 < (int)a.conv) tail[(uint64_t)i * a.channels] = x[i];
+}
+
+/* ---- gated norm ------------------------------------------------------------------------------------------ */
+
+/* A row of dv, four values a lane: x, z and 1 / rms. */
+struct normed {
+    float x[4] = {}, z[4] = {}, inv;
+    uint32_t col;
+    bool in;
+
+    __device__ normed(const gr_cu_delta &a, uint32_t row)
+    {
+        const uint32_t t = row / a.value_heads, h = row % a.value_heads;
+        col = threadIdx.x % GR_WARP * 4;
+        in = col < a.dv;
+        if (in) {
+            gr_load4(a.mixed, (uint64_t)row * a.dv + col, x);
+            gr_load4(a.in, (uint64_t)t * a.width + a.channels + h * a.dv + col, z);
+        }
+        const float sum = gr_warp_sum(x[0] * x[0] + x[1] * x[1] + x[2] * x[2] + x[3] * x[3]);
+        inv = rsqrtf(sum / a.dv + a.eps);
+    }
+};
+
+__global__ void __launch_bounds__(WARPS *GR_WARP) norm_kernel(gr_cu_delta a, gr_bf16 *out)
+{
+    const uint32_t row = blockIdx.x * WARPS + threadIdx.x / GR_WARP;
+    if (row >= a.n_tokens * a.value_heads) return;
+    float y[4] = {};
+    if (!a.state || !absent(a, sequence_of(a, row / a.value_heads))) {
+        const normed n(a, row);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (n.in) y[i] = n.x[i] * n.inv * gr_float(a.norm[n.col + i]) * silu(n.z[i]);
+    }
+    const uint32_t col = threadIdx.x % GR_WARP * 4;
+    if (col < a.dv) gr_store4(out, (uint64_t)row * a.dv + col, y);
+}
+
+/* A block has NORM_ROWS rows, and one part of the sums into the weights' gradient. */
+__global__ void __launch_bounds__(WARPS *GR_WARP) norm_back_kernel(gr_cu_delta a, gr_cu_delta_back b)
+{
+    constexpr uint32_t EACH = GR_CU_DELTA_NORM_ROWS / WARPS;
+    __shared__ float part[WARPS * 128];
+    const uint32_t warp = threadIdx.x / GR_WARP, col = threadIdx.x % GR_WARP * 4;
+    const uint32_t row0 = blockIdx.x * GR_CU_DELTA_NORM_ROWS + warp * EACH;
+    const uint32_t end = min(row0 + EACH, a.n_tokens * a.value_heads);
+    float grad[4] = {};
+    for (uint32_t row = row0; row < end; row++) {
+        const normed n(a, row);
+        float dy[4] = {}, dx[4], dz[4], sum = 0;
+        if (n.in) gr_load4(b.dout, (uint64_t)row * a.dv + col, dy);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float w = n.in ? gr_float(a.norm[col + i]) : 0, s = gr_sigmoid(n.z[i]), g = n.z[i] * s;
+            const float unit = n.x[i] * n.inv;
+            dz[i] = dy[i] * unit * w * fmaf(g, 1 - s, s);
+            grad[i] += dy[i] * g * unit;
+            dx[i] = dy[i] * g * w;
+            sum += dx[i] * unit;
+        }
+        sum = gr_warp_sum(sum) / a.dv;
+#pragma unroll
+        for (int i = 0; i < 4; i++) dx[i] = n.inv * (dx[i] - n.x[i] * n.inv * sum);
+        if (!n.in) continue;
+        gr_store4(b.d_mixed, (uint64_t)row * a.dv + col, dx);
+        gr_store4(b.din, (uint64_t)(row / a.value_heads) * a.width + a.channels + row % a.value_heads * a.dv + col, dz);
+    }
+    gr_store4(part, warp * 128 + col, grad);
+    __syncthreads();
+    if (threadIdx.x >= a.dv) return;
+    float sum = 0;
+    for (int w = 0; w < WARPS; w++) sum += part[w * 128 + threadIdx.x];
+    b.parts[(uint64_t)blockIdx.x * a.dv + threadIdx.x] = sum;
+}
+
+/* ---- gradients of rows ------------------------------------------------------------------------------------ */
+
+/* Of a token: what its value heads leave to a head of q or k, or a head of v's own. */
+__device__ inline void gradient4(const gr_cu_delta &a, const gr_cu_delta_back &b, const unit &u, uint32_t t, float (&dy)[4])
+{
+    const uint32_t group = u.kind < 2 ? a.value_heads / a.key_heads : 1, col = u.ch - u.first;
+    const gr_bf16 *from = u.kind == 0 ? b.dq : u.kind == 1 ? b.dk : b.dv;
+    dy[0] = dy[1] = dy[2] = dy[3] = 0;
+    for (uint32_t g = 0; u.in && g < group; g++) {
+        float x[4];
+        gr_load4(from, ((uint64_t)t * a.value_heads + u.head * group + g) * u.dim + col, x);
+#pragma unroll
+        for (int i = 0; i < 4; i++) dy[i] += x[i];
+    }
+}
+
+/* d_conv, from gradients of q, k and v. */
+template <int TAPS> __global__ void __launch_bounds__(WARPS *GR_WARP) rows_back_kernel(gr_cu_delta a, gr_cu_delta_back b)
+{
+    const uint32_t index = blockIdx.y * WARPS + threadIdx.x / GR_WARP;
+    if (index >= 2 * a.key_heads + a.value_heads) return;
+    const unit u(a, index);
+    const float scale = u.kind == 0 ? rsqrtf((float)a.dk) : 1;
+    each_token<TAPS>(a, u, blockIdx.x * TOKENS, [&](uint32_t t, float (&c)[4]) {
+        float dy[4], y[4], sum = 0;
+        gradient4(a, b, u, t, dy);
+#pragma unroll
+        for (int i = 0; i < 4; i++) y[i] = silu(c[i]);
+        if (u.kind < 2) {
+            const float inv = length_inverse(y);
+#pragma unroll
+            for (int i = 0; i < 4; i++) sum += y[i] * dy[i];
+            sum = gr_warp_sum(sum) * inv * inv;
+#pragma unroll
+            for (int i = 0; i < 4; i++) dy[i] = scale * inv * (dy[i] - sum * y[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float s = gr_sigmoid(c[i]);
+            dy[i] *= fmaf(y[i], 1 - s, s);
+        }
+        if (u.in) gr_store4(b.d_conv, (uint64_t)t * a.channels + u.ch, dy);
+    });
+}
+
+/* din's channels, and a part of the sums into the convolution's weights. */
+template <int TAPS> __global__ void __launch_bounds__(WARPS *GR_WARP) conv_back_kernel(gr_cu_delta a, gr_cu_delta_back b)
+{
+    const uint32_t index = blockIdx.y * WARPS + threadIdx.x / GR_WARP;
+    if (index >= 2 * a.key_heads + a.value_heads) return;
+    const unit u(a, index);
+    const uint32_t t0 = blockIdx.x * GR_CU_DELTA_CONV_ROWS, t_end = min(t0 + GR_CU_DELTA_CONV_ROWS, a.n_tokens);
+    float w[TAPS][4], grad[TAPS][4] = {};
+    uint32_t seq = 0, end = t0;
+    weights4<TAPS>(a, u, w);
+    for (uint32_t t = t0; t < t_end; t++) {
+        if (t == end) {
+            seq = sequence_of(a, t);
+            end = a.offset[seq + 1];
+        }
+        float dx[4] = {}, dy[TAPS][4] = {};
+#pragma unroll
+        for (int j = 0; j < TAPS; j++) {
+            if (j >= (int)a.conv) break;
+            float x[4];
+            if (u.in && t + j < end) gr_load4(b.d_conv, (uint64_t)(t + j) * a.channels + u.ch, dy[j]);
+            input4(a, u, seq, t, t - a.offset[seq], j, x);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                dx[i] = fmaf(w[j][i], dy[j][i], dx[i]);
+                grad[j][i] = fmaf(x[i], dy[0][i], grad[j][i]);
+            }
+        }
+        if (u.in) gr_store4(b.din, (uint64_t)t * a.width + u.ch, dx);
+    }
+    if (!u.in) return;
+    float *to = b.parts + ((uint64_t)blockIdx.x * a.channels + u.ch) * a.conv;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < TAPS; j++)
+            if (j < (int)a.conv) to[i * a.conv + a.conv - 1 - j] = grad[j][i];
+}
+
+/* A block for each value head: din's b and a, and the sums over tokens. */
+__global__ void __launch_bounds__(256) gates_back_kernel(gr_cu_delta a, gr_cu_delta_back b, void *a_log, void *dt_bias,
+                                                         bool wide)
+{
+    __shared__ float part[2][8];
+    const uint32_t h = blockIdx.x;
+    const float bias = gr_float(a.dt_bias[h]), grows = __expf(gr_float(a.a_log[h]));
+    float of_log = 0, of_bias = 0;
+    for (uint32_t t = threadIdx.x; t < a.n_tokens; t += 256) {
+        const uint64_t at = (uint64_t)t * a.value_heads + h, row = (uint64_t)(t + 1) * a.width - 2 * a.value_heads + h;
+        const float beta = a.beta[at], da = -b.d_rate[at] * grows * gr_sigmoid(gr_float(a.in[row + a.value_heads]) + bias);
+        b.din[row] = gr_round(b.d_beta[at] * beta * (1 - beta));
+        b.din[row + a.value_heads] = gr_round(da);
+        of_log = fmaf(b.d_rate[at], a.rate[at], of_log);
+        of_bias += da;
+    }
+    of_log = gr_block_sum(of_log, part[0]);
+    of_bias = gr_block_sum(of_bias, part[1]);
+    if (threadIdx.x) return;
+    if (wide) {
+        static_cast<float *>(a_log)[h] += of_log;
+        static_cast<float *>(dt_bias)[h] += of_bias;
+    } else {
+        gr_bf16 *log = static_cast<gr_bf16 *>(a_log) + h, *dt = static_cast<gr_bf16 *>(dt_bias) + h;
+        *log = gr_round(gr_float(*log) + of_log);
+        *dt = gr_round(gr_float(*dt) + of_bias);
+    }
+}
+
+uint32_t parts_of(uint64_t n, uint32_t each)
+{
+    return (uint32_t)((n + each - 1) / each);
+}
+
+/* Warps for all heads and parts of `each` tokens. */
+dim3 unit_grid(const gr_cu_delta *a, uint32_t each)
+{
+    return dim3(parts_of(a->n_tokens, each), parts_of(unit::count(a), WARPS));
+}
+
+} /* namespace */
+
+void gr_cu_delta_rows(cudaStream_t st, const gr_cu_delta *a)
+{
+    if (a->conv <= 4) rows_kernel<4><<<unit_grid(a, TOKENS), WARPS * GR_WARP, 0, st>>>(*a);
+    else rows_kernel<8><<<unit_grid(a, TOKENS), WARPS * GR_WARP, 0, st>>>(*a);
+    gates_kernel<<<parts_of((uint64_t)a->n_tokens * a->value_heads, 256), 256, 0, st>>>(*a);
+    if (a->state && a->conv > 1) tails_kernel<<<dim3(a->n_seqs, parts_of(a->channels, 256)), 256, 0, st>>>(*a);
+}
+
+void gr_cu_delta_norm(cudaStream_t st, const gr_cu_delta *a, gr_bf16 *out)
+{
+    norm_kernel<<<parts_of((uint64_t)a->n_tokens * a->value_heads, WARPS), WARPS * GR_WARP, 0, st>>>(*a, out);
+}
+
+void gr_cu_delta_norm_backward(cudaStream_t st, const gr_cu_delta *a, const gr_cu_delta_back *b, void *grad, gr_cu_dtype type)
+{
+    const uint32_t parts = parts_of((uint64_t)a->n_tokens * a->value_heads, GR_CU_DELTA_NORM_ROWS);
+    norm_back_kernel<<<parts, WARPS * GR_WARP, 0, st>>>(*a, *b);
+    gr_cu_parts_add(st, b->parts, parts, a->dv, grad, type);
+}
+
+void gr_cu_delta_rows_backward(cudaStream_t st, const gr_cu_delta *a, const gr_cu_delta_back *b, void *conv, void *a_log,
+                               void *dt_bias, gr_cu_dtype type)
+{
+    const dim3 rows = unit_grid(a, TOKENS), parts = unit_grid(a, GR_CU_DELTA_CONV_ROWS);
+    gates_back_kernel<<<a->value_heads, 256, 0, st>>>(*a, *b, a_log, dt_bias, type == GR_CU_F32);
+    if (a->conv <= 4) {
+        rows_back_kernel<4><<<rows, WARPS * GR_WARP, 0, st>>>(*a, *b);
+        conv_back_kernel<4><<<parts, WARPS * GR_WARP, 0, st>>>(*a, *b);
+    } else {
+        rows_back_kernel<8><<<rows, WARPS * GR_WARP, 0, st>>>(*a, *b);
+        conv_back_kernel<8><<<parts, WARPS * GR_WARP, 0, st>>>(*a, *b);
+    }
+    gr_cu_parts_add(st, b->parts, parts.x, a->channels * a->conv, conv, type);
+}

@@ -1,0 +1,172 @@
+/* tests/bench/gpu/bench_delta.c: the gated delta rule of 4 x 8,192 tokens, 32 heads of 128: the rule alone,
+ * by chunks, forward and backward (its states made again), and whole passes with convolution, gates and norm;
+ * decode steps of 256 slots, as bytes of states read and written. Lines of JSON;
+ * tests/bench/gpu/bench_delta.py is the other side.
+ *
+ *     bench_delta [SEQUENCES LENGTH HEADS]
+ */
+#include "ops/kernels/cuda/delta_impl.h"
+#include "tests/bench/gpu/timing.h"
+
+enum { DIM = 128, CONV = 4, SLOTS = 256 };
+
+typedef struct rule {
+    gr_delta_call c;
+    gr_delta_grads grads;
+    gr_cu_delta a; /* as gr_delta_cuda.backward lays them out */
+    gr_cu_delta_back b;
+    void *out, *mixed, *dout, *din;
+} rule;
+
+static void whole_forward(gr_queue *q, int which, void *arg)
+{
+    const rule *r = arg;
+    (void)which;
+    gr_delta_cuda.forward(q, &r->c, r->out, r->mixed);
+}
+
+static void whole_backward(gr_queue *q, int which, void *arg)
+{
+    const rule *r = arg;
+    (void)which;
+    gr_delta_cuda.backward(q, &r->c, r->mixed, r->dout, r->din, &r->grads);
+}
+
+static void rule_forward(gr_queue *q, int which, void *arg)
+{
+    const rule *r = arg;
+    (void)which;
+    gr_cu_delta_chunked(q->stream, &r->a);
+}
+
+static void rule_backward(gr_queue *q, int which, void *arg)
+{
+    const rule *r = arg;
+    (void)which;
+    gr_cu_delta_states(q->stream, &r->a, &r->b);
+    gr_cu_delta_chunked_backward(q->stream, &r->a, &r->b);
+}
+
+/* n bf16 of about one, whose signs and digits vary. */
+static void *some_values(bench *b, gr_queue *q, uint64_t n, uint64_t state)
+{
+    enum { PERIOD = 1 << 20 };
+    gr_bf16 *p = bench_take(b, n * sizeof(*p)), *host = gr_malloc(PERIOD * sizeof(*host));
+    for (uint64_t i = 0; i < PERIOD; i++) {
+        state = state * UINT64_C(6364136223846793005) + 1;
+        host[i] = (gr_bf16)((state >> 63 << 15) | 0x3e80 | (state >> 40 & 0xff));
+    }
+    for (uint64_t at = 0; at < n; at += PERIOD)
+        gr_device_write(q, p + at, host, GR_MIN((uint64_t)PERIOD, n - at) * sizeof(*p));
+    need(b, gr_queue_finish(q, &b->d));
+    free(host);
+    return p;
+}
+
+static void *written(bench *b, gr_queue *q, const void *host, uint64_t bytes)
+{
+    void *p = bench_take(b, bytes);
+    gr_device_write(q, p, host, bytes);
+    need(b, gr_queue_finish(q, &b->d));
+    return p;
+}
+
+static rule rule_new(bench *b, gr_queue *q, uint32_t n_seqs, uint32_t length, uint32_t heads,
+                     gr_layer_use use)
+{
+    const gr_delta_desc d = {heads, heads, DIM, DIM, CONV};
+    const uint32_t tokens = n_seqs * length;
+    const uint64_t taps = (uint64_t)gr_delta_channels(&d) * CONV;
+    const gr_pass_bounds bounds = {tokens, n_seqs, length, 1};
+    uint32_t *offset = gr_malloc((n_seqs + 1) * sizeof(*offset));
+    for (uint32_t i = 0; i <= n_seqs; i++) offset[i] = i * length;
+    rule r = {.c = {.d = d, .eps = 1e-6f, .n_tokens = tokens, .n_seqs = n_seqs, .longest = length}};
+    r.c.conv = some_values(b, q, taps, 1);
+    r.c.a_log = some_values(b, q, heads, 2);
+    r.c.dt_bias = some_values(b, q, heads, 3);
+    r.c.norm = some_values(b, q, DIM, 4);
+    r.c.in = some_values(b, q, (uint64_t)tokens * gr_delta_in(&d), 5);
+    r.c.offset = written(b, q, offset, (n_seqs + 1) * sizeof(*offset));
+    r.c.ws = bench_take(b, gr_delta_cuda.ws_bytes(&d, &bounds, use));
+    r.out = bench_take(b, (uint64_t)tokens * gr_delta_out(&d) * 2);
+    r.mixed = bench_take(b, (uint64_t)tokens * gr_delta_out(&d) * 2);
+    free(offset);
+    return r;
+}
+
+static void bench_passes(bench *b, gr_queue *q, uint32_t n_seqs, uint32_t length, uint32_t heads)
+{
+    char row[96];
+    rule r = rule_new(b, q, n_seqs, length, heads, GR_LAYER_BACKWARD);
+    const gr_delta_desc *d = &r.c.d;
+    const uint64_t taps = (uint64_t)gr_delta_channels(d) * CONV, tokens = r.c.n_tokens;
+    float *grads = bench_take(b, (taps + 2 * heads + DIM) * sizeof(*grads));
+    r.grads = (gr_delta_grads){GR_F32, grads, grads + taps, grads + taps + heads, grads + taps + 2 * heads};
+    r.dout = some_values(b, q, tokens * gr_delta_out(d), 6);
+    r.din = bench_take(b, tokens * gr_delta_in(d) * 2);
+    const double forward = seconds_of(b, q, 1, whole_forward, &r),
+                 back = seconds_of(b, q, 1, whole_backward, &r);
+    gr_workspace w = {.base = r.c.ws}; /* where backward has left rows and states */
+    r.a = (gr_cu_delta){.key_heads = heads,
+                        .value_heads = heads,
+                        .dk = DIM,
+                        .dv = DIM,
+                        .conv = CONV,
+                        .channels = gr_delta_channels(d),
+                        .width = gr_delta_in(d),
+                        .n_tokens = r.c.n_tokens,
+                        .n_seqs = n_seqs,
+                        .longest = length,
+                        .offset = r.c.offset};
+    gr_cu_delta_lay_out(&w, d, r.c.n_tokens, n_seqs, &r.a, &r.b);
+    r.a.mixed = r.mixed;
+    const struct {
+        const char *name;
+        double seconds;
+    } all[] = {{"rule, forward", seconds_of(b, q, 1, rule_forward, &r)},
+               {"rule, backward", seconds_of(b, q, 1, rule_backward, &r)},
+               {"whole, forward", forward},
+               {"whole, backward", back}};
+    for (size_t i = 0; i < GR_LEN(all); i++) {
+        snprintf(row, sizeof(row), "delta %s, %u x %u, %u heads of %d", all[i].name, n_seqs, length, heads,
+                 DIM);
+        print_result(row, all[i].seconds * 1e3, "ms");
+    }
+}
+
+static void bench_steps(bench *b, gr_queue *q, uint32_t heads)
+{
+    uint32_t slot[SLOTS], cached[SLOTS];
+    char row[96];
+    rule r = rule_new(b, q, SLOTS, 1, heads, GR_LAYER_FORWARD);
+    const uint64_t bytes = SLOTS * gr_delta_state_bytes(&r.c.d);
+    for (uint32_t i = 0; i < SLOTS; i++) slot[i] = i, cached[i] = 0;
+    r.c.slot = written(b, q, slot, sizeof(slot));
+    r.c.cached = written(b, q, cached, sizeof(cached)); /* zeros first: states become numbers */
+    r.c.state = bench_take(b, bytes);
+    whole_forward(q, 0, &r);
+    for (uint32_t i = 0; i < SLOTS; i++) cached[i] = 8;
+    r.c.cached = written(b, q, cached, sizeof(cached));
+    const double seconds = seconds_of(b, q, 1, whole_forward, &r);
+    snprintf(row, sizeof(row), "delta step of %d slots, %u heads of %d", SLOTS, heads, DIM);
+    print_result(row, seconds * 1e3, "ms");
+    snprintf(row, sizeof(row), "delta step of %d slots, %u heads of %d: states", SLOTS, heads, DIM);
+    print_result(row, 2 * (double)bytes / seconds * 1e-9, "GB/s");
+}
+
+int main(int argc, char **argv)
+{
+    const uint32_t n = argc > 3 ? (uint32_t)atoi(argv[1]) : 4,
+                   length = argc > 3 ? (uint32_t)atoi(argv[2]) : 8192,
+                   heads = argc > 3 ? (uint32_t)atoi(argv[3]) : 32;
+    bench b = {0};
+    bench_open(&b, 24 * GIB, GIB);
+    gr_queue q = bench_queue(&b);
+    bench_passes(&b, &q, n, length, heads);
+    b.used = 0;
+    bench_steps(&b, &q, heads);
+    b.dev->type->queue_close(&q);
+    b.dev->type->close(b.dev);
+    gr_diag_release(&b.d);
+    return 0;
+}
