@@ -235,8 +235,9 @@ static void attend_forward(gr_bench *b)
 static void attend_backward(gr_bench *b)
 {
     const attend *a = b->own;
-    gr_status st = gr_cu_attention_backward(a->attention, b->q.stream, &a->shape, &a->scores, &a->seqs, a->qkv, a->o,
-                                            a->stats, a->d_o, a->dqkv, NULL, a->ws, a->ws_bytes, b->d);
+    gr_status st =
+        gr_cu_attention_backward(a->attention, b->q.stream, &a->shape, &a->scores, &a->seqs, a->qkv, a->o,
+                                 a->stats, a->d_o, a->dqkv, NULL, a->ws, a->ws_bytes, b->d);
     if (!b->st) b->st = st;
 }
 

@@ -183,6 +183,9 @@ typedef struct gr_op {
     void (*default_choice)(const gr_node *n, const gr_kernels *k, gr_choices *c);
     /* Whether a node can be run with choices that a file says. NULL: with any. */
     bool (*runs_with)(const gr_node *n, const gr_choices *c);
+    /* What of a node these kernels do not do, and what to set instead, as an end of a sentence; NULL:
+     * nothing. The callback NULL: nothing ever. */
+    const char *(*unfit)(const gr_node *n, const gr_kernels *k);
     /* Objects and works for these choices. */
     void (*declare)(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                     gr_tasks *p);

@@ -65,7 +65,8 @@ static void add_segments(const gr_tokenizer *t, const gr_rows *rows, uint32_t se
         text.len = 0;
         for (to = from; to < rows->response_len[seq] && is_models(rows, seq, to) == model; to++)
             (void)gr_tokenizer_append(t, ids[to], false, &text);
-        gr_str_printf(out, "%s{\"by\": \"%s\", \"text\": ", from ? ", " : "", model ? "model" : "environment");
+        gr_str_printf(out, "%s{\"by\": \"%s\", \"text\": ", from ? ", " : "",
+                      model ? "model" : "environment");
         gr_json_add_text(out, text.text ? text.text : "", text.len);
         gr_str_putc(out, '}');
     }

@@ -128,7 +128,11 @@ static gr_status check_ops(const gr_graph *g, const gr_kernels *k, gr_diag *d)
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
         unsigned lacks = n->op->kernels & ~gr_kernels_sets(k);
+        const char *unfit = n->op->unfit ? n->op->unfit(n, k) : NULL;
         gr_str what = {0};
+        if (unfit)
+            st = gr_diag_error(d, n->at, GR_E_INVALID, "node '%s': on the %s device %s", n->name, k->device,
+                               unfit);
         if (!lacks) continue;
         gr_kernel_sets_name(lacks, &what);
         st = gr_diag_error(d, n->at, GR_E_INVALID,

@@ -614,9 +614,6 @@ static void mlps(void)
     check_mlp("8 experts, GELU",
               (gr_experts_desc){.count = 8, .top_k = 1, .inner = 48, .scale = 1, .act = GR_ACT_GELU_TANH}, 33,
               40, false);
-    check_mlp("one of one, its gate a sigmoid",
-              (gr_experts_desc){.count = 1, .top_k = 1, .inner = 72, .scale = 1, .router = GR_ROUTER_SIGMOID},
-              70, 136, false);
     without_router = true;
     check_mlp("one of one, without a router",
               (gr_experts_desc){.count = 1, .top_k = 1, .inner = 72, .scale = 1}, 70, 136, false);

@@ -62,8 +62,9 @@ static inline gr_model_shape sandwich(void)
     return s;
 }
 
-/* Norms behind alone, and over all heads of q and of k. Embeddings of about 1: of 0.05, as they are drawn, bf16 leaves
- * 10 to 30 % of the gradients of q and k uncertain (PyTorch's own: 11 %), for nothing brings them to one size. */
+/* Norms behind alone, and over all heads of q and of k. Embeddings of about 1: of 0.05, as they are drawn,
+ * bf16 leaves 10 to 30 % of the gradients of q and k uncertain (PyTorch's own: 11 %), for nothing brings them
+ * to one size. */
 static inline gr_model_shape behind(void)
 {
     gr_model_shape s = shape_of("qwen2", 128, 4, 2, 32);

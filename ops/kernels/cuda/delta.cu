@@ -1,5 +1,5 @@
-/* ops/kernels/cuda/delta.cu: what stands before and behind the gated delta rule, token by token, and its gradients:
- * convolution and silu, lengths of q and k, gates, gated norm. Formulas: ops/kernels/delta.h.
+/* ops/kernels/cuda/delta.cu: what stands before and behind the gated delta rule, token by token, and its
+ * gradients: convolution and silu, lengths of q and k, gates, gated norm. Formulas: ops/kernels/delta.h.
  *
  * A warp has one head of q, k or v, four channels a lane, and goes over some tokens. Bound by memory.
  */
@@ -18,8 +18,10 @@ __device__ inline uint32_t sequence_of(const gr_cu_delta &a, uint32_t t)
     uint32_t low = 0, high = a.n_seqs;
     while (high - low > 1) {
         const uint32_t mid = (low + high) / 2;
-        if (a.offset[mid] <= t) low = mid;
-        else high = mid;
+        if (a.offset[mid] <= t)
+            low = mid;
+        else
+            high = mid;
     }
     return low;
 }
@@ -48,12 +50,15 @@ struct unit {
         ch = first + threadIdx.x % GR_WARP * 4;
         in = threadIdx.x % GR_WARP * 4 < dim;
     }
-    static uint32_t count(const gr_cu_delta *a) { return 2 * a->key_heads + a->value_heads; }
+    static uint32_t count(const gr_cu_delta *a)
+    {
+        return 2 * a->key_heads + a->value_heads;
+    }
 };
 
 /* Row `back` tokens before token t, which is `position` tokens behind its sequence's first in this call. */
-__device__ inline void input4(const gr_cu_delta &a, const unit &u, uint32_t seq, uint32_t t, uint32_t position, uint32_t back,
-                              float (&x)[4])
+__device__ inline void input4(const gr_cu_delta &a, const unit &u, uint32_t seq, uint32_t t,
+                              uint32_t position, uint32_t back, float (&x)[4])
 {
     x[0] = x[1] = x[2] = x[3] = 0;
     if (!u.in) return;
@@ -72,7 +77,9 @@ template <int TAPS> __device__ inline void weights4(const gr_cu_delta &a, const 
     for (int j = 0; j < TAPS; j++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            w[j][i] = u.in && j < (int)a.conv ? gr_float(a.w_conv[(uint64_t)(u.ch + i) * a.conv + a.conv - 1 - j]) : 0;
+            w[j][i] = u.in && j < (int)a.conv
+                          ? gr_float(a.w_conv[(uint64_t)(u.ch + i) * a.conv + a.conv - 1 - j])
+                          : 0;
 }
 
 /* The convolution's rows, one token after another. */
@@ -112,7 +119,8 @@ __device__ inline float length_inverse(const float (&y)[4])
 }
 
 /* For each of a warp's tokens, use(t, y): the convolution before silu. */
-template <int TAPS, typename F> __device__ inline void each_token(const gr_cu_delta &a, const unit &u, uint32_t t0, F use)
+template <int TAPS, typename F>
+__device__ inline void each_token(const gr_cu_delta &a, const unit &u, uint32_t t0, F use)
 {
     const uint32_t end = min(t0 + TOKENS, a.n_tokens);
     convolution<TAPS> c;
@@ -133,7 +141,7 @@ template <int TAPS> __global__ void __launch_bounds__(WARPS *GR_WARP) rows_kerne
     if (index >= 2 * a.key_heads + a.value_heads) return;
     const unit u(a, index);
     const float scale = u.kind == 0 ? rsqrtf((float)a.dk) : 1;
-    each_token<TAPS>(a, u, blockIdx.x * TOKENS, [&](uint32_t t, float (&y)[4]) {
+    each_token<TAPS>(a, u, blockIdx.x * TOKENS, [&](uint32_t t, float(&y)[4]) {
 #pragma unroll
         for (int i = 0; i < 4; i++) y[i] = silu(y[i]);
         if (u.kind < 2) {
@@ -157,7 +165,8 @@ __global__ void __launch_bounds__(256) gates_kernel(gr_cu_delta a)
     if (i >= a.n_tokens * a.value_heads) return;
     const gr_bf16 *b = a.in + (uint64_t)(i / a.value_heads + 1) * a.width - 2 * a.value_heads;
     a.beta[i] = gr_sigmoid(gr_float(b[h]));
-    a.rate[i] = -__expf(gr_float(a.a_log[h])) * softplus(gr_float(b[a.value_heads + h]) + gr_float(a.dt_bias[h]));
+    a.rate[i] =
+        -__expf(gr_float(a.a_log[h])) * softplus(gr_float(b[a.value_heads + h]) + gr_float(a.dt_bias[h]));
 }
 
 /* What slots keep of the convolution's rows; a thread has a channel. */
@@ -181,7 +190,8 @@ __global__ void __launch_bounds__(256) tails_kernel(gr_cu_delta a)
         if (i + 1 < (int)a.conv) tail[(uint64_t)i * a.channels] = x[i];
 }
 
-/* ---- gated norm ------------------------------------------------------------------------------------------ */
+/* ---- gated norm ------------------------------------------------------------------------------------------
+ */
 
 /* A row of dv, four values a lane: x, z and 1 / rms. */
 struct normed {
@@ -245,7 +255,9 @@ __global__ void __launch_bounds__(WARPS *GR_WARP) norm_back_kernel(gr_cu_delta a
         for (int i = 0; i < 4; i++) dx[i] = n.inv * (dx[i] - n.x[i] * n.inv * sum);
         if (!n.in) continue;
         gr_store4(b.d_mixed, (uint64_t)row * a.dv + col, dx);
-        gr_store4(b.din, (uint64_t)(row / a.value_heads) * a.width + a.channels + row % a.value_heads * a.dv + col, dz);
+        gr_store4(b.din,
+                  (uint64_t)(row / a.value_heads) * a.width + a.channels + row % a.value_heads * a.dv + col,
+                  dz);
     }
     gr_store4(part, warp * 128 + col, grad);
     __syncthreads();
@@ -255,10 +267,12 @@ __global__ void __launch_bounds__(WARPS *GR_WARP) norm_back_kernel(gr_cu_delta a
     b.parts[(uint64_t)blockIdx.x * a.dv + threadIdx.x] = sum;
 }
 
-/* ---- gradients of rows ------------------------------------------------------------------------------------ */
+/* ---- gradients of rows ------------------------------------------------------------------------------------
+ */
 
 /* Of a token: what its value heads leave to a head of q or k, or a head of v's own. */
-__device__ inline void gradient4(const gr_cu_delta &a, const gr_cu_delta_back &b, const unit &u, uint32_t t, float (&dy)[4])
+__device__ inline void gradient4(const gr_cu_delta &a, const gr_cu_delta_back &b, const unit &u, uint32_t t,
+                                 float (&dy)[4])
 {
     const uint32_t group = u.kind < 2 ? a.value_heads / a.key_heads : 1, col = u.ch - u.first;
     const gr_bf16 *from = u.kind == 0 ? b.dq : u.kind == 1 ? b.dk : b.dv;
@@ -272,13 +286,14 @@ __device__ inline void gradient4(const gr_cu_delta &a, const gr_cu_delta_back &b
 }
 
 /* d_conv, from gradients of q, k and v. */
-template <int TAPS> __global__ void __launch_bounds__(WARPS *GR_WARP) rows_back_kernel(gr_cu_delta a, gr_cu_delta_back b)
+template <int TAPS>
+__global__ void __launch_bounds__(WARPS *GR_WARP) rows_back_kernel(gr_cu_delta a, gr_cu_delta_back b)
 {
     const uint32_t index = blockIdx.y * WARPS + threadIdx.x / GR_WARP;
     if (index >= 2 * a.key_heads + a.value_heads) return;
     const unit u(a, index);
     const float scale = u.kind == 0 ? rsqrtf((float)a.dk) : 1;
-    each_token<TAPS>(a, u, blockIdx.x * TOKENS, [&](uint32_t t, float (&c)[4]) {
+    each_token<TAPS>(a, u, blockIdx.x * TOKENS, [&](uint32_t t, float(&c)[4]) {
         float dy[4], y[4], sum = 0;
         gradient4(a, b, u, t, dy);
 #pragma unroll
@@ -301,12 +316,14 @@ template <int TAPS> __global__ void __launch_bounds__(WARPS *GR_WARP) rows_back_
 }
 
 /* din's channels, and a part of the sums into the convolution's weights. */
-template <int TAPS> __global__ void __launch_bounds__(WARPS *GR_WARP) conv_back_kernel(gr_cu_delta a, gr_cu_delta_back b)
+template <int TAPS>
+__global__ void __launch_bounds__(WARPS *GR_WARP) conv_back_kernel(gr_cu_delta a, gr_cu_delta_back b)
 {
     const uint32_t index = blockIdx.y * WARPS + threadIdx.x / GR_WARP;
     if (index >= 2 * a.key_heads + a.value_heads) return;
     const unit u(a, index);
-    const uint32_t t0 = blockIdx.x * GR_CU_DELTA_CONV_ROWS, t_end = min(t0 + GR_CU_DELTA_CONV_ROWS, a.n_tokens);
+    const uint32_t t0 = blockIdx.x * GR_CU_DELTA_CONV_ROWS,
+                   t_end = min(t0 + GR_CU_DELTA_CONV_ROWS, a.n_tokens);
     float w[TAPS][4], grad[TAPS][4] = {};
     uint32_t seq = 0, end = t0;
     weights4<TAPS>(a, u, w);
@@ -340,16 +357,18 @@ template <int TAPS> __global__ void __launch_bounds__(WARPS *GR_WARP) conv_back_
 }
 
 /* A block for each value head: din's b and a, and the sums over tokens. */
-__global__ void __launch_bounds__(256) gates_back_kernel(gr_cu_delta a, gr_cu_delta_back b, void *a_log, void *dt_bias,
-                                                         bool wide)
+__global__ void __launch_bounds__(256)
+    gates_back_kernel(gr_cu_delta a, gr_cu_delta_back b, void *a_log, void *dt_bias, bool wide)
 {
     __shared__ float part[2][8];
     const uint32_t h = blockIdx.x;
     const float bias = gr_float(a.dt_bias[h]), grows = __expf(gr_float(a.a_log[h]));
     float of_log = 0, of_bias = 0;
     for (uint32_t t = threadIdx.x; t < a.n_tokens; t += 256) {
-        const uint64_t at = (uint64_t)t * a.value_heads + h, row = (uint64_t)(t + 1) * a.width - 2 * a.value_heads + h;
-        const float beta = a.beta[at], da = -b.d_rate[at] * grows * gr_sigmoid(gr_float(a.in[row + a.value_heads]) + bias);
+        const uint64_t at = (uint64_t)t * a.value_heads + h,
+                       row = (uint64_t)(t + 1) * a.width - 2 * a.value_heads + h;
+        const float beta = a.beta[at],
+                    da = -b.d_rate[at] * grows * gr_sigmoid(gr_float(a.in[row + a.value_heads]) + bias);
         b.din[row] = gr_round(b.d_beta[at] * beta * (1 - beta));
         b.din[row + a.value_heads] = gr_round(da);
         of_log = fmaf(b.d_rate[at], a.rate[at], of_log);
@@ -383,10 +402,13 @@ dim3 unit_grid(const gr_cu_delta *a, uint32_t each)
 
 void gr_cu_delta_rows(cudaStream_t st, const gr_cu_delta *a)
 {
-    if (a->conv <= 4) rows_kernel<4><<<unit_grid(a, TOKENS), WARPS * GR_WARP, 0, st>>>(*a);
-    else rows_kernel<8><<<unit_grid(a, TOKENS), WARPS * GR_WARP, 0, st>>>(*a);
+    if (a->conv <= 4)
+        rows_kernel<4><<<unit_grid(a, TOKENS), WARPS * GR_WARP, 0, st>>>(*a);
+    else
+        rows_kernel<8><<<unit_grid(a, TOKENS), WARPS * GR_WARP, 0, st>>>(*a);
     gates_kernel<<<parts_of((uint64_t)a->n_tokens * a->value_heads, 256), 256, 0, st>>>(*a);
-    if (a->state && a->conv > 1) tails_kernel<<<dim3(a->n_seqs, parts_of(a->channels, 256)), 256, 0, st>>>(*a);
+    if (a->state && a->conv > 1)
+        tails_kernel<<<dim3(a->n_seqs, parts_of(a->channels, 256)), 256, 0, st>>>(*a);
 }
 
 void gr_cu_delta_norm(cudaStream_t st, const gr_cu_delta *a, gr_bf16 *out)
@@ -394,15 +416,16 @@ void gr_cu_delta_norm(cudaStream_t st, const gr_cu_delta *a, gr_bf16 *out)
     norm_kernel<<<parts_of((uint64_t)a->n_tokens * a->value_heads, WARPS), WARPS * GR_WARP, 0, st>>>(*a, out);
 }
 
-void gr_cu_delta_norm_backward(cudaStream_t st, const gr_cu_delta *a, const gr_cu_delta_back *b, void *grad, gr_cu_dtype type)
+void gr_cu_delta_norm_backward(cudaStream_t st, const gr_cu_delta *a, const gr_cu_delta_back *b, void *grad,
+                               gr_cu_dtype type)
 {
     const uint32_t parts = parts_of((uint64_t)a->n_tokens * a->value_heads, GR_CU_DELTA_NORM_ROWS);
     norm_back_kernel<<<parts, WARPS * GR_WARP, 0, st>>>(*a, *b);
     gr_cu_parts_add(st, b->parts, parts, a->dv, grad, type);
 }
 
-void gr_cu_delta_rows_backward(cudaStream_t st, const gr_cu_delta *a, const gr_cu_delta_back *b, void *conv, void *a_log,
-                               void *dt_bias, gr_cu_dtype type)
+void gr_cu_delta_rows_backward(cudaStream_t st, const gr_cu_delta *a, const gr_cu_delta_back *b, void *conv,
+                               void *a_log, void *dt_bias, gr_cu_dtype type)
 {
     const dim3 rows = unit_grid(a, TOKENS), parts = unit_grid(a, GR_CU_DELTA_CONV_ROWS);
     gates_back_kernel<<<a->value_heads, 256, 0, st>>>(*a, *b, a_log, dt_bias, type == GR_CU_F32);

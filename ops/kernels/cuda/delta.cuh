@@ -1,14 +1,15 @@
 /* ops/kernels/cuda/delta.cuh: what the kernels of the gated delta rule share. Formulas: ops/kernels/delta.h.
  *
- * A chunk is 64 tokens of one value head. With G the sums of rates (log2 of decays) from its first token on, K, Q, V
- * its rows, S the state before it and L_ij = beta_i (k_i . k_j) 2^(G_i - G_j) for j < i:
+ * A chunk is 64 tokens of one value head. With G the sums of rates (log2 of decays) from its first token on,
+ * K, Q, V its rows, S the state before it and L_ij = beta_i (k_i . k_j) 2^(G_i - G_j) for j < i:
  *
  *     (I + L) U = beta (V - 2^G K S)                              what the tokens write: rows u_i
  *     O = 2^G Q S + P U,   P_ij = (q_i . k_j) 2^(G_i - G_j), j <= i
  *     S' = 2^(G_last) S + K^T (2^(G_last - G) U)
  *
- * The triangular system is solved in fp32 (solve, below); all other products are mma.sync of bf16 with fp32 sums. Rows
- * beyond a sequence's end are zeros with beta and rate 0, which leave S as it is. Tiles as in flash.cuh.
+ * The triangular system is solved in fp32 (solve, below); all other products are mma.sync of bf16 with fp32
+ * sums. Rows beyond a sequence's end are zeros with beta and rate 0, which leave S as it is. Tiles as in
+ * flash.cuh.
  */
 #ifndef GR_OPS_KERNELS_CUDA_DELTA_CUH
 #define GR_OPS_KERNELS_CUDA_DELTA_CUH
@@ -16,7 +17,8 @@
 #include "ops/kernels/cuda/delta.h"
 #include "ops/kernels/cuda/flash.cuh"
 
-namespace gr_delta {
+namespace gr_delta
+{
 
 using namespace gr_flash;
 
@@ -35,7 +37,10 @@ struct span {
     {
         return a.qkv + (size_t)(first + t) * a.channels + key_head * a.dk;
     }
-    __device__ const uint16_t *k(const gr_cu_delta &a, uint32_t t) const { return q(a, t) + a.key_heads * a.dk; }
+    __device__ const uint16_t *k(const gr_cu_delta &a, uint32_t t) const
+    {
+        return q(a, t) + a.key_heads * a.dk;
+    }
     __device__ const uint16_t *v(const gr_cu_delta &a, uint32_t t, uint32_t head) const
     {
         return a.qkv + (size_t)(first + t) * a.channels + 2 * a.key_heads * a.dk + head * a.dv;
@@ -58,10 +63,17 @@ template <int DP> __device__ inline uint32_t *pair_at(unsigned char *tile, int r
 {
     return reinterpret_cast<uint32_t *>(tile + row * (DP * 2) + (((col / 8) ^ (row & 7)) << 4) + col % 8 * 2);
 }
-__device__ inline float low_of(uint32_t two) { return __uint_as_float(two << 16); }
-__device__ inline float high_of(uint32_t two) { return __uint_as_float(two & 0xffff0000u); }
+__device__ inline float low_of(uint32_t two)
+{
+    return __uint_as_float(two << 16);
+}
+__device__ inline float high_of(uint32_t two)
+{
+    return __uint_as_float(two & 0xffff0000u);
+}
 
-/* Fragment A of a tile's transpose: rows are the tile's columns [col, col + 16), columns its rows [row, row + 16). */
+/* Fragment A of a tile's transpose: rows are the tile's columns [col, col + 16), columns its rows [row, row +
+ * 16). */
 template <int DP> __device__ inline void load_a_turned(uint32_t a[4], uint32_t tile, int row, int col)
 {
     const int lane = threadIdx.x % 32;
@@ -69,7 +81,8 @@ template <int DP> __device__ inline void load_a_turned(uint32_t a[4], uint32_t t
 }
 
 /* Rates (log2) and betas of a chunk's tokens; then rates become sums from the first on. By all threads. */
-__device__ inline void load_gates(const gr_cu_delta &a, const span &s, uint32_t head, uint32_t t0, float *rate, float *beta)
+__device__ inline void load_gates(const gr_cu_delta &a, const span &s, uint32_t head, uint32_t t0,
+                                  float *rate, float *beta)
 {
     if (threadIdx.x < CHUNK) {
         const bool in = t0 + threadIdx.x < s.n;
@@ -94,9 +107,9 @@ __device__ inline void sum_rates(float *rate)
     rate[2 * lane + 1] = before + y;
 }
 
-/* x [64][COLS + PAD] = (I + L)^-1 x, L [64][64 + PAD] below its diagonal; UP: (I + L^T)^-1 x. A thread has a column;
- * the rows of a block of 16 are first freed of the blocks before, shared among the PARTS threads of a column, then go
- * one after another. For COLS PARTS threads. */
+/* x [64][COLS + PAD] = (I + L)^-1 x, L [64][64 + PAD] below its diagonal; UP: (I + L^T)^-1 x. A thread has a
+ * column; the rows of a block of 16 are first freed of the blocks before, shared among the PARTS threads of a
+ * column, then go one after another. For COLS PARTS threads. */
 template <int COLS, int PARTS, bool UP> __device__ inline void solve(float *x, const float *L)
 {
     constexpr int XW = COLS + PAD, LW = CHUNK + PAD, B = 16, H = B / PARTS;

@@ -1,17 +1,17 @@
-/* ops/kernels/cuda/delta_back.cu: the gated delta rule backward, by chunks from the last to the first (see delta.cuh).
+/* ops/kernels/cuda/delta_back.cu: the gated delta rule backward, by chunks from the last to the first (see
+ * delta.cuh).
  *
- * A block of 256 threads has one value head of one sequence: the gradient D of its state in registers (fp32, a copy in
- * bf16 in shared memory), the states before each chunk and what tokens wrote from gr_cu_delta_states. With e = 2^G,
- * r = 2^(G_last - G), X = V - e K S:
+ * A block of 256 threads has one value head of one sequence: the gradient D of its state in registers (fp32,
+ * a copy in bf16 in shared memory), the states before each chunk and what tokens wrote from
+ * gr_cu_delta_states. With e = 2^G, r = 2^(G_last - G), X = V - e K S:
  *
  *     dU = P^T dO + r K D,   dR = (I + L^T)^-1 dU,   dV = beta dR,   Y = -beta e dR
- *     dL = -dR U^T (below the diagonal),   dP = dO U^T (to it),   F = beta 2^(Gi - Gj) dL,   H = 2^(Gi - Gj) dP
- *     dQ = e dO S^T + H K
- *     dK = r U D^T + Y S^T + (F + F^T) K + H^T Q
- *     dbeta_i = dR_i . X_i + sum of dL_ij L_ij / beta_i
- *     D before = 2^(G_last) D + Q^T (e dO) + K^T Y
+ *     dL = -dR U^T (below the diagonal),   dP = dO U^T (to it),   F = beta 2^(Gi - Gj) dL,   H = 2^(Gi - Gj)
+ * dP dQ = e dO S^T + H K dK = r U D^T + Y S^T + (F + F^T) K + H^T Q dbeta_i = dR_i . X_i + sum of dL_ij L_ij
+ * / beta_i D before = 2^(G_last) D + Q^T (e dO) + K^T Y
  *
- * and a rate's gradient is the sum, over it and later tokens, of what each factor 2^G gets. Every sum has one order.
+ * and a rate's gradient is the sum, over it and later tokens, of what each factor 2^G gets. Every sum has one
+ * order.
  */
 #include "ops/kernels/cuda/delta.cuh"
 
@@ -25,8 +25,9 @@ constexpr int N_THREADS = 256, WARPS = 8;
 template <int DP> struct shape {
     static constexpr int TILE = CHUNK * DP * 2, SQUARE = CHUNK * CHUNK * 2;
     static constexpr int Q = 0, K = Q + TILE, DO = K + TILE, U = DO + TILE, DR = U + TILE, S = DR + TILE,
-                         D = S + DP * DP * 2, P = D + DP * DP * 2, F = P + SQUARE, H = F + SQUARE, X = H + SQUARE,
-                         L = X + CHUNK * (DP + PAD) * 4, SHARED = L + CHUNK * (CHUNK + PAD) * 4;
+                         D = S + DP * DP * 2, P = D + DP * DP * 2, F = P + SQUARE, H = F + SQUARE,
+                         X = H + SQUARE, L = X + CHUNK * (DP + PAD) * 4,
+                         SHARED = L + CHUNK * (CHUNK + PAD) * 4;
     static constexpr int COLS = DP / 2; /* of a [64][DP] product that a warp has */
 };
 
@@ -35,7 +36,8 @@ struct row_sums {
     float beta[2][CHUNK], row[2][CHUNK], col[4][CHUNK], q[2][CHUNK], z[2][CHUNK], u[2][CHUNK], rv[CHUNK];
 };
 
-/* Row `half` of an accumulator of N columns from `col` on, times the same of a tile; summed over the row's quad. */
+/* Row `half` of an accumulator of N columns from `col` on, times the same of a tile; summed over the row's
+ * quad. */
 template <int DP, int N>
 __device__ inline float dot_rows(const float (*c)[4], int half, unsigned char *tile, int row, int col)
 {
@@ -68,17 +70,32 @@ template <int DP> struct walk {
     row_sums *part;
     uint32_t base, lane, warp, rows, half; /* this warp's 16 rows, and which half of the columns */
 
-    __device__ walk(const gr_cu_delta &a_, const gr_cu_delta_back &b_, unsigned char *s, const float *g, const float *be,
-                    row_sums *p)
+    __device__ walk(const gr_cu_delta &a_, const gr_cu_delta_back &b_, unsigned char *s, const float *g,
+                    const float *be, row_sums *p)
         : a(a_), b(b_), shared(s), sums(g), beta(be), part(p), base((uint32_t)__cvta_generic_to_shared(s)),
           lane(threadIdx.x % 32), warp(threadIdx.x / 32), rows(warp % 4 * 16), half(warp / 4)
     {
     }
-    __device__ uint32_t row(int h) const { return rows + lane / 4 + 8 * h; }
-    __device__ float between(uint32_t i, uint32_t j) const { return exp2_of(sums[i] - sums[j]); }
-    __device__ float left(uint32_t i) const { return exp2_of(sums[CHUNK - 1] - sums[i]); }
-    __device__ float *L() const { return reinterpret_cast<float *>(shared + S::L); }
-    __device__ float *x() const { return reinterpret_cast<float *>(shared + S::X); }
+    __device__ uint32_t row(int h) const
+    {
+        return rows + lane / 4 + 8 * h;
+    }
+    __device__ float between(uint32_t i, uint32_t j) const
+    {
+        return exp2_of(sums[i] - sums[j]);
+    }
+    __device__ float left(uint32_t i) const
+    {
+        return exp2_of(sums[CHUNK - 1] - sums[i]);
+    }
+    __device__ float *L() const
+    {
+        return reinterpret_cast<float *>(shared + S::L);
+    }
+    __device__ float *x() const
+    {
+        return reinterpret_cast<float *>(shared + S::X);
+    }
 
     /* P, and K K^T times decays in L: 32 columns a warp. */
     __device__ void products() const
@@ -99,8 +116,9 @@ template <int DP> struct walk {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const uint32_t i = row(h), j = half * 32 + n * 8 + lane % 4 * 2;
-                *pair_at<CHUNK>(shared + S::P, i, j) = pack(j <= i ? p[n][2 * h] * between(i, j) : 0,
-                                                            j + 1 <= i ? p[n][2 * h + 1] * between(i, j + 1) : 0);
+                *pair_at<CHUNK>(shared + S::P, i, j) =
+                    pack(j <= i ? p[n][2 * h] * between(i, j) : 0,
+                         j + 1 <= i ? p[n][2 * h + 1] * between(i, j + 1) : 0);
                 *reinterpret_cast<float2 *>(L() + i * (CHUNK + PAD) + j) =
                     make_float2(j < i ? beta[i] * l[n][2 * h] * between(i, j) : 0,
                                 j + 1 < i ? beta[i] * l[n][2 * h + 1] * between(i, j + 1) : 0);
@@ -132,8 +150,8 @@ template <int DP> struct walk {
         for (int n = 0; n < S::COLS / 8; n++)
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                *reinterpret_cast<float2 *>(x() + row(h) * (DP + PAD) + half * S::COLS + n * 8 + lane % 4 * 2) =
-                    make_float2(c[n][2 * h], c[n][2 * h + 1]);
+                *reinterpret_cast<float2 *>(x() + row(h) * (DP + PAD) + half * S::COLS + n * 8 +
+                                            lane % 4 * 2) = make_float2(c[n][2 * h], c[n][2 * h + 1]);
     }
 
     /* dR of x: to its tile, dV to memory, and its products with V. A warp has eight rows. */
@@ -148,7 +166,8 @@ template <int DP> struct walk {
                 if (!in || col >= a.dv) continue;
                 const uint32_t v = *reinterpret_cast<const uint32_t *>(at.v(a, t0 + i, head) + col);
                 sum = fmaf(low, low_of(v), fmaf(high, high_of(v), sum));
-                *reinterpret_cast<uint32_t *>(b.dv + at.at(a, t0 + i, head, a.dv) + col) = pack(beta[i] * low, beta[i] * high);
+                *reinterpret_cast<uint32_t *>(b.dv + at.at(a, t0 + i, head, a.dv) + col) =
+                    pack(beta[i] * low, beta[i] * high);
             }
             for (int o = 16; o; o /= 2) sum += __shfl_xor_sync(0xffffffff, sum, o);
             if (lane == 0) part->rv[i] = sum;
@@ -175,12 +194,14 @@ template <int DP> struct walk {
             float of_beta = 0, of_rate = 0;
 #pragma unroll
             for (int n = 0; n < 4; n++) {
-                const uint32_t j = half * 32 + n * 8 + lane % 4 * 2, pair = *pair_at<CHUNK>(shared + S::P, i, j);
+                const uint32_t j = half * 32 + n * 8 + lane % 4 * 2,
+                               pair = *pair_at<CHUNK>(shared + S::P, i, j);
                 float f[2], d[2];
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     const float L_ij = L()[i * (CHUNK + PAD) + j + e], dl = j + e < i ? -l[n][2 * h + e] : 0,
-                                dp = j + e <= i ? p[n][2 * h + e] : 0, grown = j + e <= i ? between(i, j + e) : 0;
+                                dp = j + e <= i ? p[n][2 * h + e] : 0,
+                                grown = j + e <= i ? between(i, j + e) : 0;
                     const float both = fmaf(dl, L_ij, dp * (e ? high_of(pair) : low_of(pair)));
                     of_beta = fmaf(dl, L_ij, of_beta);
                     of_rate += both;
@@ -340,7 +361,8 @@ template <int DP> struct gradient {
 
 /* Grid: value heads, sequences. */
 template <int DP>
-__global__ void __launch_bounds__(N_THREADS, 1) back_kernel(gr_cu_delta a, gr_cu_delta_back b, uint32_t first_seq)
+__global__ void __launch_bounds__(N_THREADS, 1)
+    back_kernel(gr_cu_delta a, gr_cu_delta_back b, uint32_t first_seq)
 {
     using S = shape<DP>;
     extern __shared__ __align__(128) unsigned char shared[];
@@ -357,17 +379,18 @@ __global__ void __launch_bounds__(N_THREADS, 1) back_kernel(gr_cu_delta a, gr_cu
         const uint16_t *state =
             b.states + ((size_t)(first_chunk(at.first, seq) + chunk) * a.value_heads + head) * a.dk * a.dv;
         const auto in = [&](int r) { return t0 + r < at.n; };
-        fill<DP, CHUNK, N_THREADS>(w.base + S::Q, a.qkv, a.dk, [&](int r) { return in(r) ? at.q(a, t0 + r) : nullptr; });
-        fill<DP, CHUNK, N_THREADS>(w.base + S::K, a.qkv, a.dk, [&](int r) { return in(r) ? at.k(a, t0 + r) : nullptr; });
+        fill<DP, CHUNK, N_THREADS>(w.base + S::Q, a.qkv, a.dk,
+                                   [&](int r) { return in(r) ? at.q(a, t0 + r) : nullptr; });
+        fill<DP, CHUNK, N_THREADS>(w.base + S::K, a.qkv, a.dk,
+                                   [&](int r) { return in(r) ? at.k(a, t0 + r) : nullptr; });
         fill<DP, CHUNK, N_THREADS>(w.base + S::DO, a.qkv, a.dv, [&](int r) {
             return in(r) ? b.d_mixed + at.at(a, t0 + r, head, a.dv) : nullptr;
         });
         fill<DP, CHUNK, N_THREADS>(w.base + S::U, a.qkv, a.dv, [&](int r) {
             return in(r) ? b.written + at.at(a, t0 + r, head, a.dv) : nullptr;
         });
-        fill<DP, DP, N_THREADS>(w.base + S::S, a.qkv, a.dv, [&](int r) {
-            return r < (int)a.dk ? state + (size_t)r * a.dv : nullptr;
-        });
+        fill<DP, DP, N_THREADS>(w.base + S::S, a.qkv, a.dv,
+                                [&](int r) { return r < (int)a.dk ? state + (size_t)r * a.dv : nullptr; });
         load_gates(a, at, head, t0, sums, beta);
         copies_done();
         __syncthreads();
@@ -422,13 +445,16 @@ template <int DP> void launch(cudaStream_t st, const gr_cu_delta *a, const gr_cu
     constexpr int shared = shape<DP>::SHARED;
     cudaFuncSetAttribute(back_kernel<DP>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     for (uint32_t seq = 0; seq < a->n_seqs; seq += 65535)
-        back_kernel<DP><<<dim3(a->value_heads, min(a->n_seqs - seq, 65535u)), N_THREADS, shared, st>>>(*a, *b, seq);
+        back_kernel<DP>
+            <<<dim3(a->value_heads, min(a->n_seqs - seq, 65535u)), N_THREADS, shared, st>>>(*a, *b, seq);
 }
 
 } /* namespace */
 
 void gr_cu_delta_chunked_backward(cudaStream_t st, const gr_cu_delta *a, const gr_cu_delta_back *b)
 {
-    if (a->dk <= 64 && a->dv <= 64) launch<64>(st, a, b);
-    else launch<128>(st, a, b);
+    if (a->dk <= 64 && a->dv <= 64)
+        launch<64>(st, a, b);
+    else
+        launch<128>(st, a, b);
 }

@@ -1,8 +1,8 @@
 /* ops/kernels/cuda/delta_chunk.cu: the gated delta rule forward, by chunks (see delta.cuh) and by steps.
  *
- * Chunks: a block of 128 threads has 64 columns of one value head's state, in registers (fp32, and a copy in bf16 in
- * shared memory for products), and walks its sequence. Two blocks share a multiprocessor. Bound by latency of one
- * chunk after another; what is read and written is read and written once.
+ * Chunks: a block of 128 threads has 64 columns of one value head's state, in registers (fp32, and a copy in
+ * bf16 in shared memory for products), and walks its sequence. Two blocks share a multiprocessor. Bound by
+ * latency of one chunk after another; what is read and written is read and written once.
  */
 #include "ops/kernels/cuda/delta.cuh"
 
@@ -23,7 +23,8 @@ template <int DP> struct shape {
 template <int DP> struct element {
     uint32_t row, col;
     __device__ element(int m, int n, int half)
-        : row(threadIdx.x / 32 * (DP / 4) + m * 16 + threadIdx.x % 32 / 4 + 8 * half), col(n * 8 + threadIdx.x % 4 * 2)
+        : row(threadIdx.x / 32 * (DP / 4) + m * 16 + threadIdx.x % 32 / 4 + 8 * half),
+          col(n * 8 + threadIdx.x % 4 * 2)
     {
     }
 };
@@ -42,7 +43,8 @@ template <int DP> __device__ void share_state(const float (*s)[COLS / 8][4], uns
 }
 
 template <int DP>
-__device__ void open_state(float (*s)[COLS / 8][4], const float *from, uint32_t dk, uint32_t dv, uint32_t col0)
+__device__ void open_state(float (*s)[COLS / 8][4], const float *from, uint32_t dk, uint32_t dv,
+                           uint32_t col0)
 {
 #pragma unroll
     for (int m = 0; m < DP / 64; m++)
@@ -52,8 +54,9 @@ __device__ void open_state(float (*s)[COLS / 8][4], const float *from, uint32_t 
             for (int half = 0; half < 2; half++) {
                 const element<DP> e(m, n, half);
                 const bool in = from && e.row < dk && col0 + e.col < dv;
-                const float2 x = in ? *reinterpret_cast<const float2 *>(from + (size_t)e.row * dv + col0 + e.col)
-                                    : make_float2(0, 0);
+                const float2 x =
+                    in ? *reinterpret_cast<const float2 *>(from + (size_t)e.row * dv + col0 + e.col)
+                       : make_float2(0, 0);
                 s[m][n][2 * half] = x.x;
                 s[m][n][2 * half + 1] = x.y;
             }
@@ -111,10 +114,12 @@ __global__ void __launch_bounds__(128, 2) chunk_kernel(gr_cu_delta a, gr_cu_delt
     if (a.state && a.slot[seq] == NONE) return;
     const span at(a, seq, head);
     if (!at.n) return;
-    const uint32_t base = (uint32_t)__cvta_generic_to_shared(shared), q_tile = base + S::Q, k_tile = base + S::K,
-                   v_tile = base + S::V, w_tile = base + S::W, s_tile = base + S::S, left = a.dv - col0;
+    const uint32_t base = (uint32_t)__cvta_generic_to_shared(shared), q_tile = base + S::Q,
+                   k_tile = base + S::K, v_tile = base + S::V, w_tile = base + S::W, s_tile = base + S::S,
+                   left = a.dv - col0;
     float *x = reinterpret_cast<float *>(shared + S::X), *L = reinterpret_cast<float *>(shared + S::L);
-    float *slot = a.state ? a.state + a.slot[seq] * a.slot_floats + a.tail_floats + (size_t)head * a.dk * a.dv : nullptr;
+    float *slot = a.state ? a.state + a.slot[seq] * a.slot_floats + a.tail_floats + (size_t)head * a.dk * a.dv
+                          : nullptr;
     float s[S::TILES][COLS / 8][4];
     open_state<DP>(s, slot && a.cached[seq] ? slot : nullptr, a.dk, a.dv, col0);
     share_state<DP>(s, shared + S::S);
@@ -122,8 +127,10 @@ __global__ void __launch_bounds__(128, 2) chunk_kernel(gr_cu_delta a, gr_cu_delt
     for (uint32_t t0 = 0; t0 < at.n; t0 += CHUNK) {
         const auto in = [&](int r) { return t0 + r < at.n; };
         fill<DP, CHUNK>(k_tile, a.qkv, a.dk, [&](int r) { return in(r) ? at.k(a, t0 + r) : nullptr; });
-        fill<COLS, CHUNK>(v_tile, a.qkv, left, [&](int r) { return in(r) ? at.v(a, t0 + r, head) + col0 : nullptr; });
-        if (!KEEP) fill<DP, CHUNK>(q_tile, a.qkv, a.dk, [&](int r) { return in(r) ? at.q(a, t0 + r) : nullptr; });
+        fill<COLS, CHUNK>(v_tile, a.qkv, left,
+                          [&](int r) { return in(r) ? at.v(a, t0 + r, head) + col0 : nullptr; });
+        if (!KEEP)
+            fill<DP, CHUNK>(q_tile, a.qkv, a.dk, [&](int r) { return in(r) ? at.q(a, t0 + r) : nullptr; });
         load_gates(a, at, head, t0, sums, beta);
         copies_done();
         __syncthreads();
@@ -131,7 +138,8 @@ __global__ void __launch_bounds__(128, 2) chunk_kernel(gr_cu_delta a, gr_cu_delt
         if (KEEP)
             store_tile(shared + S::S, DP, left, [&](uint32_t row) {
                 const size_t chunk = first_chunk(at.first, seq) + t0 / CHUNK;
-                return row < a.dk ? b.states + ((chunk * a.value_heads + head) * a.dk + row) * a.dv + col0 : nullptr;
+                return row < a.dk ? b.states + ((chunk * a.value_heads + head) * a.dk + row) * a.dv + col0
+                                  : nullptr;
             });
         __syncthreads();
 
@@ -152,9 +160,9 @@ __global__ void __launch_bounds__(128, 2) chunk_kernel(gr_cu_delta a, gr_cu_delt
                 const uint32_t i = warp * 16 + lane / 4 + 8 * half, j = n * 8 + lane % 4 * 2;
                 const uint32_t v = *pair_at<COLS>(shared + S::V, i, j);
                 const float grown = exp2_of(sums[i]);
-                *reinterpret_cast<float2 *>(L + i * (CHUNK + PAD) + j) =
-                    make_float2(j < i ? beta[i] * c[n][2 * half] * exp2_of(sums[i] - sums[j]) : 0,
-                                j + 1 < i ? beta[i] * c[n][2 * half + 1] * exp2_of(sums[i] - sums[j + 1]) : 0);
+                *reinterpret_cast<float2 *>(L + i * (CHUNK + PAD) + j) = make_float2(
+                    j < i ? beta[i] * c[n][2 * half] * exp2_of(sums[i] - sums[j]) : 0,
+                    j + 1 < i ? beta[i] * c[n][2 * half + 1] * exp2_of(sums[i] - sums[j + 1]) : 0);
                 *reinterpret_cast<float2 *>(x + i * (COLS + PAD) + j) =
                     make_float2(beta[i] * (low_of(v) - grown * o[n][2 * half]),
                                 beta[i] * (high_of(v) - grown * o[n][2 * half + 1]));
@@ -195,7 +203,8 @@ __global__ void __launch_bounds__(128, 2) chunk_kernel(gr_cu_delta a, gr_cu_delt
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const uint32_t i = warp * 16 + lane / 4 + 8 * half;
-                if (in(i)) store_row<COLS / 8>(a.mixed + at.at(a, t0 + i, head, a.dv) + col0, o, half, 1, 0, left);
+                if (in(i))
+                    store_row<COLS / 8>(a.mixed + at.at(a, t0 + i, head, a.dv) + col0, o, half, 1, 0, left);
             }
         }
 
@@ -219,9 +228,11 @@ __global__ void __launch_bounds__(128, 2) chunk_kernel(gr_cu_delta a, gr_cu_delt
     if (slot) close_state<DP>(s, slot, a.dk, a.dv, col0);
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------ */
+/* ---- steps ------------------------------------------------------------------------------------------------
+ */
 
-constexpr int PARTS = 4, ROWS_MAX = 128 / PARTS; /* threads that share a column, and its rows that one of them has */
+constexpr int PARTS = 4,
+              ROWS_MAX = 128 / PARTS; /* threads that share a column, and its rows that one of them has */
 
 /* The sum over the threads of a column, in their order. part [PARTS][128]. */
 __device__ inline float column_sum(float x, float *part, uint32_t col, uint32_t row0)
@@ -235,8 +246,8 @@ __device__ inline float column_sum(float x, float *part, uint32_t col, uint32_t 
     return sum;
 }
 
-/* A block for a slot and value head: a thread has a quarter of a column of its state. Bound by reading and writing the
- * state once. */
+/* A block for a slot and value head: a thread has a quarter of a column of its state. Bound by reading and
+ * writing the state once. */
 __global__ void __launch_bounds__(512) step_kernel(gr_cu_delta a)
 {
     __shared__ float part[PARTS * 128], q[128], k[128];
@@ -289,14 +300,18 @@ template <int DP, bool KEEP> void launch(cudaStream_t st, const gr_cu_delta *a, 
 void gr_cu_delta_chunked(cudaStream_t st, const gr_cu_delta *a)
 {
     const gr_cu_delta_back none = {};
-    if (a->dk <= 64) launch<64, false>(st, a, none);
-    else launch<128, false>(st, a, none);
+    if (a->dk <= 64)
+        launch<64, false>(st, a, none);
+    else
+        launch<128, false>(st, a, none);
 }
 
 void gr_cu_delta_states(cudaStream_t st, const gr_cu_delta *a, const gr_cu_delta_back *b)
 {
-    if (a->dk <= 64) launch<64, true>(st, a, *b);
-    else launch<128, true>(st, a, *b);
+    if (a->dk <= 64)
+        launch<64, true>(st, a, *b);
+    else
+        launch<128, true>(st, a, *b);
 }
 
 void gr_cu_delta_step(cudaStream_t st, const gr_cu_delta *a)

@@ -26,6 +26,8 @@ static uint64_t product_ws_bytes(uint32_t rows, uint32_t in, uint32_t out, unsig
 static const char *unfit(const gr_experts_desc *e)
 {
     if (e->count % 8) return "a number of experts that is no multiple of 8";
+    if (e->shared_gate)
+        return "a gate of the shared expert"; /* the product for one logit a token is not made */
     if (e->selection_bias) return "a bias that selects experts: bf16 would round it"; /* it is fp32 */
     return e->inner % 8 || e->shared_inner % 8 ? "experts of an inner size that is no multiple of 8" : NULL;
 }

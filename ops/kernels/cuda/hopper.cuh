@@ -135,7 +135,8 @@ GR_DEVICE uint64_t gr_tile_operand(uint32_t address)
 
 /* The same tiles, rows and columns exchanged: what is multiplied over are the tile's rows, 64 of them, and
  * further tiles of 64 columns follow every 8 KiB. The next 16 rows are 128 further. (PTX ISA, "Shared Memory
- * Matrix Layout": M-or-N-major, the leading dimension from tile to tile, the stride from 8 rows to 8 rows.) */
+ * Matrix Layout": M-or-N-major, the leading dimension from tile to tile, the stride from 8 rows to 8 rows.)
+ */
 GR_DEVICE uint64_t gr_tile_turned(uint32_t address)
 {
     const uint64_t swizzle_128 = UINT64_C(1) << 62, eight_rows = (uint64_t)(1024 >> 4) << 32,

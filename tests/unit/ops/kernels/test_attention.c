@@ -18,8 +18,8 @@ static uint32_t tokens_of(const problem *p)
     return p->offset[p->n_seqs];
 }
 
-static problem problem_new(gr_attention_desc s, gr_scores a, bool sinks, uint32_t n_seqs, const uint32_t *length,
-                           unsigned threads)
+static problem problem_new(gr_attention_desc s, gr_scores a, bool sinks, uint32_t n_seqs,
+                           const uint32_t *length, unsigned threads)
 {
     problem p = {.s = s, .a = a, .n_seqs = n_seqs};
     uint32_t seed = 7;
@@ -179,8 +179,8 @@ static void check_backward(problem *p, const result *r, uint32_t step)
  */
 
 static const gr_attention_desc shapes[] = {{.heads = 4, .kv_heads = 2, .head_dim = 8},
-                                        {.heads = 3, .kv_heads = 3, .head_dim = 20},
-                                        {.heads = 16, .kv_heads = 1, .head_dim = 16}};
+                                           {.heads = 3, .kv_heads = 3, .head_dim = 20},
+                                           {.heads = 16, .kv_heads = 1, .head_dim = 16}};
 static const gr_scores kinds[] = {{0, 0.3f, 0, NULL},  {1, 0.3f, 0, NULL},      {2, 0.25f, 3, NULL},
                                   {7, 0.4f, 0, NULL},  {16, 0.3f, 0, NULL},     {17, 0.3f, 2, NULL},
                                   {33, 0.2f, 0, NULL}, {1000, 0.3f, 1.5f, NULL}};
