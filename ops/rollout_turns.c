@@ -114,25 +114,10 @@ void gr_turns_close(gr_rollout *r)
     free(t);
 }
 
-typedef struct named_files {
-    const char *owner;
-    gr_inputs *in;
-    gr_diag *d;
-    gr_status st;
-} named_files;
-
-static void add_named(void *user, const char *word, const char *path)
-{
-    named_files *f = user;
-    if (!f->st) f->st = gr_inputs_add_file(f->in, GR_INPUT_WORKER, f->owner, word, path, f->d);
-}
-
 gr_status gr_turns_inputs(const gr_rollout *r, const char *owner, gr_inputs *in, gr_diag *d)
 {
-    named_files f = {owner, in, d, GR_OK};
     const gr_environment_cfg *e = &r->cfg->environment;
-    if (e->command && r->turns->env) gr_command_files(e->command, add_named, &f);
-    return f.st;
+    return e->command && r->turns->env ? gr_command_inputs(e->command, owner, in, d) : GR_OK;
 }
 
 uint64_t gr_turns_trips(const gr_node *n)

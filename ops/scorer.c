@@ -495,24 +495,9 @@ gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, 
     return st;
 }
 
-typedef struct named_files {
-    const char *owner;
-    gr_inputs *in;
-    gr_diag *d;
-    gr_status st;
-} named_files;
-
-static void add_named(void *user, const char *word, const char *path)
-{
-    named_files *f = user;
-    if (!f->st) f->st = gr_inputs_add_file(f->in, GR_INPUT_WORKER, f->owner, word, path, f->d);
-}
-
 gr_status gr_scorer_inputs(const gr_scorer *s, const char *owner, gr_inputs *in, gr_diag *d)
 {
-    named_files f = {owner, in, d, GR_OK};
-    if (s->workers) gr_command_files(s->cfg->command, add_named, &f);
-    return f.st;
+    return s->workers ? gr_command_inputs(s->cfg->command, owner, in, d) : GR_OK;
 }
 
 void gr_scorer_free(gr_scorer *s)

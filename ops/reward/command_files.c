@@ -153,3 +153,23 @@ void gr_command_files(const char *command, void (*fn)(void *user, const char *wo
     gr_index_release(&f.known);
     gr_arena_free(f.arena);
 }
+
+typedef struct named_files {
+    const char *owner;
+    gr_inputs *in;
+    gr_diag *d;
+    gr_status st;
+} named_files;
+
+static void add_named(void *user, const char *word, const char *path)
+{
+    named_files *f = user;
+    if (!f->st) f->st = gr_inputs_add_file(f->in, GR_INPUT_WORKER, f->owner, word, path, f->d);
+}
+
+gr_status gr_command_inputs(const char *command, const char *owner, gr_inputs *in, gr_diag *d)
+{
+    named_files f = {owner, in, d, GR_OK};
+    gr_command_files(command, add_named, &f);
+    return f.st;
+}

@@ -9,10 +9,13 @@
 #ifndef GR_OPS_REWARD_COMMAND_FILES_H
 #define GR_OPS_REWARD_COMMAND_FILES_H
 
-#include "runtime/base/base.h"
+#include "runtime/io/inputs.h"
 
 /* Call fn for each, once, in the order of the command. word: as the command names it; path: where it is. */
 void gr_command_files(const char *command, void (*fn)(void *user, const char *word, const char *path),
                       void *user);
+
+/* Add the files that a worker's command names as what `owner` has read. */
+GR_NODISCARD gr_status gr_command_inputs(const char *command, const char *owner, gr_inputs *in, gr_diag *d);
 
 #endif
