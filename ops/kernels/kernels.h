@@ -190,7 +190,7 @@ struct gr_kernels {
     bool chained;     /* and of the sums of gradients */
     const gr_kernels *strict; /* the same device with batch invariance; NULL: this is it */
     const gr_kernels
-        *nondeterministic; /* and with sums in the order of chance; NULL: it has none, or this is it */
+        *nondeterministic; /* and with sums in no fixed order; NULL: it has none, or this is it */
     gr_pass_sizes sizes;
     double attention_cost; /* seconds of attention in a forward pass, over those of the device's fastest */
     /* What the kernels keep with a queue, where they keep something: attach before the first call on a queue,

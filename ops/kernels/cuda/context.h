@@ -19,7 +19,7 @@ typedef struct gr_cu_rope {
 typedef struct gr_cu_context {
     gr_cu_gemm *gemm;
     gr_cu_attention *attention;
-    bool strict, nondeterministic; /* batch-invariant forward; backward with sums in the order of chance */
+    bool strict, nondeterministic; /* batch-invariant forward; backward with sums in no fixed order */
     gr_cu_rope ropes[GR_CU_ROPES_MAX];
     uint32_t n_ropes;
     gr_status failed; /* the first failure since check, with its message */
