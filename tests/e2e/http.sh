@@ -6,7 +6,7 @@ http=$(dirname "$gr")/graphrun-http
 perl -MIO::Socket::INET -e 1 2>/dev/null || { echo "no perl with sockets: skipped"; exit 77; }
 unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY || :
 
-perl "$here/server.pl" &
+perl "$here/server.pl" >server.out 2>&1 &
 server_pid=$!
 while [ ! -s PORT ]; do
     kill -0 $server_pid 2>/dev/null || fail "the server of this test does not start"
