@@ -4,15 +4,23 @@
 #include <string.h>
 
 const gr_arch *const gr_all_archs[] = {
-    &gr_arch_llama,        &gr_arch_mistral,     &gr_arch_qwen2,     &gr_arch_qwen3,
-    &gr_arch_qwen3_5_text, &gr_arch_qwen3_moe,   &gr_arch_qwen2_moe, &gr_arch_glm4_moe,
-    &gr_arch_gemma2,       &gr_arch_gemma3_text, &gr_arch_granite,   &gr_arch_ministral,
-    &gr_arch_olmo2,        &gr_arch_olmo3,       &gr_arch_smollm3,   NULL};
+    &gr_arch_llama,        &gr_arch_mistral,          &gr_arch_qwen2,      &gr_arch_qwen3,
+    &gr_arch_qwen3_5_text, &gr_arch_qwen3_5_moe_text, &gr_arch_qwen3_next, &gr_arch_qwen3_moe,
+    &gr_arch_qwen2_moe,    &gr_arch_glm4_moe,         &gr_arch_gpt_oss,    &gr_arch_gemma2,
+    &gr_arch_gemma3_text,  &gr_arch_granite,          &gr_arch_ministral,  &gr_arch_olmo2,
+    &gr_arch_olmo3,        &gr_arch_smollm3,          NULL};
 
 const gr_arch *gr_arch_find(const char *model_type)
 {
     for (const gr_arch *const *a = gr_all_archs; *a; a++)
         if (!strcmp((*a)->model_type, model_type)) return *a;
+    return NULL;
+}
+
+const gr_arch *gr_arch_find_outer(const char *model_type)
+{
+    for (const gr_arch *const *a = gr_all_archs; *a; a++)
+        if ((*a)->outer && !strcmp((*a)->outer, model_type)) return *a;
     return NULL;
 }
 
@@ -49,7 +57,14 @@ static const gr_arch_name names[] = {
     {GR_T_SELECTION, 0, "mlp.gate.e_score_correction_bias"},
     {GR_T_EXPERTS_GATE_UP, 0, "mlp.experts.#.gate_proj.weight"},
     {GR_T_EXPERTS_GATE_UP, 1, "mlp.experts.#.up_proj.weight"},
+    {GR_T_EXPERTS_GATE_UP, GR_ARCH_FUSED, "mlp.experts.gate_up_proj"},
+    {GR_T_EXPERTS_GATE_UP_BIAS, 0, "mlp.experts.#.gate_proj.bias"},
+    {GR_T_EXPERTS_GATE_UP_BIAS, 1, "mlp.experts.#.up_proj.bias"},
+    {GR_T_EXPERTS_GATE_UP_BIAS, GR_ARCH_FUSED, "mlp.experts.gate_up_proj_bias"},
     {GR_T_EXPERTS_DOWN, 0, "mlp.experts.#.down_proj.weight"},
+    {GR_T_EXPERTS_DOWN, GR_ARCH_FUSED, "mlp.experts.down_proj"},
+    {GR_T_EXPERTS_DOWN_BIAS, 0, "mlp.experts.#.down_proj.bias"},
+    {GR_T_EXPERTS_DOWN_BIAS, GR_ARCH_FUSED, "mlp.experts.down_proj_bias"},
     {GR_T_SHARED_ROUTER, 0, "mlp.shared_expert_gate.weight"},
     {GR_T_SHARED_GATE_UP, 0, "mlp.shared_expert.gate_proj.weight"},
     {GR_T_SHARED_GATE_UP, 1, "mlp.shared_expert.up_proj.weight"},

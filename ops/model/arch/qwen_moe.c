@@ -8,14 +8,17 @@
  */
 #include "ops/model/arch.h"
 
-/* What config.json says; the arguments are meant where it does not. */
-static gr_experts_desc experts(gr_config *c, uint32_t count, uint32_t top_k, uint32_t inner)
+gr_experts_desc gr_arch_qwen_experts(gr_config *c, const gr_experts_desc *usual)
 {
-    gr_experts_desc e = {.count = gr_config_size(c, "num_experts", count, GR_EXPERTS_MAX),
-                         .top_k = gr_config_size(c, "num_experts_per_tok", top_k, GR_CHOICES_MAX),
-                         .inner = gr_config_size(c, "moe_intermediate_size", inner, GR_INNER_MAX),
-                         .normalize = gr_config_flag(c, "norm_topk_prob", false),
-                         .scale = 1};
+    gr_experts_desc e = *usual;
+    e.count = gr_config_size(c, "num_experts", usual->count, GR_EXPERTS_MAX);
+    e.top_k = gr_config_size(c, "num_experts_per_tok", usual->top_k, GR_CHOICES_MAX);
+    e.inner = gr_config_size(c, "moe_intermediate_size", usual->inner, GR_INNER_MAX);
+    e.normalize = gr_config_flag(c, "norm_topk_prob", usual->normalize);
+    e.scale = 1;
+    if (usual->shared_inner)
+        e.shared_inner =
+            gr_config_size(c, "shared_expert_intermediate_size", usual->shared_inner, GR_INNER_MAX);
     if (e.count && e.top_k > e.count)
         gr_config_refuse(c, "num_experts_per_tok",
                          "'num_experts_per_tok' %u is more than the 'num_experts' %u", e.top_k, e.count);
@@ -43,25 +46,38 @@ static void check_named(gr_config *c, const gr_model_shape *s)
                          s->layers ? s->layers - 1 : 0);
 }
 
+void gr_arch_qwen_sparse(gr_config *c, const gr_model_shape *s, bool sparse[GR_LAYERS_MAX])
+{
+    const uint32_t step = gr_config_size(c, "decoder_sparse_step", 1, GR_LAYERS_MAX);
+    check_named(c, s);
+    for (uint32_t l = 0; l < s->layers; l++) sparse[l] = step && !((l + 1) % step || is_named(c, l));
+}
+
+gr_layer_desc gr_arch_with_experts(const gr_layer_desc *dense, const gr_experts_desc *e)
+{
+    gr_layer_desc d = *dense;
+    d.mlp = GR_MLP_EXPERTS;
+    d.dense = (gr_dense_desc){0};
+    d.experts = *e;
+    return d;
+}
+
 static void set_layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *dense, const gr_experts_desc *e)
 {
     static const char *const kinds[] = {"full_attention", NULL};
-    const uint32_t step = gr_config_size(c, "decoder_sparse_step", 1, GR_LAYERS_MAX);
     uint8_t kind[GR_LAYERS_MAX];
-    gr_layer_desc sparse = *dense;
-    sparse.mlp = GR_MLP_EXPERTS;
-    sparse.dense = (gr_dense_desc){0};
-    sparse.experts = *e;
-    check_named(c, s);
+    bool sparse[GR_LAYERS_MAX];
+    const gr_layer_desc with = gr_arch_with_experts(dense, e);
+    gr_arch_qwen_sparse(c, s, sparse);
     gr_config_layer_types(c, s, kinds, kind);
-    for (uint32_t l = 0; step && l < s->layers; l++)
-        gr_arch_layer(c, s, l, (l + 1) % step || is_named(c, l) ? dense : &sparse);
+    for (uint32_t l = 0; l < s->layers; l++) gr_arch_layer(c, s, l, sparse[l] ? &with : dense);
 }
 
 static void qwen3(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
 {
     gr_layer_desc dense = *base;
-    const gr_experts_desc e = experts(c, 128, 8, 768);
+    const gr_experts_desc e =
+        gr_arch_qwen_experts(c, &(gr_experts_desc){.count = 128, .top_k = 8, .inner = 768});
     dense.attention.qk_norm = GR_QK_NORM_HEAD;
     set_layers(c, s, &dense, &e);
 }
@@ -69,9 +85,9 @@ static void qwen3(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
 static void qwen2(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
 {
     gr_layer_desc dense = *base;
-    gr_experts_desc e = experts(c, 60, 4, 1408);
-    e.shared_inner = gr_config_size(c, "shared_expert_intermediate_size", 5632, GR_INNER_MAX);
-    e.shared_gate = true;
+    const gr_experts_desc e = gr_arch_qwen_experts(
+        c, &(gr_experts_desc){
+               .count = 60, .top_k = 4, .inner = 1408, .shared_inner = 5632, .shared_gate = true});
     dense.attention.qkv_bias = gr_config_flag(c, "qkv_bias", true);
     set_layers(c, s, &dense, &e);
 }
