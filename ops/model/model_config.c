@@ -26,8 +26,10 @@ static bool is_in(const char *const *list, const char *key)
 /* "llama, mistral, qwen2 and qwen3" */
 static void list_families(gr_str *out)
 {
-    for (const gr_arch *const *a = gr_all_archs; *a; a++)
+    for (const gr_arch *const *a = gr_all_archs; *a; a++) {
         gr_str_printf(out, "%s%s", a == gr_all_archs ? "" : a[1] ? ", " : " and ", (*a)->model_type);
+        if ((*a)->outer) gr_str_printf(out, " (in %s)", (*a)->outer);
+    }
 }
 
 static void refuse_family(gr_config *c, const char *type)
@@ -140,6 +142,20 @@ static void check_flags(gr_config *c, const gr_arch *a)
                                        "use_mrope"};
     for (size_t i = 0; i < GR_LEN(keys); i++)
         if (!is_in(a->keys, keys[i])) gr_config_off(c, (const char *const[]){keys[i], NULL});
+}
+
+/* Transformers passes over a window that the family's code does not read; who wrote it down may rely on it.
+ */
+static void check_window(gr_config *c, const gr_arch *a, const gr_model_shape *s)
+{
+    const char *key = "sliding_window";
+    const json_t *v = gr_config_value(c, key);
+    const bool off = json_is_false(gr_config_value(c, "use_sliding_window"));
+    if (!v || json_is_false(v) || off || is_in(a->keys, key)) return;
+    if (!json_is_integer(v) || json_integer_value(v) < s->max_positions)
+        gr_config_refuse(
+            c, key, "'%s' is not supported for '%s', whose layers see all tokens before; it must be null",
+            key, a->model_type);
 }
 
 static void check_act(gr_config *c, const gr_arch *a)
@@ -276,6 +292,7 @@ static void read_model(gr_config *c, const gr_arch *a, gr_model_shape *s)
     check_flags(c, a);
     check_act(c, a);
     read_sizes(c, &a->sizes, s);
+    check_window(c, a, s);
     const gr_layer_desc base = read_base(c, a, s);
     s->norm_eps = base.norm_eps;
     a->layers(c, s, &base);

@@ -177,7 +177,7 @@ def to_mxfp4(model):
             continue
         experts, inputs, outputs = p.shape
         blocks = torch.randint(256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8)
-        scales = torch.randint(122, 127, (experts, outputs, inputs // 32), dtype=torch.uint8)
+        scales = torch.randint(119, 124, (experts, outputs, inputs // 32), dtype=torch.uint8)
         out |= {name + "_blocks": blocks, name + "_scales": scales}
         with torch.no_grad():
             p.copy_(convert_moe_packed_tensors(blocks, scales, dtype=torch.float32))

@@ -69,11 +69,17 @@ static const gr_arch_name names[] = {
 
 /* experts_per_token and initial_context_length are beside num_experts_per_tok and the rope's, and not read.
  */
-static const char *const keys[] = {"attention_bias",         "experts_per_token",
-                                   "initial_context_length", "num_experts_per_tok",
-                                   "num_local_experts",      "output_router_logits",
-                                   "router_aux_loss_coef",   "swiglu_alpha",
-                                   "swiglu_limit",           NULL};
+static const char *const keys[] = {"attention_bias",
+                                   "experts_per_token",
+                                   "initial_context_length",
+                                   "num_experts_per_tok",
+                                   "num_local_experts",
+                                   "output_router_logits",
+                                   "router_aux_loss_coef",
+                                   "sliding_window",
+                                   "swiglu_alpha",
+                                   "swiglu_limit",
+                                   NULL};
 
 const gr_arch gr_arch_gpt_oss = {.model_type = "gpt_oss",
                                  .class = "GptOss",

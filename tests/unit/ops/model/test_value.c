@@ -288,7 +288,8 @@ static void write_with_head(const char *weight, const char *bias)
         gr_tensor t[GR_BUCKET_TENSORS_MAX];
         size_t n_tensors = gr_bucket_tensors(&s, b, t);
         for (size_t i = 0; i < n_tensors; i++)
-            specs[n++] = (gr_st_spec){gr_arena_strdup(arena, t[i].name), t[i].rows, t[i].cols, false, 0, false};
+            specs[n++] =
+                (gr_st_spec){gr_arena_strdup(arena, t[i].name), t[i].rows, t[i].cols, false, 0, false};
     }
     size_t n_backbone = n;
     if (weight) specs[n++] = (gr_st_spec){weight, 1, H, false, 0, false};
