@@ -404,7 +404,7 @@ static gr_status check_names(const gr_weights *w, const char *path, gr_diag *d)
         free(text);
     }
     if (k.n) qsort(k.names, k.n, sizeof(*k.names), names_cmp);
-    warn_unexpected(w, k.names, k.n, path, d);
+    if (k.n) warn_unexpected(w, k.names, k.n, path, d);
     free(k.names);
     gr_arena_free(k.arena);
     return st;
