@@ -38,6 +38,7 @@ both="--set models.ref.parallel.context"
 for type in llama qwen2 qwen3 gemma3_text qwen3_moe; do
     status 0 "$gr" exec once.yaml --set model=$type --steps 1 --out $type-1
     for way in "2 2" "4 2" "4 4"; do
+        [ "$slow" = 1 ] || [ $type = qwen3 ] || [ "$way" = "2 2" ] || continue
         run=$type-${way% *}x${way#* }
         # shellcheck disable=SC2086
         status 0 "$gr" exec once.yaml --set model=$type --ranks ${way% *} --set models.actor.parallel.context=${way#* } \
@@ -45,9 +46,15 @@ for type in llama qwen2 qwen3 gemma3_text qwen3_moe; do
         lacks err warning
         close $type-1 $run 1
         same_gradient $type-1 $run
-        within_plan $run 1
     done
 done
+
+# A model whose memory is more than what a process takes anyway stays within its plan.
+config wide.json qwen3 512 false false
+sed -i 's/"intermediate_size": 48/"intermediate_size": 1024/' wide.json
+"$gr" init --config wide.json --tokenizer "$project/graphs/quickstart" --seed 1 -o wide >/dev/null
+status 0 "$gr" exec once.yaml --set model=wide --ranks 2 --set models.actor.parallel.context=2 --steps 2 --out within
+within_plan within 2
 
 # Losses that read whole sequences, or the whole mini-batch; and in what way weights and gradients are sharded.
 sed 's/^      ratio = .*/      u = seq_mean(logprob - old_logprob)\n      ratio = exp(min(logprob - stop_gradient(logprob) + stop_gradient(u), 10))/; s/^      token_mean(pg.*/      batch_mean(seq_mean(pg + beta * kl)) - 0.01 * batch_mean(seq_mean(entropy))/' once.yaml >sequence.yaml
@@ -55,12 +62,12 @@ sed 's/^      token_mean(pg.*/      token_mean(where(choose(ratio > 0.9, 5), 0, 
 for loss in sequence batch; do
     status 0 "$gr" exec $loss.yaml --set model=qwen3 --steps 1 --out $loss-1
     for how in "" "--set models.actor.residency.rollout_weights=keep" "--set run.bits=keep"; do
+        [ "$slow" = 1 ] || [ "$how" ] || continue
         # shellcheck disable=SC2086
         status 0 "$gr" exec $loss.yaml --set model=qwen3 --ranks 4 --set models.actor.parallel.context=2 $micro $how --steps 1 --out $loss-4 \
             --check-memory
         close $loss-1 $loss-4 1
         same_gradient $loss-1 $loss-4
-        within_plan $loss-4 1
         rm -r $loss-4
     done
 done
