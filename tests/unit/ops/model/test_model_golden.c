@@ -164,7 +164,7 @@ static float *copy_states(const struct golden *g, uint32_t n)
 /* Hidden states of all tokens, packed: [N, H]. */
 static float *packed_states(struct golden *g)
 {
-    fx_forward(&g->f, &(gr_packed){N, SEQS, g->ids, g->offset, g->offset, NULL}, NULL, NULL);
+    fx_forward(&g->f, &(gr_packed){N, SEQS, g->ids, g->offset, g->offset, NULL, 0}, NULL, NULL);
     return copy_states(g, N);
 }
 
@@ -178,7 +178,7 @@ static void test_a_sequence_has_the_same_bits_alone(void **state)
         const size_t row = g.f.s.hidden;
         for (uint32_t s = 0; s < SEQS; s++) {
             const uint32_t n = g.offset[s + 1] - g.offset[s], whole[] = {0, n};
-            fx_forward(&g.f, &(gr_packed){n, 1, g.ids + g.offset[s], whole, whole, NULL}, NULL, NULL);
+            fx_forward(&g.f, &(gr_packed){n, 1, g.ids + g.offset[s], whole, whole, NULL, 0}, NULL, NULL);
             if (memcmp(g.f.x, want + g.offset[s] * row, n * row * sizeof(float)) != 0)
                 fail_msg("%s: sequence %u has other bits alone", names[i], s);
         }
