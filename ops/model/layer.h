@@ -83,6 +83,7 @@ typedef struct gr_latent_desc {
  * value_dim] fp32 a value head. value_heads / key_heads value heads share a key head. */
 typedef struct gr_delta_desc {
     uint32_t key_heads, value_heads, key_dim, value_dim, conv;
+    bool by_head; /* checkpoints have its input by key heads; of no account to what is computed */
 } gr_delta_desc;
 
 /* ---- MLPs ---------------------------------------------------------------------------------------------- */
@@ -102,9 +103,10 @@ typedef struct gr_dense_desc {
     float limit; /* of GR_ACT_SWIGLU_OAI */
 } gr_dense_desc;
 
-#define GR_EXPERTS_MAX 512 /* of a layer */
-#define GR_CHOICES_MAX 32  /* of them for a token */
-#define GR_GROUPS_MAX  32  /* of them that are chosen first */
+#define GR_EXPERTS_MAX        512 /* of a layer */
+#define GR_BIASED_EXPERTS_MAX 256 /* that have biases, and so twice the tensors */
+#define GR_CHOICES_MAX        32  /* of them for a token */
+#define GR_GROUPS_MAX         32  /* of them that are chosen first */
 
 typedef enum gr_router { GR_ROUTER_SOFTMAX, GR_ROUTER_SIGMOID } gr_router;
 
