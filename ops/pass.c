@@ -333,7 +333,7 @@ const gr_model_shape *gr_node_shape(const gr_node *n)
 {
     if (n->placement.parts > 1) return &n->model->sharding.slice;
     return gr_mesh_size(&n->placement.mesh, GR_AXIS_TENSOR) > 1 ? &n->model->sharding.train_slice
-                                                                 : &n->model->shape;
+                                                                : &n->model->shape;
 }
 
 gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b, uint32_t seqs)

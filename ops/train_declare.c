@@ -467,7 +467,8 @@ static void head_group(const declaring *w, gr_task *task, bool backward)
 {
     const uint32_t cut = w->shape.micro.cut;
     if (cut < 2 || !backward || w->shape.role != GR_LOSS_SEQ) return;
-    task->comm.axis = gr_mesh_size(&w->n->placement.mesh, GR_AXIS_TENSOR) > 1 ? GR_AXIS_TENSOR : GR_AXIS_CONTEXT;
+    task->comm.axis =
+        gr_mesh_size(&w->n->placement.mesh, GR_AXIS_TENSOR) > 1 ? GR_AXIS_TENSOR : GR_AXIS_CONTEXT;
     task->comm.peers = cut;
     task->comm.sums = w->o.entropy == GR_NONE ? 1 : 2;
     task->comm.summed = task->comm.sums * w->shape.loss.tokens * sizeof(float) * 2 * (cut - 1) / cut;
@@ -727,7 +728,8 @@ static void declare_step(declaring *w)
 void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                       gr_tasks *p)
 {
-    declaring w = {.g = g, .n = n, .how = how, .k = k, .p = p, .s = &n->model->shape, .layers = gr_node_shape(n)};
+    declaring w = {
+        .g = g, .n = n, .how = how, .k = k, .p = p, .s = &n->model->shape, .layers = gr_node_shape(n)};
     w.shape = gr_train_shape_of(n, how);
     w.bounds = gr_pass_bounds_of(&w.shape.micro, &n->rows->bounds, how);
     w.cost = gr_micro_cost_of(&w.shape.micro, &n->rows->bounds, w.shape.own_seqs);

@@ -52,11 +52,13 @@ static void check_axis(gr_loader *l, const gr_model *m, gr_axis axis)
     char uneven[48];
     if (n < 2) return;
     if (l->g->canonical)
-        refuse(l, m, axis,
-               "and canonical do not go together: gradients of a sequence's parts are summed in another order");
+        refuse(
+            l, m, axis,
+            "and canonical do not go together: gradients of a sequence's parts are summed in another order");
     if (axis == GR_AXIS_TENSOR && l->g->strict)
-        refuse(l, m, axis,
-               "and strict do not go together: sums over slices have another order than those of the rollout");
+        refuse(
+            l, m, axis,
+            "and strict do not go together: sums over slices have another order than those of the rollout");
     const char *what = uneven_along(m, axis, n, uneven);
     if (!what) return;
     char *why = gr_printf("does not divide its %s", what);
@@ -101,7 +103,8 @@ static void check_ranks(gr_loader *l, const gr_node *n)
     const uint32_t ranks = l->o && l->o->ranks ? l->o->ranks : 1, size = gr_mesh_ranks(mesh);
     const gr_ranks_role *role = &l->g->roles[n->placement.role];
     if (ranks > 1 && !slices_fit(l, role, gr_mesh_size(mesh, GR_AXIS_TENSOR)))
-        refuse(l, n->model, GR_AXIS_TENSOR, "does not divide the ranks of a host: slices are of neighbours there");
+        refuse(l, n->model, GR_AXIS_TENSOR,
+               "does not divide the ranks of a host: slices are of neighbours there");
     if (ranks < 2 || role->n % size == 0) return;
     char *why = role->n == ranks ? gr_printf("does not divide the %u ranks", ranks)
                                  : gr_printf("does not divide the %u ranks %s, which run '%s'", role->n,
@@ -124,7 +127,8 @@ void gr_check_parallel(gr_loader *l)
             used++;
         }
         if (!used)
-            gr_diag_warn(l->d, m->sharding.mesh_at[said(&m->sharding.mesh)],
+            gr_diag_warn(
+                l->d, m->sharding.mesh_at[said(&m->sharding.mesh)],
                 "model '%s' has 'parallel', which is about passes of training, and none is made with it",
                 m->name);
     }

@@ -66,7 +66,8 @@ void gr_layer_to_tokens(const gr_layer_call *l, const gr_layer_columns *g, const
     place(l, g, rows, ld, parts, false);
 }
 
-/* ---- slices ---------------------------------------------------------------------------------------------- */
+/* ---- slices ----------------------------------------------------------------------------------------------
+ */
 
 bool gr_layer_gathers(const gr_layer_call *l)
 {

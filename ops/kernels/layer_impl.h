@@ -102,8 +102,8 @@ typedef struct gr_layer_ws {
     gr_attention_ws attention;
     gr_delta_ws delta;
     gr_dense_ws dense;
-    void *experts;      /* of experts, and of a shared one */
-    void *experts_sum;  /* [H] where a sum is not added up in place */
+    void *experts;     /* of experts, and of a shared one */
+    void *experts_sum; /* [H] where a sum is not added up in place */
     /* Of slices whose tokens are cut, [H] of all tokens: what a half reads, what it gives (or d loss / d what
      * it reads), d loss / d what it gives; and room for their sum's parts where it has one order. */
     void *all_in, *all_out, *all_d, *staging;

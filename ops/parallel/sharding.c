@@ -133,15 +133,15 @@ static void gather_slice(gr_tasks *p, const gr_kernels *k, const gr_model *m, co
         exchange = gr_tasks_temp(p, GR_CAT_COMM,
                                  gr_reshard_room(&m->shape, parts, bucket, gr_sharding_shards(p, m)) * size,
                                  "%sexchange.%u", pass, bucket);
-    named(what, pass, "gather", bucket);
-    of_shards(p, m, GR_STEP_GATHER, shards ? SHARDING_PASS_RESHARD : SHARDING_PASS_TP, bucket,
-              shards ? bytes : 0,
-              (gr_use[]){[SYNC_FROM] = {gr_model_object(p, k, m, remote(p, m) ? GR_PART_ROLLOUT : GR_PART_PARAMS,
-                                                        bucket),
-                                        GR_READ},
-                         [SYNC_COPY] = {gathered(p, k, m, pass, bucket), GR_WRITE},
-                         [SYNC_EXCHANGE] = {exchange, GR_WRITE}},
-              shards ? N_SYNC : SYNC_EXCHANGE, what)
+    named(what, pass, shards ? "gather" : "slice", bucket); /* the other is of what was stepped */
+    of_shards(
+        p, m, GR_STEP_GATHER, shards ? SHARDING_PASS_RESHARD : SHARDING_PASS_TP, bucket, shards ? bytes : 0,
+        (gr_use[]){
+            [SYNC_FROM] = {gr_model_object(p, k, m, remote(p, m) ? GR_PART_ROLLOUT : GR_PART_PARAMS, bucket),
+                           GR_READ},
+            [SYNC_COPY] = {gathered(p, k, m, pass, bucket), GR_WRITE},
+            [SYNC_EXCHANGE] = {exchange, GR_WRITE}},
+        shards ? N_SYNC : SYNC_EXCHANGE, what)
         ->cost.bytes = (shards ? 4.0 : 2.0) * (double)bytes;
 }
 
@@ -526,8 +526,7 @@ gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w,
     case SHARDING_BACK:
     case SHARDING_BACK_ALL:
         if (c->kernel == SHARDING_BACK_ALL)
-            k->zero(c->queue, c->ptr[REDUCE_SHARD],
-                    gr_shard_of(c, c->arg).n * gr_dtype_size(m->train.grads));
+            k->zero(c->queue, c->ptr[REDUCE_SHARD], gr_shard_of(c, c->arg).n * gr_dtype_size(m->train.grads));
         return gr_reshard_back(&pass, device, m->train.grads, c->ptr[REDUCE_WHOLE], c->ptr[REDUCE_SHARD],
                                c->ptr[REDUCE_STAGING], c->room, d);
     case SHARDING_TOTAL:
