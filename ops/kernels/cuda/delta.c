@@ -1,4 +1,5 @@
 /* ops/kernels/cuda/delta.c: the gated delta rule on CUDA, from its kernels. */
+#include "ops/kernels/cuda/context.h"
 #include "ops/kernels/cuda/delta_impl.h"
 #include "runtime/device/device_cuda.h"
 
@@ -37,7 +38,7 @@ void gr_cuda_delta_forward(gr_queue *q, const gr_delta_call *c, void *out, void 
     gr_cu_delta_lay_out(&w, &c->d, c->n_tokens, c->n_seqs, &a, NULL);
     if (mixed) a.mixed = mixed;
     gr_cu_delta_rows(q->stream, &a);
-    if (c->state && c->longest == 1)
+    if (gr_cu_context_of(q)->strict || (c->state && c->longest == 1))
         gr_cu_delta_step(q->stream, &a);
     else
         gr_cu_delta_chunked(q->stream, &a);

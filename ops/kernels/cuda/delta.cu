@@ -9,13 +9,15 @@
 namespace
 {
 
-constexpr int WARPS = 8, TOKENS = 16; /* of a block; of a warp */
+constexpr int WARPS = 8, TOKENS = 16; /* of a block; of a warp, one where a call has FEW */
+constexpr uint32_t FEW = 2048;
 constexpr float LENGTH_EPS = 1e-6f;
 
 /* The sequence of a token: the last that begins at or before it. */
 __device__ inline uint32_t sequence_of(const gr_cu_delta &a, uint32_t t)
 {
     uint32_t low = 0, high = a.n_seqs;
+    if (a.longest == 1 && a.n_tokens == a.n_seqs) return t;
     while (high - low > 1) {
         const uint32_t mid = (low + high) / 2;
         if (a.offset[mid] <= t)
@@ -118,11 +120,11 @@ __device__ inline float length_inverse(const float (&y)[4])
     return rsqrtf(gr_warp_sum(y[0] * y[0] + y[1] * y[1] + y[2] * y[2] + y[3] * y[3]) + LENGTH_EPS);
 }
 
-/* For each of a warp's tokens, use(t, y): the convolution before silu. */
+/* For each of a warp's tokens, of which it has `each`, use(t, y): the convolution before silu. */
 template <int TAPS, typename F>
-__device__ inline void each_token(const gr_cu_delta &a, const unit &u, uint32_t t0, F use)
+__device__ inline void each_token(const gr_cu_delta &a, const unit &u, uint32_t each, F use)
 {
-    const uint32_t end = min(t0 + TOKENS, a.n_tokens);
+    const uint32_t t0 = blockIdx.x * each, end = min(t0 + each, a.n_tokens);
     convolution<TAPS> c;
     weights4<TAPS>(a, u, c.w);
     c.end = t0;
@@ -135,13 +137,13 @@ __device__ inline void each_token(const gr_cu_delta &a, const unit &u, uint32_t 
     }
 }
 
-template <int TAPS> __global__ void __launch_bounds__(WARPS *GR_WARP) rows_kernel(gr_cu_delta a)
+template <int TAPS> __global__ void __launch_bounds__(WARPS *GR_WARP) rows_kernel(gr_cu_delta a, uint32_t each)
 {
     const uint32_t index = blockIdx.y * WARPS + threadIdx.x / GR_WARP;
     if (index >= 2 * a.key_heads + a.value_heads) return;
     const unit u(a, index);
     const float scale = u.kind == 0 ? rsqrtf((float)a.dk) : 1;
-    each_token<TAPS>(a, u, blockIdx.x * TOKENS, [&](uint32_t t, float(&y)[4]) {
+    each_token<TAPS>(a, u, each, [&](uint32_t t, float(&y)[4]) {
 #pragma unroll
         for (int i = 0; i < 4; i++) y[i] = silu(y[i]);
         if (u.kind < 2) {
@@ -293,7 +295,7 @@ __global__ void __launch_bounds__(WARPS *GR_WARP) rows_back_kernel(gr_cu_delta a
     if (index >= 2 * a.key_heads + a.value_heads) return;
     const unit u(a, index);
     const float scale = u.kind == 0 ? rsqrtf((float)a.dk) : 1;
-    each_token<TAPS>(a, u, blockIdx.x * TOKENS, [&](uint32_t t, float(&c)[4]) {
+    each_token<TAPS>(a, u, TOKENS, [&](uint32_t t, float(&c)[4]) {
         float dy[4], y[4], sum = 0;
         gradient4(a, b, u, t, dy);
 #pragma unroll
@@ -402,10 +404,11 @@ dim3 unit_grid(const gr_cu_delta *a, uint32_t each)
 
 void gr_cu_delta_rows(cudaStream_t st, const gr_cu_delta *a)
 {
+    const uint32_t each = a->n_tokens < FEW ? 1 : TOKENS;
     if (a->conv <= 4)
-        rows_kernel<4><<<unit_grid(a, TOKENS), WARPS * GR_WARP, 0, st>>>(*a);
+        rows_kernel<4><<<unit_grid(a, each), WARPS * GR_WARP, 0, st>>>(*a, each);
     else
-        rows_kernel<8><<<unit_grid(a, TOKENS), WARPS * GR_WARP, 0, st>>>(*a);
+        rows_kernel<8><<<unit_grid(a, each), WARPS * GR_WARP, 0, st>>>(*a, each);
     gates_kernel<<<parts_of((uint64_t)a->n_tokens * a->value_heads, 256), 256, 0, st>>>(*a);
     if (a->state && a->conv > 1)
         tails_kernel<<<dim3(a->n_seqs, parts_of(a->channels, 256)), 256, 0, st>>>(*a);

@@ -50,7 +50,7 @@ static inline uint32_t gr_cu_delta_chunks(uint32_t tokens, uint32_t seqs)
 
 /* qkv, rate and beta of in; then, in a rollout, the rows that the slots keep. */
 void gr_cu_delta_rows(cudaStream_t st, const gr_cu_delta *a);
-/* mixed, by chunks; or token by token, where no sequence has more than one. States go on. */
+/* mixed, by chunks; or token by token, whose bits do not depend on how tokens come in calls. States go on. */
 void gr_cu_delta_chunked(cudaStream_t st, const gr_cu_delta *a);
 void gr_cu_delta_step(cudaStream_t st, const gr_cu_delta *a);
 /* out [T, value_heads dv] of mixed. */

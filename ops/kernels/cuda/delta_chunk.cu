@@ -1,6 +1,6 @@
-/* ops/kernels/cuda/delta_chunk.cu: the gated delta rule forward, by chunks (see delta.cuh) and by steps.
+/* ops/kernels/cuda/delta_chunk.cu: the gated delta rule forward, by chunks (see delta.cuh).
  *
- * Chunks: a block of 128 threads has 64 columns of one value head's state, in registers (fp32, and a copy in
+ * A block of 128 threads has 64 columns of one value head's state, in registers (fp32, and a copy in
  * bf16 in shared memory for products), and walks its sequence. Two blocks share a multiprocessor. Bound by
  * latency of one chunk after another; what is read and written is read and written once.
  */
@@ -228,63 +228,6 @@ __global__ void __launch_bounds__(128, 2) chunk_kernel(gr_cu_delta a, gr_cu_delt
     if (slot) close_state<DP>(s, slot, a.dk, a.dv, col0);
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------
- */
-
-constexpr int PARTS = 4,
-              ROWS_MAX = 128 / PARTS; /* threads that share a column, and its rows that one of them has */
-
-/* The sum over the threads of a column, in their order. part [PARTS][128]. */
-__device__ inline float column_sum(float x, float *part, uint32_t col, uint32_t row0)
-{
-    __syncthreads();
-    part[row0 * 128 + col] = x;
-    __syncthreads();
-    float sum = part[col];
-#pragma unroll
-    for (int i = 1; i < PARTS; i++) sum += part[i * 128 + col];
-    return sum;
-}
-
-/* A block for a slot and value head: a thread has a quarter of a column of its state. Bound by reading and
- * writing the state once. */
-__global__ void __launch_bounds__(512) step_kernel(gr_cu_delta a)
-{
-    __shared__ float part[PARTS * 128], q[128], k[128];
-    const uint32_t head = blockIdx.x, seq = blockIdx.y, col = threadIdx.x % a.dv, row0 = threadIdx.x / a.dv;
-    if (a.slot[seq] == NONE) return;
-    const span at(a, seq, head);
-    for (uint32_t i = threadIdx.x; i < a.dk; i += blockDim.x) {
-        q[i] = low_of(at.q(a, 0)[i]);
-        k[i] = low_of(at.k(a, 0)[i]);
-    }
-    float *state = a.state + a.slot[seq] * a.slot_floats + a.tail_floats + (size_t)head * a.dk * a.dv + col;
-    const float decay = a.cached[seq] ? exp2_of(a.rate[at.at(a, 0, head, 1)] * LOG2E) : 0;
-    float s[ROWS_MAX], sum = 0;
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < ROWS_MAX; i++) {
-        const uint32_t row = row0 + i * PARTS;
-        s[i] = row < a.dk && a.cached[seq] ? state[(size_t)row * a.dv] * decay : 0;
-    }
-#pragma unroll
-    for (int i = 0; i < ROWS_MAX; i++)
-        if (row0 + i * PARTS < a.dk) sum = fmaf(s[i], k[row0 + i * PARTS], sum);
-    const float known = column_sum(sum, part, col, row0);
-    const float u = a.beta[at.at(a, 0, head, 1)] * (low_of(at.v(a, 0, head)[col]) - known);
-    sum = 0;
-#pragma unroll
-    for (int i = 0; i < ROWS_MAX; i++) {
-        const uint32_t row = row0 + i * PARTS;
-        if (row >= a.dk) continue;
-        s[i] = fmaf(k[row], u, s[i]);
-        state[(size_t)row * a.dv] = s[i];
-        sum = fmaf(s[i], q[row], sum);
-    }
-    const float o = column_sum(sum, part, col, row0);
-    if (row0 == 0) a.mixed[at.at(a, 0, head, a.dv) + col] = (uint16_t)pack(o, 0);
-}
-
 template <int DP, bool KEEP> void launch(cudaStream_t st, const gr_cu_delta *a, const gr_cu_delta_back &b)
 {
     constexpr int shared = shape<DP>::SHARED;
@@ -312,9 +255,4 @@ void gr_cu_delta_states(cudaStream_t st, const gr_cu_delta *a, const gr_cu_delta
         launch<64, true>(st, a, *b);
     else
         launch<128, true>(st, a, *b);
-}
-
-void gr_cu_delta_step(cudaStream_t st, const gr_cu_delta *a)
-{
-    step_kernel<<<dim3(a->value_heads, a->n_seqs), PARTS * a->dv, 0, st>>>(*a);
 }
