@@ -16,11 +16,13 @@
 #define NEVER UINT32_MAX
 enum { CHUNK = 8 }; /* steps; a slot stands empty for one or two chunks between two sequences */
 
-/* Packed tokens of prompts, and blocks and states to copy behind them; on the device, and twice on the host. */
+/* Packed tokens of prompts, and blocks and states to copy behind them; on the device, and twice on the host.
+ */
 typedef struct prefill_arrays {
     int32_t *ids, *position;
     uint32_t *slot, *offset, *cached, *table, *copy_from, *copy_to;
-    uint32_t *held, *held_from, *held_to; /* states of one size, [prompts] and [slots]; NULL: there are none */
+    uint32_t *held, *held_from,
+        *held_to; /* states of one size, [prompts] and [slots]; NULL: there are none */
 } prefill_arrays;
 
 struct gr_rollout_steps {
@@ -464,8 +466,8 @@ static uint32_t wake(gr_rollout *r, const gr_rows *rows, const gr_choices *how, 
     return n_changes;
 }
 
-/* Whether all of a group that begins runs from this trip on: then its prompt is read in the place of its first
- * sample, and needs none of its own. */
+/* Whether all of a group that begins runs from this trip on: then its prompt is read in the place of its
+ * first sample, and needs none of its own. */
 static bool runs_at_once(const gr_rollout *r, const gr_rollout_group *g, const gr_choices *how)
 {
     const uint64_t own = gr_own_blocks(g->prompt, r->longest), samples = r->cfg->samples;

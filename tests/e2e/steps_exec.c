@@ -17,7 +17,7 @@ struct gr_steps {
     gr_steps_bounds b;
     gr_model_shape shape;
     gr_steps_rules rules;
-    gr_slot_change *slot; /* [slots] what each one runs; from GR_SLOT_CLEAR: nothing */
+    gr_slot_change *slot;   /* [slots] what each one runs; from GR_SLOT_CLEAR: nothing */
     uint32_t *table, *held; /* held: the place of each slot's state, where there are any */
     gr_steps_input input[2];
     int32_t *report_id[2];

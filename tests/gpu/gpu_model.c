@@ -219,11 +219,11 @@ static void extend(side *s, const gr_model_shape *shape, const batch *b, uint32_
     for (uint32_t i = 0; i < b->seqs; i++) held[i] = (i + 3) % b->seqs;
     for (uint32_t i = 0; i < b->seqs * stride; i++)
         table[i] = i * 7 % (b->seqs * stride); /* 7 and 256 have no divisor */
-    const uint32_t *table_at = upload(s, table, b->seqs * stride * 4), *held_at = upload(s, held, b->seqs * 4);
+    const uint32_t *table_at = upload(s, table, b->seqs * stride * 4),
+                   *held_at = upload(s, held, b->seqs * 4);
     uint32_t *row = gr_calloc(b->seqs, 4);
     for (uint32_t step = 0; step <= steps; step++) {
-        gr_extend e = {
-            .n_seqs = b->seqs, .block_table = table_at, .table_stride = stride, .held = held_at};
+        gr_extend e = {.n_seqs = b->seqs, .block_table = table_at, .table_stride = stride, .held = held_at};
         uint32_t *offset = gr_calloc(b->seqs + 1, 4), *slot = gr_calloc(b->n, 4);
         int32_t *ids = gr_calloc(b->n, 4), *position = gr_calloc(b->n, 4);
         for (uint32_t i = 0; i < b->seqs; i++) {

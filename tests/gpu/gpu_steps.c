@@ -305,9 +305,9 @@ static void check_case(uint32_t slots, uint32_t chunk, uint32_t max_tokens, uint
     }
     if (st) printf("  %s\n", d.n ? d.messages[0].text : gr_status_str(st));
     const bool ok = !st && !w->wrong && w->tokens && w->ended;
-    printf("steps: %u slots%s, chunks of %u, %u tokens at most: %llu tokens, %llu ends, %llu wrong %s\n", slots,
-           states ? " with states" : "", chunk, max_tokens, (unsigned long long)w->tokens, (unsigned long long)w->ended,
-           (unsigned long long)w->wrong, ok ? "OK" : "FAIL");
+    printf("steps: %u slots%s, chunks of %u, %u tokens at most: %llu tokens, %llu ends, %llu wrong %s\n",
+           slots, states ? " with states" : "", chunk, max_tokens, (unsigned long long)w->tokens,
+           (unsigned long long)w->ended, (unsigned long long)w->wrong, ok ? "OK" : "FAIL");
     failures += !ok;
     gr_steps_cuda.close(w->steps);
     gr_diag_release(&d);

@@ -137,7 +137,8 @@ __device__ inline void each_token(const gr_cu_delta &a, const unit &u, uint32_t 
     }
 }
 
-template <int TAPS> __global__ void __launch_bounds__(WARPS *GR_WARP) rows_kernel(gr_cu_delta a, uint32_t each)
+template <int TAPS>
+__global__ void __launch_bounds__(WARPS *GR_WARP) rows_kernel(gr_cu_delta a, uint32_t each)
 {
     const uint32_t index = blockIdx.y * WARPS + threadIdx.x / GR_WARP;
     if (index >= 2 * a.key_heads + a.value_heads) return;

@@ -124,9 +124,9 @@ template <int J> __global__ void __launch_bounds__(WARPS * 32) step_kernel(gr_cu
     if (col0 >= a.dv || (a.state && a.slot[seq] == NONE)) return;
     const span at(a, seq, head);
     if (!at.n) return;
-    float *slot = a.state ? a.state + a.slot[seq] * a.slot_floats + a.tail_floats +
-                                (size_t)head * a.dk * a.dv + col
-                          : nullptr;
+    float *slot =
+        a.state ? a.state + a.slot[seq] * a.slot_floats + a.tail_floats + (size_t)head * a.dk * a.dv + col
+                : nullptr;
     const bool in = col < a.dv;
     part<J> s;
     token<J> next;

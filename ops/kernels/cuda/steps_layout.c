@@ -63,7 +63,8 @@ void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_steps_model *m, cons
     for (uint32_t i = 0; i < m->n_windows; i++)
         s->work[i] = gr_workspace_bytes(c, gr_cu_decode_work_bytes(h, b->slots, b->max_length));
     s->ws = m->n_windows ? gr_workspace_bytes(c, GR_MAX(gr_cu_decode_attention_ws(h, b->slots, b->max_length),
-                                         gr_cu_strict_ws(h, b->slots, b->max_length))) : NULL;
+                                                        gr_cu_strict_ws(h, b->slots, b->max_length)))
+                         : NULL;
 }
 
 void gr_cu_steps_layout_host(gr_workspace *c, const gr_steps_bounds *b, gr_cu_steps_host *s)
