@@ -65,11 +65,11 @@ static sides sides_of(const batch *b, const gr_kernels *k)
                .dt_bias = tensor_of(d->value_heads, 1, 5),
                .norm = tensor_of(d->value_dim, 1, 6),
                .offset = device_copy(b->offset, (b->n_seqs + 1) * 4)};
-    gr_diag d;
-    gr_diag_init(&d);
+    gr_diag told;
+    gr_diag_init(&told);
     if (gr_team_new(&s.cpu.team, (unsigned)GR_MIN(sysconf(_SC_NPROCESSORS_ONLN), 16), NULL) != GR_OK) exit(1);
-    if (k->attach(&s.cuda, &d) != GR_OK) exit(1);
-    gr_diag_release(&d);
+    if (k->attach(&s.cuda, &told) != GR_OK) exit(1);
+    gr_diag_release(&told);
     return s;
 }
 
