@@ -32,3 +32,14 @@ any_budget grpo all
 turns turns.yaml ""
 refused "turns.yaml:[0-9]+:[0-9]+: .*conversations are not supported of model 'actor', which has layers of the gated" \
     "$gr" check turns.yaml
+
+# For a GPU, which has kernels of four value heads at least and heads of which a multiple of 16 is rotated: plans are made
+# and proven here too; what it has no kernels for is refused by name.
+refused "grpo.yaml:[0-9]+:[0-9]+: .*model 'actor' has value heads that are no multiple of 4" \
+    "$gr" plan grpo.yaml --device cuda --hardware h200
+sed 's/"linear_num_value_heads": 2/"linear_num_value_heads": 4/; s/"head_dim": 8/"head_dim": 64/' model.json >four.json
+"$gr" init --config four.json --tokenizer "$project/graphs/quickstart" --seed 1 -o four >/dev/null
+for set in strict=false strict=true; do
+    status 0 "$gr" plan grpo.yaml --device cuda --hardware h200 --set model=four --set $set --format json -o four.plan
+    status 0 "$gr" verify four.plan
+done
