@@ -338,7 +338,7 @@ int main(int argc, char **argv)
         for (uint32_t k = 0; check_small && k < all[i].n_seqs; k++)
             all[i].length[k] = GR_MIN(all[i].length[k], 131);
         check_batch(&all[i], &gr_kernels_cuda);
-        if (!check_small || i % 2) check_batch(&all[i], gr_kernels_cuda.strict);
+        if (!check_small || i == 2) check_batch(&all[i], gr_kernels_cuda.strict);
     }
     printf("%s: %d failed\n", argv[0], check_failures);
     return check_failures != 0;
