@@ -1,8 +1,7 @@
 /* tests/bench/gpu/bench_delta.c: the gated delta rule of 4 x 8,192 tokens, 32 heads of 128: the rule alone,
  * by chunks, forward and backward (its states made again), its kernels one by one, and token by token; whole
- * passes with convolution, gates and norm;
- * decode steps of 256 slots, as bytes of states read and written. Lines of JSON;
- * tests/bench/gpu/bench_delta.py is the other side.
+ * passes with convolution, gates and norm; decode steps of 256 slots, as bytes of states read and written.
+ * Lines of JSON; tests/bench/gpu/bench_delta.py is the other side.
  *
  *     bench_delta [SEQUENCES LENGTH HEADS]
  */
@@ -212,9 +211,11 @@ int main(int argc, char **argv)
     bench b = {0};
     bench_open(&b, 24 * GIB, GIB);
     gr_queue q = bench_queue(&b);
+    need(&b, gr_kernels_cuda.attach(&q, &b.d));
     bench_passes(&b, &q, n, length, heads);
     b.used = 0;
     bench_steps(&b, &q, heads);
+    gr_kernels_cuda.detach(&q);
     b.dev->type->queue_close(&q);
     b.dev->type->close(b.dev);
     gr_diag_release(&b.d);
