@@ -37,9 +37,9 @@ typedef struct gr_cu_delta {
 
 /* What backward has beside it. */
 typedef struct gr_cu_delta_back {
-    gr_bf16 *states, *d_states; /* [gr_cu_delta_chunks, value_heads, dk, dv] before each chunk; and their
-                                   gradients behind it */
-    gr_bf16 *inverse;           /* [gr_cu_delta_chunks, value_heads, 64, 64]: A */
+    gr_bf16 *states, *d_states;      /* [gr_cu_delta_chunks, value_heads, dk, dv] before each chunk; and their
+                                        gradients behind it */
+    gr_bf16 *inverse;                /* [gr_cu_delta_chunks, value_heads, 64, 64]: A */
     const gr_bf16 *dout;             /* [T, value_heads dv] */
     gr_bf16 *d_mixed, *dq, *dk, *dv; /* [T, value_heads, dv or dk] */
     float *d_rate, *d_beta;          /* [T, value_heads] */
@@ -57,7 +57,8 @@ static inline uint32_t gr_cu_delta_chunks(uint32_t tokens, uint32_t seqs)
 void gr_cu_delta_rows(cudaStream_t st, const gr_cu_delta *a);
 /* w, u and sums; A to inverse, or NULL. */
 void gr_cu_delta_prepare(cudaStream_t st, const gr_cu_delta *a, gr_bf16 *inverse);
-/* After it mixed, by chunks; or token by token, whose bits do not depend on how tokens come in calls. States go on. */
+/* After it mixed, by chunks; or token by token, whose bits do not depend on how tokens come in calls. States
+ * go on. */
 void gr_cu_delta_chunked(cudaStream_t st, const gr_cu_delta *a);
 void gr_cu_delta_step(cudaStream_t st, const gr_cu_delta *a);
 /* out [T, value_heads dv] of mixed. */
