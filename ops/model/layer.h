@@ -161,6 +161,12 @@ static inline uint32_t gr_qkv_width(const gr_attention_desc *a)
     return (a->heads + 2 * a->kv_heads) * a->head_dim;
 }
 
+/* What one of so many ranks attends with, each to all tokens: as many heads, and their keys, each. Of one:
+ * all. A gate stays with the tokens. */
+gr_attention_desc gr_attention_cut(const gr_attention_desc *a, uint32_t ranks);
+/* What of a layer does not come out even so, "6 heads"; NULL: it does. buf: for the text. */
+const char *gr_layer_cut_uneven(const gr_layer_desc *d, uint32_t ranks, char buf[48]);
+
 /* Of the gated delta rule: channels of its convolution (q, k, v), values that its output has, and P, those
  * that it is given (q, k, v; then a gate as wide as the output, b and a: ops/kernels/delta.h). */
 static inline uint32_t gr_delta_channels(const gr_delta_desc *d)

@@ -76,7 +76,7 @@ static void test_logits_agree_with_transformers(void **state)
         const uint32_t vocab = g.f.s.vocab;
         float *logits = gr_malloc(N * vocab * sizeof(*logits)), logprob[N], first[N];
         read_floats(&g, "golden.logits", N, vocab, logits);
-        fx_forward(&g.f, &(gr_packed){N, SEQS, g.ids, g.offset, g.offset, NULL}, NULL, NULL);
+        fx_forward(&g.f, &(gr_packed){N, SEQS, g.ids, g.offset, g.offset, NULL, 1}, NULL, NULL);
         for (uint32_t v = 0; v < vocab; v++) {
             int32_t target[N];
             for (uint32_t t = 0; t < N; t++) target[t] = (int32_t)v;
@@ -101,7 +101,7 @@ static void test_logprobs_entropies_and_gradients_agree_with_transformers(void *
         golden_open(&g, names[i]);
         float logprob[N], entropy[N], want[N];
         const fx_loss loss = {g.target, g.d_logprob, g.d_entropy, 1 / 0.7f};
-        fx_backward(&g.f, &(gr_packed){N, SEQS, g.ids, g.offset, g.offset, NULL}, &loss, logprob, entropy);
+        fx_backward(&g.f, &(gr_packed){N, SEQS, g.ids, g.offset, g.offset, NULL, 1}, &loss, logprob, entropy);
         read_floats(&g, "golden.logprob", N, 0, want);
         assert_near("logprob", names[i], logprob, want, N, 1e-5);
         read_floats(&g, "golden.entropy", N, 0, want);
@@ -166,7 +166,7 @@ static float *copy_states(const struct golden *g, uint32_t n)
 /* Hidden states of all tokens, packed: [N, H]. */
 static float *packed_states(struct golden *g)
 {
-    fx_forward(&g->f, &(gr_packed){N, SEQS, g->ids, g->offset, g->offset, NULL}, NULL, NULL);
+    fx_forward(&g->f, &(gr_packed){N, SEQS, g->ids, g->offset, g->offset, NULL, 0}, NULL, NULL);
     return copy_states(g, N);
 }
 
@@ -180,7 +180,7 @@ static void test_a_sequence_has_the_same_bits_alone(void **state)
         const size_t row = g.f.s.hidden;
         for (uint32_t s = 0; s < SEQS; s++) {
             const uint32_t n = g.offset[s + 1] - g.offset[s], whole[] = {0, n};
-            fx_forward(&g.f, &(gr_packed){n, 1, g.ids + g.offset[s], whole, whole, NULL}, NULL, NULL);
+            fx_forward(&g.f, &(gr_packed){n, 1, g.ids + g.offset[s], whole, whole, NULL, 0}, NULL, NULL);
             if (memcmp(g.f.x, want + g.offset[s] * row, n * row * sizeof(float)) != 0)
                 fail_msg("%s: sequence %u has other bits alone", names[i], s);
         }
@@ -263,7 +263,7 @@ static void test_a_bf16_checkpoint_gives_the_text_of_another_engine(void **state
     int32_t got[STEP];
     float logprob[STEP];
     const uint32_t whole[] = {0, GR_LEN(ids)};
-    fx_forward(&f, &(gr_packed){GR_LEN(ids), 1, ids, whole, whole, NULL}, NULL, NULL);
+    fx_forward(&f, &(gr_packed){GR_LEN(ids), 1, ids, whole, whole, NULL, 1}, NULL, NULL);
     K.head_sample(&f.q, &f.s, fx_norm(&f), fx_lm(&f), f.x, row, STEP, &(gr_sampling){.top_p = 1},
                   (const uint32_t(*)[2])draw, got, logprob, f.ws);
     assert_memory_equal(got, want, sizeof(want));
