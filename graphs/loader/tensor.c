@@ -17,14 +17,15 @@ static void refuse(const gr_loader *l, const gr_model *m, const char *why)
 
 static void check_model(gr_loader *l, const gr_model *m)
 {
-    char uneven[48];
+    char buf[48];
+    const char *uneven = m->shape.layers ? gr_tp_uneven(&m->shape, m->sharding.tensor, buf)
+                                         : NULL; /* the shape is not known */
     if (l->g->canonical)
         refuse(l, m, "and canonical do not go together: sums over slices have another order");
     if (l->g->strict)
         refuse(l, m,
                "and strict do not go together: training is not in slices, whose sums have another order");
-    if (m->shape.layers &&
-        gr_tp_uneven(&m->shape, m->sharding.tensor, uneven)) { /* else the shape is not known */
+    if (uneven) {
         char *why = gr_printf("does not divide its %s", uneven);
         refuse(l, m, why);
         free(why);
@@ -126,12 +127,17 @@ void gr_set_shares(gr_graph *g, bool whole)
         gr_model *m = g->models[i];
         m->sharding.parts = whole ? 1 : parts_of(g, m);
         m->sharding.slice = gr_tp_shape(&m->shape, m->sharding.parts);
+        m->sharding.train_parts = whole || g->ranks < 2 ? 1 : gr_mesh_size(&m->sharding.mesh, GR_AXIS_TENSOR);
+        m->sharding.train_slice = gr_tp_shape(&m->shape, m->sharding.train_parts);
     }
     for (size_t i = 0; i < g->n_nodes; i++) {
         gr_node *n = g->nodes[i];
         n->placement.ranks = whole ? 1 : g->ranks;
         n->placement.share = share_of(&n->bounds, n->placement.ranks);
         n->placement.parts = n->model && gr_reads_rollout(n) ? n->model->sharding.parts : 1;
-        n->placement.task = share_of(&n->bounds, GR_MAX(n->placement.ranks / n->placement.parts, 1u));
+        n->placement.mesh =
+            !whole && g->ranks > 1 && gr_node_trains_parallel(n) ? n->model->sharding.mesh : (gr_mesh){{1}};
+        const uint32_t together = n->placement.parts * gr_mesh_ranks(&n->placement.mesh);
+        n->placement.task = share_of(&n->bounds, GR_MAX(n->placement.ranks / together, 1u));
     }
 }

@@ -20,6 +20,12 @@ typedef struct gr_layer_call {
     gr_layer_use use;
     gr_pass_bounds bounds;
     gr_tokens b;
+    /* Where tokens are cut over ranks: those of all of them; and the heads that this one attends with. */
+    gr_tokens all;
+    gr_attention_desc own;
+    /* Where they have slices of the layer: a half works on all tokens, and this is the call on its own, which
+     * it begins and ends with; else NULL. */
+    const struct gr_layer_call *outer;
     const char *w; /* the layer's bucket */
     char *grad;    /* its gradients */
     gr_dtype grads;
@@ -35,6 +41,10 @@ typedef struct gr_attention_acts {
         raw; /* [(heads + kv_heads) D] before norm and rotation, where proj is not kept and there is a norm */
     void *out;    /* [heads D] */
     float *stats; /* [heads] */
+    /* Where tokens are cut over ranks, these are of all tokens and this rank's heads, without a gate's
+     * logits; and of its tokens and all heads: */
+    void *local;  /* [gr_qkv_rows] as the product gave it, where it has a gate */
+    void *merged; /* [heads D] attention's output */
 } gr_attention_acts;
 
 typedef struct gr_delta_acts {
@@ -66,6 +76,11 @@ typedef struct gr_attention_ws {
     void *d_qkv;           /* [W] */
     void *d_proj;          /* [gr_qkv_rows], where there is a gate; else d_qkv */
     void *d_out, *d_gated; /* [heads D] */
+    /* Where tokens are cut over ranks, qkv, d_qkv and d_out are of all tokens and this rank's heads; and of
+     * its tokens and all heads: */
+    void *local;    /* [gr_qkv_rows] the product's output where acts do not have it; or d loss / d it */
+    void *d_merged; /* [heads D] */
+    void *parts;    /* [W] what goes to each rank, or comes from it */
 } gr_attention_ws;
 
 typedef struct gr_delta_ws {
@@ -87,13 +102,47 @@ typedef struct gr_layer_ws {
     gr_attention_ws attention;
     gr_delta_ws delta;
     gr_dense_ws dense;
-    void *experts;      /* of experts, and of a shared one */
-    void *experts_sum;  /* [H] where a sum is not added up in place */
+    void *experts;     /* of experts, and of a shared one */
+    void *experts_sum; /* [H] where a sum is not added up in place */
+    /* Of slices whose tokens are cut, [H] of all tokens: what a half reads, what it gives (or d loss / d what
+     * it reads), d loss / d what it gives; and room for their sum's parts where it has one order. */
+    void *all_in, *all_out, *all_d, *staging;
     gr_layer_acts acts; /* where they are not kept */
 } gr_layer_ws;
 
 /* rows values of T tokens. */
 void *gr_layer_rows(gr_workspace *c, const gr_layer_call *l, uint64_t values);
+
+/* ---- tokens that are cut over ranks ----------------------------------------------------------------------
+ */
+
+/* How many ranks they are cut over; 1: they are not. */
+uint32_t gr_layer_cut(const gr_layer_call *l);
+/* rows values of all their tokens. */
+void *gr_layer_all_rows(gr_workspace *c, const gr_layer_call *l, uint64_t values);
+
+/* The columns of a row, a group for each kind of head: each is cut by heads over the ranks. */
+typedef struct gr_layer_columns {
+    uint32_t n, width[3];
+} gr_layer_columns;
+
+/* From this rank's tokens, rows of ld values with the columns of all ranks, to all tokens, dense rows with
+ * its own columns; and back. Every rank of the queue's group does so. parts: room for this rank's tokens.
+ * Source: Jacobs et al., DeepSpeed Ulysses, arXiv:2309.14509, section 3. */
+void gr_layer_to_heads(const gr_layer_call *l, const gr_layer_columns *g, const void *rows, uint64_t ld,
+                       void *heads, void *parts);
+void gr_layer_to_tokens(const gr_layer_call *l, const gr_layer_columns *g, const void *heads, void *rows,
+                        uint64_t ld, void *parts);
+
+/* Whether the ranks that have the other tokens have the other slices of the layer. */
+bool gr_layer_gathers(const gr_layer_call *l);
+/* The call on all tokens; l, which is not such a one, must outlive it. */
+gr_layer_call gr_layer_half(const gr_layer_call *l);
+/* Of [H] rows of all tokens, this rank's; everyone's become whole; everyone's sum becomes its own's. Source:
+ * Korthikanti et al., arXiv:2205.05198, section 4.2.2 (sequence parallelism). */
+void *gr_layer_own(const gr_layer_call *l, void *all);
+void gr_layer_gather(const gr_layer_call *l, void *all);
+void gr_layer_scatter(const gr_layer_call *l, void *all, void *staging);
 
 /* ---- a kind of mixer or MLP ------------------------------------------------------------------------------
  */
@@ -104,6 +153,7 @@ typedef struct gr_layer_close {
     void *y;              /* may be add */
     void *temp;           /* [H] */
     void *keep;           /* [H] where out is kept; NULL: it is not */
+    void *all, *staging;  /* of slices whose tokens are cut: see gr_layer_ws */
     gr_tensor_slot after; /* of the norm behind, where the layer has one */
 } gr_layer_close;
 

@@ -1,6 +1,7 @@
-/* ops/model/arch/gemma.c: Gemma 2 and 3, text: layers with a window and layers without in turn, norms of 1 +
- * weight before and behind, GELU, embeddings times sqrt(H); Gemma 2 caps scores and logits, Gemma 3 has norms
- * of the heads of q and k, and positions of their own for layers with a window.
+/* ops/model/arch/gemma.c: Gemma: norms of 1 + weight, GELU, embeddings times sqrt(H). Gemma 2 and 3, text:
+ * layers with a window and layers without in turn, norms of 1 + weight before and behind, GELU, embeddings
+ * times sqrt(H); Gemma 2 caps scores and logits, Gemma 3 has norms of the heads of q and k, and positions of
+ * their own for layers with a window.
  */
 #include "ops/model/arch.h"
 
@@ -22,6 +23,17 @@ static gr_layer_desc read_layer(gr_config *c, gr_model_shape *s, const gr_layer_
     s->embed_scale = sqrtf((float)s->hidden);
     gr_config_off(c, (const char *const[]){"use_bidirectional_attention", NULL});
     return d;
+}
+
+/* The first one: norms before alone. */
+static void layers_1(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
+{
+    gr_layer_desc d = *base;
+    d.norm_plus_one = s->norm_plus_one = true;
+    d.dense.act = GR_ACT_GELU_TANH;
+    s->embed_scale = sqrtf((float)s->hidden);
+    gr_config_off(c, (const char *const[]){"use_bidirectional_attention", NULL});
+    gr_arch_alike(c, s, &d);
 }
 
 /* Where layer_types does not say, every so many-th layer sees everything. */
@@ -63,12 +75,30 @@ static const gr_arch_name names[] = {{GR_T_MIXER_AFTER, 0, "post_attention_layer
                                      {GR_T_MLP_AFTER, 0, "post_feedforward_layernorm.weight"},
                                      {0, 0, NULL}};
 static const char *const acts[] = {"gelu_pytorch_tanh", NULL};
-static const char *const keys_2[] = {"attn_logit_softcapping", "final_logit_softcapping",
-                                     "query_pre_attn_scalar", "use_bidirectional_attention", NULL};
-/* Its attention has no cap: one is refused, though transformers passes over it. */
-static const char *const keys_3[] = {"final_logit_softcapping",     "query_pre_attn_scalar",
-                                     "rope_local_base_freq",        "sliding_window_pattern",
+static const char *const keys_2[] = {"attn_logit_softcapping",      "final_logit_softcapping",
+                                     "query_pre_attn_scalar",       "sliding_window",
                                      "use_bidirectional_attention", NULL};
+/* Its attention has no cap: one is refused, though transformers passes over it. */
+static const char *const keys_3[] = {"final_logit_softcapping",
+                                     "query_pre_attn_scalar",
+                                     "rope_local_base_freq",
+                                     "sliding_window",
+                                     "sliding_window_pattern",
+                                     "use_bidirectional_attention",
+                                     NULL};
+
+/* Its first configs say "gelu" and mean the other one, as transformers does. */
+static const char *const acts_1[] = {"gelu_pytorch_tanh", "gelu", NULL};
+static const char *const keys_1[] = {"use_bidirectional_attention", NULL};
+
+const gr_arch gr_arch_gemma = {.model_type = "gemma",
+                               .class = "Gemma",
+                               .head_dim = 256,
+                               .kv_heads = 16,
+                               .tied = true,
+                               .layers = layers_1,
+                               .keys = keys_1,
+                               .acts = acts_1};
 
 const gr_arch gr_arch_gemma2 = {.model_type = "gemma2",
                                 .class = "Gemma2",
@@ -82,6 +112,10 @@ const gr_arch gr_arch_gemma2 = {.model_type = "gemma2",
 const gr_arch gr_arch_gemma3_text = {.model_type = "gemma3_text",
                                      .class = "Gemma3",
                                      .head_class = "Gemma3Text",
+                                     .outer = "gemma3",
+                                     .outer_class = "Gemma3",
+                                     .sizes = {262208, 2304, 9216, 26, 8, 131072},
+                                     .kv_heads = 4,
                                      .head_dim = 256,
                                      .tied = true,
                                      .ropes = true,
