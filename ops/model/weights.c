@@ -422,6 +422,10 @@ gr_status gr_weights_open(gr_weights **out, const gr_model_shape *s, const char 
     if (!st) find_form(w);
     if (!st) st = check_names(w, path, d);
     if (!st) st = check_tied(w, d);
+    if (!st && w->form == GR_EXPERTS_MXFP4)
+        gr_diag_note(
+            d, (gr_loc){path, 0, 0},
+            "experts are in MXFP4, and widened as they are read; they are written in float32 or bfloat16");
     if (st) {
         gr_weights_free(w);
         return st;

@@ -192,6 +192,10 @@ static void test_what_is_left_out_is_said(void **state)
     open_golden(&m, "gemma3");
     assert_said(&m.d, "2 tensors are of images and left out");
     close_model(&m);
+    open_golden(&m, "gpt_oss_mxfp4");
+    assert_said(
+        &m.d, "experts are in MXFP4, and widened as they are read; they are written in float32 or bfloat16");
+    close_model(&m);
 }
 
 /* ---- what is refused of blocks ---------------------------------------------------------------------------
