@@ -677,6 +677,30 @@ static void test_families_have_their_published_parameters(void **state)
     }
 }
 
+/* Those of tests/golden/configs, which has their sources. */
+static void test_published_sizes_have_the_parameters_of_transformers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        uint64_t params;
+    } sizes[] = {{"Qwen3-235B-A22B", 235093634560},   {"Qwen3.5-397B-A17B", 396346350336},
+                 {"Qwen3-Next-80B-A3B", 79674391296}, {"GLM-4.7", 352796486560},
+                 {"Qwen3.5-27B", 26895998464},        {"gpt-oss-20b", 20914757184},
+                 {"gpt-oss-120b", 116829156672},      {"gemma-3-27b-it", 27009346304}};
+    for (size_t i = 0; i < GR_LEN(sizes); i++) {
+        gr_model_shape s;
+        gr_diag d;
+        gr_diag_init(&d);
+        char *path = gr_printf("tests/golden/configs/%s.json", sizes[i].name);
+        if (gr_model_shape_read(&s, path, &d) || d.n) fail_msg("%s: %s", sizes[i].name, d.messages[0].text);
+        if (gr_model_params(&s) != sizes[i].params)
+            fail_msg("%s has %ju parameters", sizes[i].name, (uintmax_t)gr_model_params(&s));
+        gr_diag_release(&d);
+        free(path);
+    }
+}
+
 static void test_published_configs_are_read(void **state)
 {
     (void)state;
@@ -749,6 +773,7 @@ int main(void)
         cmocka_unit_test(test_what_is_ignored_is_said),
         cmocka_unit_test(test_eos_is_the_union_with_the_generation_config),
         cmocka_unit_test(test_families_have_their_published_parameters),
+        cmocka_unit_test(test_published_sizes_have_the_parameters_of_transformers),
         cmocka_unit_test(test_published_configs_are_read),
         cmocka_unit_test(test_which_layers_have_experts),
     };
