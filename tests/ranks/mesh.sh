@@ -150,6 +150,21 @@ status 0 "$gr" exec grpo.yaml --set model=qwen3 --set models.actor.train.schedul
     --replan --ranks 1 --steps 3
 close every alone 3 1e-3
 
+# The planner's choice is what the run's graph says, and resumes without a word.
+if [ $axis = tensor ]; then
+    status 0 "$gr" exec grpo.yaml --set model=qwen3 --set models.actor.train.schedule=constant --set models.actor.parallel=auto --ranks 2 \
+        --steps 2 --out chosen
+    has err "note: model 'actor': of 3 meshes of ranks 3 fit, the fastest is chosen: "
+    lacks chosen/graph.yaml 'parallel: auto'
+    status 0 "$gr" exec --resume chosen --steps 4
+    [ ! -s err ] || fail "resuming warns: $(cat err)"
+    status 0 "$gr" plan grpo.yaml --set models.actor.parallel=auto
+    lacks err meshes
+    status 0 "$gr" plan grpo.yaml --ranks 2 --format json -o read.json
+    refused "'parallel: auto' does not go with a plan that is read" "$gr" exec grpo.yaml --ranks 2 --set models.actor.parallel=auto \
+        --plan read.json --out never
+fi
+
 # One rank has all tokens; what cannot be shared is refused where it is written.
 status 0 "$gr" exec once.yaml --set model=llama --set models.actor.parallel.$axis=2 --steps 1 --out alone-2
 same_weights llama-1 alone-2

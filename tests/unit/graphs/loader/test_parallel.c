@@ -6,6 +6,7 @@
 #include "tests/unit/test_folder.h"
 #include "graphs/loader/load.h"
 #include "scheduler/cost/cost.h"
+#include "scheduler/search/meshes.h"
 
 static const char *const config_text =
     "{\"model_type\": \"qwen3\", \"vocab_size\": 64, \"hidden_size\": 32, \"num_hidden_layers\": 3, "
@@ -250,6 +251,45 @@ static void test_no_mutant_that_goes_wrong_is_accepted(void **state)
     assert_true(broken > 20);
 }
 
+/* `auto` takes the mesh whose plan is the fastest of all that a file could say, and the graph says so then.
+ */
+static void test_auto_takes_the_fastest_mesh(void **state)
+{
+    (void)state;
+    static const char *const all[] = {"", ", parallel: {context: 2}", ", parallel: {context: 4}",
+                                      ", parallel: {tensor: 2}", ", parallel: {tensor: 4}"};
+    for (uint32_t ranks = 1; ranks <= 32; ranks *= 4) {
+        uint64_t best = UINT64_MAX;
+        for (size_t i = 0; i < GR_LEN(all) && (i == 0 || ranks > 1); i++) {
+            config c = {.model = all[i], .ranks = ranks};
+            gr_graph *g = load(&c);
+            gr_planned *p = plan(&c, g);
+            best = GR_MIN(best, p->plan->ns);
+            gr_planned_free(p);
+            gr_graph_free(g);
+        }
+        config c = {.model = ", parallel: auto", .ranks = ranks};
+        gr_graph *g = load(&c);
+        gr_planned *p = NULL;
+        const gr_plan_options o = {
+            .kernels = &gr_kernels_cpu, .hardware = machine(), .hosts = 1, .threads = 1};
+        assert_int_equal(gr_meshes_open(g), ranks > 1);
+        assert_int_equal(gr_plan_meshes(&p, g, &o, NULL), GR_OK);
+        assert_false(gr_meshes_open(g));
+        assert_int_equal(p->plan->ns, best);
+        gr_planned_free(p);
+        gr_graph_free(g);
+    }
+    config c = {.model = ", parallel: auto", .ranks = 8, .more = "canonical: true\n"};
+    gr_graph *g = load(&c);
+    gr_planned *p = NULL;
+    const gr_plan_options o = {.kernels = &gr_kernels_cpu, .hardware = machine(), .hosts = 1, .threads = 1};
+    assert_int_equal(gr_plan_meshes(&p, g, &o, NULL), GR_OK);
+    assert_int_equal(gr_mesh_ranks(&g->models[0]->sharding.mesh), 1);
+    gr_planned_free(p);
+    gr_graph_free(g);
+}
+
 /* Models are in line 3. */
 static void test_what_is_refused(void **state)
 {
@@ -262,6 +302,8 @@ static void test_what_is_refused(void **state)
         {{.model = ", parallel: {context: 4}", .ranks = 8, .hosts = 4}, NULL},
         {{.model = ", parallel: {context: 2}", .ranks = 2, .more = "strict: true\n"}, NULL},
         {{.model = ", parallel: {}", .ranks = 2}, NULL},
+        {{.model = ", parallel: auto", .ranks = 2}, NULL},
+        {{.model = ", parallel: always", .ranks = 2}, "'parallel' must be a map"},
         {{.model = ", parallel: {tensor: 4}", .ranks = 8, .hosts = 2}, NULL},
         {{.model = ", parallel: {tensor: 4}, tensor: 2", .ranks = 8}, NULL},
         {{.model = ", parallel: {tensor: 4}", .ranks = 8, .hosts = 4},
@@ -310,6 +352,7 @@ int main(void)
         cmocka_unit_test(test_groups_over_hosts_take_longer),
         cmocka_unit_test(test_every_plan_runs_in_any_order),
         cmocka_unit_test(test_no_mutant_that_goes_wrong_is_accepted),
+        cmocka_unit_test(test_auto_takes_the_fastest_mesh),
         cmocka_unit_test(test_what_is_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
