@@ -354,6 +354,15 @@ static double elems_read(const gr_layer_desc *d, double elems, double hidden, do
     return elems - experts * untouched;
 }
 
+/* Values of the gated delta rule that go to memory and back for a token: what it is given, the convolution's
+ * output, and its own before and behind its norm. */
+static double delta_values(const gr_layer_desc *d)
+{
+    const gr_delta_desc *e = &d->delta;
+    if (d->mixer != GR_MIXER_DELTA) return 0;
+    return 2.0 * (gr_delta_in(e) + gr_delta_channels(e)) + 4.0 * gr_delta_out(e);
+}
+
 void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
                    double length, double times)
 {
@@ -361,7 +370,7 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
     const double projections = 2.0 * (double)gr_layer_token_macs(d, s->hidden);
     double weights = elems_read(d, (double)gr_bucket_elems(s, 1 + layer), s->hidden, tokens),
            activations =
-               tokens * (8.0 * s->hidden + 4.0 * gr_layer_inner(d) +
+               tokens * (8.0 * s->hidden + 4.0 * gr_layer_inner(d) + delta_values(d) +
                          4.0 * d->experts.top_k * s->hidden); /* rows of experts: gathered, and summed up */
     w->cost.flops = times * tokens * projections;
     w->cost.attention = times * tokens * 2.0 * gr_layer_keys(d, length) * d->attention.heads *
