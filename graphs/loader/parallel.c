@@ -55,7 +55,8 @@ static const char *uneven_along(const question *q, uint32_t n, char buf[48])
     const char *what = NULL;
     if (!s->layers) return NULL; /* it is not known */
     if (q->axis == GR_AXIS_TENSOR) return gr_tp_uneven(s, n, buf);
-    for (uint32_t i = 0; i < s->n_kinds && !what; i++) what = gr_layer_cut_uneven(&s->kinds[i], n, buf);
+    for (uint32_t i = 0; i < s->n_kinds && !what; i++) /* of a slice's */
+        what = gr_layer_cut_uneven(&s->kinds[i], n * gr_mesh_size(q->mesh, GR_AXIS_TENSOR), buf);
     return what;
 }
 
@@ -71,10 +72,10 @@ static char *axis_wrong(const question *q)
     if (q->axis == GR_AXIS_TENSOR && q->g->strict)
         return gr_printf("and strict do not go together: sums over slices have another order than those of "
                          "the rollout");
-    if (q->axis == GR_AXIS_CONTEXT && gr_mesh_size(q->mesh, GR_AXIS_TENSOR) > 1)
-        return gr_printf("and tensor together are not built");
+
     const char *what = uneven_along(q, n, uneven);
-    return what ? gr_printf("does not divide its %s", what) : NULL;
+    const bool both = q->axis == GR_AXIS_CONTEXT && gr_mesh_size(q->mesh, GR_AXIS_TENSOR) > 1;
+    return what ? gr_printf("%sdoes not divide its %s", both ? "times tensor " : "", what) : NULL;
 }
 
 /* Layers go from flat shards to slices, whose ranks are counted through each host alike. */

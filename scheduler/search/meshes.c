@@ -21,16 +21,14 @@ bool gr_meshes_open(const gr_graph *g)
     return false;
 }
 
-/* Along one axis alone, in powers of two. */
+/* In powers of two along each axis; one rank to a sequence is always one of them. */
 static size_t candidates_of(const gr_graph *g, const gr_model *m, candidate out[MESHES_MAX])
 {
     size_t n = 0;
-    out[n++] = (candidate){.mesh = {{1}}};
-    for (int a = 0; a < GR_N_AXES; a++)
-        for (uint32_t size = 2; size <= GR_PEERS_MAX && n < MESHES_MAX; size *= 2) {
-            candidate c = {.mesh = {{0}}};
-            c.mesh.size[a] = size;
-            if (gr_mesh_serves(g, m, &c.mesh)) out[n++] = c;
+    for (uint32_t tensor = 1; tensor <= GR_PEERS_MAX; tensor *= 2)
+        for (uint32_t context = 1; context * tensor <= GR_PEERS_MAX && n < MESHES_MAX; context *= 2) {
+            const candidate c = {.mesh = {{[GR_AXIS_TENSOR] = tensor, [GR_AXIS_CONTEXT] = context}}};
+            if (tensor * context == 1 || gr_mesh_serves(g, m, &c.mesh)) out[n++] = c;
         }
     return n;
 }
@@ -109,7 +107,7 @@ static void choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, gr_
     }
     qsort(c, fit, sizeof(*c), faster);
     /* where nothing fits, the plan says what is missing */
-    gr_graph_set_mesh(g, m->index, fit ? &c[0].mesh : &(gr_mesh){{1}});
+    gr_graph_set_mesh(g, m->index, fit ? &c[0].mesh : &(gr_mesh){{0}});
     if (fit && d) tell(m, c, fit, n, d);
 }
 

@@ -54,6 +54,17 @@ for type in llama qwen2 qwen3 gemma3_text granite qwen3_moe; do
     done
 done
 
+# Along both axes.
+if [ $axis = tensor ]; then
+    for type in qwen3 gemma3_text qwen3_moe; do
+        # shellcheck disable=SC2086
+        status 0 "$gr" exec once.yaml --set model=$type --ranks 4 --set models.actor.parallel.tensor=2 --set models.actor.parallel.context=2 \
+            $micro --steps 1 --out $type-both --check-memory
+        close $type-1 $type-both 1
+        same_gradient $type-1 $type-both
+    done
+fi
+
 # A model whose memory is more than what a process takes anyway stays within its plan.
 config wide.json qwen3 512 false false
 sed -i 's/"intermediate_size": 48/"intermediate_size": 1024/' wide.json
@@ -174,7 +185,6 @@ refused "'$axis: 4' does not divide the 6 ranks" "$gr" plan cut.yaml --set model
 refused "'$axis' must be a whole number from 1 to 64" "$gr" plan cut.yaml --ranks 4 --set models.actor.parallel.$axis=0
 refused "unknown key 'sequence'" "$gr" plan cut.yaml --ranks 4 --set models.actor.parallel.sequence=2
 [ $axis = context ] || refused "'tensor: 4' does not divide the ranks of a host" "$gr" plan cut.yaml --set model=llama --ranks 2x2
-refused "and tensor together are not built" "$gr" plan cut.yaml --set model=llama --ranks 16 --set models.actor.parallel.context=2 \
-    --set models.actor.parallel.tensor=2
+
 sed 's/^graph: tiny/&\ncanonical: true/' cut.yaml >canonical.yaml
 refused 'canonical.yaml:[0-9]+:[0-9]+: error: .*canonical do not go together' "$gr" plan canonical.yaml --set model=llama --ranks 4
