@@ -21,6 +21,7 @@ gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_balance_bou
                               (uint64_t)m.seqs * b->response_tokens);
     /* as few as can be, so that two neighbours together exceed the bound, else they would be one */
     m.trips = (uint32_t)GR_MIN((uint64_t)most->seqs, 2 * most->tokens / m.tokens + 1);
+    m.routes = 0;
     return m;
 }
 
@@ -40,6 +41,7 @@ static gr_micro layout(gr_workspace *c, const gr_micro_bounds *b)
     m.offset = gr_workspace_bytes(c, (b->seqs + 1ull) * sizeof(*m.offset));
     m.row = gr_workspace_bytes(c, b->rows * sizeof(*m.row));
     m.target = gr_workspace_bytes(c, b->rows * sizeof(*m.target));
+    m.routes = b->routes ? gr_workspace_bytes(c, (uint64_t)b->tokens * b->routes * sizeof(*m.routes)) : NULL;
     return m;
 }
 
@@ -192,6 +194,23 @@ static void fill(const gr_pass *p, const gr_rows *rows, gr_micro *k)
     k->offset[p->n_seqs] = token;
 }
 
+/* The last token of a sequence was sampled and not fed: it has none. */
+static void fill_routes(const gr_pass *p, const gr_rows *rows, const gr_micro *k)
+{
+    const gr_routes *r = &rows->routes;
+    for (uint32_t i = 0; i < p->n_seqs; i++) {
+        const uint32_t n = k->offset[i + 1] - k->offset[i];
+        const gr_routed_pass at = {p->n_tokens, k->offset[i], p->part[i].seq, 0, n - 1};
+        gr_routes_read(r, &at, k->routes);
+        for (uint32_t l = 0; l < r->shape->layers; l++) {
+            const uint64_t before = gr_model_routers(r->shape, l).choices,
+                           top_k = gr_layer(r->shape, l)->experts.top_k;
+            for (uint64_t j = 0; j < top_k; j++)
+                k->routes[before * p->n_tokens + (k->offset[i + 1] - 1) * top_k + j] = GR_NO_EXPERT;
+        }
+    }
+}
+
 static void cut(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 {
     if (!p->limit && p->seqs.n) {
@@ -221,6 +240,9 @@ void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_
     gr_device_write(q, device.offset, host.offset, (p->n_seqs + 1) * sizeof(*host.offset));
     gr_device_write(q, device.row, host.row, p->n_rows * sizeof(*host.row));
     if (!p->last) gr_device_write(q, device.target, host.target, p->n_rows * sizeof(*host.target));
+    if (!b->routes) return;
+    fill_routes(p, rows, &host);
+    gr_device_write(q, device.routes, host.routes, (uint64_t)p->n_tokens * b->routes * sizeof(*host.routes));
 }
 
 /* The sequence that a row of the head is of: the last one that begins there or before, and has rows. */

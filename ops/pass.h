@@ -19,6 +19,7 @@
 typedef struct gr_micro_bounds {
     uint32_t tokens, seqs, rows; /* rows: response tokens */
     uint32_t trips;
+    uint32_t routes; /* recorded choices of a token that come with it; 0: none */
 } gr_micro_bounds;
 /* most: that a rank has of the pass. */
 gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_balance_bounds *most,
@@ -43,6 +44,8 @@ typedef struct gr_pass {
         uint32_t seq, row, at; /* a sequence; its first row of the head; which of the batch's this is */
     } * part;                  /* [n_seqs + 1] behind the last one: rows */
     uint32_t limit;            /* most tokens of a micro-batch, see above; 0: not known yet */
+    struct gr_tally_state
+        *tally; /* of its model's routers (ops/tally.h), owned by who opened the pass; NULL */
 } gr_pass;
 
 /* The packed arrays of a micro-batch on the device. */
@@ -52,6 +55,7 @@ typedef struct gr_micro {
     uint32_t *offset;  /* [seqs + 1] */
     uint32_t *row;     /* [rows] the token that predicts each response token; or each sequence's last */
     int32_t *target;   /* [rows] */
+    uint16_t *routes;  /* [tokens, routes] choices as ops/kernels/routing.h has them; NULL: none */
 } gr_micro;
 uint64_t gr_micro_bytes(const gr_micro_bounds *b);
 gr_micro gr_micro_at(void *block, const gr_micro_bounds *b);

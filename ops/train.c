@@ -44,6 +44,7 @@ typedef struct train_state {
     double norm;            /* of the gradient, before clipping */
     float scale;            /* of gradients: clipping; 0: the step is skipped */
     gr_zeros zeros;
+    gr_tally_state *tally;
     /* kept for ever */
     uint64_t steps, skipped, skipped_in_a_row;
     /* sums over the iteration */
@@ -120,6 +121,7 @@ gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *
     gr_pass_open(&t->pass, n->rows->bounds.seqs);
     t->current = current_of(s->graph, n);
     t->metrics = name_metrics(s, n);
+    t->tally = gr_tally_open(s, n);
     *state = t;
     return GR_OK;
 }
@@ -131,6 +133,7 @@ void gr_train_close(void *state)
     gr_loss_device_free(t->device);
     gr_train_inputs_release(&t->inputs);
     gr_zeros_release(&t->zeros);
+    gr_tally_close(t->tally);
     gr_env_close(&t->env);
     free(t->metrics.own);
     gr_env_reads_release(&t->reads);
@@ -688,6 +691,7 @@ static void report(train_state *t, uint32_t trips)
         gr_session_metric(s, m->imbalance_in_order, t->most_in_order / t->work - 1);
     }
     gr_zeros_end(&t->zeros, s, n, t->filled);
+    gr_tally_report(t->tally);
     t->trip = t->filled = 0;
     t->work = t->most = t->most_in_order = 0;
     t->grad_norm = t->entropy = t->gap = 0;
@@ -743,6 +747,13 @@ static uint32_t packed_at(uint32_t kernel)
     return kernel == TRAIN_EMBED_BACKWARD ? EMBED_BACK_PACKED : LAYER_PACKED;
 }
 
+static gr_routing routing_of(const gr_call *c, const gr_micro *pack)
+{
+    const bool counts = c->kernel == TRAIN_FORWARD;
+    return gr_tally_routing(c->node, pack, counts ? c->ptr[LAYER_TALLY] : NULL,
+                            counts ? c->ptr[LAYER_DIFFERS] : NULL);
+}
+
 static void run_pass(const gr_call *c, train_state *t)
 {
     const gr_kernels *k = c->session->kernels;
@@ -750,11 +761,13 @@ static void run_pass(const gr_call *c, train_state *t)
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     gr_micro pack = gr_micro_at(c->ptr[packed_at(c->kernel)], &shape.micro);
     gr_packed b = gr_pass_packed(&t->pass, &pack);
+    const gr_routing routing = routing_of(c, &pack);
     uint64_t hidden = gr_hidden_bytes(k, s, b.n_tokens);
     gr_dtype grads = c->node->model->train.grads;
     if (c->kernel == TRAIN_BACKWARD) begin_grads(c, c->ptr[BACK_GRADS], 1 + c->arg);
     if (c->kernel == TRAIN_EMBED_BACKWARD && !s->tied) begin_grads(c, c->ptr[EMBED_BACK_GRADS], 0);
     if (!b.n_tokens) return;
+    b.routing = &routing;
     switch (c->kernel) {
     case TRAIN_EMBED:
         k->embed_forward(c->queue, s, c->ptr[EMBED_WEIGHTS], &b, c->ptr[EMBED_X]);
@@ -791,7 +804,9 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
     case TRAIN_PACK: {
         gr_train_shape shape = gr_train_shape_of(c->node, c->how);
         gr_rows rows = gr_rows_at(c->ptr[PACK_ROWS], &c->node->rows->bounds);
+        if (shape.micro.routes) rows.routes = gr_routes_at(c->ptr[PACK_ROUTES], c->node->rows);
         gr_pass_next(&t->pass, &rows, &shape.micro, c->queue, c->ptr[PACK_PACKED], c->ptr[PACK_STAGING]);
+        gr_tally_begin_pass(c, c->ptr[PACK_DIFFERS], shape.micro.tokens);
         break;
     }
     case TRAIN_HEAD_FORWARD:
@@ -826,6 +841,11 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
         break;
     case TRAIN_FINISH:
         return run_finish(c, t, d);
+    case TRAIN_TALLY_CLEAR:
+        gr_tally_clear(c, c->ptr[CLEAR_TALLY]);
+        break;
+    case TRAIN_TALLY:
+        return gr_tally_take(c, t->tally, d);
     default:
         run_pass(c, t);
     }

@@ -17,6 +17,8 @@ typedef struct train_objects {
      * for them and what they said */
     uint32_t data, data_host, values, back;
     uint32_t packed, staging, x, dx, norm;
+    uint32_t routes; /* what a rollout recorded, where passes ask for it */
+    gr_tally_objects tally;
     uint32_t ws, embed_ws, head_ws;
 } train_objects;
 
@@ -57,6 +59,7 @@ gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
     t.most = gr_balance_bounds_of(t.own_seqs, t.seqs, b->prompt_tokens + b->response_tokens,
                                   how->leaves ? 1 : n->placement.ranks);
     t.micro = gr_micro_bounds_of(b, &t.most, how->micro_tokens);
+    t.micro.routes = gr_tally_routes(n);
     t.role = gr_loss_class_of(c->loss.loss);
     t.range = t.loss; /* of one adjoint call */
     if (t.role == GR_LOSS_TOKEN) t.range.tokens = how->head_rows;
@@ -296,6 +299,8 @@ static void add_objects(declaring *w)
         add_host_loss(w, l);
     o->packed = gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "packed");
     o->staging = gr_tasks_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "staging");
+    o->routes = t->micro.routes ? gr_routes_object(p, w->g, w->n->rows) : GR_NONE;
+    o->tally = gr_tally_declare(p, w->n, &t->micro);
     o->norm = gr_tasks_temp(p, GR_CAT_WORKSPACE,
                             (w->p->leaves ? GR_LEAVES : 1) * gr_model_buckets(w->s) * sizeof(double) +
                                 w->k->sum_squares_ws_bytes(),
@@ -423,7 +428,9 @@ static void declare_pack(declaring *w)
     gr_tasks_run(w->p, TRAIN_PACK, 0,
                  (gr_use[]){[PACK_ROWS] = {o->rows, GR_READ},
                             [PACK_PACKED] = {o->packed, GR_WRITE},
-                            [PACK_STAGING] = {o->staging, GR_WRITE}},
+                            [PACK_STAGING] = {o->staging, GR_WRITE},
+                            [PACK_ROUTES] = {o->routes, GR_READ},
+                            [PACK_DIFFERS] = {o->tally.differs, GR_WRITE}},
                  N_PACK, "%spack", w->pass.all)
         ->uses.by_code = true;
     gather(w, 0);
@@ -441,6 +448,7 @@ static void declare_layer(declaring *w, uint32_t l, bool keep)
     uint32_t in = keep ? layer_in(w, l) : GR_NONE,
              acts = keep && !recomputed(w, l) ? layer_acts(w, l) : GR_NONE;
     const uint32_t ws = keep ? o->ws : layer_ws(w, GR_LAYER_FORWARD, "ws");
+    const bool counts = keep; /* a mini-batch once */
     gather(w, 2 + l);
     gr_layer_cost(gr_tasks_run(w->p, TRAIN_FORWARD, l,
                                (gr_use[]){[LAYER_WEIGHTS] = {params(w, 1 + l), GR_READ},
@@ -448,7 +456,9 @@ static void declare_layer(declaring *w, uint32_t l, bool keep)
                                           [LAYER_X] = {o->x, GR_UPDATE},
                                           [LAYER_IN] = {in, GR_WRITE},
                                           [LAYER_ACTS] = {acts, GR_WRITE},
-                                          [LAYER_WS] = {ws, GR_WRITE}},
+                                          [LAYER_WS] = {ws, GR_WRITE},
+                                          [LAYER_TALLY] = {counts ? o->tally.tally : GR_NONE, GR_UPDATE},
+                                          [LAYER_DIFFERS] = {counts ? o->tally.differs : GR_NONE, GR_UPDATE}},
                                N_LAYER, "%sforward.%u", w->pass.all, l),
                   w->k, w->s, l, w->cost.tokens, w->bounds.length, 1);
 }
@@ -499,7 +509,7 @@ static void declare_backward(declaring *w, uint32_t l)
                                     [LAYER_IN] = {in, GR_READ},
                                     [LAYER_ACTS] = {acts, GR_WRITE},
                                     [LAYER_WS] = {turn_ws(w, GR_LAYER_KEEP, "recompute_ws", l), GR_WRITE}},
-                         N_LAYER, "%srecompute.%u", w->pass.all, l),
+                         N_RECOMPUTE, "%srecompute.%u", w->pass.all, l),
             w->k, w->s, l, w->cost.tokens, w->bounds.length, 1);
     gr_layer_cost(gr_tasks_run(w->p, TRAIN_BACKWARD, l,
                                (gr_use[]){[BACK_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
@@ -713,6 +723,9 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
     const gr_update_cfg *c = n->cfg;
     gr_tasks_loop(p, TRAIN_LOOP_MINI, c->epochs * w.shape.mini_batches, false, "mini_batches");
     if (!how->whole_grads) declare_zero(&w);
+    if (w.o.tally.tally != GR_NONE)
+        gr_tasks_run(p, TRAIN_TALLY_CLEAR, 0, (gr_use[]){[CLEAR_TALLY] = {w.o.tally.tally, GR_WRITE}},
+                     N_CLEAR_TALLY, "clear_tally");
     declare_prepare(&w);
     if (w.shape.role == GR_LOSS_BATCH) declare_forward_pass(&w);
     if (how->whole_grads) declare_zero(&w); /* they are large: not sooner than needed */
@@ -721,6 +734,7 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
     else
         declare_micro_batches(&w);
     if (w.shape.role != GR_LOSS_BATCH) share_current(&w);
+    gr_tally_declare_take(p, n, &w.o.tally, TRAIN_TALLY);
     declare_step(&w);
     gr_tasks_end(p);
     gr_env_reads_release(&w.reads);

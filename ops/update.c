@@ -1,5 +1,6 @@
 /* ops/update.c: table of the op `update`; how it runs is ops/train.c. */
 #include "ops/base/configs.h"
+#include "ops/base/routes.h"
 #include "ops/pass.h"
 #include "ops/train.h"
 
@@ -14,6 +15,7 @@ static const gr_key keys[] = {
     {"epochs", GR_KEY_UINT, CFG(epochs), false, "1", 1, 1000, NULL, "times that the batch is trained on"},
     {"micro_tokens", GR_KEY_UINT, CFG(micro_tokens), false, "0", 0, 1 << 24, NULL, "most tokens of one packed pass; 0: the planner's choice"},
     {"balance", GR_KEY_BOOL, CFG(balance), false, "false", 0, 0, NULL, "passes over these rows, also those of other nodes, take the longest sequences first"},
+    {"replay", GR_KEY_ENUM, CFG(replay), false, NULL, 0, 0, gr_replay_names, "the experts of tokens, of a model that has any: rollout, those that the rollout chose; compare, those that the routers choose here, compared with the rollout's in the metrics; default: those that the routers choose here"},
     {0}};
 /* clang-format on */
 
@@ -36,6 +38,7 @@ static void check_update(gr_graph *g, gr_node *n, gr_diag *d)
         gr_diag_error(d, n->at, GR_E_INVALID, "model '%s' has no 'train' settings, but node '%s' updates it",
                       n->model->name, n->name);
     gr_check_micro_tokens(n, c->micro_tokens, &c->of->rows->bounds, d);
+    gr_check_replay(n, d);
 }
 
 static bool one_step(const gr_node *n)

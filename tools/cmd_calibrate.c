@@ -223,12 +223,12 @@ void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length
     b->x = gr_bench_random(b, hidden), b->dx = gr_bench_random(b, hidden), b->in = gr_bench_random(b, hidden);
     b->acts = gr_bench_place(b, NULL, gr_layer_acts_bytes(b->k, &s, 0, &bounds));
     b->ws = gr_bench_place(b, NULL, GR_MAX(ws, gr_layer_ws_bytes(b->k, &s, 0, &bounds, GR_LAYER_EXTEND)));
-    b->packed = (gr_packed){tokens,
-                            b->seqs,
-                            gr_bench_place(b, NULL, tokens * sizeof(int32_t)),
-                            gr_bench_place(b, b->offset, (b->seqs + 1ull) * sizeof(*b->offset)),
-                            b->offset,
-                            place_positions(b)};
+    b->packed = (gr_packed){.n_tokens = tokens,
+                            .n_seqs = b->seqs,
+                            .ids = gr_bench_place(b, NULL, tokens * sizeof(int32_t)),
+                            .offset = gr_bench_place(b, b->offset, (b->seqs + 1ull) * sizeof(*b->offset)),
+                            .host_offset = b->offset,
+                            .position = place_positions(b)};
     if (paged) open_pool(b);
 }
 

@@ -26,6 +26,7 @@
 
 #include "ops/kernels/workspace.h"
 #include "ops/kernels/kernels.h"
+#include "ops/kernels/routing.h"
 #include "ops/model/layer.h"
 
 #define GR_EXPERT_RUN 8192 /* tokens that keep a device busy, so that weights are not read too often */
@@ -82,14 +83,28 @@ typedef struct gr_experts_ops {
      * or (softmax_after, or normalize) of the chosen ones, or sigmoid(logits). Chosen are the experts with
      * the highest score + selection [E] (NULL: 0), equal ones by the lower index, among those of the
      * top_groups groups whose best two add up to most. given [T, k], where not NULL: the choice was made
-     * elsewhere and is copied to expert; then the weights alone are computed. Logits that are not numbers are
-     * above all others, and make weights that are none. */
+     * elsewhere and is copied to expert; then the weights alone are computed, but for a token whose first one
+     * is GR_NO_EXPERT. Logits that are not numbers are above all others, and make weights that are none. */
     void (*route)(gr_queue *q, const gr_experts_desc *e, const float *logits, const void *selection,
                   const uint16_t *given, uint32_t T, uint16_t *expert, float *weight);
     /* d_logits [T, E] of the device's type, from d_weight [T, k]; which experts are chosen has no gradient.
      */
     void (*route_backward)(gr_queue *q, const gr_experts_desc *e, const float *logits, const uint16_t *expert,
                            const float *d_weight, uint32_t T, void *d_logits);
+
+    /* ---- counting, into a tally (ops/kernels/routing.h) ---- */
+    /* Of the T tokens that have experts recorded [T, k], how many there are, and how many whose experts
+     * [T, k] are others, in whatever order; differs becomes 1 for these, and those for which it was 0 are
+     * added to t->tokens. */
+    void (*compare)(gr_queue *q, uint32_t k, uint32_t T, const uint16_t *expert, const uint16_t *recorded,
+                    const gr_tally *t, uint32_t *differs);
+    /* load [E] += the rows of each expert. */
+    void (*count)(gr_queue *q, const gr_dispatch *d, uint32_t E, double *load);
+    /* share [E] += softmax(logits [T, E]), token by token. */
+    void (*shares)(gr_queue *q, uint32_t E, uint32_t T, const float *logits, double *share);
+    /* d_logits [T, E] += the gradient of the sum over experts and tokens of pull [E] softmax(logits). */
+    void (*balance_backward)(gr_queue *q, uint32_t E, uint32_t T, const float *logits, const float *pull,
+                             void *d_logits);
 
     /* ---- dispatch and combine ---- */
     uint64_t (*dispatch_ws_bytes)(uint32_t E, uint32_t k, uint32_t T);
@@ -162,6 +177,14 @@ typedef struct gr_experts_acts {
 void gr_experts_acts_layout(gr_workspace *c, const gr_experts_desc *e, gr_dtype type, uint32_t T,
                             gr_experts_acts *a);
 
+/* What a forward call adds to a tally. */
+typedef struct gr_experts_count {
+    gr_tally tally;
+    const uint16_t *recorded; /* [T, k] what the router's choice is compared with; NULL: nothing */
+    uint32_t *differs;        /* [T] */
+    bool shares;
+} gr_experts_count;
+
 /* One call: T tokens of the normalised input x [T, H]. Runs of `run` tokens, gr_experts_run(T) or less: it
  * sizes the workspace, and changes no bits of y, nor where sums are chained (ops/kernels/kernels.h) of
  * gradients. */
@@ -173,6 +196,9 @@ typedef struct gr_experts_call {
     float scale; /* of what is added to base */
     const void *x;
     const uint16_t *given; /* [T, k] experts chosen elsewhere; NULL: the router chooses */
+    uint16_t *record;      /* [T, k] where those chosen go, of a call that keeps nothing; NULL: nowhere */
+    const gr_experts_count *count; /* NULL: nothing is counted */
+    const float *pull;             /* [E] of balance_backward; NULL: none */
     gr_experts_weights w;
     void *products; /* of products: gr_experts_products_bytes */
 } gr_experts_call;

@@ -26,7 +26,7 @@
 
 #include "memplan/plan/plan.h"
 #include "ops/kernels/checksum.h"
-#include "ops/model/model.h"
+#include "ops/kernels/routing.h"
 #include "runtime/device/device.h"
 
 struct gr_code_call; /* graphs/expr/code.h */
@@ -39,7 +39,8 @@ typedef struct gr_packed {
     const int32_t *ids;          /* [n_tokens] */
     const uint32_t *offset;      /* [n_seqs + 1] */
     const uint32_t *host_offset; /* the same, on the host */
-    const int32_t *position; /* [n_tokens] of each token in its sequence; the CPU device does not read it */
+    const int32_t *position;   /* [n_tokens] of each token in its sequence; the CPU device does not read it */
+    const gr_routing *routing; /* NULL: of its experts nothing is asked */
 } gr_packed;
 
 /* Bounds that sizes are computed from. */
@@ -107,7 +108,8 @@ typedef struct gr_extend {
     /* [n_seqs] of a state of one size (gr_layer_slot_bytes): its place among those of a layer; UINT32_MAX:
      * none, and what the sequence gives is 0. NULL where no layer has one. */
     const uint32_t *held;
-    const gr_decode *decode; /* a step of slots, one token each, some of them empty; NULL: not one */
+    const gr_decode *decode;   /* a step of slots, one token each, some of them empty; NULL: not one */
+    const gr_routing *routing; /* record alone; NULL: of its experts nothing is asked */
 } gr_extend;
 
 /* What a workspace is for: one that is for less may be smaller. */

@@ -305,6 +305,7 @@ static gr_layer_call packed_call(const gr_kernels *k, gr_queue *q, const gr_mode
     gr_layer_call l = sizes_of(k, s, layer, &bounds, use);
     l.q = q;
     l.w = w;
+    l.routing = b->routing;
     l.b = (gr_tokens){.n = b->n_tokens,
                       .n_seqs = b->n_seqs,
                       .offset = b->offset,
@@ -336,6 +337,7 @@ void gr_layer_extend(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, 
     gr_layer_call l = sizes_of(k, s, layer, &bounds, GR_LAYER_EXTEND);
     l.q = q;
     l.w = w;
+    l.routing = e->routing;
     l.b = (gr_tokens){.n = e->n_tokens,
                       .n_seqs = e->n_seqs,
                       .offset = e->offset,
