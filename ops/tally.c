@@ -2,6 +2,7 @@
  */
 #include "ops/tally.h"
 
+#include "ops/base/configs.h"
 #include "ops/base/routes.h"
 #include "ops/parallel/sharding.h"
 
@@ -16,8 +17,11 @@ struct gr_tally_state {
     gr_routers all;
     uint64_t n;  /* values of a tally */
     double *sum; /* [n] */
+    gr_balance_loss balance;
+    double balance_loss; /* of so many mini-batches together */
+    uint32_t takes;
     struct {
-        uint32_t load, entropy, dead, agreement, tokens, least;
+        uint32_t load, entropy, dead, balance, agreement, tokens, least;
     } metrics;
 };
 
@@ -29,6 +33,20 @@ static gr_routers routers_of(const gr_node *n)
 uint32_t gr_tally_routes(const gr_node *n)
 {
     return gr_node_replay(n) == GR_REPLAY_NONE ? 0 : routers_of(n).choices;
+}
+
+gr_balance_loss gr_tally_balance(const gr_node *n)
+{
+    const gr_model_shape *s = &n->model->shape;
+    const double coefficient = n->op->trains ? ((const gr_update_cfg *)n->cfg)->router_aux_loss_coef : 0;
+    gr_balance_loss b = {.coefficient = coefficient};
+    for (uint32_t kind = 0; kind < s->n_kinds; kind++) {
+        if (s->kinds[kind].mlp != GR_MLP_EXPERTS) continue;
+        b.experts = s->kinds[kind].experts.count;
+        b.top_k = s->kinds[kind].experts.top_k;
+    }
+    b.routers = routers_of(n).n;
+    return b;
 }
 
 /* ---- declaring ------------------------------------------------------------------------------------------
@@ -70,6 +88,8 @@ gr_tally_state *gr_tally_open(gr_session *s, const gr_node *n)
                           .all = all,
                           .n = gr_tally_values(all)};
     t->sum = gr_calloc(t->n, sizeof(*t->sum));
+    t->balance = gr_tally_balance(n);
+    if (t->balance.coefficient > 0) t->metrics.balance = gr_session_name(s, n, "%s.balance_loss", name);
     t->metrics.load = gr_session_name(s, n, "%s.expert_load", name);
     t->metrics.entropy = gr_session_name(s, n, "%s.expert_entropy", name);
     t->metrics.dead = gr_session_name(s, n, "%s.experts_dead", name);
@@ -103,15 +123,37 @@ gr_routing gr_tally_routing(const gr_node *n, const gr_micro *k, void *tally, vo
     return (gr_routing){.recorded = k->routes,
                         .follow = gr_node_replay(n) == GR_REPLAY_ROLLOUT,
                         .tally = tally,
-                        .differs = differs};
+                        .differs = differs,
+                        .shares = tally && gr_tally_balance(n).coefficient > 0};
+}
+
+/* E sum f P of gr_experts_ops.pull; 0 of no tokens. */
+static double balance_loss(const gr_tally_state *t, double *taken)
+{
+    const gr_balance_loss *b = &t->balance;
+    const gr_tally at = gr_tally_at(taken, t->all, (gr_routers){0});
+    double choices = 0, sum = 0;
+    for (uint32_t i = 0; i < t->all.experts; i++) choices += at.load[i];
+    const double n = choices / b->top_k;
+    for (uint32_t e = 0; e < b->experts; e++) {
+        double load = 0, share = 0;
+        for (uint32_t i = e; i < t->all.experts; i += b->experts) {
+            load += at.load[i];
+            share += at.share[i];
+        }
+        sum += n > 0 ? load / n * (share / n) : 0;
+    }
+    return b->experts * sum;
 }
 
 gr_status gr_tally_take(const gr_call *c, gr_tally_state *t, gr_diag *d)
 {
-    const double *taken = c->ptr[TAKE_BACK];
+    double *taken = c->ptr[TAKE_BACK];
     gr_device_read(c->queue, c->ptr[TAKE_BACK], c->ptr[TAKE_TALLY], t->n * sizeof(*taken));
     const gr_status st = gr_queue_finish(c->queue, d);
     for (uint64_t i = 0; !st && i < t->n; i++) t->sum[i] += taken[i];
+    if (!st && t->balance.coefficient > 0) t->balance_loss += balance_loss(t, taken);
+    t->takes++;
     return st;
 }
 
@@ -184,5 +226,8 @@ void gr_tally_report(gr_tally_state *t)
     if (!t) return;
     if (!is_empty(t)) report_loads(t);
     if (t->compares) report_agreement(t);
+    if (t->balance.coefficient > 0)
+        gr_session_metric(t->session, t->metrics.balance, t->balance_loss / GR_MAX(t->takes, 1u));
+    t->balance_loss = t->takes = 0;
     memset(t->sum, 0, t->n * sizeof(*t->sum));
 }

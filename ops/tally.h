@@ -6,6 +6,7 @@
  *   N.expert_load       the busiest expert's choices over the mean, in the layer where that is most
  *   N.expert_entropy    the entropy of the experts' loads over the most it can be (1: all alike), where least
  *   N.experts_dead      experts that nobody chose, in all layers together
+ *   N.balance_loss      of an update with router_aux_loss_coef: the loss, without the coefficient
  *   N.routing_agreement        routers of tokens that choose the experts that the rollout chose: a share
  *   N.routing_agreement_tokens tokens of which all routers do
  *   N.routing_agreement_least  the first, in the layer where it is least
@@ -14,6 +15,7 @@
 #define GR_OPS_TALLY_H
 
 #include "ops/base/session.h"
+#include "ops/kernels/experts.h"
 #include "ops/pass.h"
 
 /* Recorded choices that come with each token of the node's passes; 0: none. */
@@ -34,6 +36,9 @@ typedef struct gr_tally_state gr_tally_state;
 /* NULL: there are no experts. */
 gr_tally_state *gr_tally_open(gr_session *s, const gr_node *n);
 void gr_tally_close(gr_tally_state *t);
+
+/* Of an update with a balance loss: what it is over; coefficient 0: it has none. */
+gr_balance_loss gr_tally_balance(const gr_node *n);
 
 /* Begin to count; compared tokens of a pass begin as equal. */
 void gr_tally_clear(const gr_call *c, void *tally);

@@ -1,5 +1,7 @@
 /* ops/train.c: an update as it runs: passes, losses, the gradient's norm, the optimizer, its metrics. */
+#include "ops/kernels/experts.h"
 #include "ops/kernels/layer.h"
+#include "ops/kernels/layer_ops.h"
 #include "ops/parallel/sharding.h"
 #include "ops/train_impl.h"
 #include "ops/zeros.h"
@@ -606,6 +608,22 @@ static gr_adamw_range range_of(const gr_call *c, const gr_shard *own, uint64_t a
                             .moments = train->moments};
 }
 
+/* The bias that selects a layer's experts follows their load. */
+static void rebalance(const gr_call *c, const gr_shard *own)
+{
+    const gr_model_shape *s = &c->node->model->shape;
+    const gr_routers all = gr_model_routers(s, s->layers), before = gr_model_routers(s, c->arg - 1);
+    const gr_experts_desc *e = &gr_layer(s, c->arg - 1)->experts;
+    const double *load = gr_tally_at(c->ptr[STEP_TALLY], all, before).load;
+    const uint64_t at = gr_tensor_offset(s, c->arg, GR_T_SELECTION), first = GR_MAX(at, own->first),
+                   end = GR_MIN(at + e->count, own->first + own->n);
+    const float rate = (float)((const gr_update_cfg *)c->node->cfg)->router_bias_update_rate;
+    if (first < end)
+        c->session->kernels->layer->experts->rebalance(c->queue, e->count, load, (uint32_t)(first - at),
+                                                       (uint32_t)(end - first), rate,
+                                                       range_of(c, own, first - own->first).w);
+}
+
 static void run_step(const gr_call *c, train_state *t)
 {
     if (t->scale == 0) return;
@@ -632,6 +650,7 @@ static void run_step(const gr_call *c, train_state *t)
         else
             c->session->kernels->adamw(c->queue, &how, tensors[i].decay, &r, end - first);
     }
+    if (c->ptr[STEP_TALLY]) rebalance(c, &own);
 }
 
 /* ---- the end of a mini-batch and of the iteration
@@ -750,8 +769,18 @@ static uint32_t packed_at(uint32_t kernel)
 static gr_routing routing_of(const gr_call *c, const gr_micro *pack)
 {
     const bool counts = c->kernel == TRAIN_FORWARD;
-    return gr_tally_routing(c->node, pack, counts ? c->ptr[LAYER_TALLY] : NULL,
-                            counts ? c->ptr[LAYER_DIFFERS] : NULL);
+    gr_routing r = gr_tally_routing(c->node, pack, counts ? c->ptr[LAYER_TALLY] : NULL,
+                                    counts ? c->ptr[LAYER_DIFFERS] : NULL);
+    r.pull = c->kernel == TRAIN_BACKWARD ? c->ptr[BACK_PULL] : NULL;
+    return r;
+}
+
+static void run_pull(const gr_call *c)
+{
+    const gr_model_shape *s = &c->node->model->shape;
+    const gr_tally at = gr_tally_at(c->ptr[PULL_TALLY], gr_model_routers(s, s->layers), (gr_routers){0});
+    const gr_balance_loss b = gr_tally_balance(c->node);
+    c->session->kernels->layer->experts->pull(c->queue, &b, at.load, c->ptr[PULL_OUT]);
 }
 
 static void run_pass(const gr_call *c, train_state *t)
@@ -846,6 +875,9 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
         break;
     case TRAIN_TALLY:
         return gr_tally_take(c, t->tally, d);
+    case TRAIN_PULL:
+        run_pull(c);
+        break;
     default:
         run_pass(c, t);
     }

@@ -19,6 +19,7 @@ typedef struct train_objects {
     uint32_t packed, staging, x, dx, norm;
     uint32_t routes; /* what a rollout recorded, where passes ask for it */
     gr_tally_objects tally;
+    uint32_t pull; /* of a balance loss; GR_NONE */
     uint32_t ws, embed_ws, head_ws;
 } train_objects;
 
@@ -285,6 +286,12 @@ static void add_pass_objects(declaring *w, pass_names pass)
     o->head_ws = head_ws(w, GR_HEAD_GRADIENT);
 }
 
+/* Whether a balance loss needs the loads of the whole mini-batch before any gradient. */
+static bool balances(const declaring *w)
+{
+    return gr_tally_balance(w->n).coefficient > 0;
+}
+
 static void add_objects(declaring *w)
 {
     gr_tasks *p = w->p;
@@ -301,6 +308,8 @@ static void add_objects(declaring *w)
     o->staging = gr_tasks_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "staging");
     o->routes = t->micro.routes ? gr_routes_object(p, w->g, w->n->rows) : GR_NONE;
     o->tally = gr_tally_declare(p, w->n, &t->micro);
+    o->pull =
+        balances(w) ? gr_tasks_temp(p, GR_CAT_WORKSPACE, GR_EXPERTS_MAX * sizeof(float), "pull") : GR_NONE;
     o->norm = gr_tasks_temp(p, GR_CAT_WORKSPACE,
                             (w->p->leaves ? GR_LEAVES : 1) * gr_model_buckets(w->s) * sizeof(double) +
                                 w->k->sum_squares_ws_bytes(),
@@ -448,7 +457,7 @@ static void declare_layer(declaring *w, uint32_t l, bool keep)
     uint32_t in = keep ? layer_in(w, l) : GR_NONE,
              acts = keep && !recomputed(w, l) ? layer_acts(w, l) : GR_NONE;
     const uint32_t ws = keep ? o->ws : layer_ws(w, GR_LAYER_FORWARD, "ws");
-    const bool counts = keep; /* a mini-batch once */
+    const bool counts = keep != balances(w); /* a mini-batch once */
     gather(w, 2 + l);
     gr_layer_cost(gr_tasks_run(w->p, TRAIN_FORWARD, l,
                                (gr_use[]){[LAYER_WEIGHTS] = {params(w, 1 + l), GR_READ},
@@ -518,7 +527,8 @@ static void declare_backward(declaring *w, uint32_t l)
                                           [BACK_ACTS] = {acts, GR_READ},
                                           [BACK_DX] = {o->dx, GR_UPDATE},
                                           [BACK_GRADS] = grads(w, 1 + l, true),
-                                          [BACK_WS] = {back_ws, GR_WRITE}},
+                                          [BACK_WS] = {back_ws, GR_WRITE},
+                                          [BACK_PULL] = {o->pull, GR_READ}},
                                N_BACK, "%sbackward.%u", w->pass.all, l),
                   w->k, w->s, l, w->cost.tokens, w->bounds.length, 2);
     reduce(w, 1 + l);
@@ -531,8 +541,8 @@ static void share_current(declaring *w)
     gr_sharding_share(w->p, w->o.entropy);
 }
 
-/* Mini-batch-coupled losses: every fresh value first, then the adjoint of every token. */
-static void declare_forward_pass(declaring *w)
+/* A pass over the whole mini-batch before those with gradients; head: for its values, too. */
+static void declare_pass_before(declaring *w, bool head)
 {
     const train_objects *o = &w->o;
     uint32_t trips =
@@ -543,9 +553,21 @@ static void declare_forward_pass(declaring *w)
     w->pass = current_pass;
     declare_pack(w);
     for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, false);
-    declare_head(w, false);
+    if (head) declare_head(w, false);
     w->pass = each_pass;
     gr_tasks_end(w->p);
+    if (!balances(w)) return;
+    gr_tally_declare_take(w->p, w->n, &o->tally, TRAIN_TALLY);
+    gr_tasks_run(w->p, TRAIN_PULL, 0,
+                 (gr_use[]){[PULL_TALLY] = {o->tally.tally, GR_READ}, [PULL_OUT] = {o->pull, GR_WRITE}},
+                 N_PULL, "pull");
+}
+
+/* Mini-batch-coupled losses: every fresh value first, then the adjoint of every token. */
+static void declare_forward_pass(declaring *w)
+{
+    const train_objects *o = &w->o;
+    declare_pass_before(w, true);
     share_current(w);
     run_with_columns(w, TRAIN_ADJOINT,
                      (gr_use[]){[LOSS_MINI] = {o->mini, GR_UPDATE | GR_BY_CODE},
@@ -674,6 +696,13 @@ static void declare_norms(declaring *w)
     }
 }
 
+/* Whether a bucket has a bias that follows its experts' load. */
+static bool rebalances(const declaring *w, uint32_t bucket)
+{
+    return ((const gr_update_cfg *)w->n->cfg)->router_bias_update_rate > 0 &&
+           gr_tensor_offset(w->s, bucket, GR_T_SELECTION) != UINT64_MAX;
+}
+
 static void declare_step(declaring *w)
 {
     const train_objects *o = &w->o;
@@ -690,7 +719,8 @@ static void declare_step(declaring *w)
                 [STEP_WEIGHTS] = {gr_model_object(w->p, w->k, w->n->model, GR_PART_PARAMS, b), GR_UPDATE},
                 [STEP_GRADS] = {grad_sums(w, b), GR_READ},
                 [STEP_STATE] = {state, GR_UPDATE},
-                [STEP_NORM] = {o->norm, GR_READ}}, /* whose last work says how gradients are clipped */
+                [STEP_NORM] = {o->norm, GR_READ}, /* whose last work says how gradients are clipped */
+                [STEP_TALLY] = {rebalances(w, b) ? o->tally.tally : GR_NONE, GR_READ}},
             N_STEP, "step.%u", b);
         step->cost.bytes = step_bytes(w, b) / shards;
         if (w->how->host_step) step->uses.host_with = state;
@@ -727,14 +757,17 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
         gr_tasks_run(p, TRAIN_TALLY_CLEAR, 0, (gr_use[]){[CLEAR_TALLY] = {w.o.tally.tally, GR_WRITE}},
                      N_CLEAR_TALLY, "clear_tally");
     declare_prepare(&w);
-    if (w.shape.role == GR_LOSS_BATCH) declare_forward_pass(&w);
+    if (w.shape.role == GR_LOSS_BATCH)
+        declare_forward_pass(&w);
+    else if (balances(&w))
+        declare_pass_before(&w, false);
     if (how->whole_grads) declare_zero(&w); /* they are large: not sooner than needed */
     if (p->leaves)
         declare_leaves(&w);
     else
         declare_micro_batches(&w);
     if (w.shape.role != GR_LOSS_BATCH) share_current(&w);
-    gr_tally_declare_take(p, n, &w.o.tally, TRAIN_TALLY);
+    if (!balances(&w)) gr_tally_declare_take(p, n, &w.o.tally, TRAIN_TALLY);
     declare_step(&w);
     gr_tasks_end(p);
     gr_env_reads_release(&w.reads);

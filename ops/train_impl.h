@@ -34,6 +34,7 @@ enum {
     TRAIN_FINISH,
     TRAIN_TALLY_CLEAR, /* this and the next: of models with experts */
     TRAIN_TALLY,
+    TRAIN_PULL, /* of a balance loss */
 };
 
 /* Operands of its works: their places among the uses that ops/train_declare.c declares, and among the
@@ -89,16 +90,17 @@ enum {
     HEAD_DATA_HOST,
     N_HEAD,
 };
-enum { BACK_WEIGHTS, BACK_PACKED, BACK_IN, BACK_ACTS, BACK_DX, BACK_GRADS, BACK_WS, N_BACK };
+enum { BACK_WEIGHTS, BACK_PACKED, BACK_IN, BACK_ACTS, BACK_DX, BACK_GRADS, BACK_WS, BACK_PULL, N_BACK };
 enum { EMBED_BACK_PACKED, EMBED_BACK_DX, EMBED_BACK_GRADS, EMBED_BACK_WS, N_EMBED_BACK };
 enum { CLEAR_TREE, N_CLEAR };
 enum { CLEAR_TALLY, N_CLEAR_TALLY };
+enum { PULL_TALLY, PULL_OUT, N_PULL };
 enum { LEAF_GRADS, LEAF_ROWS, N_LEAF };
 enum { FOLD_GRADS, FOLD_TREE, N_FOLD };
 enum { SUM_LEAVES, SUM_GRADS, N_SUM };
 enum { NORM_GRADS, NORM_SUMS, N_NORM };
 enum { CLIP_SUMS, N_CLIP };
-enum { STEP_WEIGHTS, STEP_GRADS, STEP_STATE, STEP_NORM, N_STEP };
+enum { STEP_WEIGHTS, STEP_GRADS, STEP_STATE, STEP_NORM, STEP_TALLY, N_STEP };
 
 /* How an update is cut. */
 typedef struct gr_train_shape {

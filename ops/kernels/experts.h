@@ -66,6 +66,13 @@ static inline void gr_dispatch_layout(gr_workspace *c, uint32_t E, uint32_t k, u
     d->choice = gr_workspace_bytes(c, rows * sizeof(*d->choice));
 }
 
+/* A balance loss: its coefficient, and what it is over. Source: Fedus et al., arXiv:2101.03961, as
+ * load_balancing_loss_func of Hugging Face transformers has it. */
+typedef struct gr_balance_loss {
+    uint32_t routers, experts, top_k;
+    double coefficient;
+} gr_balance_loss;
+
 typedef struct gr_experts_ops {
     /* What of a description it is not made for, as a text; NULL: nothing. No function: it is for all. */
     const char *(*unfit)(const gr_experts_desc *e);
@@ -102,6 +109,14 @@ typedef struct gr_experts_ops {
     void (*count)(gr_queue *q, const gr_dispatch *d, uint32_t E, double *load);
     /* share [E] += softmax(logits [T, E]), token by token. */
     void (*shares)(gr_queue *q, uint32_t E, uint32_t T, const float *logits, double *share);
+    /* pull [E] of the balance loss c E sum over experts e of f_e P_e, over all tokens of all routers, N of
+     * them: f_e the choices of e over N, whose sum is k, and P_e the mean of softmax(logits)_e. A token's
+     * loss is the sum of pull softmax(logits). load [routers, E], each with k choices a token. */
+    void (*pull)(gr_queue *q, const gr_balance_loss *b, const double *load, float *pull);
+    /* bias [n], of experts from `first` on, += rate for each with less load [E] than the mean, -= rate for
+     * each with more (arXiv:2412.19437). NULL: not built. */
+    void (*rebalance)(gr_queue *q, uint32_t E, const double *load, uint32_t first, uint32_t n, float rate,
+                      void *bias);
     /* d_logits [T, E] += the gradient of the sum over experts and tokens of pull [E] softmax(logits). */
     void (*balance_backward)(gr_queue *q, uint32_t E, uint32_t T, const float *logits, const float *pull,
                              void *d_logits);

@@ -307,6 +307,33 @@ static void shares(gr_queue *q, uint32_t E, uint32_t T, const float *z, double *
     }
 }
 
+static void pull(gr_queue *q, const gr_balance_loss *b, const double *load, float *out)
+{
+    double all = 0;
+    (void)q;
+    for (size_t i = 0; i < (size_t)b->routers * b->experts; i++) all += load[i];
+    const double n = all / b->top_k;
+    for (uint32_t e = 0; e < b->experts; e++) {
+        double own = 0;
+        for (size_t r = 0; r < b->routers; r++) own += load[r * b->experts + e];
+        out[e] = (float)(n > 0 ? b->coefficient * b->experts * own / (n * n) : 0);
+    }
+}
+
+static void rebalance(gr_queue *q, uint32_t E, const double *load, uint32_t first, uint32_t n, float rate,
+                      void *bias)
+{
+    float *b = bias;
+    double mean = 0;
+    (void)q;
+    for (uint32_t e = 0; e < E; e++) mean += load[e];
+    mean /= E;
+    for (uint32_t i = 0; i < n; i++) {
+        const double own = load[first + i];
+        b[i] += own < mean ? rate : own > mean ? -rate : 0;
+    }
+}
+
 /* With p = softmax(z): the derivative of the sum of pull p by z_i is p_i (pull_i - the sum of pull p). */
 static void balance_rank(void *arg, unsigned rank, unsigned size)
 {
@@ -645,6 +672,8 @@ const gr_experts_ops gr_experts_cpu = {
     .compare = compare,
     .count = count,
     .shares = shares,
+    .pull = pull,
+    .rebalance = rebalance,
     .balance_backward = balance_backward,
     .dispatch_ws_bytes = dispatch_ws_bytes,
     .dispatch = dispatch,

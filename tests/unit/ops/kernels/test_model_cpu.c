@@ -197,7 +197,11 @@ static void test_a_sequence_has_the_same_bits_alone_and_packed(void **state)
         float *want = hidden(&f, &d);
         for (uint32_t s = 0; s < SEQS; s++) {
             const uint32_t n = offsets[s + 1] - offsets[s], one[] = {0, n};
-            fx_forward(&f, &(gr_packed){n, 1, d.ids + offsets[s], one, one, NULL}, NULL, NULL);
+            fx_forward(
+                &f,
+                &(gr_packed){
+                    .n_tokens = n, .n_seqs = 1, .ids = d.ids + offsets[s], .offset = one, .host_offset = one},
+                NULL, NULL);
             assert_memory_equal(f.x, want + offsets[s] * f.s.hidden, n * f.s.hidden * sizeof(float));
         }
         free(want);
