@@ -127,32 +127,15 @@ gr_routing gr_tally_routing(const gr_node *n, const gr_micro *k, void *tally, vo
                         .shares = tally && gr_tally_balance(n).coefficient > 0};
 }
 
-/* E sum f P of gr_experts_ops.pull; 0 of no tokens. */
-static double balance_loss(const gr_tally_state *t, double *taken)
-{
-    const gr_balance_loss *b = &t->balance;
-    const gr_tally at = gr_tally_at(taken, t->all, (gr_routers){0});
-    double choices = 0, sum = 0;
-    for (uint32_t i = 0; i < t->all.experts; i++) choices += at.load[i];
-    const double n = choices / b->top_k;
-    for (uint32_t e = 0; e < b->experts; e++) {
-        double load = 0, share = 0;
-        for (uint32_t i = e; i < t->all.experts; i += b->experts) {
-            load += at.load[i];
-            share += at.share[i];
-        }
-        sum += n > 0 ? load / n * (share / n) : 0;
-    }
-    return b->experts * sum;
-}
-
 gr_status gr_tally_take(const gr_call *c, gr_tally_state *t, gr_diag *d)
 {
     double *taken = c->ptr[TAKE_BACK];
+    const gr_tally at = gr_tally_at(taken, t->all, (gr_routers){0});
     gr_device_read(c->queue, c->ptr[TAKE_BACK], c->ptr[TAKE_TALLY], t->n * sizeof(*taken));
     const gr_status st = gr_queue_finish(c->queue, d);
     for (uint64_t i = 0; !st && i < t->n; i++) t->sum[i] += taken[i];
-    if (!st && t->balance.coefficient > 0) t->balance_loss += balance_loss(t, taken);
+    if (!st && t->balance.coefficient > 0)
+        t->balance_loss += gr_balance_value(&t->balance, at.load, at.share);
     t->takes++;
     return st;
 }

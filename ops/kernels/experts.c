@@ -23,6 +23,23 @@ void gr_experts_acts_layout(gr_workspace *c, const gr_experts_desc *e, gr_dtype 
     a->gate_up = values(c, type, rows, 2 * (uint64_t)e->inner);
 }
 
+double gr_balance_value(const gr_balance_loss *b, const double *load, const double *share)
+{
+    const size_t all = (size_t)b->routers * b->experts;
+    double choices = 0, sum = 0;
+    for (size_t i = 0; i < all; i++) choices += load[i];
+    const double n = choices / b->top_k;
+    for (size_t e = 0; e < b->experts && n > 0; e++) {
+        double own = 0, probability = 0;
+        for (size_t i = e; i < all; i += b->experts) {
+            own += load[i];
+            probability += share[i];
+        }
+        sum += own / n * (probability / n);
+    }
+    return b->experts * sum;
+}
+
 /* ---- workspaces: of one run ---------------------------------------------------------------------------- */
 
 struct work {

@@ -73,6 +73,9 @@ typedef struct gr_balance_loss {
     double coefficient;
 } gr_balance_loss;
 
+/* Its value, without the coefficient, of load and share [routers, experts] of a tally; 0 of no tokens. */
+double gr_balance_value(const gr_balance_loss *b, const double *load, const double *share);
+
 typedef struct gr_experts_ops {
     /* What of a description it is not made for, as a text; NULL: nothing. No function: it is for all. */
     const char *(*unfit)(const gr_experts_desc *e);

@@ -80,7 +80,8 @@ static double head(struct model *p)
 
 static double step(struct model *p, uint32_t n)
 {
-    const gr_packed b = {T, SEQS, p->ids, p->offset, p->offset, NULL};
+    const gr_packed b = {
+        .n_tokens = T, .n_seqs = SEQS, .ids = p->ids, .offset = p->offset, .host_offset = p->offset};
     K.embed_forward(&p->q, &shape, p->w[0], &b, p->x);
     for (uint32_t l = 0; l < shape.layers; l++)
         gr_layer_forward(&K, &p->q, &shape, l, p->w[l + 1], &b, p->x, p->in[l], p->acts[l], p->ws);

@@ -160,12 +160,12 @@ static gr_packed packed_of(const prompts *p, uint32_t *longest)
         *longest = GR_MAX(*longest, p->offset[i + 1] - p->offset[i]);
         for (uint32_t t = p->offset[i]; t < p->offset[i + 1]; t++) position[t] = (int32_t)(t - p->offset[i]);
     }
-    const gr_packed b = {p->tokens,
-                         p->n,
-                         upload(p->ids, p->tokens * sizeof(*p->ids)),
-                         upload(p->offset, (p->n + 1) * sizeof(*p->offset)),
-                         p->offset,
-                         upload(position, p->tokens * sizeof(*position))};
+    const gr_packed b = {.n_tokens = p->tokens,
+                         .n_seqs = p->n,
+                         .ids = upload(p->ids, p->tokens * sizeof(*p->ids)),
+                         .offset = upload(p->offset, (p->n + 1) * sizeof(*p->offset)),
+                         .host_offset = p->offset,
+                         .position = upload(position, p->tokens * sizeof(*position))};
     free(position);
     return b;
 }
@@ -265,7 +265,11 @@ typedef struct decoder {
 static void layers(const decoder *d, const gr_extend *e)
 {
     const gr_model_shape *s = &d->m->shape;
-    const gr_packed b = {e->n_tokens, e->n_seqs, e->ids, e->offset, NULL, e->position};
+    const gr_packed b = {.n_tokens = e->n_tokens,
+                         .n_seqs = e->n_seqs,
+                         .ids = e->ids,
+                         .offset = e->offset,
+                         .position = e->position};
     k->embed_forward(&queue, s, d->m->w[0], &b, d->x);
     for (uint32_t l = 0; l < s->layers; l++)
         gr_layer_extend(k, &queue, s, l, d->m->w[l + 1], e, d->x, d->kv + l * d->layer_bytes, d->ws);

@@ -56,7 +56,8 @@ static void golden_release(struct golden *g)
 
 static gr_packed packed(const struct golden *g)
 {
-    return (gr_packed){N, SEQS, g->ids, g->offset, g->offset, NULL};
+    return (gr_packed){
+        .n_tokens = N, .n_seqs = SEQS, .ids = g->ids, .offset = g->offset, .host_offset = g->offset};
 }
 
 /* Values of rows [0, n) of f->x, chunk rows at a time. */
