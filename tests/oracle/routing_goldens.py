@@ -1,7 +1,7 @@
 """Write tests/golden/routing/model.safetensors: what Hugging Face transformers computes with the model of
 tests/golden/model/qwen3_moe where its routers are told which experts to take, and its load-balancing loss:
 
-  routes [layers of experts, T, k]        the experts that are given, as floats
+  routes [layers of experts T, k]          the experts that are given, as floats
   logprob [T]                             of softmax(logits / 0.7) and the model's golden targets
   given.grad.NAME                         of sum(golden.d_logprob logprob)
   balance [1]                             load_balancing_loss_func, of the experts that the routers choose themselves
@@ -78,7 +78,7 @@ def main(folder):
     torch.topk = own_topk
     logprob = torch.log_softmax(torch.cat(logits) / TEMPERATURE, dim=-1).gather(1, target[:, None])[:, 0]
     (golden["d_logprob"] * logprob).sum().backward()
-    out = {"routes": routes.float(), "logprob": logprob.detach()} | grads(model, "given.")
+    out = {"routes": routes.flatten(0, 1).float(), "logprob": logprob.detach()} | grads(model, "given.")
 
     chosen = [[] for _ in routers]
     hooks = [r.register_forward_hook(lambda m, i, o, to=to: to.append(o[0])) for r, to in zip(routers, chosen)]
