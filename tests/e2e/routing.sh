@@ -127,3 +127,20 @@ runs_ranks || exit 0
 status 0 "$gr" exec moe.yaml --ranks 2 --steps 2 --set nodes.old_logprob.replay=compare $one --steps 2 --out ranks --check-memory
 agrees ranks 1 old_logprob
 [ "$(metric ranks 1 old_logprob.expert_load)" = "$(metric asked 1 old_logprob.expert_load)" ] || fail "two ranks count otherwise than one"
+
+# Another role trains than samples: what was recorded is sent to it. Canonical sums, with the loads of all ranks.
+sed 's/old_logprob: {/&replay: compare, /; s/^    epochs: 2/&\n    replay: rollout\n    router_aux_loss_coef: 0.1/' moe.yaml >both.yaml
+cat >split.yaml <<'END'
+graph: tiny
+use: both.yaml
+pools: {train: {share: 1}, rollout: {share: 1}}
+models: {actor: {pool: train}, ref: {pool: rollout}}
+nodes: {rollout: {pool: rollout}}
+END
+status 0 "$gr" exec both.yaml --steps 2 --out alone
+status 0 "$gr" exec split.yaml --ranks 2 --steps 2 --out split --check-memory
+same_weights alone split
+sed 's/^graph:/canonical: true\n&/' both.yaml >canonical.yaml
+status 0 "$gr" exec canonical.yaml --steps 2 --out eighths
+status 0 "$gr" exec canonical.yaml --ranks 2 --steps 2 --out halves
+same_weights eighths halves
