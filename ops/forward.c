@@ -43,6 +43,7 @@ size_t gr_forward_tunables(const gr_graph *g, const gr_node *n, const gr_kernels
     (void)c;
     if (!((const gr_logprob_cfg *)n->cfg)->micro_tokens)
         out[count++] = gr_micro_tunable(g, n, k, all, set_micro);
+    count += gr_experts_tunable(n, k, &out[count]);
     out[count++] = gr_head_tunable(n, k, set_head);
     return count;
 }
@@ -51,6 +52,7 @@ void gr_forward_default_choice(const gr_node *n, const gr_kernels *k, gr_choices
 {
     c->micro_tokens = ((const gr_logprob_cfg *)n->cfg)->micro_tokens;
     if (!c->micro_tokens) set_micro(n, k, 0, c);
+    gr_experts_set(n, k, 0, c);
     set_head(n, k, 0, c);
 }
 
@@ -82,7 +84,7 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
         gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_layers_ws_bytes(k, s, &bounds, GR_LAYER_FORWARD), "ws");
     for (uint32_t l = 0; l < s->layers; l++) {
         gather(n, k, p, 2 + l); /* beside this layer */
-        gr_layer_cost(
+        gr_task *w =
             gr_tasks_run(p, GR_FORWARD_LAYER, l,
                          (gr_use[]){[GR_FORWARD_WEIGHTS] = {gr_forward_weights(n, k, p, 1 + l), GR_READ},
                                     [GR_FORWARD_PACKED] = {f->packed, GR_READ},
@@ -90,8 +92,9 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
                                     [GR_FORWARD_WS] = {ws, GR_WRITE},
                                     [GR_FORWARD_LAYER_TALLY] = {f->tally.tally, GR_UPDATE},
                                     [GR_FORWARD_LAYER_DIFFERS] = {f->tally.differs, GR_UPDATE}},
-                         GR_N_FORWARD_LAYER, "layer.%u", l),
-            k, s, l, f->cost.tokens, bounds.length, 1);
+                         GR_N_FORWARD_LAYER, "layer.%u", l);
+        gr_layer_cost(w, k, s, l, f->cost.tokens, bounds.length, 1);
+        gr_experts_cost(w, k, s, l, f->cost.tokens, bounds.expert_run, 1);
     }
 }
 
@@ -231,6 +234,7 @@ gr_status gr_forward_run(const gr_call *c, gr_diag *d)
         const gr_routing routing = gr_tally_routing(c->node, &pack, c->ptr[GR_FORWARD_LAYER_TALLY],
                                                     c->ptr[GR_FORWARD_LAYER_DIFFERS]);
         packed.routing = &routing;
+        packed.expert_run = c->how->expert_run;
         gr_layer_forward(k, c->queue, s, c->arg, c->ptr[GR_FORWARD_WEIGHTS], &packed, c->ptr[GR_FORWARD_X],
                          NULL, NULL, c->ptr[GR_FORWARD_WS]);
     }

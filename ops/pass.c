@@ -30,7 +30,8 @@ gr_pass_bounds gr_pass_bounds_of(const gr_micro_bounds *b, const gr_rows_bounds 
     return (gr_pass_bounds){.tokens = b->tokens,
                             .seqs = b->seqs,
                             .length = rows->prompt_tokens + rows->response_tokens,
-                            .threads = how->threads};
+                            .threads = how->threads,
+                            .expert_run = how->expert_run};
 }
 
 static gr_micro layout(gr_workspace *c, const gr_micro_bounds *b)
@@ -334,6 +335,15 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
     w->comm.peers = s->parts;
     w->comm.sums = 2;
     w->comm.summed = 2 * tokens * s->hidden * (double)gr_dtype_size(k->dtype) * 2 * (s->parts - 1) / s->parts;
+}
+
+void gr_experts_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
+                     uint32_t run, double times)
+{
+    const gr_experts_desc *e = &gr_layer(s, layer)->experts;
+    const double weights = 3.0 * e->count * s->hidden * e->inner;
+    if (run && tokens > run)
+        w->cost.bytes += times * (ceil(tokens / run) - 1) * weights * (double)gr_dtype_size(k->dtype);
 }
 
 void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times)

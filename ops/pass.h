@@ -123,6 +123,10 @@ gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b
  */
 void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
                    double length, double times);
+/* What a layer's experts read beyond that where tokens go through them in runs of so many: their weights
+ * again, in each further run. */
+void gr_experts_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
+                     uint32_t run, double times);
 void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times);
 /* The same again, so many times in all. */
 void gr_cost_times(gr_task *w, double times);

@@ -148,6 +148,7 @@ size_t gr_train_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *
                                     .set = set_grads,
                                     .describe = describe_grads};
     if (gr_train_open_tokens(n)) out[count++] = gr_micro_tunable(g, n, k, gr_train_open_tokens(n), set_micro);
+    count += gr_experts_tunable(n, k, &out[count]);
     out[count++] = gr_head_tunable(n, k, set_head);
     return count;
 }
@@ -156,6 +157,7 @@ void gr_train_default_choice(const gr_node *n, const gr_kernels *k, gr_choices *
 {
     c->micro_tokens = ((const gr_update_cfg *)n->cfg)->micro_tokens;
     if (!c->micro_tokens) set_micro(n, k, 0, c);
+    gr_experts_set(n, k, 0, c);
     set_head(n, k, 0, c);
 }
 
@@ -362,6 +364,13 @@ static void reduce(declaring *w, uint32_t bucket)
     if (all || reduces_each(w)) gr_sharding_reduce(w->p, w->k, w->n->model, bucket, all);
 }
 
+/* times: passes forward that it is as much as. */
+static void set_cost(const declaring *w, uint32_t l, gr_task *task, double times)
+{
+    gr_layer_cost(task, w->k, w->s, l, w->cost.tokens, w->bounds.length, times);
+    gr_experts_cost(task, w->k, w->s, l, w->cost.tokens, w->bounds.expert_run, times);
+}
+
 static uint32_t layer_in(declaring *w, uint32_t l)
 {
     uint64_t bytes = gr_hidden_bytes(w->k, w->s, w->shape.micro.tokens);
@@ -459,17 +468,18 @@ static void declare_layer(declaring *w, uint32_t l, bool keep)
     const uint32_t ws = keep ? o->ws : layer_ws(w, GR_LAYER_FORWARD, "ws");
     const bool counts = keep != balances(w); /* a mini-batch once */
     gather(w, 2 + l);
-    gr_layer_cost(gr_tasks_run(w->p, TRAIN_FORWARD, l,
-                               (gr_use[]){[LAYER_WEIGHTS] = {params(w, 1 + l), GR_READ},
-                                          [LAYER_PACKED] = {o->packed, GR_READ},
-                                          [LAYER_X] = {o->x, GR_UPDATE},
-                                          [LAYER_IN] = {in, GR_WRITE},
-                                          [LAYER_ACTS] = {acts, GR_WRITE},
-                                          [LAYER_WS] = {ws, GR_WRITE},
-                                          [LAYER_TALLY] = {counts ? o->tally.tally : GR_NONE, GR_UPDATE},
-                                          [LAYER_DIFFERS] = {counts ? o->tally.differs : GR_NONE, GR_UPDATE}},
-                               N_LAYER, "%sforward.%u", w->pass.all, l),
-                  w->k, w->s, l, w->cost.tokens, w->bounds.length, 1);
+    set_cost(w, l,
+             gr_tasks_run(w->p, TRAIN_FORWARD, l,
+                          (gr_use[]){[LAYER_WEIGHTS] = {params(w, 1 + l), GR_READ},
+                                     [LAYER_PACKED] = {o->packed, GR_READ},
+                                     [LAYER_X] = {o->x, GR_UPDATE},
+                                     [LAYER_IN] = {in, GR_WRITE},
+                                     [LAYER_ACTS] = {acts, GR_WRITE},
+                                     [LAYER_WS] = {ws, GR_WRITE},
+                                     [LAYER_TALLY] = {counts ? o->tally.tally : GR_NONE, GR_UPDATE},
+                                     [LAYER_DIFFERS] = {counts ? o->tally.differs : GR_NONE, GR_UPDATE}},
+                          N_LAYER, "%sforward.%u", w->pass.all, l),
+             1);
 }
 
 static void declare_head(declaring *w, bool backward)
@@ -510,7 +520,8 @@ static void declare_backward(declaring *w, uint32_t l)
     uint32_t back_ws = turn_ws(w, GR_LAYER_BACKWARD, "backward_ws", l);
     if (l) back_gather(w, l); /* of the layer below */
     if (recomputed(w, l))
-        gr_layer_cost(
+        set_cost(
+            w, l,
             gr_tasks_run(w->p, TRAIN_RECOMPUTE, l,
                          (gr_use[]){[LAYER_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
                                     [LAYER_PACKED] = {o->packed, GR_READ},
@@ -519,18 +530,19 @@ static void declare_backward(declaring *w, uint32_t l)
                                     [LAYER_ACTS] = {acts, GR_WRITE},
                                     [LAYER_WS] = {turn_ws(w, GR_LAYER_KEEP, "recompute_ws", l), GR_WRITE}},
                          N_RECOMPUTE, "%srecompute.%u", w->pass.all, l),
-            w->k, w->s, l, w->cost.tokens, w->bounds.length, 1);
-    gr_layer_cost(gr_tasks_run(w->p, TRAIN_BACKWARD, l,
-                               (gr_use[]){[BACK_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
-                                          [BACK_PACKED] = {o->packed, GR_READ},
-                                          [BACK_IN] = {in, GR_READ},
-                                          [BACK_ACTS] = {acts, GR_READ},
-                                          [BACK_DX] = {o->dx, GR_UPDATE},
-                                          [BACK_GRADS] = grads(w, 1 + l, true),
-                                          [BACK_WS] = {back_ws, GR_WRITE},
-                                          [BACK_PULL] = {o->pull, GR_READ}},
-                               N_BACK, "%sbackward.%u", w->pass.all, l),
-                  w->k, w->s, l, w->cost.tokens, w->bounds.length, 2);
+            1);
+    set_cost(w, l,
+             gr_tasks_run(w->p, TRAIN_BACKWARD, l,
+                          (gr_use[]){[BACK_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
+                                     [BACK_PACKED] = {o->packed, GR_READ},
+                                     [BACK_IN] = {in, GR_READ},
+                                     [BACK_ACTS] = {acts, GR_READ},
+                                     [BACK_DX] = {o->dx, GR_UPDATE},
+                                     [BACK_GRADS] = grads(w, 1 + l, true),
+                                     [BACK_WS] = {back_ws, GR_WRITE},
+                                     [BACK_PULL] = {o->pull, GR_READ}},
+                          N_BACK, "%sbackward.%u", w->pass.all, l),
+             2);
     reduce(w, 1 + l);
 }
 

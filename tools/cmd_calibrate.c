@@ -213,7 +213,8 @@ void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length
     b->heavy = paged || tokens >= MANY_TOKENS;
     b->shared = paged && length > b->sizes->pool_shared ? b->sizes->pool_shared : 0;
     b->seqs = paged ? tokens : (tokens + b->length - 1) / b->length;
-    const gr_pass_bounds bounds = {tokens, b->seqs, b->length, b->threads};
+    const gr_pass_bounds bounds = {
+        .tokens = tokens, .seqs = b->seqs, .length = b->length, .threads = b->threads};
     const uint64_t ws = GR_MAX(gr_layer_ws_bytes(b->k, &s, 0, &bounds, GR_LAYER_FORWARD),
                                gr_layer_ws_bytes(b->k, &s, 0, &bounds, GR_LAYER_BACKWARD));
     const uint64_t bucket = gr_bucket_elems(&s, 1), hidden = (uint64_t)tokens * width;

@@ -232,10 +232,10 @@ void gr_experts_forward(gr_queue *q, const gr_experts_call *c, const void *base,
 void gr_experts_backward(gr_queue *q, const gr_experts_call *c, const gr_experts_acts *kept, const void *dy,
                          bool add, void *dx, const gr_experts_grads *grads, void *ws);
 
-/* Tokens of each run of a pass of so many, the last one shorter. */
-static inline uint32_t gr_experts_run(uint32_t tokens)
+/* Tokens of each run of a pass of so many, the last one shorter; most: 0 where nothing else is said. */
+static inline uint32_t gr_experts_run(uint32_t tokens, uint32_t most)
 {
-    return GR_MIN(tokens, GR_EXPERT_RUN);
+    return GR_MIN(tokens, most ? most : GR_EXPERT_RUN);
 }
 
 #endif

@@ -41,6 +41,7 @@ typedef struct gr_packed {
     const uint32_t *host_offset; /* the same, on the host */
     const int32_t *position;   /* [n_tokens] of each token in its sequence; the CPU device does not read it */
     const gr_routing *routing; /* NULL: of its experts nothing is asked */
+    uint32_t expert_run;       /* as of gr_pass_bounds */
 } gr_packed;
 
 /* Bounds that sizes are computed from. */
@@ -48,6 +49,8 @@ typedef struct gr_pass_bounds {
     uint32_t tokens, seqs; /* of one pass */
     uint32_t length;       /* of one sequence, or of its keys */
     unsigned threads;
+    uint32_t expert_run; /* tokens that go through the experts of a layer at once, at most; 0: as many as keep
+                            the device busy (ops/kernels/experts.h) */
 } gr_pass_bounds;
 
 /* Rows of hidden states that the head reads, and what it is asked about them. */

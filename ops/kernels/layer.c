@@ -300,8 +300,11 @@ static uint32_t longest_of(const uint32_t *offset, const uint32_t *cached, uint3
 static gr_layer_call packed_call(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,
                                  const void *w, const gr_packed *b, gr_layer_use use)
 {
-    const gr_pass_bounds bounds = {b->n_tokens, b->n_seqs, longest_of(b->host_offset, NULL, b->n_seqs),
-                                   gr_team_size(q->team)};
+    const gr_pass_bounds bounds = {.tokens = b->n_tokens,
+                                   .seqs = b->n_seqs,
+                                   .length = longest_of(b->host_offset, NULL, b->n_seqs),
+                                   .threads = gr_team_size(q->team),
+                                   .expert_run = b->expert_run};
     gr_layer_call l = sizes_of(k, s, layer, &bounds, use);
     l.q = q;
     l.w = w;
@@ -333,7 +336,8 @@ void gr_layer_extend(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, 
     if (!e->n_tokens) return;
     /* a queued device's arrays are not the host's to read, and its workspace does not follow from lengths */
     const uint32_t longest = k->queued ? 0 : longest_of(e->offset, e->cached, e->n_seqs);
-    const gr_pass_bounds bounds = {e->n_tokens, e->n_seqs, longest, gr_team_size(q->team)};
+    const gr_pass_bounds bounds = {
+        .tokens = e->n_tokens, .seqs = e->n_seqs, .length = longest, .threads = gr_team_size(q->team)};
     gr_layer_call l = sizes_of(k, s, layer, &bounds, GR_LAYER_EXTEND);
     l.q = q;
     l.w = w;

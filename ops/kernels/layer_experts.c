@@ -28,7 +28,7 @@ static gr_experts_call call_of(const gr_layer_call *l, const gr_experts_desc *e,
                              .type = l->k->dtype,
                              .T = tokens,
                              .H = l->s->hidden,
-                             .run = gr_experts_run(tokens),
+                             .run = gr_experts_run(tokens, l->bounds.expert_run),
                              .scale = l->d->norm_after ? 1 : l->s->residual_scale,
                              .x = in,
                              .products = w ? w->product : NULL};

@@ -35,7 +35,7 @@ static void *buffer(uint64_t bytes)
 static void model_init(struct model *p, unsigned threads)
 {
     if (gr_team_new(&p->q.team, threads, NULL)) exit(1);
-    const gr_pass_bounds b = {T, SEQS, LENGTH, threads};
+    const gr_pass_bounds b = {.tokens = T, .seqs = SEQS, .length = LENGTH, .threads = threads};
     uint64_t ws = GR_MAX(gr_layers_ws_bytes(&K, &shape, &b, GR_LAYER_FORWARD),
                          gr_layers_ws_bytes(&K, &shape, &b, GR_LAYER_BACKWARD));
     p->ws = buffer(GR_MAX(ws, K.head_ws_bytes(&shape, CHUNK, GR_HEAD_GRADIENT, threads)));

@@ -106,11 +106,22 @@ perl -0777 -pe 'my $n = unpack("Q<", $_); my $head = substr($_, 8, $n);
 cp -r moe flat
 mv flat.safetensors flat/model.safetensors
 ! cmp -s moe/model.safetensors flat/model.safetensors || fail "no router was changed"
-sed 's/{model: moe,/{model: flat,/; s/run: {steps: 6/run: {steps: 1/; s/mini_batch: 4/mini_batch: 8/; s/epochs: 2/epochs: 1/' moe.yaml >flat.yaml
+sed 's/{model: moe,/{model: flat,/; s/run: {steps: 6/run: {steps: 1/; s/batch: 8/batch: 32/; s/mini_batch: 4/mini_batch: 32/; s/epochs: 2/epochs: 1/' moe.yaml >flat.yaml
 status 0 "$gr" exec flat.yaml --out flat-whole --check-memory
 [ "$(metric flat-whole 1 update.expert_load)" = 4 ] || fail "expert_load is $(metric flat-whole 1 update.expert_load), not 4"
 [ "$(metric flat-whole 1 update.experts_dead)" = 12 ] || fail "experts_dead is $(metric flat-whole 1 update.experts_dead), not 12"
 any_budget flat flat-whole
+# A budget that makes tokens go through the experts in several runs, each of them to the same experts.
+status 0 "$gr" plan flat.yaml --format json
+peak=$(json_number out peak_bytes)
+status 3 "$gr" plan flat.yaml --budget 4KiB
+some=$(((3 * peak + $(least_budget)) / 4))
+status 0 "$gr" exec flat.yaml --budget $some --out flat-some --check-memory
+set_to() { sed -nE "s/.*\"node\": \"update\", \"name\": \"$1\", \"value\": ([0-9]+).*/\1/p" flat-some/plan.json; }
+less "$(($(set_to expert_run) * 4))" "$(set_to micro_tokens)" "the tokens of a run"
+less "$(set_to expert_run)" "$(metric flat-some 1 tokens)" "the tokens of a run"
+same_weights flat-whole flat-some
+[ "$(metric flat-some 1 measured_peak_bytes)" -le "$(metric flat-some 1 planned_peak_bytes)" ] || fail "more memory than was planned"
 
 refused "no layers of experts" "$gr" check grpo.yaml --set nodes.update.replay=rollout
 refused "no layers of experts" "$gr" check grpo.yaml --set nodes.update.router_aux_loss_coef=0.1

@@ -152,7 +152,7 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
 {
     const gr_kernels *k = s->k;
     gr_queue *q = &s->q;
-    const gr_pass_bounds bounds = {b->n, b->seqs, longest, 1};
+    const gr_pass_bounds bounds = {.tokens = b->n, .seqs = b->seqs, .length = longest, .threads = 1};
     uint64_t ws_bytes = GR_MAX(gr_layers_ws_bytes(k, shape, &bounds, GR_LAYER_FORWARD),
                                gr_layers_ws_bytes(k, shape, &bounds, GR_LAYER_BACKWARD));
     void *ws = take(s, GR_MAX(ws_bytes, k->embed_ws_bytes(b->n)));
@@ -208,7 +208,7 @@ static void extend(side *s, const gr_model_shape *shape, const batch *b, uint32_
 {
     const gr_kernels *k = s->k;
     gr_queue *q = &s->q;
-    const gr_pass_bounds bounds = {b->n, b->seqs, b->n, 1};
+    const gr_pass_bounds bounds = {.tokens = b->n, .seqs = b->seqs, .length = b->n, .threads = 1};
     const uint32_t stride = BLOCKS / b->seqs;
     void *ws = take(s, gr_layers_ws_bytes(k, shape, &bounds, GR_LAYER_EXTEND)),
          *head_ws = take(s, k->head_ws_bytes(shape, b->seqs, GR_HEAD_SAMPLE, 1));

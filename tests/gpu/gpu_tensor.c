@@ -177,7 +177,7 @@ static float *forward(const model *m, const prompts *p, gr_bf16 **hidden)
     const uint64_t mark = used;
     uint32_t longest;
     const gr_packed b = packed_of(p, &longest);
-    const gr_pass_bounds bounds = {b.n_tokens, b.n_seqs, longest, 1};
+    const gr_pass_bounds bounds = {.tokens = b.n_tokens, .seqs = b.n_seqs, .length = longest, .threads = 1};
     void *ws = take_poisoned(gr_layers_ws_bytes(k, s, &bounds, GR_LAYER_FORWARD)),
          *head_ws = take_poisoned(k->head_ws_bytes(s, ROWS, GR_HEAD_GRADIENT, 1)),
          *x = take_poisoned((uint64_t)b.n_tokens * s->hidden * sizeof(gr_bf16));
@@ -293,7 +293,7 @@ static decoder decoder_of(const model *m, uint32_t tokens, uint32_t slots, uint3
                           uint32_t blocks)
 {
     const gr_model_shape *s = &m->shape;
-    const gr_pass_bounds bounds = {tokens, slots, max_length, 1};
+    const gr_pass_bounds bounds = {.tokens = tokens, .seqs = slots, .length = max_length, .threads = 1};
     return (decoder){.m = m,
                      .x = take_poisoned((uint64_t)tokens * s->hidden * sizeof(gr_bf16)),
                      .ws = take_poisoned(gr_layers_ws_bytes(k, s, &bounds, GR_LAYER_EXTEND)),
@@ -628,8 +628,9 @@ static double pass_ms(const model *m)
     float ms;
     pass one = {.m = m, .b = packed_of(&p, &longest)};
     one.x = take_random((uint64_t)p.tokens * m->shape.hidden * sizeof(gr_bf16));
-    one.ws = take_poisoned(
-        gr_layers_ws_bytes(k, &m->shape, &(gr_pass_bounds){p.tokens, p.n, longest, 1}, GR_LAYER_FORWARD));
+    one.ws = take_poisoned(gr_layers_ws_bytes(
+        k, &m->shape, &(gr_pass_bounds){.tokens = p.tokens, .seqs = p.n, .length = longest, .threads = 1},
+        GR_LAYER_FORWARD));
     CUDA(cudaEventCreate(&begin));
     CUDA(cudaEventCreate(&end));
     one_pass(&one, 0);

@@ -21,7 +21,8 @@ typedef struct fixture {
 
 static inline gr_pass_bounds fx_bounds(const fixture *f)
 {
-    return (gr_pass_bounds){FX_TOKENS, FX_SEQS, FX_TOKENS, gr_team_size(f->q.team)};
+    return (gr_pass_bounds){
+        .tokens = FX_TOKENS, .seqs = FX_SEQS, .length = FX_TOKENS, .threads = gr_team_size(f->q.team)};
 }
 
 /* Floats of unknown content: NaN, so that what is read before it is written shows. */
