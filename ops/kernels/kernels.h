@@ -39,7 +39,10 @@ typedef struct gr_packed {
     const int32_t *ids;          /* [n_tokens] */
     const uint32_t *offset;      /* [n_seqs + 1] */
     const uint32_t *host_offset; /* the same, on the host */
-    const int32_t *position;   /* [n_tokens] of each token in its sequence; the CPU device does not read it */
+    const int32_t *position; /* [n_tokens] of each token in its sequence; the CPU device does not read it */
+    /* Ranks that these sequences' tokens are cut over, as many each: the queue's group. n_tokens and ids are
+     * then this rank's, in their order; offset and position are of all of them. 0, 1: they are not cut. */
+    uint32_t cut;
     const gr_routing *routing; /* NULL: of its experts nothing is asked */
     uint32_t expert_run;       /* as of gr_pass_bounds */
 } gr_packed;
@@ -49,6 +52,7 @@ typedef struct gr_pass_bounds {
     uint32_t tokens, seqs; /* of one pass */
     uint32_t length;       /* of one sequence, or of its keys */
     unsigned threads;
+    uint32_t cut;        /* as in gr_packed: tokens are of one rank, sequences of all */
     uint32_t expert_run; /* tokens that go through the experts of a layer at once, at most; 0: as many as keep
                             the device busy (ops/kernels/experts.h) */
 } gr_pass_bounds;

@@ -74,7 +74,7 @@ static void *written(bench *b, gr_queue *q, const void *host, uint64_t bytes)
 static rule rule_new(bench *b, gr_queue *q, uint32_t n_seqs, uint32_t length, uint32_t heads,
                      gr_layer_use use)
 {
-    const gr_delta_desc d = {heads, heads, DIM, DIM, CONV};
+    const gr_delta_desc d = {heads, heads, DIM, DIM, CONV, false};
     const uint32_t tokens = n_seqs * length;
     const uint64_t taps = (uint64_t)gr_delta_channels(&d) * CONV;
     const gr_pass_bounds bounds = {.tokens = tokens, .seqs = n_seqs, .length = length, .threads = 1};
