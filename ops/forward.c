@@ -242,7 +242,7 @@ gr_status gr_forward_run(const gr_call *c, gr_diag *d)
     if (c->kernel == GR_FORWARD_EMBED)
         k->embed_forward(c->queue, s, c->ptr[GR_FORWARD_WEIGHTS], &packed, c->ptr[GR_FORWARD_X]);
     if (c->kernel == GR_FORWARD_LAYER) {
-        const gr_routing routing = gr_tally_routing(c->node, &pack, c->ptr[GR_FORWARD_LAYER_TALLY],
+        const gr_routing routing = gr_tally_routing(c->node, pass, &pack, c->ptr[GR_FORWARD_LAYER_TALLY],
                                                     c->ptr[GR_FORWARD_LAYER_DIFFERS]);
         packed.routing = &routing;
         packed.expert_run = c->how->expert_run;

@@ -118,12 +118,20 @@ void gr_tally_begin_pass(const gr_call *c, void *differs, uint32_t tokens)
     if (differs) c->session->kernels->zero(c->queue, differs, tokens * sizeof(uint32_t));
 }
 
-gr_routing gr_tally_routing(const gr_node *n, const gr_micro *k, void *tally, void *differs)
+/* Of ranks that a pass is cut over, the last ones' parts end in tokens that are nobody's. */
+static uint32_t padding_of(const gr_pass *p)
+{
+    const uint32_t first = p->place * p->n_own, end = first + p->n_own;
+    return end - GR_MIN(end, GR_MAX(first, p->n_tokens));
+}
+
+gr_routing gr_tally_routing(const gr_node *n, const gr_pass *p, const gr_micro *k, void *tally, void *differs)
 {
     return (gr_routing){.recorded = k->routes,
                         .follow = gr_node_replay(n) == GR_REPLAY_ROLLOUT,
                         .tally = tally,
                         .differs = differs,
+                        .padding = padding_of(p),
                         .shares = tally && gr_tally_balance(n).coefficient > 0};
 }
 

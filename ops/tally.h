@@ -44,7 +44,8 @@ gr_balance_loss gr_tally_balance(const gr_node *n);
 void gr_tally_clear(const gr_call *c, void *tally);
 void gr_tally_begin_pass(const gr_call *c, void *differs, uint32_t tokens);
 /* What a pass is asked. tally, differs: pointers of the objects, NULL where it does not count. */
-gr_routing gr_tally_routing(const gr_node *n, const gr_micro *k, void *tally, void *differs);
+gr_routing gr_tally_routing(const gr_node *n, const gr_pass *p, const gr_micro *k, void *tally,
+                            void *differs);
 /* Run the task: add what was counted to what the state has. */
 gr_status gr_tally_take(const gr_call *c, gr_tally_state *t, gr_diag *d);
 /* Give the metrics of what has been taken, and forget it. */

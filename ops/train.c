@@ -777,10 +777,10 @@ static uint32_t packed_at(uint32_t kernel)
     return kernel == TRAIN_EMBED_BACKWARD ? EMBED_BACK_PACKED : LAYER_PACKED;
 }
 
-static gr_routing routing_of(const gr_call *c, const gr_micro *pack)
+static gr_routing routing_of(const gr_call *c, const train_state *t, const gr_micro *pack)
 {
     const bool counts = c->kernel == TRAIN_FORWARD;
-    gr_routing r = gr_tally_routing(c->node, pack, counts ? c->ptr[LAYER_TALLY] : NULL,
+    gr_routing r = gr_tally_routing(c->node, &t->pass, pack, counts ? c->ptr[LAYER_TALLY] : NULL,
                                     counts ? c->ptr[LAYER_DIFFERS] : NULL);
     r.pull = c->kernel == TRAIN_BACKWARD ? c->ptr[BACK_PULL] : NULL;
     return r;
@@ -801,7 +801,7 @@ static void run_pass(const gr_call *c, train_state *t)
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     gr_micro pack = gr_micro_at(c->ptr[packed_at(c->kernel)], &shape.micro);
     gr_packed b = gr_pass_packed(&t->pass, &shape.micro, &pack);
-    const gr_routing routing = routing_of(c, &pack);
+    const gr_routing routing = routing_of(c, t, &pack);
     uint64_t hidden = gr_hidden_bytes(k, s, b.n_tokens);
     gr_dtype grads = c->node->model->train.grads;
     if (c->kernel == TRAIN_BACKWARD) begin_grads(c, c->ptr[BACK_GRADS], 1 + c->arg);

@@ -45,13 +45,6 @@ static void check_balance(const gr_node *n, gr_diag *d)
                       "'router_aux_loss_coef': model '%s' has %s", n->model->name,
                       e ? "routers whose scores are sigmoids: 'router_bias_update_rate' balances these"
                         : "no layers of experts, or such of different numbers of experts");
-    if (c->router_aux_loss_coef + c->router_bias_update_rate > 0 &&
-        gr_mesh_size(&n->model->sharding.mesh, GR_AXIS_CONTEXT) > 1)
-        gr_diag_error(
-            d, n->at, GR_E_INVALID,
-            "node '%s': balance of experts does not go with 'context' of model '%s', whose ranks would "
-            "count the tokens that pad their parts",
-            n->name, n->model->name);
     if (c->router_bias_update_rate > 0 && (!e || !e->selection_bias))
         gr_diag_error(
             d, gr_value_get(n->value, "router_bias_update_rate")->at, GR_E_INVALID,

@@ -151,6 +151,13 @@ static void sort(const struct run *r)
     r->c->ops->dispatch(r->q, e->count, e->top_k, r->T, r->acts.expert, &r->w->d, r->w->sort);
 }
 
+/* Its tokens, without padding. */
+static uint32_t counted(const struct run *r)
+{
+    const uint32_t end = r->c->T - r->c->padding;
+    return end > r->first ? GR_MIN(r->T, end - r->first) : 0;
+}
+
 static void choose(const struct run *r, const uint16_t *given)
 {
     const gr_experts_call *c = r->c;
@@ -181,8 +188,8 @@ static void route(const struct run *r)
     else
         choose(r, given);
     sort(r);
-    if (n) c->ops->count(r->q, &r->w->d, c->e->count, n->tally.load);
-    if (n && n->shares) c->ops->shares(r->q, c->e->count, r->T, r->acts.logits, n->tally.share);
+    if (n) c->ops->count(r->q, c->e->count, c->e->top_k, counted(r), r->acts.expert, n->tally.load);
+    if (n && n->shares) c->ops->shares(r->q, c->e->count, counted(r), r->acts.logits, n->tally.share);
 }
 
 static void gather(const struct run *r, const void *from)
@@ -251,7 +258,8 @@ static void router_backward(const struct run *r, bool add, void *dx, const gr_ex
     const gr_experts_call *c = r->c;
     const gr_router_product p = router_of(r);
     c->ops->route_backward(r->q, c->e, r->acts.logits, r->acts.expert, r->w->d_weight, r->T, r->w->d_logits);
-    if (c->pull) c->ops->balance_backward(r->q, c->e->count, r->T, r->acts.logits, c->pull, r->w->d_logits);
+    if (c->pull)
+        c->ops->balance_backward(r->q, c->e->count, counted(r), r->acts.logits, c->pull, r->w->d_logits);
     c->ops->logits_backward(r->q, &p, r->w->d_logits, add, dx, g->router, g->router_bias, g->type,
                             c->products);
 }

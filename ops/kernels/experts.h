@@ -108,8 +108,8 @@ typedef struct gr_experts_ops {
      * added to t->tokens. */
     void (*compare)(gr_queue *q, uint32_t k, uint32_t T, const uint16_t *expert, const uint16_t *recorded,
                     const gr_tally *t, uint32_t *differs);
-    /* load [E] += the rows of each expert. */
-    void (*count)(gr_queue *q, const gr_dispatch *d, uint32_t E, double *load);
+    /* load [E] += how many of the choices [T, k] each expert has. */
+    void (*count)(gr_queue *q, uint32_t E, uint32_t k, uint32_t T, const uint16_t *expert, double *load);
     /* share [E] += softmax(logits [T, E]), token by token. */
     void (*shares)(gr_queue *q, uint32_t E, uint32_t T, const float *logits, double *share);
     /* pull [E] of the balance loss c E sum over experts e of f_e P_e, over all tokens of all routers, N of
@@ -217,6 +217,7 @@ typedef struct gr_experts_call {
     uint16_t *record;      /* [T, k] where those chosen go, of a call that keeps nothing; NULL: nowhere */
     const gr_experts_count *count; /* NULL: nothing is counted */
     const float *pull;             /* [E] of balance_backward; NULL: none */
+    uint32_t padding;              /* tokens at the end that nobody counts, and that nothing balances */
     gr_experts_weights w;
     void *products; /* of products: gr_experts_products_bytes */
 } gr_experts_call;

@@ -45,6 +45,7 @@ static void ask(const gr_layer_call *l, gr_experts_call *c, gr_experts_count *co
     c->given = r->recorded && r->follow ? r->recorded + at : NULL;
     c->record = r->record ? r->record + at : NULL;
     c->pull = r->pull;
+    c->padding = r->padding;
     if (!count || !r->tally) return;
     *count = (gr_experts_count){.tally = gr_tally_at(r->tally, all, before),
                                 .recorded = r->recorded ? r->recorded + at : NULL,

@@ -23,6 +23,7 @@ typedef struct gr_routing {
     double *tally;            /* NULL: nothing is counted */
     uint32_t *differs; /* [T] 0 before the first layer: whether a router of the token chose other experts */
     bool shares;       /* sum up probabilities, too */
+    uint32_t padding;  /* tokens at the end that are no one's: not counted, nor in what pull is about */
     const float *pull; /* of the backward pass, see gr_experts_ops.balance_backward; NULL: none */
 } gr_routing;
 

@@ -32,15 +32,6 @@ static uint16_t *choices_new(const shape *s, const uint16_t *like, uint64_t seed
     return c;
 }
 
-/* Rows of each expert, as dispatch has them. */
-static uint32_t *firsts_new(const shape *s, const uint16_t *expert)
-{
-    uint32_t *first = gr_calloc(s->E + 1, sizeof(*first));
-    for (size_t i = 0; i < (size_t)s->T * s->k; i++) first[expert[i] + 1]++;
-    for (uint32_t e = 0; e < s->E; e++) first[e + 1] += first[e];
-    return first;
-}
-
 static gr_routers routers_of(const shape *s)
 {
     return (gr_routers){ROUTERS, ROUTERS * s->k, ROUTERS * s->E};
@@ -51,7 +42,7 @@ typedef struct side {
     const gr_experts_ops *ops;
     gr_queue *q;
     uint16_t *expert, *recorded;
-    uint32_t *first, *differs;
+    uint32_t *differs;
     float *logits, *pull;
     void *d_logits;
     double *tally;
@@ -61,12 +52,11 @@ typedef struct side {
 static void run(const side *x, const shape *s)
 {
     const gr_routers all = routers_of(s);
-    const gr_dispatch d = {.first = x->first};
     const gr_balance_loss balance = {ROUTERS, s->E, s->k, 0.5};
     for (uint32_t r = 0; r < ROUTERS; r++) {
         const gr_tally at = gr_tally_at(x->tally, all, (gr_routers){r, r * s->k, r * s->E});
         x->ops->compare(x->q, s->k, s->T, x->expert, x->recorded, &at, x->differs);
-        x->ops->count(x->q, &d, s->E, at.load);
+        x->ops->count(x->q, s->E, s->k, s->T, x->expert, at.load);
         x->ops->shares(x->q, s->E, s->T, x->logits, at.share);
     }
     x->ops->pull(x->q, &balance, gr_tally_at(x->tally, all, (gr_routers){0}).load, x->pull);
@@ -79,7 +69,7 @@ static void check(const shape *s)
                  n = (size_t)s->T * s->E, pairs = (size_t)s->T * s->k;
     uint64_t seed = 5;
     uint16_t *expert = choices_new(s, NULL, 1), *recorded = choices_new(s, expert, 2);
-    uint32_t *first = firsts_new(s, expert), *differs = gr_calloc(s->T + 1, sizeof(*differs));
+    uint32_t *differs = gr_calloc(s->T + 1, sizeof(*differs));
     float *logits = gr_malloc(n * 4 + 4), *want = gr_malloc(n * 4 + 4), *pull = gr_malloc(s->E * 4);
     gr_bf16 *given = random_bf16(n, 1e-3f, 3);
     double *tally = gr_calloc(values, sizeof(*tally));
@@ -89,7 +79,6 @@ static void check(const shape *s)
                    &queue,
                    device_copy(expert, pairs * 2),
                    device_copy(recorded, pairs * 2),
-                   device_copy(first, (s->E + 1) * 4),
                    device_copy(differs, s->T * 4),
                    device_copy(logits, n * 4),
                    device_poisoned(s->E * 4),
@@ -108,7 +97,7 @@ static void check(const shape *s)
     float *got_pull = take(s->name, device.pull, s->E * 4);
     expect_ok(gr_kernels_cuda.check(&queue, &diag), &diag, s->name);
 
-    const side host = {&gr_experts_cpu, &here, expert, recorded, first, differs, logits, pull, want, tally};
+    const side host = {&gr_experts_cpu, &here, expert, recorded, differs, logits, pull, want, tally};
     run(&host, s);
     report_equal(s->name, "counts", got_tally, tally, counts * 8);
     report_equal(s->name, "tokens that differ", got_differs, differs, s->T * 4);
@@ -121,10 +110,10 @@ static void check(const shape *s)
     report_errors(&shares, s->name, "shares", 1e-6);
     report_errors(&pulls, s->name, "pull", 1e-6);
     report_errors(&slopes, s->name, "d_logits", 1e-2);
-    void *const mine[] = {expert, recorded, first, differs,     logits,    want,        pull,    given,
-                          tally,  got,      again, got_differs, got_tally, again_tally, got_pull};
+    void *const mine[] = {expert, recorded, differs, logits,      want,      pull,        given,
+                          tally,  got,      again,   got_differs, got_tally, again_tally, got_pull};
     for (size_t i = 0; i < GR_LEN(mine); i++) free(mine[i]);
-    void *const theirs[] = {device.expert, device.recorded, device.first, device.differs, device.logits};
+    void *const theirs[] = {device.expert, device.recorded, device.differs, device.logits};
     for (size_t i = 0; i < GR_LEN(theirs); i++) CUDA(cudaFree(theirs[i]));
 }
 

@@ -108,9 +108,10 @@ void gr_cuda_experts_compare(gr_queue *q, uint32_t k, uint32_t T, const uint16_t
     gr_cu_experts_compare(q->stream, k, T, expert, recorded, t->tokens, t->compared, t->differ, differs);
 }
 
-void gr_cuda_experts_count(gr_queue *q, const gr_dispatch *d, uint32_t E, double *load)
+void gr_cuda_experts_count(gr_queue *q, uint32_t E, uint32_t k, uint32_t T, const uint16_t *expert,
+                           double *load)
 {
-    gr_cu_experts_count(q->stream, d->first, E, load);
+    gr_cu_experts_count(q->stream, E, k, T, expert, load);
 }
 
 void gr_cuda_experts_shares(gr_queue *q, uint32_t E, uint32_t T, const float *logits, double *share)

@@ -38,7 +38,8 @@ void gr_cu_route_backward(cudaStream_t st, const gr_cu_router *r, const float *l
 void gr_cu_experts_compare(cudaStream_t st, uint32_t k, uint32_t T, const uint16_t *expert,
                            const uint16_t *recorded, double *tokens, double *compared, double *differ,
                            uint32_t *differs);
-void gr_cu_experts_count(cudaStream_t st, const uint32_t *first, uint32_t E, double *load);
+void gr_cu_experts_count(cudaStream_t st, uint32_t E, uint32_t k, uint32_t T, const uint16_t *expert,
+                         double *load);
 void gr_cu_experts_shares(cudaStream_t st, uint32_t E, uint32_t T, const float *logits, double *share);
 void gr_cu_experts_pull(cudaStream_t st, uint32_t routers, uint32_t E, uint32_t k, double coefficient,
                         const double *load, float *pull);

@@ -40,10 +40,15 @@ GR_KERNEL void __launch_bounds__(BLOCK, 1)
     *tokens += sum[2];
 }
 
-GR_KERNEL void count_kernel(const uint32_t *__restrict__ first, uint32_t E, double *load)
+GR_KERNEL void __launch_bounds__(BLOCK, 1)
+    count_kernel(uint32_t E, uint32_t choices, const uint16_t *__restrict__ expert, double *load)
 {
-    const uint32_t e = blockIdx.x * blockDim.x + threadIdx.x;
-    if (e < E) load[e] += first[e + 1] - first[e];
+    __shared__ uint32_t own[GR_CU_EXPERTS_MAX];
+    for (uint32_t e = threadIdx.x; e < E; e += BLOCK) own[e] = 0;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < choices; i += BLOCK) atomicAdd(&own[expert[i]], 1);
+    __syncthreads();
+    for (uint32_t e = threadIdx.x; e < E; e += BLOCK) load[e] += own[e];
 }
 
 /* softmax of a token's logits: those of experts lane + 32 i. */
@@ -137,9 +142,11 @@ extern "C" void gr_cu_experts_compare(cudaStream_t st, uint32_t k, uint32_t T, c
     if (T) compare_kernel<<<1, BLOCK, 0, st>>>(k, T, expert, recorded, tokens, compared, differ, differs);
 }
 
-extern "C" void gr_cu_experts_count(cudaStream_t st, const uint32_t *first, uint32_t E, double *load)
+extern "C" void gr_cu_experts_count(cudaStream_t st, uint32_t E, uint32_t k, uint32_t T,
+                                    const uint16_t *expert, double *load)
 {
-    count_kernel<<<gr_ceil_div(E, 256), 256, 0, st>>>(first, E, load);
+    assert(E <= GR_CU_EXPERTS_MAX);
+    if (T) count_kernel<<<1, BLOCK, 0, st>>>(E, T * k, expert, load);
 }
 
 extern "C" void gr_cu_experts_shares(cudaStream_t st, uint32_t E, uint32_t T, const float *logits,
