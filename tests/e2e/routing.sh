@@ -97,7 +97,6 @@ status 0 "$gr" exec bias.yaml --set nodes.update.router_bias_update_rate=0 --out
 status 0 "$gr" exec bias.yaml --out bias --check-memory
 less "$(metric unbiased 6 update.expert_entropy)" "$(metric bias 6 update.expert_entropy)" "a bias"
 any_stop bias bias 6 4
-any_budget bias bias
 
 # Weights of a router that are all 0: equal logits, so that every token of every layer goes to the first two experts.
 perl -0777 -pe 'my $n = unpack("Q<", $_); my $head = substr($_, 8, $n);
@@ -155,3 +154,11 @@ sed 's/^graph:/canonical: true\n&/' both.yaml >canonical.yaml
 status 0 "$gr" exec canonical.yaml --steps 2 --out eighths
 status 0 "$gr" exec canonical.yaml --ranks 2 --steps 2 --out halves
 same_weights eighths halves
+
+# Ranks that have parts of each sequence: the same choices, counted once, without the tokens that fill parts up.
+sed 's/^  actor: {/&parallel: {context: 2}, /' both.yaml >parts.yaml
+status 0 "$gr" exec parts.yaml --ranks 2 --steps 1 --out parts --check-memory
+agrees parts 1 old_logprob
+for name in old_logprob.expert_load update.routing_agreement update.expert_entropy; do
+    [ "$(metric parts 1 $name)" = "$(metric alone 1 $name)" ] || fail "$name of parts of sequences is $(metric parts 1 $name), not $(metric alone 1 $name)"
+done
