@@ -118,9 +118,12 @@ void gr_tally_begin_pass(const gr_call *c, void *differs, uint32_t tokens)
     if (differs) c->session->kernels->zero(c->queue, differs, tokens * sizeof(uint32_t));
 }
 
-/* Of ranks that a pass is cut over, the last ones' parts end in tokens that are nobody's. */
-static uint32_t padding_of(const gr_pass *p)
+/* Of ranks that a pass is cut over, the last ones' parts end in tokens that are nobody's; ranks that have
+ * slices of layers see the tokens of all. */
+static uint32_t padding_of(const gr_node *n, const gr_pass *p)
 {
+    const bool gathers = gr_mesh_size(&n->placement.mesh, GR_AXIS_TENSOR) > 1;
+    if (gathers) return p->n_own * gr_node_cut(n) - p->n_tokens;
     const uint32_t first = p->place * p->n_own, end = first + p->n_own;
     return end - GR_MIN(end, GR_MAX(first, p->n_tokens));
 }
@@ -131,7 +134,7 @@ gr_routing gr_tally_routing(const gr_node *n, const gr_pass *p, const gr_micro *
                         .follow = gr_node_replay(n) == GR_REPLAY_ROLLOUT,
                         .tally = tally,
                         .differs = differs,
-                        .padding = padding_of(p),
+                        .padding = padding_of(n, p),
                         .shares = tally && gr_tally_balance(n).coefficient > 0};
 }
 

@@ -42,6 +42,11 @@ void gr_check_replay(const gr_node *n, gr_diag *d)
                       maker->name);
     else if (!gr_model_routers(&n->model->shape, n->model->shape.layers).n)
         gr_diag_error(d, at, GR_E_INVALID, "'replay': model '%s' has no layers of experts", n->model->name);
+    else if (gr_mesh_size(&n->model->sharding.mesh, GR_AXIS_TENSOR) > 1)
+        gr_diag_error(
+            d, at, GR_E_INVALID,
+            "'replay' does not go with slices of layers in training, 'parallel: {tensor: %u}' of model '%s'",
+            gr_mesh_size(&n->model->sharding.mesh, GR_AXIS_TENSOR), n->model->name);
     else if (!same_routers(&n->model->shape, &maker->model->shape))
         gr_diag_error(d, at, GR_E_INVALID,
                       "'replay': '%s' sampled with model '%s', whose routers are not those of model '%s'",

@@ -130,6 +130,7 @@ refused "must be one of none, compare, rollout" "$gr" check moe.yaml --set nodes
 refused "whose routers are not those" "$gr" check moe.yaml --set models.actor.checkpoint=biased --set nodes.ref_logprob.replay=rollout --set models.ref.checkpoint=moe
 sed 's/op: generate, model: actor, prompts: prompts, samples: 4, temperature: 1.0, max_tokens: 6/op: sequences, file: $data, batch: 8, prompt: "{question}", response: "{answer}", max_prompt_tokens: 8, max_tokens: 6/; /^  prompts:/d' plain.yaml >read.yaml
 sed -i 's/prompts\.answer/rollout.answer/' read.yaml
+refused "does not go with slices of layers" "$gr" check moe.yaml --set models.actor.parallel.tensor=2 --set nodes.update.replay=rollout
 refused "were not sampled" "$gr" check read.yaml --set nodes.update.replay=rollout
 
 # Ranks share what they recorded, and sum up what they counted.
