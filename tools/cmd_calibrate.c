@@ -213,7 +213,8 @@ void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length
     b->heavy = paged || tokens >= MANY_TOKENS;
     b->shared = paged && length > b->sizes->pool_shared ? b->sizes->pool_shared : 0;
     b->seqs = paged ? tokens : (tokens + b->length - 1) / b->length;
-    const gr_pass_bounds bounds = {tokens, b->seqs, b->length, b->threads, 1};
+    const gr_pass_bounds bounds = {
+        .tokens = tokens, .seqs = b->seqs, .length = b->length, .threads = b->threads};
     const uint64_t ws = GR_MAX(gr_layer_ws_bytes(b->k, &s, 0, &bounds, GR_LAYER_FORWARD),
                                gr_layer_ws_bytes(b->k, &s, 0, &bounds, GR_LAYER_BACKWARD));
     const uint64_t bucket = gr_bucket_elems(&s, 1), hidden = (uint64_t)tokens * width;
@@ -223,13 +224,12 @@ void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length
     b->x = gr_bench_random(b, hidden), b->dx = gr_bench_random(b, hidden), b->in = gr_bench_random(b, hidden);
     b->acts = gr_bench_place(b, NULL, gr_layer_acts_bytes(b->k, &s, 0, &bounds));
     b->ws = gr_bench_place(b, NULL, GR_MAX(ws, gr_layer_ws_bytes(b->k, &s, 0, &bounds, GR_LAYER_EXTEND)));
-    b->packed = (gr_packed){tokens,
-                            b->seqs,
-                            gr_bench_place(b, NULL, tokens * sizeof(int32_t)),
-                            gr_bench_place(b, b->offset, (b->seqs + 1ull) * sizeof(*b->offset)),
-                            b->offset,
-                            place_positions(b),
-                            1};
+    b->packed = (gr_packed){.n_tokens = tokens,
+                            .n_seqs = b->seqs,
+                            .ids = gr_bench_place(b, NULL, tokens * sizeof(int32_t)),
+                            .offset = gr_bench_place(b, b->offset, (b->seqs + 1ull) * sizeof(*b->offset)),
+                            .host_offset = b->offset,
+                            .position = place_positions(b)};
     if (paged) open_pool(b);
 }
 

@@ -29,6 +29,7 @@ typedef struct gr_layer_call {
     const char *w; /* the layer's bucket */
     char *grad;    /* its gradients */
     gr_dtype grads;
+    const gr_routing *routing; /* NULL: its routers choose, and tell nobody */
 } gr_layer_call;
 
 /* ---- buffers; T rows each, of the device's type unless said otherwise -------------------------------------

@@ -406,6 +406,19 @@ uint32_t gr_model_layers_of(const gr_model_shape *s, uint32_t kind, uint32_t *fi
     return n;
 }
 
+gr_routers gr_model_routers(const gr_model_shape *s, uint32_t l)
+{
+    gr_routers r = {0};
+    while (l-- > 0) {
+        const gr_layer_desc *d = gr_layer(s, l);
+        if (d->mlp != GR_MLP_EXPERTS) continue;
+        r.n++;
+        r.choices += d->experts.top_k;
+        r.experts += d->experts.count;
+    }
+    return r;
+}
+
 uint64_t gr_model_token_macs(const gr_model_shape *s)
 {
     uint64_t sum = 0;

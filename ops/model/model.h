@@ -68,6 +68,13 @@ void gr_model_of(gr_model_shape *s, const gr_layer_desc *d);
 /* How many layers are of a kind, and the first of them. */
 uint32_t gr_model_layers_of(const gr_model_shape *s, uint32_t kind, uint32_t *first);
 
+/* The routers of a model: of its layers of experts before layer l (gr_model_routers; l: all layers), how many
+ * there are, and the choices and the experts that they have together. */
+typedef struct gr_routers {
+    uint32_t n, choices, experts;
+} gr_routers;
+gr_routers gr_model_routers(const gr_model_shape *s, uint32_t l);
+
 /* Multiply-adds of a token in the weights of all layers, and for each key that it sees. */
 uint64_t gr_model_token_macs(const gr_model_shape *s);
 uint64_t gr_model_pair_macs(const gr_model_shape *s);

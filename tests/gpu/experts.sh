@@ -49,3 +49,22 @@ same whole half
 train moved --steps 8 --policy every_node
 grep -q '"kind": "offload"' "$work/moved/plan.json" || { echo "nothing moves"; exit 1; }
 same whole moved
+
+# What the rollout chose, compared and followed: under strict all routers agree, with the same bits as without; without it
+# some do not, unless they are told.
+agreement() { # RUN: all numbers, sorted
+    values 'update.routing_agreement' "$1" | sort -n | tr '\n' ' '
+}
+train strict-replay --steps 8 --set strict=true --set nodes.update.replay=rollout
+[ "$(agreement strict-replay | tr -d '1. ')" = '' ] || { echo "strict: agreement $(agreement strict-replay)"; exit 1; }
+same strict strict-replay
+train compared --steps 8 --set nodes.old_logprob.replay=compare --set nodes.update.replay=compare
+same whole compared
+train followed --steps 8 --set nodes.old_logprob.replay=rollout --set nodes.update.replay=rollout
+train followed-moved --steps 8 --set nodes.old_logprob.replay=rollout --set nodes.update.replay=rollout --policy every_node
+same followed followed-moved
+echo "agreement without strict: $(agreement compared); gaps where it is followed: $(values worst followed | tr '\n' ' ')"
+train balanced --steps 8 --set nodes.update.router_aux_loss_coef=0.1
+train balanced-moved --steps 8 --set nodes.update.router_aux_loss_coef=0.1 --policy every_node
+same balanced balanced-moved
+echo "balance loss: $(values update.balance_loss balanced | tr '\n' ' ')"

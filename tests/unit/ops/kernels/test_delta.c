@@ -50,7 +50,8 @@ static void problem_free(problem *p)
 static gr_delta_call call_of(problem *p, gr_layer_use use)
 {
     gr_delta_call c = p->c;
-    const gr_pass_bounds b = {c.n_tokens, c.n_seqs, c.longest, gr_team_size(p->q.team), 1};
+    const gr_pass_bounds b = {
+        .tokens = c.n_tokens, .seqs = c.n_seqs, .length = c.longest, .threads = gr_team_size(p->q.team)};
     c.conv = p->conv, c.a_log = p->a_log, c.dt_bias = p->dt_bias, c.norm = p->norm;
     c.in = p->in;
     c.offset = p->offset;
