@@ -3,11 +3,25 @@
 
 #include <string.h>
 
-const gr_arch *const gr_all_archs[] = {
-    &gr_arch_llama,        &gr_arch_mistral,     &gr_arch_qwen2,     &gr_arch_qwen3,
-    &gr_arch_qwen3_5_text, &gr_arch_qwen3_moe,   &gr_arch_qwen2_moe, &gr_arch_glm4_moe,
-    &gr_arch_gemma2,       &gr_arch_gemma3_text, &gr_arch_granite,   &gr_arch_ministral,
-    &gr_arch_olmo2,        &gr_arch_olmo3,       &gr_arch_smollm3,   NULL};
+const gr_arch *const gr_all_archs[] = {&gr_arch_llama,
+                                       &gr_arch_mistral,
+                                       &gr_arch_qwen2,
+                                       &gr_arch_qwen3,
+                                       &gr_arch_qwen3_5_text,
+                                       &gr_arch_qwen3_moe,
+                                       &gr_arch_qwen2_moe,
+                                       &gr_arch_glm4_moe,
+                                       &gr_arch_glm4_moe_lite,
+                                       &gr_arch_deepseek_v2,
+                                       &gr_arch_deepseek_v3,
+                                       &gr_arch_gemma2,
+                                       &gr_arch_gemma3_text,
+                                       &gr_arch_granite,
+                                       &gr_arch_ministral,
+                                       &gr_arch_olmo2,
+                                       &gr_arch_olmo3,
+                                       &gr_arch_smollm3,
+                                       NULL};
 
 const gr_arch *gr_arch_find(const char *model_type)
 {
@@ -40,6 +54,13 @@ static const gr_arch_name names[] = {
     {GR_T_DELTA_DT, 0, "linear_attn.dt_bias"},
     {GR_T_DELTA_NORM, 0, "linear_attn.norm.weight"},
     {GR_T_DELTA_OUT, 0, "linear_attn.out_proj.weight"},
+    {GR_T_LATENT_IN, 0, "self_attn.q_a_proj.weight"},
+    {GR_T_LATENT_IN, GR_ARCH_WHOLE_Q, "self_attn.q_proj.weight"},
+    {GR_T_LATENT_IN, 1, "self_attn.kv_a_proj_with_mqa.weight"},
+    {GR_T_LATENT_Q_NORM, 0, "self_attn.q_a_layernorm.weight"},
+    {GR_T_LATENT_Q, 0, "self_attn.q_b_proj.weight"},
+    {GR_T_LATENT_KV_NORM, 0, "self_attn.kv_a_layernorm.weight"},
+    {GR_T_LATENT_KV, 0, "self_attn.kv_b_proj.weight"},
     {GR_T_O_BIAS, 0, "self_attn.o_proj.bias"},
     {GR_T_MLP_NORM, 0, "post_attention_layernorm.weight"},
     {GR_T_GATE_UP, 0, "mlp.gate_proj.weight"},

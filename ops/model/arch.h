@@ -18,6 +18,9 @@ typedef struct gr_arch_name {
                          the list */
 } gr_arch_name;
 
+/* The part of GR_T_LATENT_IN that queries are where they have no latent. */
+#define GR_ARCH_WHOLE_Q 2
+
 typedef struct gr_arch {
     const char *model_type; /* in config.json */
     const char *class;      /* "Llama": LlamaForCausalLM, and so on */
@@ -43,7 +46,8 @@ typedef struct gr_arch {
 
 extern const gr_arch gr_arch_gemma2, gr_arch_gemma3_text, gr_arch_granite, gr_arch_llama, gr_arch_ministral,
     gr_arch_mistral, gr_arch_olmo2, gr_arch_olmo3, gr_arch_qwen2, gr_arch_qwen3, gr_arch_qwen3_5_text,
-    gr_arch_qwen3_moe, gr_arch_qwen2_moe, gr_arch_glm4_moe, gr_arch_smollm3;
+    gr_arch_qwen3_moe, gr_arch_qwen2_moe, gr_arch_glm4_moe, gr_arch_deepseek_v2, gr_arch_deepseek_v3,
+    gr_arch_glm4_moe_lite, gr_arch_smollm3;
 
 /* All of them, ending with NULL. */
 extern const gr_arch *const gr_all_archs[];
@@ -65,6 +69,10 @@ uint32_t gr_arch_window(gr_config *c);
 
 /* Layers of Qwen 2 and 3: from max_window_layers on with a window, where use_sliding_window asks for it. */
 void gr_arch_qwen_layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *d);
+
+/* Experts whose router is a sigmoid with a bias that selects, in groups, with some beside them that every
+ * token goes through. unsaid: what holds where config.json does not say. */
+gr_experts_desc gr_arch_sigmoid_experts(gr_config *c, const gr_experts_desc *unsaid);
 
 /* All layers are d; of layer_types each must be full_attention. */
 void gr_arch_alike(gr_config *c, gr_model_shape *s, const gr_layer_desc *d);

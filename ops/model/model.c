@@ -57,6 +57,39 @@ static struct dims delta_dims(const gr_delta_desc *d, uint32_t hidden, gr_tensor
     }
 }
 
+static struct dims latent_dims(const gr_latent_desc *l, uint32_t hidden, gr_tensor_slot slot)
+{
+    switch (slot) {
+    case GR_T_LATENT_IN:
+        return (struct dims){gr_latent_in(l), hidden};
+    case GR_T_LATENT_Q_NORM:
+        return (struct dims){l->q_rank, 0};
+    case GR_T_LATENT_Q:
+        return (struct dims){l->q_rank ? (uint64_t)l->heads * gr_latent_head(l) : 0, l->q_rank};
+    case GR_T_LATENT_KV_NORM:
+        return (struct dims){l->kv_rank, 0};
+    case GR_T_LATENT_KV:
+        return (struct dims){(uint64_t)l->heads * gr_latent_kv(l), l->kv_rank};
+    case GR_T_O:
+        return (struct dims){hidden, (uint64_t)l->heads * l->v_dim};
+    default:
+        return (struct dims){0};
+    }
+}
+
+static struct dims mixer_dims(const gr_layer_desc *d, uint32_t hidden, gr_tensor_slot slot)
+{
+    switch (d->mixer) {
+    case GR_MIXER_DELTA:
+        return delta_dims(&d->delta, hidden, slot);
+    case GR_MIXER_LATENT:
+        return latent_dims(&d->latent, hidden, slot);
+    case GR_MIXER_ATTENTION:
+        break;
+    }
+    return attention_dims(&d->attention, hidden, slot);
+}
+
 static struct dims experts_dims(const gr_experts_desc *e, uint32_t hidden, gr_tensor_slot slot)
 {
     const uint64_t each = e->bias ? e->count : 0;
@@ -101,8 +134,7 @@ static struct dims layer_dims(const gr_layer_desc *d, uint32_t hidden, gr_tensor
         return (struct dims){d->dense.inner ? hidden : 0, d->dense.inner};
     default:
         if (slot >= GR_T_ROUTER) return experts_dims(&d->experts, hidden, slot);
-        return d->mixer == GR_MIXER_DELTA ? delta_dims(&d->delta, hidden, slot)
-                                          : attention_dims(&d->attention, hidden, slot);
+        return mixer_dims(d, hidden, slot);
     }
 }
 
@@ -183,6 +215,7 @@ static uint32_t part_rows(const gr_model_shape *s, uint32_t bucket, gr_tensor_sl
     const gr_layer_desc *d = is_layer(s, bucket) ? gr_layer(s, bucket - 1) : NULL;
     if (slot == GR_T_GATE_UP) return d->dense.inner;
     if (slot == GR_T_DELTA_IN) return delta_in_rows(&d->delta, i);
+    if (slot == GR_T_LATENT_IN) return i ? gr_latent_row(&d->latent) : gr_latent_queries(&d->latent);
     if (slot == GR_T_EXPERTS_GATE_UP) return d->experts.inner;
     if (slot == GR_T_EXPERTS_DOWN) return s->hidden;
     if (slot == GR_T_SHARED_GATE_UP) return d->experts.shared_inner;
@@ -202,12 +235,20 @@ static float initial_value(const gr_model_shape *s, uint32_t bucket, gr_tensor_s
     return (is_layer(s, bucket) ? gr_layer(s, bucket - 1)->norm_plus_one : s->norm_plus_one) ? 0 : 1;
 }
 
+/* The part that it has its name by. */
+static unsigned named_part(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot, unsigned i)
+{
+    const bool whole = slot == GR_T_LATENT_IN && i == 0 && !gr_layer(s, bucket - 1)->latent.q_rank;
+    return whole ? GR_ARCH_WHOLE_Q : i;
+}
+
 /* Part i of a slot; of slots of experts, which have so many parts each, '#' in the name is the expert. */
 static void set_name(gr_tensor *t, const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot, unsigned i)
 {
     const unsigned each = slot == GR_T_EXPERTS_GATE_UP ? 2 : 1;
     const bool experts = slot == GR_T_EXPERTS_GATE_UP || slot == GR_T_EXPERTS_DOWN;
-    const char *name = gr_arch_tensor(s->model_type, slot, experts ? i % each : i),
+    const char *name =
+                   gr_arch_tensor(s->model_type, slot, experts ? i % each : named_part(s, bucket, slot, i)),
                *number = strchr(name, '#');
     char layer[32] = "";
     if (is_layer(s, bucket)) snprintf(layer, sizeof(layer), "model.layers.%u.", bucket - 1);

@@ -16,6 +16,7 @@ static const char *layer_uneven(const gr_layer_desc *d, uint32_t parts, char buf
                {d->experts.inner, "columns of an expert"},
                {d->experts.shared_inner, "columns of a shared expert"}};
     if (d->mixer == GR_MIXER_DELTA) return "layers of the gated delta rule";
+    if (d->mixer == GR_MIXER_LATENT) return "layers of latent attention";
     for (size_t i = 0; i < GR_LEN(cut); i++) {
         if (cut[i].n % parts == 0) continue;
         snprintf(buf, 48, "%u %s", cut[i].n, cut[i].what);

@@ -7,24 +7,6 @@
  */
 #include "ops/model/arch.h"
 
-static gr_experts_desc experts(gr_config *c)
-{
-    const uint32_t inner = gr_config_size(c, "moe_intermediate_size", 1408, GR_INNER_MAX),
-                   shared = gr_config_size(c, "n_shared_experts", 1, GR_CHOICES_MAX);
-    return (gr_experts_desc){.count = gr_config_size(c, "n_routed_experts", 128, GR_EXPERTS_MAX),
-                             .top_k = gr_config_size(c, "num_experts_per_tok", 8, GR_CHOICES_MAX),
-                             .inner = inner,
-                             .router = GR_ROUTER_SIGMOID,
-                             .normalize = gr_config_flag(c, "norm_topk_prob", true),
-                             .selection_bias = true,
-                             .groups = gr_config_size(c, "n_group", 1, GR_GROUPS_MAX),
-                             .top_groups = gr_config_size(c, "topk_group", 1, GR_GROUPS_MAX),
-                             .scale = (float)gr_config_number(c, "routed_scaling_factor",
-                                                              gr_config_value(c, "routed_scaling_factor"), 1,
-                                                              1e-6, 1e6),
-                             .shared_inner = inner * shared};
-}
-
 /* What chooses from groups needs: two experts in each, and enough of them in those that are left. */
 static void check_groups(gr_config *c, const gr_experts_desc *e)
 {
@@ -39,8 +21,35 @@ static void check_groups(gr_config *c, const gr_experts_desc *e)
                          e->top_groups, e->top_k, e->groups, size);
 }
 
+gr_experts_desc gr_arch_sigmoid_experts(gr_config *c, const gr_experts_desc *unsaid)
+{
+    const char *scale = "routed_scaling_factor";
+    gr_experts_desc e = {.count = gr_config_size(c, "n_routed_experts", unsaid->count, GR_EXPERTS_MAX),
+                         .top_k = gr_config_size(c, "num_experts_per_tok", unsaid->top_k, GR_CHOICES_MAX),
+                         .inner = gr_config_size(c, "moe_intermediate_size", unsaid->inner, GR_INNER_MAX),
+                         .router = GR_ROUTER_SIGMOID,
+                         .normalize = gr_config_flag(c, "norm_topk_prob", unsaid->normalize),
+                         .selection_bias = true,
+                         .groups = gr_config_size(c, "n_group", unsaid->groups, GR_GROUPS_MAX),
+                         .top_groups = gr_config_size(c, "topk_group", unsaid->top_groups, GR_GROUPS_MAX),
+                         .scale = (float)gr_config_number(c, scale, gr_config_value(c, scale),
+                                                          (double)unsaid->scale, 1e-6, 1e6)};
+    e.shared_inner =
+        e.inner * gr_config_size(c, "n_shared_experts", unsaid->shared_inner / unsaid->inner, GR_CHOICES_MAX);
+    check_groups(c, &e);
+    return e;
+}
+
 static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
 {
+    const gr_experts_desc unsaid = {.count = 128,
+                                    .top_k = 8,
+                                    .inner = 1408,
+                                    .normalize = true,
+                                    .groups = 1,
+                                    .top_groups = 1,
+                                    .scale = 1,
+                                    .shared_inner = 1408};
     const json_t *dense_layers = gr_config_value(c, "first_k_dense_replace");
     const double first = gr_config_number(c, "first_k_dense_replace", dense_layers, 1, 0, GR_LAYERS_MAX);
     gr_layer_desc dense = *base;
@@ -49,8 +58,7 @@ static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
     gr_layer_desc sparse = dense;
     sparse.mlp = GR_MLP_EXPERTS;
     sparse.dense = (gr_dense_desc){0};
-    sparse.experts = experts(c);
-    check_groups(c, &sparse.experts);
+    sparse.experts = gr_arch_sigmoid_experts(c, &unsaid);
     for (uint32_t l = 0; l < s->layers; l++) gr_arch_layer(c, s, l, l < first ? &dense : &sparse);
 }
 

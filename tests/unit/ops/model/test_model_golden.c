@@ -49,8 +49,10 @@ static void golden_release(struct golden *g)
 }
 
 static const char *const names[] = {
-    "llama",  "qwen2",       "qwen3", "mistral",      "yarn",      "olmo2",     "smollm3",  "granite",
-    "gemma2", "gemma3_text", "olmo3", "qwen3_window", "qwen3_moe", "qwen2_moe", "glm4_moe", "qwen3_5_text"};
+    "llama",       "qwen2",        "qwen3",    "mistral",      "yarn",        "olmo2",
+    "smollm3",     "granite",      "gemma2",   "gemma3_text",  "olmo3",       "qwen3_window",
+    "qwen3_moe",   "qwen2_moe",    "glm4_moe", "qwen3_5_text", "deepseek_v3", "deepseek_v3_halves",
+    "deepseek_v2", "glm4_moe_lite"};
 
 static void assert_near(const char *what, const char *name, const float *got, const float *want, size_t n,
                         double rtol)
