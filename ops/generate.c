@@ -142,13 +142,6 @@ static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
                       n->model->shape.max_positions);
 }
 
-/* Where decode steps share a prompt's keys, slots that wait for an answer spoil those of others: log-probs
- * that are no numbers were seen on CUDA. */
-static const char *unfit_turns(const gr_node *n, const gr_kernels *k)
-{
-    return n->bounds.turns && k->steps && !k->invariant ? "'environment' needs `strict: true`" : NULL;
-}
-
 const gr_op gr_op_generate = {
     .name = "generate",
     .summary = "sample responses",
@@ -166,7 +159,6 @@ const gr_op gr_op_generate = {
     .tunables = gr_rollout_tunables,
     .default_choice = gr_rollout_default_choice,
     .runs_with = gr_rollout_runs_with,
-    .unfit = unfit_turns,
     .declare = gr_rollout_declare,
     .open = gr_rollout_open,
     .close = gr_rollout_close,
