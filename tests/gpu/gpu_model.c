@@ -503,6 +503,10 @@ int main(int argc, char **argv)
                   {"behind", behind()},
                   {"gated", gated()},
                   {"multiplied", multiplied()},
+                  {"latent", latent(4, 64, 128, 64, 32, 64)},
+                  {"latent narrow", latent(5, 0, 72, 24, 8, 32)},
+                  {"latent V3", latent(8, 96, 512, 128, 64, 128)},
+                  {"latent Flash", latent(4, 96, 512, 192, 64, 256)},
                   {"qwen3_moe", shape_of("qwen3_moe", 128, 4, 2, 32)}};
     for (int as = 0; as < 4; as++) { /* as graphs ask for them */
         const gr_kernels *k = gr_kernels_as(&gr_kernels_cuda, as & 1, !(as & 2));

@@ -7,10 +7,13 @@
 
 gr_cu_steps_model gr_cu_steps_model_of(const gr_model_shape *s)
 {
-    gr_cu_steps_model m = {.heads = gr_cu_heads_of(&s->kinds[0].attention)};
+    gr_cu_steps_model m = {0};
     for (uint32_t kind = 0; kind < s->n_kinds; kind++) {
-        const uint32_t window = s->kinds[kind].attention.window;
+        const gr_layer_desc *d = &s->kinds[kind];
+        const uint32_t window = d->attention.window;
         uint32_t i = 0;
+        if (d->mixer != GR_MIXER_ATTENTION) continue;
+        if (!m.n_windows) m.heads = gr_cu_heads_of(&d->attention);
         while (i < m.n_windows && m.window[i] != window) i++;
         if (i == m.n_windows) m.window[m.n_windows++] = window;
     }
