@@ -24,7 +24,10 @@ SIZES = dict(vocab_size=96, hidden_size=48, intermediate_size=80, num_hidden_lay
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=32)
 
-TYPES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen2_moe", "glm4_moe")
+TYPES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen2_moe", "glm4_moe", "deepseek_v2", "deepseek_v3",
+         "glm4_moe_lite")
+LATENT = dict(num_key_value_heads=4, kv_lora_rank=16, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=12,
+              moe_intermediate_size=24, n_routed_experts=6, num_experts_per_tok=2, first_k_dense_replace=1)
 EXPERTS = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24)
 
 
@@ -33,8 +36,11 @@ def config_of(model_type, tied):
              "qwen2": {}, "qwen3": dict(head_dim=16),
              "qwen3_moe": dict(head_dim=16, mlp_only_layers=[1], **EXPERTS),
              "qwen2_moe": dict(shared_expert_intermediate_size=40, **EXPERTS),
-             "glm4_moe": dict(head_dim=16, moe_intermediate_size=24, n_routed_experts=6, num_experts_per_tok=2)}[model_type]
-    return dict(model_type=model_type, tie_word_embeddings=tied, torch_dtype="float16", **SIZES, **extra)
+             "glm4_moe": dict(head_dim=16, moe_intermediate_size=24, n_routed_experts=6, num_experts_per_tok=2),
+             "deepseek_v2": dict(q_lora_rank=None, **LATENT),
+             "deepseek_v3": dict(q_lora_rank=20, n_group=2, topk_group=1, **LATENT),
+             "glm4_moe_lite": dict(q_lora_rank=20, **LATENT)}[model_type]
+    return dict(model_type=model_type, tie_word_embeddings=tied, torch_dtype="float16", **{**SIZES, **extra})
 
 
 def held(loaded, name):

@@ -7,39 +7,6 @@
  */
 #include "ops/model/arch.h"
 
-/* What chooses from groups needs: two experts in each, and enough of them in those that are left. */
-static void check_groups(gr_config *c, const gr_experts_desc *e)
-{
-    if (!e->count || !e->top_k || !e->groups || !e->top_groups) return;
-    const uint32_t size = e->count / e->groups;
-    if (e->count % e->groups || (e->groups > 1 && size < 2))
-        gr_config_refuse(c, "n_group", "'n_group' %u does not cut %u experts into groups of two or more",
-                         e->groups, e->count);
-    else if (e->top_groups > e->groups || e->top_k > e->top_groups * size)
-        gr_config_refuse(c, "topk_group",
-                         "'topk_group' %u leaves no %u experts to choose: there are %u groups of %u",
-                         e->top_groups, e->top_k, e->groups, size);
-}
-
-gr_experts_desc gr_arch_sigmoid_experts(gr_config *c, const gr_experts_desc *unsaid)
-{
-    const char *scale = "routed_scaling_factor";
-    gr_experts_desc e = {.count = gr_config_size(c, "n_routed_experts", unsaid->count, GR_EXPERTS_MAX),
-                         .top_k = gr_config_size(c, "num_experts_per_tok", unsaid->top_k, GR_CHOICES_MAX),
-                         .inner = gr_config_size(c, "moe_intermediate_size", unsaid->inner, GR_INNER_MAX),
-                         .router = GR_ROUTER_SIGMOID,
-                         .normalize = gr_config_flag(c, "norm_topk_prob", unsaid->normalize),
-                         .selection_bias = true,
-                         .groups = gr_config_size(c, "n_group", unsaid->groups, GR_GROUPS_MAX),
-                         .top_groups = gr_config_size(c, "topk_group", unsaid->top_groups, GR_GROUPS_MAX),
-                         .scale = (float)gr_config_number(c, scale, gr_config_value(c, scale),
-                                                          (double)unsaid->scale, 1e-6, 1e6)};
-    e.shared_inner =
-        e.inner * gr_config_size(c, "n_shared_experts", unsaid->shared_inner / unsaid->inner, GR_CHOICES_MAX);
-    check_groups(c, &e);
-    return e;
-}
-
 static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
 {
     const gr_experts_desc unsaid = {.count = 128,

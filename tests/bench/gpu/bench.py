@@ -18,13 +18,14 @@ A build with -Dcuda=enabled -Dbench=true has the programs; PyTorch and transform
     head, copies                            the fused head against its product; pinned copies
     offload:MODEL:fp32:budget=50%           the iteration's copies of training state under that part of what it would take
 
-MODEL is 0.6B, 1.7B, 8B, 14B, 32B or, with experts, 30B-A3B (Qwen3's shapes, random weights). Without :fp32 gradients and moments are bf16 and there is no
+MODEL is 0.6B, 1.7B, 8B, 14B, 32B or, with experts, 30B-A3B and 1B-A0.3B (Qwen3's shapes, random weights), gemma2-2B or
+gemma3-1B. Without :fp32 gradients and moments are bf16 and there is no
 master, as the PyTorch side has them. Keys are budget (bytes, max, or a percentage of the unlimited plan's peak), host-budget, policy, steps
 (iterations of the run), and keys of the graph. PyTorch's side of an iteration is there for 0.6B, 1.7B and 8B. `--rows NAME` stands for a list: table (the published one, about nine minutes),
-memory (twelve configurations, about three). Each row writes its lines to DIR/results.jsonl as it has them; a row that fails,
+memory (twelve configurations, about three), families (twelve of three families, about two). Each row writes its lines to DIR/results.jsonl as it has them; a row that fails,
 or takes longer than --timeout, is a line too, and the next goes on. After each row DIR/table.md holds the tables of all so
 far: of what was measured; and of memory and predicted seconds, where the arena and all beside it are to be within 1 % of the
-plan and never above, an iteration within 15 % of its prediction, a node that takes 5 % of it or more within 25 %. Of runs that
+plan and never above, an iteration within 5 % of its prediction, a node that takes 5 % of it or more within 8 %. Of runs that
 move state it also says the GiB copied an iteration, the share of that time under compute, and the seconds of copies alone.
 
 N is the number of the parameters that a token goes through (all of them but in a model with experts), tokens are all tokens of a sequence; 6 N an updated token, 2 N one whose log-prob is
@@ -50,6 +51,10 @@ LISTS = {
     "memory": ["calibrate", "plan:0.6B", "plan:0.6B:fp32", "plan:0.6B:fp32:budget=60%", "plan:0.6B:fp32:budget=35%",
                "plan:0.6B:fp32:policy=every_node", "plan:1.7B", "plan:1.7B:fp32", "plan:1.7B:fp32:budget=50%", "plan:8B",
                "plan:8B:fp32:budget=max", "plan:8B:fp32:budget=100GiB", "plan:8B:fp32:budget=80GiB"],
+    "families": ["calibrate", "plan:0.6B", "plan:0.6B:fp32:budget=60%", "plan:0.6B:prompts=4:samples=4:response_tokens=32",
+                 "plan:1.7B", "plan:1.7B:fp32:budget=50%", "plan:1B-A0.3B", "plan:1B-A0.3B:fp32",
+                 "plan:1B-A0.3B:fp32:budget=60%", "plan:gemma2-2B", "plan:gemma2-2B:budget=60%", "plan:gemma3-1B",
+                 "plan:gemma3-1B:fp32:budget=60%"],
 }
 
 # row: (unit, at least, aim, whether less is better)
