@@ -21,7 +21,13 @@ family gemma2 gemma2 Gemma2 "$turns, \"final_logit_softcapping\": 5.0"
 family gemma3 gemma3_text Gemma3 "$turns, \"rope_local_base_freq\": 100.0"
 family untied gemma3_text Gemma3 "$turns, \"rope_local_base_freq\": 100.0, \"tie_word_embeddings\": false"
 
-for m in mistral olmo2 smollm3 granite gemma2 gemma3; do
+delta='"linear_num_key_heads": 1, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "full_attention_interval": 2, "partial_rotary_factor": 0.5'
+experts='"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8'
+family next qwen3_next Qwen3Next "$delta, $experts"
+family moe35 qwen3_5_moe_text Qwen3_5Moe "$delta, $experts"
+family oss gpt_oss GptOss '"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5, "swiglu_limit": 0.5'
+
+for m in mistral olmo2 smollm3 granite gemma2 gemma3 next moe35 oss; do
     rm -rf model
     cp -r $m model
     status 0 "$gr" exec grpo.yaml --steps 2 --out whole-$m --check-memory

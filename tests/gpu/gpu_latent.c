@@ -155,7 +155,8 @@ static void check_rotation(const batch *b, sides *s)
 
 static void *cpu_ws(const batch *b, const sides *s)
 {
-    const gr_pass_bounds bounds = {b->tokens, b->n_seqs, b->longest, gr_team_size(s->cpu.team)};
+    const gr_pass_bounds bounds = {
+        .tokens = b->tokens, .seqs = b->n_seqs, .length = b->longest, .threads = gr_team_size(s->cpu.team)};
     return aligned_alloc(256, gr_align(gr_latent_cpu.ws_bytes(&b->d, &bounds, GR_LAYER_FORWARD), 256));
 }
 

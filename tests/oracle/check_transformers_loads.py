@@ -24,11 +24,14 @@ SIZES = dict(vocab_size=96, hidden_size=48, intermediate_size=80, num_hidden_lay
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=32)
 
-TYPES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen2_moe", "glm4_moe", "deepseek_v2", "deepseek_v3",
-         "glm4_moe_lite")
+TYPES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss",
+         "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "gemma3_text", "deepseek_v2", "deepseek_v3", "glm4_moe_lite")
 LATENT = dict(num_key_value_heads=4, kv_lora_rank=16, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=12,
               moe_intermediate_size=24, n_routed_experts=6, num_experts_per_tok=2, first_k_dense_replace=1)
 EXPERTS = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24)
+SHARED = dict(shared_expert_intermediate_size=40, **EXPERTS)
+DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=12,
+             full_attention_interval=2)
 
 
 def config_of(model_type, tied):
@@ -36,6 +39,10 @@ def config_of(model_type, tied):
              "qwen2": {}, "qwen3": dict(head_dim=16),
              "qwen3_moe": dict(head_dim=16, mlp_only_layers=[1], **EXPERTS),
              "qwen2_moe": dict(shared_expert_intermediate_size=40, **EXPERTS),
+             "gpt_oss": dict(head_dim=16, num_local_experts=6, num_experts_per_tok=2),
+             "qwen3_5_text": dict(head_dim=16, **DELTA), "qwen3_5_moe_text": dict(head_dim=16, **DELTA, **SHARED),
+             "qwen3_next": dict(head_dim=16, mlp_only_layers=[1], **DELTA, **SHARED),
+             "gemma3_text": dict(head_dim=16, hidden_activation="gelu_pytorch_tanh"),
              "glm4_moe": dict(head_dim=16, moe_intermediate_size=24, n_routed_experts=6, num_experts_per_tok=2),
              "deepseek_v2": dict(q_lora_rank=None, **LATENT),
              "deepseek_v3": dict(q_lora_rank=20, n_group=2, topk_group=1, **LATENT),
@@ -45,7 +52,7 @@ def config_of(model_type, tied):
 
 def held(loaded, name):
     """What transformers has of a stored tensor: experts are parts of one."""
-    if ".experts." not in name:
+    if ".experts." not in name or name in loaded:
         return loaded[name]
     stem, e, kind, _ = name.rsplit(".", 3)
     if kind == "down_proj":

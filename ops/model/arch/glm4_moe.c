@@ -47,6 +47,7 @@ const gr_arch gr_arch_glm4_moe = {.model_type = "glm4_moe",
                                   .class = "Glm4Moe",
                                   .partial = 0.5,
                                   .layers = layers,
+                                  .predicts_ahead = true,
                                   .experts = true,
                                   .names = names,
                                   .keys = keys};

@@ -25,6 +25,6 @@ static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
 }
 
 /* It has its biases whatever attention_bias says. */
-static const char *const keys[] = {"attention_bias", "use_sliding_window", NULL};
+static const char *const keys[] = {"attention_bias", "sliding_window", "use_sliding_window", NULL};
 
 const gr_arch gr_arch_qwen2 = {.model_type = "qwen2", .class = "Qwen2", .layers = layers, .keys = keys};

@@ -48,11 +48,31 @@ static void golden_release(struct golden *g)
     gr_diag_release(&g->d);
 }
 
-static const char *const names[] = {
-    "llama",       "qwen2",        "qwen3",    "mistral",      "yarn",        "olmo2",
-    "smollm3",     "granite",      "gemma2",   "gemma3_text",  "olmo3",       "qwen3_window",
-    "qwen3_moe",   "qwen2_moe",    "glm4_moe", "qwen3_5_text", "deepseek_v3", "deepseek_v3_halves",
-    "deepseek_v2", "glm4_moe_lite"};
+static const char *const names[] = {"llama",
+                                    "qwen2",
+                                    "qwen3",
+                                    "mistral",
+                                    "yarn",
+                                    "olmo2",
+                                    "smollm3",
+                                    "granite",
+                                    "gemma2",
+                                    "gemma3_text",
+                                    "olmo3",
+                                    "qwen3_window",
+                                    "qwen3_moe",
+                                    "qwen2_moe",
+                                    "glm4_moe",
+                                    "qwen3_5_text",
+                                    "qwen3_next",
+                                    "qwen3_5_moe",
+                                    "gemma3",
+                                    "gpt_oss",
+                                    "gpt_oss_mxfp4",
+                                    "deepseek_v3",
+                                    "deepseek_v3_halves",
+                                    "deepseek_v2",
+                                    "glm4_moe_lite"};
 
 static void assert_near(const char *what, const char *name, const float *got, const float *want, size_t n,
                         double rtol)
@@ -75,7 +95,7 @@ static void test_logits_agree_with_transformers(void **state)
         const uint32_t vocab = g.f.s.vocab;
         float *logits = gr_malloc(N * vocab * sizeof(*logits)), logprob[N], first[N];
         read_floats(&g, "golden.logits", N, vocab, logits);
-        fx_forward(&g.f, &(gr_packed){N, SEQS, g.ids, g.offset, g.offset, NULL}, NULL, NULL);
+        fx_forward(&g.f, &(gr_packed){N, SEQS, g.ids, g.offset, g.offset, NULL, 1}, NULL, NULL);
         for (uint32_t v = 0; v < vocab; v++) {
             int32_t target[N];
             for (uint32_t t = 0; t < N; t++) target[t] = (int32_t)v;
@@ -100,7 +120,7 @@ static void test_logprobs_entropies_and_gradients_agree_with_transformers(void *
         golden_open(&g, names[i]);
         float logprob[N], entropy[N], want[N];
         const fx_loss loss = {g.target, g.d_logprob, g.d_entropy, 1 / 0.7f};
-        fx_backward(&g.f, &(gr_packed){N, SEQS, g.ids, g.offset, g.offset, NULL}, &loss, logprob, entropy);
+        fx_backward(&g.f, &(gr_packed){N, SEQS, g.ids, g.offset, g.offset, NULL, 1}, &loss, logprob, entropy);
         read_floats(&g, "golden.logprob", N, 0, want);
         assert_near("logprob", names[i], logprob, want, N, 1e-5);
         read_floats(&g, "golden.entropy", N, 0, want);
@@ -177,7 +197,7 @@ static void test_a_bf16_checkpoint_gives_the_text_of_another_engine(void **state
     int32_t got[STEP];
     float logprob[STEP];
     const uint32_t whole[] = {0, GR_LEN(ids)};
-    fx_forward(&f, &(gr_packed){GR_LEN(ids), 1, ids, whole, whole, NULL}, NULL, NULL);
+    fx_forward(&f, &(gr_packed){GR_LEN(ids), 1, ids, whole, whole, NULL, 1}, NULL, NULL);
     K.head_sample(&f.q, &f.s, fx_norm(&f), fx_lm(&f), f.x, row, STEP, &(gr_sampling){.top_p = 1},
                   (const uint32_t(*)[2])draw, got, logprob, f.ws);
     assert_memory_equal(got, want, sizeof(want));
