@@ -1,10 +1,10 @@
 /* ops/kernels/cuda/latent.cu: see latent.h and, for tiles, flash.cuh.
  *
  * Absorbed attention has one key and value for all heads: the rows themselves, of which the first R values are
- * the value. A block of threads takes 64 rows of queries (tokens times heads, tokens outermost) of one sequence
- * against its rows of latents from the first on, 32 at a time; the next ones are fetched meanwhile. Of its 8
- * warps two have the same 16 rows and half of the values each, for which both compute the scores: sums of 512
- * values do not fit into the registers of one. A row's sums go in the order of keys, tiles of a fixed size, so
+ * the value. A block of threads takes 16, 32 or 64 rows of queries (tokens times heads, tokens outermost) of
+ * one sequence against its rows of latents from the first on, 32 at a time; the next ones are fetched meanwhile.
+ * Two warps have the same 16 rows and half of the values each, for which both compute the scores: sums of 512
+ * values do not fit into the registers of one. How many rows a block has changes no bit of them. A row's sums go in the order of keys, tiles of a fixed size, so
  * that its bits follow from its own keys alone, packed or in blocks, one token at a time or many.
  */
 #include "ops/kernels/cuda/device.cuh"
@@ -240,10 +240,14 @@ enum {
     WIDE = GR_CU_LATENT_RANK + GR_CU_LATENT_ROPE,
     VALUES = 256, /* of a warp */
     KEYS = 32,
-    WARPS = 8,
-    Q_BYTES = ROWS * WIDE * 2,
     KEY_BYTES = KEYS * WIDE * 2,
-    SHARED = Q_BYTES + 2 * KEY_BYTES
+    BUSY = 132 /* blocks that keep a GPU busy: its multiprocessors */
+};
+
+/* Of so many rows of queries. */
+template <int N> struct latent_block {
+    static constexpr int HALF = 2 * N, SIZE = 2 * HALF; /* threads of a half of the values; all */
+    static constexpr int Q_BYTES = N * WIDE * 2, SHARED = Q_BYTES + 2 * KEY_BYTES;
 };
 
 struct latent_problem {
@@ -269,34 +273,37 @@ static __device__ void clear_rows(const latent_problem &p, uint32_t first, uint3
 {
     const uint32_t chunks = p.l.rank / 8;
     uint4 *out = reinterpret_cast<uint4 *>(p.mixed + ((size_t)first * p.l.heads + row0) * p.l.rank);
-    for (uint32_t i = threadIdx.x; i < n_rows * chunks; i += WARPS * 32) out[i] = make_uint4(0, 0, 0, 0);
+    for (uint32_t i = threadIdx.x; i < n_rows * chunks; i += blockDim.x) out[i] = make_uint4(0, 0, 0, 0);
 }
 
-static __global__ void __launch_bounds__(WARPS * 32) latent_attention(latent_problem p)
+template <int N>
+static __global__ void __launch_bounds__(latent_block<N>::SIZE) latent_attention(latent_problem p)
 {
+    using B = latent_block<N>;
     extern __shared__ __align__(128) unsigned char shared[];
     const uint32_t seq = p.first_seq + blockIdx.z, first = p.l.offset[seq], n = p.l.offset[seq + 1] - first,
                    heads = p.l.heads, n_rows = n * heads;
-    const uint32_t row0 = (gridDim.x - 1 - blockIdx.x) * ROWS; /* the longest rows first */
+    const uint32_t row0 = (gridDim.x - 1 - blockIdx.x) * N; /* the longest rows first */
     if (row0 >= n_rows) return;
-    const uint32_t block_rows = min(n_rows - row0, (uint32_t)ROWS);
+    const uint32_t block_rows = min(n_rows - row0, (uint32_t)N);
     if (p.l.length && p.l.length[seq] == 0) {
         clear_rows(p, first, row0, block_rows);
         return;
     }
     const uint32_t before = p.l.length ? p.l.length[seq] - 1 : p.l.cached ? p.l.cached[seq] : 0;
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, half_of_values = threadIdx.x / 128;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % B::HALF / 32,
+                   half_of_values = threadIdx.x / B::HALF;
     const uint32_t n_keys = before + (row0 + block_rows - 1) / heads + 1,
                    n_tiles = (n_keys + KEYS - 1) / KEYS, steps = (p.width() + 15) / 16;
-    const uint32_t q_tile = (uint32_t)__cvta_generic_to_shared(shared), key_tiles = q_tile + Q_BYTES;
+    const uint32_t q_tile = (uint32_t)__cvta_generic_to_shared(shared), key_tiles = q_tile + B::Q_BYTES;
     const uint16_t *q = p.wide + ((size_t)first * heads + row0) * p.width();
     const auto fill_keys = [&](uint32_t t) {
-        fill<WIDE, KEYS, WARPS * 32>(key_tiles + t % 2 * KEY_BYTES, p.rows, p.width(), [&](int r) {
+        fill<WIDE, KEYS, B::SIZE>(key_tiles + t % 2 * KEY_BYTES, p.rows, p.width(), [&](int r) {
             const uint32_t key = t * KEYS + r;
             return key < n_keys ? p.row_at(seq, first, key) : nullptr;
         });
     };
-    fill<WIDE, ROWS, WARPS * 32>(q_tile, p.wide, p.width(), [&](int r) {
+    fill<WIDE, N, B::SIZE>(q_tile, p.wide, p.width(), [&](int r) {
         return (uint32_t)r < block_rows ? q + (size_t)r * p.width() : nullptr;
     });
     fill_keys(0);
@@ -341,14 +348,28 @@ static __global__ void __launch_bounds__(WARPS * 32) latent_attention(latent_pro
                                   __frcp_rn(r.sum[half]), half_of_values * VALUES, p.l.rank);
 }
 
+template <int N> static void launch_attention(cudaStream_t st, latent_problem p, uint64_t rows)
+{
+    constexpr int shared = latent_block<N>::SHARED;
+    const uint32_t tiles = (uint32_t)((rows + N - 1) / N), n_seqs = p.l.n_seqs;
+    cudaFuncSetAttribute(latent_attention<N>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    for (; p.first_seq < n_seqs; p.first_seq += 65535)
+        latent_attention<N>
+            <<<dim3(tiles, 1, min(n_seqs - p.first_seq, 65535u)), latent_block<N>::SIZE, shared, st>>>(p);
+}
+
 void gr_cu_latent_attention(cudaStream_t st, const gr_cu_latent *l, const gr_bf16 *wide, const gr_bf16 *rows,
                             gr_bf16 *mixed)
 {
-    const uint32_t longest = l->longest < l->n_tokens ? l->longest : l->n_tokens,
-                   tiles = (uint32_t)(((uint64_t)longest * l->heads + ROWS - 1) / ROWS);
-    latent_problem p = {*l, wide, rows, mixed, 0};
-    if (!tiles) return;
-    cudaFuncSetAttribute(latent_attention, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED);
-    for (; p.first_seq < l->n_seqs; p.first_seq += 65535)
-        latent_attention<<<dim3(tiles, 1, min(l->n_seqs - p.first_seq, 65535u)), WARPS * 32, SHARED, st>>>(p);
+    const uint64_t most = (uint64_t)min(l->longest, l->n_tokens) * l->heads; /* rows of a sequence */
+    const latent_problem p = {*l, wide, rows, mixed, 0};
+    uint32_t each = most <= 16 ? 16 : most <= 32 ? 32 : 64;
+    if (!most) return;
+    while (each > 16 && (most + each - 1) / each * l->n_seqs < BUSY) each /= 2;
+    if (each == 16)
+        launch_attention<16>(st, p, most);
+    else if (each == 32)
+        launch_attention<32>(st, p, most);
+    else
+        launch_attention<64>(st, p, most);
 }
