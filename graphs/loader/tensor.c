@@ -18,13 +18,14 @@ static void refuse(const gr_loader *l, const gr_model *m, const char *why)
 static void check_model(gr_loader *l, const gr_model *m)
 {
     char buf[48];
-    const char *uneven = m->shape.layers ? gr_tp_uneven(&m->shape, m->sharding.tensor, buf) : NULL;
+    const char *uneven = m->shape.layers ? gr_tp_uneven(&m->shape, m->sharding.tensor, buf)
+                                         : NULL; /* the shape is not known */
     if (l->g->canonical)
         refuse(l, m, "and canonical do not go together: sums over slices have another order");
     if (l->g->strict)
         refuse(l, m,
                "and strict do not go together: training is not in slices, whose sums have another order");
-    if (uneven) { /* without layers the shape is not known */
+    if (uneven) {
         char *why = gr_printf("does not divide its %s", uneven);
         refuse(l, m, why);
         free(why);

@@ -201,10 +201,17 @@ static void check_forms(gr_config *c, const gr_arch *a)
                 "'%s'%s%s%s: quantised weights are not supported; convert the checkpoint to bf16",
                 quantized[i], method ? " (" : "", method ? method : "", method ? ")" : "");
     }
-    for (size_t i = 0; i < GR_LEN(experts); i++)
-        if (!(a && a->experts) && json_integer_value(gr_config_value(c, experts[i])) > 0)
+    for (size_t i = 0; i < GR_LEN(experts); i++) {
+        const json_t *v = gr_config_value(c, experts[i]);
+        const bool none = !v || json_is_false(v) || (json_is_number(v) && json_number_value(v) == 0);
+        if (none || (a && is_in(a->keys, experts[i]))) continue;
+        if (a && a->experts)
+            gr_config_refuse(c, experts[i], "'%s' is not what '%s' calls its experts", experts[i],
+                             a->model_type);
+        else
             gr_config_refuse(c, experts[i], "'%s': mixtures of experts are not supported%s%s%s", experts[i],
                              a ? " of model_type '" : "", a ? a->model_type : "", a ? "'" : "");
+    }
 }
 
 /* ---- what is read -------------------------------------------------------------------------------------- */

@@ -62,7 +62,7 @@ refused "does not divide its layers of latent attention" \
     "$gr" plan grpo.yaml --ranks 2 --set 'models.actor.parallel={context: 2}'
 
 # A published model, for a machine that is not here: a row of latents a token, 1,152 bytes a layer.
-status 0 "$gr" plan "$project/graphs/grpo.yaml" --set model="$project/tests/golden/configs/deepseek-v2-lite.json" --hardware h200 \
+status 0 "$gr" plan "$project/graphs/grpo.yaml" --set model="$project/tests/golden/configs/DeepSeek-V2-Lite.json" --hardware h200 \
     --format json -o lite.json
 blocks=$(grep -o '"kv_blocks", "value": [0-9]*' lite.json | grep -o '[0-9]*$')
 bytes=$(grep -o '"what": "rollout.kv", "category": "kv", "bytes": [0-9]*' lite.json | head -1 | grep -o '[0-9]*$')

@@ -66,7 +66,9 @@ static gr_latent_desc latent(gr_config *c, const gr_layer_desc *base, gr_latent_
                         .interleaved = true,
                         .rope = base->attention.rope};
     check_heads(c, &d);
-    expect_size(c, "num_key_value_heads", d.heads, "as 'num_attention_heads' is");
+    if (!c->bad && base->attention.kv_heads != d.heads)
+        gr_config_refuse(c, "num_key_value_heads",
+                         "'num_key_value_heads' is not %u, as 'num_attention_heads' is", d.heads);
     d.rope.dims = d.rope_dim;
     d.scale = (float)(1 / sqrt(gr_latent_head(&d)));
     if (d.rope.type == GR_ROPE_YARN) d.scale *= (float)(d.rope.scores * d.rope.scores);
@@ -91,14 +93,13 @@ static gr_layer_desc sparse_of(const gr_layer_desc *dense, const gr_experts_desc
     return d;
 }
 
-static double first_dense(gr_config *c, double unsaid)
+static uint32_t first_dense(gr_config *c, uint32_t unsaid)
 {
-    const char *key = "first_k_dense_replace";
-    return gr_config_number(c, key, gr_config_value(c, key), unsaid, 0, GR_LAYERS_MAX);
+    return gr_config_count(c, "first_k_dense_replace", unsaid, GR_LAYERS_MAX);
 }
 
 static void set_layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *dense, const gr_experts_desc *e,
-                       double first)
+                       uint32_t first)
 {
     const gr_layer_desc sparse = sparse_of(dense, e);
     expect_size(c, "moe_layer_freq", 1, "which alone is supported");
@@ -148,7 +149,7 @@ static void v2(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
 /* ---- GLM 4.7 Flash ------------------------------------------------------------------------------------- */
 
 /* How many dense layers stand first: `mlp_layer_types`, where it is there. */
-static double first_of_types(gr_config *c, const gr_model_shape *s)
+static uint32_t first_of_types(gr_config *c, const gr_model_shape *s)
 {
     const char *key = "mlp_layer_types";
     const json_t *list = gr_config_value(c, key);
@@ -179,12 +180,12 @@ static void glm4_lite(gr_config *c, gr_model_shape *s, const gr_layer_desc *base
                                     .shared_inner = 1536};
     gr_layer_desc dense = dense_of(c, base, (gr_latent_desc){.q_rank = 768, .nope_dim = 192, .v_dim = 256});
     const gr_experts_desc e = gr_arch_sigmoid_experts(c, &unsaid);
-    const double first = first_of_types(c, s);
+    const uint32_t first = first_of_types(c, s);
     dense.latent.interleaved = gr_config_flag(c, "rope_interleave", true);
     expect_text(c, "topk_method", "noaux_tc");
     if (!c->bad && first_dense(c, first) != first)
         gr_config_refuse(c, "first_k_dense_replace",
-                         "'first_k_dense_replace' is not %g, as 'mlp_layer_types' is", first);
+                         "'first_k_dense_replace' is not %u, as 'mlp_layer_types' is", first);
     set_layers(c, s, &dense, &e, first);
 }
 
@@ -197,23 +198,40 @@ static const gr_arch_name names[] = {
     {0, 0, NULL},
 };
 
-#define KEYS                                                                                            \
-    "auto_map", "aux_loss_alpha", "ep_size", "first_k_dense_replace", "kv_lora_rank",                   \
-        "moe_intermediate_size", "moe_layer_freq", "n_group", "n_shared_experts", "norm_topk_prob",     \
-        "num_experts_per_tok", "num_nextn_predict_layers", "output_router_logits", "q_lora_rank",       \
-        "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "routed_scaling_factor", "scoring_func", \
-        "seq_aux", "topk_group", "topk_method", "v_head_dim"
+#define KEYS                                                                                           \
+    "auto_map", "aux_loss_alpha", "ep_size", "first_k_dense_replace", "kv_lora_rank",                  \
+        "moe_intermediate_size", "moe_layer_freq", "n_group", "n_routed_experts", "n_shared_experts",  \
+        "norm_topk_prob", "num_experts_per_tok", "num_nextn_predict_layers", "output_router_logits",   \
+        "q_lora_rank", "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "routed_scaling_factor", \
+        "scoring_func", "seq_aux", "topk_group", "topk_method", "v_head_dim"
 
 static const char *const v2_keys[] = {KEYS, NULL};
 static const char *const v3_keys[] = {KEYS, "num_mtp_layers", "rope_interleave", NULL};
 static const char *const lite_keys[] = {KEYS, "mlp_layer_types", "rope_interleave", NULL};
 
 /* head_dim: of the part that is rotated, which is read under another name. */
-#define FAMILY .head_dim = 64, .no_groups = true, .experts = true, .names = names
-
-const gr_arch gr_arch_deepseek_v2 = {FAMILY, .model_type = "deepseek_v2", .class = "DeepseekV2", .layers = v2,
+const gr_arch gr_arch_deepseek_v2 = {.model_type = "deepseek_v2",
+                                     .class = "DeepseekV2",
+                                     .head_dim = 64,
+                                     .no_groups = true,
+                                     .layers = v2,
+                                     .experts = true,
+                                     .names = names,
                                      .keys = v2_keys};
-const gr_arch gr_arch_deepseek_v3 = {FAMILY, .model_type = "deepseek_v3", .class = "DeepseekV3", .layers = v3,
+const gr_arch gr_arch_deepseek_v3 = {.model_type = "deepseek_v3",
+                                     .class = "DeepseekV3",
+                                     .head_dim = 64,
+                                     .kv_heads = 128,
+                                     .layers = v3,
+                                     .experts = true,
+                                     .names = names,
                                      .keys = v3_keys};
-const gr_arch gr_arch_glm4_moe_lite = {FAMILY,      .model_type = "glm4_moe_lite", .class = "Glm4MoeLite",
-                                       .eps = 1e-5, .layers = glm4_lite,           .keys = lite_keys};
+const gr_arch gr_arch_glm4_moe_lite = {.model_type = "glm4_moe_lite",
+                                       .class = "Glm4MoeLite",
+                                       .head_dim = 64,
+                                       .kv_heads = 20,
+                                       .eps = 1e-5,
+                                       .layers = glm4_lite,
+                                       .experts = true,
+                                       .names = names,
+                                       .keys = lite_keys};

@@ -704,6 +704,30 @@ static void test_families_have_their_published_parameters(void **state)
     }
 }
 
+/* Those of tests/golden/configs, which has their sources. */
+static void test_published_sizes_have_the_parameters_of_transformers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        uint64_t params;
+    } sizes[] = {{"Qwen3-235B-A22B", 235093634560},   {"Qwen3.5-397B-A17B", 396346350336},
+                 {"Qwen3-Next-80B-A3B", 79674391296}, {"GLM-4.7", 352796486560},
+                 {"Qwen3.5-27B", 26895998464},        {"gpt-oss-20b", 20914757184},
+                 {"gpt-oss-120b", 116829156672},      {"gemma-3-27b-it", 27009346304}};
+    for (size_t i = 0; i < GR_LEN(sizes); i++) {
+        gr_model_shape s;
+        gr_diag d;
+        gr_diag_init(&d);
+        char *path = gr_printf("tests/golden/configs/%s.json", sizes[i].name);
+        if (gr_model_shape_read(&s, path, &d) || d.n) fail_msg("%s: %s", sizes[i].name, d.messages[0].text);
+        if (gr_model_params(&s) != sizes[i].params)
+            fail_msg("%s has %ju parameters", sizes[i].name, (uintmax_t)gr_model_params(&s));
+        gr_diag_release(&d);
+        free(path);
+    }
+}
+
 static void test_published_configs_are_read(void **state)
 {
     (void)state;
@@ -746,13 +770,13 @@ static void test_published_models_of_latent_attention_are_read(void **state)
         uint32_t dense, row;
         double scale; /* times the root of a head's width */
     } want[] = {
-        {"deepseek-v3", 671026404352 + 14848,
+        {"DeepSeek-V3", 671026404352 + 14848,
          61 * 187105280ull + 3 * 396361728ull + 58 * (396361728ull + 1835008), 3, 576, 1.873854},
-        {"glm-4.7-flash", 29943390976 + 2944,
+        {"GLM-4.7-Flash", 29943390976 + 2944,
          47 * (2048 * (768 + 576 + 5120ull) + 768 * 5120 + 512 * 8960) +
              3ull * 2048 * (10240 + 46 * 5 * 1536) + 46 * 2048 * 64ull,
          1, 576, 1},
-        {"deepseek-v2-lite", 15706484224,
+        {"DeepSeek-V2-Lite", 15706484224,
          27 * (2048 * (3072 + 576 + 2048ull) + 512 * 4096) + 3ull * 2048 * (10944 + 26 * 8 * 1408) +
              26 * 2048 * 64ull,
          1, 576, 1.589643},
@@ -817,6 +841,7 @@ int main(void)
         cmocka_unit_test(test_what_is_ignored_is_said),
         cmocka_unit_test(test_eos_is_the_union_with_the_generation_config),
         cmocka_unit_test(test_families_have_their_published_parameters),
+        cmocka_unit_test(test_published_sizes_have_the_parameters_of_transformers),
         cmocka_unit_test(test_published_configs_are_read),
         cmocka_unit_test(test_published_models_of_latent_attention_are_read),
         cmocka_unit_test(test_which_layers_have_experts),
