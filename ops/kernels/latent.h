@@ -20,6 +20,8 @@
  *    token has the same bits wherever it is computed; their backward pass computes attention's output and
  *    statistics again, expanded, so that gradients are those of one form.
  *
+ * Of a slice (ops/model/tp.h) N is its part of the heads; the latents, the norms and the rows are whole.
+ *
  * Types: the device's; sums fp32. All pointers are device pointers. Only enqueues, allocates nothing. A row's
  * bits do not depend on what else is in the batch.
  *

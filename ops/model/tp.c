@@ -12,11 +12,11 @@ static const char *layer_uneven(const gr_layer_desc *d, uint32_t parts, char buf
         const char *what;
     } cut[] = {{d->attention.heads, "heads"},
                {d->attention.kv_heads, "KV heads"},
+               {d->latent.heads, "heads"},
                {d->dense.inner, "columns of the feed-forward network"},
                {d->experts.inner, "columns of an expert"},
                {d->experts.shared_inner, "columns of a shared expert"}};
     if (d->mixer == GR_MIXER_DELTA) return "layers of the gated delta rule";
-    if (d->mixer == GR_MIXER_LATENT) return "layers of latent attention";
     for (size_t i = 0; i < GR_LEN(cut); i++) {
         if (cut[i].n % parts == 0) continue;
         snprintf(buf, 48, "%u %s", cut[i].n, cut[i].what);
@@ -44,6 +44,7 @@ gr_model_shape gr_tp_shape(const gr_model_shape *s, uint32_t parts)
         gr_layer_desc *d = &slice.kinds[i];
         d->attention.heads /= parts;
         d->attention.kv_heads /= parts;
+        d->latent.heads /= parts;
         d->dense.inner /= parts;
         d->experts.inner /= parts;
         d->experts.shared_inner /= parts;

@@ -56,8 +56,7 @@ status 0 "$gr" exec ppo.yaml "$@" --set critic_lr=0 --out still
 status 0 "$gr" exec ppo.yaml "$@" --out critic
 [ "$(metric critic 2 update_critic.off)" != 0 ] || fail "the critic learns nothing"
 
-refused "does not divide its layers of latent attention" \
-    "$gr" plan grpo.yaml --ranks 2 --set models.actor.tensor=2
+refused "does not divide its 2 heads" "$gr" plan grpo.yaml --ranks 4 --set models.actor.tensor=4
 refused "does not divide its layers of latent attention" \
     "$gr" plan grpo.yaml --ranks 2 --set 'models.actor.parallel={context: 2}'
 
