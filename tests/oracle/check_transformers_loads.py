@@ -25,13 +25,19 @@ LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_fac
               original_max_position_embeddings=32)
 
 TYPES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss",
-         "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "gemma3_text", "deepseek_v2", "deepseek_v3", "glm4_moe_lite")
+         "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "gemma3_text", "phi3", "mixtral",
+         "olmoe", "granitemoe", "seed_oss", "exaone4", "gemma", "deepseek_v2", "deepseek_v3", "glm4_moe_lite")
 LATENT = dict(num_key_value_heads=4, kv_lora_rank=16, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=12,
               moe_intermediate_size=24, n_routed_experts=6, num_experts_per_tok=2, first_k_dense_replace=1)
 EXPERTS = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24)
+FEW = dict(num_local_experts=6, num_experts_per_tok=2)
 SHARED = dict(shared_expert_intermediate_size=40, **EXPERTS)
 DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=12,
              full_attention_interval=2)
+# Mixtral's and Granite's names as transformers holds them.
+NAMES = {"block_sparse_moe.gate.": "mlp.gate.", "block_sparse_moe.experts.": "mlp.experts.", ".w1.": ".gate_proj.",
+         ".w3.": ".up_proj.", ".w2.": ".down_proj.", "input_linear.weight": "experts.gate_up_proj",
+         "output_linear.weight": "experts.down_proj", "router.layer.": "router."}
 
 
 def config_of(model_type, tied):
@@ -43,6 +49,8 @@ def config_of(model_type, tied):
              "qwen3_5_text": dict(head_dim=16, **DELTA), "qwen3_5_moe_text": dict(head_dim=16, **DELTA, **SHARED),
              "qwen3_next": dict(head_dim=16, mlp_only_layers=[1], **DELTA, **SHARED),
              "gemma3_text": dict(head_dim=16, hidden_activation="gelu_pytorch_tanh"),
+             "phi3": {}, "mixtral": FEW, "olmoe": dict(num_experts=6, num_experts_per_tok=2), "granitemoe": FEW,
+             "seed_oss": dict(head_dim=16), "exaone4": dict(sliding_window=None, layer_types=["full_attention"] * 3), "gemma": dict(head_dim=16, hidden_act="gelu_pytorch_tanh"),
              "glm4_moe": dict(head_dim=16, moe_intermediate_size=24, n_routed_experts=6, num_experts_per_tok=2),
              "deepseek_v2": dict(q_lora_rank=None, **LATENT),
              "deepseek_v3": dict(q_lora_rank=20, n_group=2, topk_group=1, **LATENT),
@@ -52,6 +60,8 @@ def config_of(model_type, tied):
 
 def held(loaded, name):
     """What transformers has of a stored tensor: experts are parts of one."""
+    for old, new in NAMES.items():
+        name = name.replace(old, new)
     if ".experts." not in name or name in loaded:
         return loaded[name]
     stem, e, kind, _ = name.rsplit(".", 3)
