@@ -135,11 +135,18 @@ static void find_rollouts(gr_loader *l)
  * ------------------------------------------------------------------------------------------
  */
 
-/* Whether both say the same of the experts that a rollout recorded. */
-static bool same_replay(const gr_node *a, const gr_node *b)
+static const char *replay_of(const gr_node *n)
 {
-    const gr_value *x = gr_value_get(a->value, "replay"), *y = gr_value_get(b->value, "replay");
-    return (!x && !y) || (x && y && x->text && y->text && !strcmp(x->text, y->text));
+    const gr_value *v = gr_value_get(n->value, "replay");
+    return v && v->text ? v->text : "none";
+}
+
+/* Whether the update's pass does with a rollout's experts what n asks for; to compare them changes no value.
+ */
+static bool same_replay(const gr_node *n, const gr_node *update)
+{
+    const char *asked = replay_of(n), *done = replay_of(update);
+    return !strcmp(asked, done) || (!strcmp(asked, "none") && !strcmp(done, "compare"));
 }
 
 static bool is_own_logprob(const gr_loader *l, const gr_unresolved *dr, const gr_unresolved *u)
