@@ -367,8 +367,8 @@ static void enter_text(gr_config *c, const gr_arch *a, gr_model_shape *s)
         gr_config_refuse(c, "text_config",
                          "'text_config.model_type' is '%s'; of model_type '%s' it must be '%s'", type,
                          a->outer, a->model_type);
-    else
-        gr_json_into(&c->j, "text_config");
+    else if (!gr_json_into(&c->j, "text_config"))
+        gr_config_refuse(c, "text_config", "the key 'text_config' is written with escapes");
 }
 
 static gr_status read_config(gr_model_shape *s, const char *path, gr_diag *d)

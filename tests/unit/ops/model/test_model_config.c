@@ -574,6 +574,18 @@ static void test_a_text_within_a_model_of_text_and_images_is_read(void **state)
     gr_diag_release(&d);
 }
 
+static void test_a_text_whose_place_is_not_found_is_refused(void **state)
+{
+    (void)state;
+    gr_model_shape s;
+    gr_diag d;
+    gr_diag_init(&d);
+    write_text("config.json", "{\"model_type\": \"gemma3\", \"text\\u005fconfig\": {}}");
+    assert_int_equal(gr_model_shape_read(&s, dir, &d), GR_E_INVALID);
+    assert_string_equal(d.messages[0].text, "the key 'text_config' is written with escapes");
+    gr_diag_release(&d);
+}
+
 static void test_errors_are_all_named_with_their_lines(void **state)
 {
     (void)state;
@@ -855,6 +867,7 @@ int main(void)
         cmocka_unit_test(test_families_describe_their_layers),
         cmocka_unit_test(test_a_hybrid_has_both_kinds_of_layers),
         cmocka_unit_test(test_a_text_within_a_model_of_text_and_images_is_read),
+        cmocka_unit_test(test_a_text_whose_place_is_not_found_is_refused),
         cmocka_unit_test(test_errors_are_all_named_with_their_lines),
         cmocka_unit_test(test_zero_bytes_are_refused),
         cmocka_unit_test(test_what_is_ignored_is_said),
