@@ -1,7 +1,7 @@
 /* graphs/loader/parallel.c: `parallel:` of models: axes along which ranks share each sequence of a training
  * pass. */
 #include "graphs/loader/loader.h"
-#include "graphs/loader/meshes.h"
+#include "graphs/loader/parallel.h"
 #include "ops/base/configs.h"
 #include "ops/model/tp.h"
 #include "runtime/comm/comm.h"

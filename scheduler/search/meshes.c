@@ -1,7 +1,7 @@
 /* scheduler/search/meshes.c: meshes that models may be trained on, planned one after another. */
 #include "scheduler/search/meshes.h"
 
-#include "graphs/loader/meshes.h"
+#include "graphs/loader/parallel.h"
 #include "runtime/comm/comm.h"
 
 #include <stdlib.h>

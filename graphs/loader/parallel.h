@@ -1,7 +1,7 @@
-/* graphs/loader/meshes.h: meshes of ranks that a model's training passes may be on, of a graph that is
+/* graphs/loader/parallel.h: meshes of ranks that a model's training passes may be on, of a graph that is
  * loaded. */
-#ifndef GR_GRAPHS_LOADER_MESHES_H
-#define GR_GRAPHS_LOADER_MESHES_H
+#ifndef GR_GRAPHS_LOADER_PARALLEL_H
+#define GR_GRAPHS_LOADER_PARALLEL_H
 
 #include "graphs/graph/graph.h"
 
