@@ -18,9 +18,7 @@ sed 's/"qwen3"/"gemma3_text"/; s/Qwen3For/Gemma3For/; s/"hidden_act": "silu"/"hi
 "$gr" init --config gemma3_text.json --tokenizer "$project/graphs/quickstart" --seed 1 -o gemma3_text >/dev/null
 
 # Latent attention: of a slice the latents are whole, and its rows in the KV cache; beside experts.
-sed 's/"qwen3"/"deepseek_v3"/; s/Qwen3For/DeepseekV3For/; s/"head_dim": [0-9]*,//; s/"model_type"/"num_experts_per_tok": 2, "n_routed_experts": 8, "moe_intermediate_size": 16, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "q_lora_rank": 20, "kv_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, &/' \
-    qwen3.json >deepseek_v3.json
-"$gr" init --config deepseek_v3.json --tokenizer "$project/graphs/quickstart" --seed 1 -o deepseek_v3 >/dev/null
+latent_model
 
 # The log-prob of the same tokens three ways: of training's weights, of the rollout's, as sampled.
 sed 's/^  kl_now:/  there: {op: logprob, model: actor, of: rollout, weights: rollout}\n  apart: {op: compute, expr: there - old_logprob, metrics: {most: token_max(abs(apart)), entropy: token_max(abs(there.entropy - old_logprob.entropy)), sampled: token_max(abs(there - rollout.logprob))}}\n&/' \

@@ -1,7 +1,7 @@
 /* ops/kernels/cuda/latent.cu: see latent.h and, for tiles, flash.cuh.
  *
  * Absorbed attention has one key and value for all heads: the rows themselves, of which the first R values are
- * the value. A block of threads takes 16, 32 or 64 rows of queries (tokens times heads, tokens outermost) of
+ * the value. A block of threads takes 32 or 64 rows of queries (tokens times heads, tokens outermost) of
  * one sequence against its rows of latents from the first on, 32 at a time; the next ones are fetched meanwhile.
  * Two warps have the same 16 rows and half of the values each, for which both compute the scores: sums of 512
  * values do not fit into the registers of one. How many rows a block has changes no bit of them. A row's sums go in the order of keys, tiles of a fixed size, so
@@ -241,7 +241,7 @@ enum {
     VALUES = 256, /* of a warp */
     KEYS = 32,
     KEY_BYTES = KEYS * WIDE * 2,
-    BUSY = 132 /* blocks that keep a GPU busy: its multiprocessors */
+    BUSY = 132 /* blocks of 32 rows that keep a GPU busy; of fewer, those of more threads are faster */
 };
 
 /* Of so many rows of queries. */
@@ -363,12 +363,8 @@ void gr_cu_latent_attention(cudaStream_t st, const gr_cu_latent *l, const gr_bf1
 {
     const uint64_t most = (uint64_t)min(l->longest, l->n_tokens) * l->heads; /* rows of a sequence */
     const latent_problem p = {*l, wide, rows, mixed, 0};
-    uint32_t each = most <= 16 ? 16 : most <= 32 ? 32 : 64;
     if (!most) return;
-    while (each > 16 && (most + each - 1) / each * l->n_seqs < BUSY) each /= 2;
-    if (each == 16)
-        launch_attention<16>(st, p, most);
-    else if (each == 32)
+    if (most <= 32 && l->n_seqs >= BUSY)
         launch_attention<32>(st, p, most);
     else
         launch_attention<64>(st, p, most);
