@@ -354,6 +354,15 @@ static double elems_read(const gr_layer_desc *d, double elems, double hidden, do
     return elems - experts * untouched;
 }
 
+/* Multiply-adds of a query and a key that it sees, for a head and halved: of latent attention with values
+ * filled up to the width of keys, or absorbed (ops/kernels/latent.h). */
+static double head_width(const gr_layer_desc *d, bool absorbed)
+{
+    const gr_latent_desc *l = &d->latent;
+    if (d->mixer != GR_MIXER_LATENT) return d->attention.head_dim;
+    return absorbed ? l->kv_rank + 0.5 * l->rope_dim : gr_latent_head(l);
+}
+
 /* Values of the gated delta rule that go to memory and back for a token: what it is given, the convolution's
  * output, and its own before and behind its norm. */
 static double delta_values(const gr_layer_desc *d)
@@ -373,8 +382,9 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
                tokens * (8.0 * s->hidden + 4.0 * gr_layer_inner(d) + delta_values(d) +
                          4.0 * d->experts.top_k * s->hidden); /* rows of experts: gathered, and summed up */
     w->cost.flops = times * tokens * projections;
-    w->cost.attention = times * tokens * 2.0 * gr_layer_keys(d, length) * d->attention.heads *
-                        d->attention.head_dim * (times > 1 ? 1 : k->attention_cost);
+    w->cost.attention = times * tokens * 2.0 * gr_layer_keys(d, length) *
+                        (d->mixer == GR_MIXER_LATENT ? d->latent.heads : d->attention.heads) *
+                        head_width(d, k->invariant && times <= 1) * (times > 1 ? 1 : k->attention_cost);
     w->cost.length = (uint32_t)GR_MAX(lround(length), 1);
     w->cost.rows = (uint32_t)GR_MAX(lround(tokens), 1);
     w->cost.width = s->hidden;

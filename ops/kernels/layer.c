@@ -11,7 +11,7 @@
 static const gr_layer_part *mixer_of(const gr_layer_desc *d)
 {
     static const gr_layer_part *const parts[] = {[GR_MIXER_ATTENTION] = &gr_layer_attention,
-                                                 [GR_MIXER_LATENT] = NULL,
+                                                 [GR_MIXER_LATENT] = &gr_layer_latent,
                                                  [GR_MIXER_DELTA] = &gr_layer_delta};
     return parts[d->mixer];
 }
