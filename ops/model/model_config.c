@@ -39,6 +39,18 @@ static const char *what_lacks(const char *type)
         {"deepseek_v32", "its sparse attention with an indexer (DSA) is not built; deepseek_v3 is"},
         {"glm_moe_dsa", "its sparse attention with an indexer (DSA) is not built; glm4_moe_lite is"},
         {"deepseek_v4", "its compressed attention and its hyper-connections are not built; deepseek_v3 is"},
+        {"gemma4", "its heads of 512 and its embeddings of each layer are not built; gemma3 is"},
+        {"gemma4_text", "its heads of 512 and its embeddings of each layer are not built; gemma3_text is"},
+        {"ernie4_5", "its rotation of neighbouring dimensions is not built"},
+        {"glm", "its rotation of neighbouring dimensions is not built; glm4_moe is"},
+        {"glm4", "its rotation of neighbouring dimensions is not built; glm4_moe is"},
+        {"hunyuan_v1_dense", "its norms of q and k behind their rotation are not built"},
+        {"lfm2", "its short convolutions are not built"},
+        {"lfm2_moe", "its short convolutions are not built"},
+        {"llama4", "its attention in chunks is not built; llama is"},
+        {"llama4_text", "its attention in chunks is not built; llama is"},
+        {"granitemoehybrid", "its state-space layers are not built; granitemoe is"},
+        {"nemotron_h", "its state-space layers are not built"},
     };
     for (size_t i = 0; i < GR_LEN(table); i++)
         if (!strcmp(table[i][0], type)) return table[i][1];
