@@ -111,18 +111,36 @@ static uint32_t trips_max(const gr_node *n, const gr_choices *how)
     return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
 }
 
+/* Sequences that run at once. */
+static uint64_t at_once_of(const gr_node *n, const gr_choices *how)
+{
+    const uint64_t own = gr_own_blocks(n->bounds.prompt_tokens, n->bounds.response_tokens);
+    return GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
+}
+
 /* How often all slots that there are blocks for are filled. */
 static uint64_t waves_of(const gr_node *n, const gr_choices *how)
 {
-    const uint64_t own = gr_own_blocks(n->bounds.prompt_tokens, n->bounds.response_tokens);
-    const uint64_t at_once = GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
+    const uint64_t at_once = at_once_of(n, how);
     return (n->placement.task.seqs + at_once - 1) / at_once;
+}
+
+/* A trip reads so many tokens of prompts: how many trips after the first slots the last ones begin, and end.
+ * Later waves follow slot by slot. */
+static uint64_t late_of(const gr_node *n, const gr_choices *how)
+{
+    const gr_rows_bounds *b = &n->placement.task;
+    const uint64_t slots = GR_MIN(at_once_of(n, how), (uint64_t)b->seqs),
+                   groups = b->groups * slots / GR_MAX(b->seqs, 1u);
+    const uint64_t tokens = GR_MAX(groups, (uint64_t)1) * b->prompt_tokens;
+    return tokens ? (tokens - 1) / GR_MAX(how->prefill_tokens, 1u) : 0;
 }
 
 static uint32_t trips_expected(const gr_node *n, const gr_choices *how)
 {
-    const uint64_t chunks = chunks_of(n->bounds.response_tokens) + 2ull;
-    return (uint32_t)GR_MIN(waves_of(n, how) * chunks, (uint64_t)trips_max(n, how));
+    const uint64_t chunks = chunks_of(n->bounds.response_tokens) + 2ull,
+                   trips = waves_of(n, how) * chunks + late_of(n, how);
+    return (uint32_t)GR_MIN(trips, (uint64_t)trips_max(n, how));
 }
 
 /* How many slots take part where the last one in use is n - 1: few sizes, as each is captured once. */
@@ -200,9 +218,9 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
     const gr_generate_cfg *cfg = n->cfg;
     const gr_rows_bounds *b = &n->placement.task;
     const double keys = b->prompt_tokens / (double)cfg->samples + b->response_tokens / 2.0;
-    const double waves = (double)waves_of(n, how), slots = b->seqs / waves;
-    const double chunks =
-        waves * (chunks_of(b->response_tokens) + 2.0) - 2; /* the last ends when it is done */
+    const double waves = (double)waves_of(n, how);
+    const double busy = waves * (chunks_of(b->response_tokens) + 2.0) - 2; /* the last ends when it is done */
+    const double chunks = busy + (double)late_of(n, how), slots = b->seqs / waves * busy / chunks;
     const double steps = CHUNK * chunks / trips_expected(n, how);
     gr_task head = {0};
     gr_head_cost(&head, k, s, slots, 1);
