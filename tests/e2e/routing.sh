@@ -126,6 +126,7 @@ refused "no layers of experts" "$gr" check grpo.yaml --set nodes.update.replay=r
 refused "no layers of experts" "$gr" check grpo.yaml --set nodes.update.router_aux_loss_coef=0.1
 refused "no routers with a bias" "$gr" check moe.yaml --set nodes.update.router_bias_update_rate=0.1
 refused "scores are sigmoids" "$gr" check bias.yaml --set nodes.update.router_aux_loss_coef=0.1
+refused "is made for the CPU device alone" "$gr" plan bias.yaml --hardware h200
 refused "must be one of none, compare, rollout" "$gr" check moe.yaml --set nodes.update.replay=always
 refused "whose routers are not those" "$gr" check moe.yaml --set models.actor.checkpoint=biased --set nodes.ref_logprob.replay=rollout --set models.ref.checkpoint=moe
 sed 's/op: generate, model: actor, prompts: prompts, samples: 4, temperature: 1.0, max_tokens: 6/op: sequences, file: $data, batch: 8, prompt: "{question}", response: "{answer}", max_prompt_tokens: 8, max_tokens: 6/; /^  prompts:/d' plain.yaml >read.yaml
