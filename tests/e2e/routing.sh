@@ -134,6 +134,16 @@ sed -i 's/prompts\.answer/rollout.answer/' read.yaml
 refused "does not go with slices of layers" "$gr" check moe.yaml --set models.actor.parallel.tensor=2 --set nodes.update.replay=rollout
 refused "were not sampled" "$gr" check read.yaml --set nodes.update.replay=rollout
 
+# Every family with experts: with the rollout's weights its routers choose what the rollout recorded.
+for family in mixtral olmoe granitemoe gpt_oss qwen2_moe qwen3_5_moe qwen3_next glm4_moe; do
+    sed 's/"vocab_size": [0-9]*/"vocab_size": 16/; s/"pad_token_id": null/"pad_token_id": 3/' "$project/tests/golden/model/$family/config.json" >$family.json
+    status 0 "$gr" init --config $family.json --tokenizer "$project/graphs/quickstart" --seed 1 -o $family
+    # shellcheck disable=SC2086
+    status 0 "$gr" exec moe.yaml --set model=$family --steps 2 --set nodes.old_logprob.replay=compare --set nodes.update.replay=rollout --out of-$family
+    agrees of-$family 1 old_logprob
+    agrees of-$family 2 old_logprob
+done
+
 # Ranks share what they recorded, and sum up what they counted.
 runs_ranks || exit 0
 status 0 "$gr" exec moe.yaml --ranks 2 --steps 2 --set nodes.old_logprob.replay=compare $one --steps 2 --out ranks --check-memory
