@@ -1,6 +1,8 @@
 /* ops/update.c: table of the op `update`; how it runs is ops/train.c. */
 #include "ops/base/configs.h"
 #include "ops/base/routes.h"
+#include "ops/kernels/experts.h"
+#include "ops/kernels/layer_ops.h"
 #include "ops/pass.h"
 #include "ops/train.h"
 
@@ -88,6 +90,14 @@ static void check_update(gr_graph *g, gr_node *n, gr_diag *d)
     check_balance(n, d);
 }
 
+static const char *unfit(const gr_node *n, const gr_kernels *k)
+{
+    const bool follows = ((const gr_update_cfg *)n->cfg)->router_bias_update_rate > 0;
+    return follows && !(k->layer->experts && k->layer->experts->rebalance)
+               ? "'router_bias_update_rate' is made for the CPU device alone; without it the bias stays"
+               : NULL;
+}
+
 static bool one_step(const gr_node *n)
 {
     const gr_update_cfg *c = n->cfg;
@@ -108,6 +118,7 @@ const gr_op gr_op_update = {
     .fields = fields,
     .check = check_update,
     .one_step = one_step,
+    .unfit = unfit,
     .tunables = gr_train_tunables,
     .default_choice = gr_train_default_choice,
     .runs_with = gr_train_runs_with,

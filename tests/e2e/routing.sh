@@ -126,12 +126,23 @@ refused "no layers of experts" "$gr" check grpo.yaml --set nodes.update.replay=r
 refused "no layers of experts" "$gr" check grpo.yaml --set nodes.update.router_aux_loss_coef=0.1
 refused "no routers with a bias" "$gr" check moe.yaml --set nodes.update.router_bias_update_rate=0.1
 refused "scores are sigmoids" "$gr" check bias.yaml --set nodes.update.router_aux_loss_coef=0.1
+refused "is made for the CPU device alone" "$gr" plan bias.yaml --hardware h200
 refused "must be one of none, compare, rollout" "$gr" check moe.yaml --set nodes.update.replay=always
 refused "whose routers are not those" "$gr" check moe.yaml --set models.actor.checkpoint=biased --set nodes.ref_logprob.replay=rollout --set models.ref.checkpoint=moe
 sed 's/op: generate, model: actor, prompts: prompts, samples: 4, temperature: 1.0, max_tokens: 6/op: sequences, file: $data, batch: 8, prompt: "{question}", response: "{answer}", max_prompt_tokens: 8, max_tokens: 6/; /^  prompts:/d' plain.yaml >read.yaml
 sed -i 's/prompts\.answer/rollout.answer/' read.yaml
 refused "does not go with slices of layers" "$gr" check moe.yaml --set models.actor.parallel.tensor=2 --set nodes.update.replay=rollout
 refused "were not sampled" "$gr" check read.yaml --set nodes.update.replay=rollout
+
+# Every family with experts: with the rollout's weights its routers choose what the rollout recorded.
+for family in mixtral olmoe granitemoe gpt_oss qwen2_moe qwen3_5_moe qwen3_next glm4_moe; do
+    sed 's/"vocab_size": [0-9]*/"vocab_size": 16/; s/"pad_token_id": null/"pad_token_id": 3/' "$project/tests/golden/model/$family/config.json" >$family.json
+    status 0 "$gr" init --config $family.json --tokenizer "$project/graphs/quickstart" --seed 1 -o $family
+    # shellcheck disable=SC2086
+    status 0 "$gr" exec moe.yaml --set model=$family --steps 2 --set nodes.old_logprob.replay=compare --set nodes.update.replay=rollout --out of-$family
+    agrees of-$family 1 old_logprob
+    agrees of-$family 2 old_logprob
+done
 
 # Ranks share what they recorded, and sum up what they counted.
 runs_ranks || exit 0

@@ -77,3 +77,14 @@ train balanced --steps 8 --set nodes.update.router_aux_loss_coef=0.1
 train balanced-moved --steps 8 --set nodes.update.router_aux_loss_coef=0.1 --policy every_node
 same balanced balanced-moved
 echo "balance loss: $(values update.balance_loss balanced | tr '\n' ' ')"
+
+# Weights of routers that are all 0: equal logits, so that every token of every layer goes to the first four experts.
+cp -r "$work/moe" "$work/flat"
+perl -0777 -pe 'my $n = unpack("Q<", $_); my $head = substr($_, 8, $n);
+    while ($head =~ /"model\.layers\.\d+\.mlp\.gate\.weight":\{[^}]*"data_offsets":\[(\d+),(\d+)\]/g) { substr($_, 8 + $n + $1, $2 - $1) = "\0" x ($2 - $1); }' \
+    "$work/moe/model.safetensors" >"$work/flat/model.safetensors"
+! cmp -s "$work/moe/model.safetensors" "$work/flat/model.safetensors" || { echo "no router was changed"; exit 1; }
+train flat --steps 2 --set model="$work/flat"
+[ "$(values update.expert_load flat | head -1)" = 4 ] || { echo "flat: expert_load is $(values update.expert_load flat | head -1)"; exit 1; }
+[ "$(values measured_peak_bytes flat | tail -1)" -le "$(values planned_peak_bytes flat | tail -1)" ] || { echo "flat: measured more than planned"; exit 1; }
+echo "all tokens to four of 16 experts: planned $(values planned_peak_bytes flat | tail -1), measured $(values measured_peak_bytes flat | tail -1)"
