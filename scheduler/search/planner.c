@@ -211,8 +211,9 @@ static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_g
 {
     return (gr_schedule_options){.hardware = gr_plan_hardware(o, view),
                                  .policy = o->policy,
-                                 .keep_bits = view->run.keep_bits,
+                                 .bits = view->run.bits,
                                  .quick = o->quick,
+                                 .parts = view->n_roles > 1 ? (uint32_t)view->n_roles : 1,
                                  .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
                                  .host_budget_bytes =
                                      o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};

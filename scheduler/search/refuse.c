@@ -85,9 +85,9 @@ static void suggest_options(const gr_schedule_search *s, bool host, gr_diag *d)
 {
     gr_schedule_options o = *s->o;
     if (!host) suggest_host(s, d);
-    if (o.keep_bits) {
-        o.keep_bits = false;
-        suggest(s, &o, "with run.bits=any", d);
+    if (o.bits == GR_BITS_KEEP) {
+        o.bits = GR_BITS_FIT;
+        suggest(s, &o, "with run.bits=fit", d);
     }
     if (!o.policy && !o.n_rules) return;
     const char *what = o.n_rules ? "'auto' for all in 'residency' and --policy" : "--policy auto";
