@@ -128,7 +128,7 @@ static found_plan lower_bits(gr_schedule_search *s, uint32_t *walk)
         const size_t k = gr_cheapest_knob(s, &s->stand, bits);
         if (k == SIZE_MAX) break;
         walk[k]++;
-        gr_allow(s, s->work / 100 * FOR_A_PROBE);
+        gr_allow(s, s->down ? 2 * s->down : s->work);
         s->stand = gr_descend_from(s, &s->stand, k, walk[k], same);
         if (s->stand.over <= 0) {
             take(&f, try_levels(s, walk, true));
@@ -144,10 +144,8 @@ static found_plan lower_bits(gr_schedule_search *s, uint32_t *walk)
 
 /* Levels that change bits go back up where that fits and costs no time: what need not be lowered is not. Of
  * each the least with which that is so, taken to be so with more. */
-static void raise_bits(gr_schedule_search *s, uint32_t *walk, found_plan *f)
+static void raise_each(gr_schedule_search *s, uint32_t *walk, found_plan *f)
 {
-    if (!f->plan) return;
-    begin_part(s, FOR_RAISE);
     for (size_t k = 0; k < s->src->n_knobs; k++) {
         uint32_t high = walk[k], low = 0;
         if (!high || !gr_costs_bits(&s->src->knobs[k]) || s->transfers.work >= s->limit) continue;
@@ -159,6 +157,15 @@ static void raise_bits(gr_schedule_search *s, uint32_t *walk, found_plan *f)
         }
         walk[k] = high;
     }
+}
+
+/* Twice: what one was lowered for may have been raised since. */
+static void raise_bits(gr_schedule_search *s, uint32_t *walk, found_plan *f)
+{
+    if (!f->plan) return;
+    begin_part(s, FOR_RAISE);
+    raise_each(s, walk, f);
+    raise_each(s, walk, f);
 }
 
 /* The least change of the knobs that change bits with which anything fits: from the first levels down, and

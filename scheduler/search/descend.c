@@ -402,16 +402,26 @@ static void climb(walker *w, gr_stand *st)
     } while (exchange(w, st));
 }
 
+/* Down takes what it takes, of what is left; up only so much. */
+static void down_and_up(walker *w, gr_stand *st)
+{
+    gr_schedule_search *s = w->s;
+    const uint64_t before = s->transfers.work;
+    gr_allow(s, s->probes && s->down ? 2 * s->down : s->work);
+    const bool fits = go_down(w, st);
+    if (fits) s->down = GR_MAX(s->down, s->transfers.work - before);
+    gr_allow(s, s->each_way);
+    if (fits) climb(w, st);
+}
+
 /* Two ways: from the top; and from all knobs at their last levels, which leads up elsewhere. */
 gr_stand gr_descend(gr_schedule_search *s, const uint32_t *level, const bool *may_lower)
 {
     walker w = {.s = s, .may_lower = may_lower};
     w.frozen = gr_calloc(s->src->n_knobs + 1, sizeof(*w.frozen));
     gr_stand top = first_stand(s, level), bottom = at_the_bottom(&w, &top);
-    gr_allow(s, s->each_way);
-    if (go_down(&w, &top)) climb(&w, &top);
-    gr_allow(s, s->each_way);
-    if ((!s->probes || top.over > 0) && go_down(&w, &bottom)) climb(&w, &bottom);
+    down_and_up(&w, &top);
+    if (!s->probes || top.over > 0) down_and_up(&w, &bottom);
     free(w.frozen);
     free(w.list.all);
     const bool lower = bottom.over < top.over || (bottom.over <= 0 && bottom.ns < top.ns);

@@ -343,6 +343,18 @@ static void join_plans(gr_planned *p)
     free(tasks);
 }
 
+/* Of several roles: the budgets with which all of them fit. */
+static void note_budgets(const gr_planned *p, const gr_plan_options *o, gr_diag *d)
+{
+    const gr_schedule_options options = schedule_options(o, p->graph);
+    uint64_t device = 0, host = 0;
+    for (uint32_t c = 0; c <= p->n_more; c++) {
+        device = GR_MAX(device, gr_planned_role(p, c)->plan->peak_bytes);
+        host = GR_MAX(host, gr_planned_role(p, c)->plan->host_bytes);
+    }
+    gr_note_budgets(d, &options, device, host);
+}
+
 /* The plans of all roles, not proven yet. GR_OK or GR_E_NOFIT. */
 static gr_planned *plan_in_order(const gr_graph *g, const gr_plan_options *o, uint32_t order, gr_status *st,
                                  gr_diag *d)
@@ -357,6 +369,7 @@ static gr_planned *plan_in_order(const gr_graph *g, const gr_plan_options *o, ui
         *st = *st ? *st : own;
     }
     transfers_release(&across);
+    if (*st && p->n_more) note_budgets(p, o, d);
     for (uint32_t c = 0; c <= p->n_more; c++) gr_planned_role(p, c)->plan->order = order;
     join_plans(p);
     return p;

@@ -50,6 +50,23 @@ void gr_note_fits(gr_diag *d, const char *what, uint64_t ns)
     gr_str_release(&time);
 }
 
+void gr_note_budgets(gr_diag *d, const gr_schedule_options *o, uint64_t device, uint64_t host)
+{
+    char a[32], b[32];
+    gr_bytes_format(device, a);
+    gr_bytes_format(host, b);
+    if (device > o->hardware.device_bytes || host > GR_MAX(o->hardware.host_bytes, o->host_budget_bytes))
+        gr_diag_note(d, (gr_loc){0}, "would fit: a machine with %s of device memory and %s of host memory", a,
+                     b);
+    else if (device > o->budget_bytes && host > o->host_budget_bytes)
+        gr_diag_note(d, (gr_loc){0}, "would fit: --budget %" PRIu64 " --host-budget %" PRIu64 " (%s and %s)",
+                     device, host, a, b);
+    else if (device > o->budget_bytes)
+        gr_diag_note(d, (gr_loc){0}, "would fit: --budget %" PRIu64 " (%s)", device, a);
+    else
+        gr_diag_note(d, (gr_loc){0}, "would fit: --host-budget %" PRIu64 " (%s)", host, b);
+}
+
 /* Whether other options would make it fit, and at what price. */
 static void suggest(const gr_schedule_search *s, const gr_schedule_options *o, const char *what, gr_diag *d)
 {
@@ -116,12 +133,7 @@ gr_status gr_refuse(const gr_schedule_search *s, const gr_plan *p, gr_diag *d)
                   gr_bytes_format(need - have, c), at, gr_plan_step(p, at)->what,
                   culprits.len ? culprits.text : "nothing");
     gr_str_release(&culprits);
-    if (!host && p->host_bytes > o->host_budget_bytes)
-        gr_diag_note(d, (gr_loc){0}, "would fit: --budget %" PRIu64 " --host-budget %" PRIu64 " (%s and %s)",
-                     need, p->host_bytes, gr_bytes_format(need, a), gr_bytes_format(p->host_bytes, b));
-    else
-        gr_diag_note(d, (gr_loc){0}, "would fit: --%s %" PRIu64 " (%s)", host ? "host-budget" : "budget",
-                     need, gr_bytes_format(need, a));
+    if (o->parts < 2) gr_note_budgets(d, o, p->peak_bytes, p->host_bytes);
     if (d && !o->quick) suggest_options(s, host, d);
     return GR_E_NOFIT;
 }

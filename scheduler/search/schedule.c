@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORK          140000000 /* steps looked at (gr_transfers.work): seconds */
+#define WORK          160000000 /* steps looked at (gr_transfers.work): seconds */
 #define QUICK_WORK    5000000
 #define EFFORT        400000 /* works laid out, over all residencies of all programs, about */
 #define FIRST_LOOK    60
@@ -347,7 +347,7 @@ static bool *knobs_of(const gr_schedule_search *s, gr_knob_sort *such)
 static void descend(gr_schedule_search *s, const uint32_t *first)
 {
     bool *may = knobs_of(s, gr_keeps_bits);
-    s->each_way = s->work / 100 * (s->probes ? FOR_A_PROBE : FOR_A_WAY);
+    s->each_way = s->work / 100 * FOR_A_WAY;
     s->stand = gr_descend(s, first, may);
     free(may);
 }

@@ -65,10 +65,14 @@ typedef struct gr_schedule_options {
 /* A note to d: "would fit: WHAT, with a predicted 1.2 s an iteration". */
 void gr_note_fits(gr_diag *d, const char *what, uint64_t ns);
 
+/* A note to d: "would fit: --budget 1234 (1.21 KiB)", of what the smallest plans need beyond their budgets.
+ */
+void gr_note_budgets(gr_diag *d, const gr_schedule_options *o, uint64_t device, uint64_t host);
+
 /* Make a plan. level [n_knobs] receives the levels chosen. The caller fills in graph, graph_text and numerics
  * of *out and frees it. GR_E_NOFIT: nothing fits; *out is then the smallest plan found, fits false, so that
  * it can be shown, and d names the instant, the largest objects alive then, the missing bytes and the nearest
- * changes that would fit. */
+ * changes that would fit; of several parts not the budgets, which are to be enough for all. */
 GR_NODISCARD gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_tasks_source *src,
                                    const gr_schedule_options *o, gr_diag *d);
 

@@ -34,14 +34,13 @@ typedef struct gr_stand {
 
 /* Parts of the work, in hundredths. What is not taken is left to those behind. */
 enum {
-    FOR_FIRST = 50,  /* the first levels of what changes bits */
-    FOR_LOWER = 30,  /* other levels of them, until something fits */
-    FOR_RAISE = 40,  /* and up again */
-    FOR_LAST = 30,   /* the levels that come of it */
-    FOR_FREE = 40,   /* all levels alike */
-    FOR_LEAST = 15,  /* the smallest */
-    FOR_A_WAY = 6,   /* one way of a descent */
-    FOR_A_PROBE = 2, /* the same where it is only asked whether anything fits */
+    FOR_FIRST = 50, /* the first levels of what changes bits */
+    FOR_LOWER = 20, /* other levels of them, until something fits */
+    FOR_RAISE = 30, /* and up again */
+    FOR_LAST = 40,  /* the levels that come of it */
+    FOR_FREE = 40,  /* all levels alike */
+    FOR_LEAST = 15, /* the smallest */
+    FOR_A_WAY = 6,  /* one way up of a descent */
 };
 
 typedef struct gr_schedule_search {
@@ -55,7 +54,8 @@ typedef struct gr_schedule_search {
     uint32_t laid;           /* the set that the arrays of transfers are for */
     uint64_t work;           /* that the whole may take */
     bool probes;             /* it is only asked whether anything fits */
-    uint64_t each_way;       /* work of each of the two ways of a descent */
+    uint64_t each_way;       /* work of each of the two ways up of a descent */
+    uint64_t down;           /* the most that a way down took that led to what fits */
     uint64_t until;          /* transfers.work at which what goes on now ends */
     uint64_t limit;          /* and at which all does */
     gr_residency taken;      /* that of the plan chosen last */

@@ -609,7 +609,7 @@ static bool hoist_loads(maker *m, uint64_t most)
         limit = GR_MAX(limit, h.to[i]);
     }
     if (h.moved) reorder(m, h.to);
-    l->work += h.looked / 8 + l->n_items;
+    l->work += h.looked / 4 + l->n_items;
     free(h.to);
     free(h.live);
     free(h.plain);
