@@ -23,6 +23,8 @@
  *     a bad reply        the worker is killed, and the message shows how the reply begins: not JSON, the
  *                        answer to none of its requests, a line without end. Where it answers a request with
  *                        what cannot be read: the same, but with state that request alone fails
+ *     a reply with `error`, a text
+ *                        the request fails with it; with `"late": true` because its time was up
  *     output while it has no request
  *                        the worker is started again
  *
@@ -41,7 +43,8 @@ typedef struct gr_pool_config {
     gr_loc at;           /* place of the command in the graph, for messages */
     unsigned n;          /* processes, >= 1 */
     unsigned depth;      /* requests a worker holds at once; 0 is 1 */
-    unsigned timeout_ms; /* for one request, from when it goes to a worker; 0 is 60 seconds */
+    unsigned timeout_ms; /* for one request, from when it goes to a worker, while gr_pool_collect is asked
+                            often enough to listen; 0 is 60 seconds */
     unsigned grace_ms;   /* for workers to end by themselves at gr_pool_free; 0 is 2 seconds */
     size_t line_bytes;   /* longest reply; 0 is 16 MiB */
     bool keeps_state;

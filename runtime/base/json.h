@@ -15,6 +15,7 @@ typedef struct gr_json {
     char *path, *text;
     size_t n;
     json_t *root; /* always an object */
+    size_t at;    /* byte offset in the text where the root begins: 0, or within it (gr_json_into) */
 } gr_json;
 
 #define GR_JSON_LIMIT (64u << 20) /* bytes; the largest tokenizers are 20 MB */
@@ -22,6 +23,9 @@ typedef struct gr_json {
 /* Read and parse a file that holds one object. On failure *j is empty; gr_json_release is fine either way. */
 GR_NODISCARD gr_status gr_json_read(gr_json *j, const char *path, gr_diag *d);
 void gr_json_release(gr_json *j);
+
+/* Make the object under a key of the root the root. */
+void gr_json_into(gr_json *j, const char *key);
 
 /* Byte offset in the text of the quote that opens a key of the root object; n where it has no such key. */
 size_t gr_json_find(const gr_json *j, const char *key);
@@ -35,6 +39,9 @@ const char *gr_json_kind(const json_t *value);
 /* Whether float32 can hold a number: columns are float32, and one that is too large would become an infinity.
  */
 bool gr_json_fits_float(double value);
+
+/* Whether a text in it, at any depth, holds the character \u0000, where a C string ends. */
+bool gr_json_has_nul(const json_t *value);
 
 /* A JSON string of any text: bytes that are not UTF-8, as a response may hold, become U+FFFD. */
 json_t *gr_json_string(const char *text, size_t n);

@@ -6,8 +6,9 @@
 #include <string.h>
 
 enum {
-    CORNERS = 16,      /* programs looked at before a refusal */
-    LEAST_STATES = 800 /* residencies of the smallest */
+    CORNERS = 16,       /* programs looked at before a refusal */
+    LEAST_STATES = 800, /* residencies of the smallest */
+    FEW_STATES = 10     /* where it is not shown */
 };
 
 /* What begins now may take so many hundredths of the work. */
@@ -220,7 +221,11 @@ static gr_plan *find_least(gr_schedule_search *s, uint32_t *level)
     s->found.n = 0;
     begin_part(s, FOR_LEAST);
     const uint32_t set = gr_level_set_at(s, walk);
-    gr_search_set(s, set, LEAST_STATES);
+    gr_search_set(s, set, s->o->quick ? FEW_STATES : LEAST_STATES);
+    if (s->o->quick) { /* it is only asked what fits */
+        free(walk);
+        return gr_smallest(s, level);
+    }
     begin_part(s, FOR_LEAST);
     gr_descend_to_least(s, set, gr_smallest_found(s));
     begin_part(s, FOR_LEAST);
@@ -234,7 +239,8 @@ gr_plan *gr_find_plan(gr_schedule_search *s, uint32_t *level)
 {
     uint32_t *walk = gr_calloc(s->src->n_knobs + 1, sizeof(*walk));
     found_plan f = find_with_least_bits(s, walk);
-    if (s->o->bits == GR_BITS_PREFER || s->o->bits == GR_BITS_ANY) search_freely(s, walk, &f);
+    const bool priced = s->o->bits == GR_BITS_PREFER || s->o->bits == GR_BITS_ANY;
+    if (priced && (f.plan || !is_hopeless(s))) search_freely(s, walk, &f);
     free(walk);
     if (!f.plan) {
         free(f.level);

@@ -7,7 +7,7 @@
 enum {
     MOST_MADE = 32,      /* programs kept at a time */
     MOST_TASKS = 100000, /* and all of their tasks, where there are more than two */
-    MAKING = 10          /* what it takes to make one, a task */
+    MAKING = 40          /* what it takes to make one, a task */
 };
 
 bool gr_keeps_bits(const gr_knob *k)
