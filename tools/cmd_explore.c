@@ -13,7 +13,7 @@
 #include "ops/model/tp.h"
 #include "ops/train.h"
 
-enum { MOST_LOOKS = 24, MOST_WHOLE = 5, MOST_SETS = 4 };
+enum { MOST_LOOKS = 16, MOST_WHOLE = 3, MOST_SETS = 4 };
 
 /* What is set beside what the graph and --set say: a new way to lay out a graph is one more text. */
 typedef struct layout {

@@ -188,10 +188,22 @@ static gr_status check_shards(const gr_graph *g, gr_diag *d)
     return st;
 }
 
+gr_status gr_plan_check(const gr_graph *g, gr_diag *d)
+{
+    gr_status st = check_shards(g, d);
+    if (g->canonical && g->n_roles > 1)
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                           "canonical is for ranks that do the same, not for pools");
+    else if (g->canonical && GR_LEAVES % g->ranks)
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "canonical is for 1, 2, 4 or 8 ranks, not for %u",
+                           g->ranks);
+    return st;
+}
+
 static gr_status check_device(const gr_graph *g, const gr_kernels *k, gr_diag *d)
 {
     gr_status ops = check_ops(g, k, d), models = check_models(g, k, d); /* all errors are reported */
-    gr_status shards = check_shards(g, d), st = ops ? ops : models ? models : shards;
+    gr_status graph = gr_plan_check(g, d), st = ops ? ops : models ? models : graph;
     if (!g->canonical) return st;
     if (!k->chained)
         st = gr_diag_error(
@@ -199,9 +211,6 @@ static gr_status check_device(const gr_graph *g, const gr_kernels *k, gr_diag *d
             "canonical needs kernels whose results do not depend on the batch: those of the CPU "
             "device do not, those of the %s device do",
             k->device);
-    if (GR_LEAVES % g->ranks || g->n_roles > 1)
-        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                           "canonical is for 1, 2, 4 or 8 ranks that do the same, not for %u", g->ranks);
     return st;
 }
 
@@ -424,8 +433,9 @@ static gr_status check_roles(const gr_plan *plan, const gr_graph *g, gr_diag *d)
 static gr_status check_fits(const gr_plan *plan, gr_diag *d)
 {
     char need[32], have[32];
-    for (uint32_t c = 0; c <= plan->n_more && !plan->fits; c++) {
+    for (uint32_t c = 0; c <= plan->n_more; c++) {
         const gr_plan *p = gr_plan_role(plan, c);
+        if (p->fits) continue;
         bool device = p->peak_bytes > plan->budget_bytes;
         if (!device && p->host_bytes <= plan->host_budget_bytes) continue;
         return gr_diag_error(d, (gr_loc){0}, GR_E_NOFIT,

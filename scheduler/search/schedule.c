@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORK          160000000 /* steps looked at (gr_transfers.work): seconds */
-#define QUICK_WORK    5000000
+#define WORK          120000000 /* steps looked at (gr_transfers.work): seconds */
+#define QUICK_WORK    3000000
 #define EFFORT        400000 /* works laid out, over all residencies of all programs, about */
 #define FIRST_LOOK    60
 #define LEAST_STATES  800

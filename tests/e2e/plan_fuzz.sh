@@ -143,7 +143,7 @@ planned() {
     done
     shift
     code=0
-    timeout 300 "$@" --format json -o plan.json >out 2>err || code=$?
+    (ulimit -t 60 && exec "$@" --format json -o plan.json) >out 2>err || code=$?
     case "$allowed " in *" $code "*) ;; *) tail -n 5 err >&2; fail "exit status $code: $*" ;; esac
 }
 
