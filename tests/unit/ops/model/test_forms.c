@@ -11,8 +11,8 @@
 #include "tests/unit/test_folder.h"
 #include "runtime/base/files.h"
 
-static const char *const names[] = {"qwen3_5_text", "qwen3_next", "qwen3_5_moe",
-                                    "gemma3",       "gpt_oss",    "gpt_oss_mxfp4"};
+static const char *const names[] = {"qwen3_5_text",  "qwen3_next", "qwen3_5_moe", "gemma3",  "gpt_oss",
+                                    "gpt_oss_mxfp4", "phi3",       "granitemoe",  "mixtral", "mistral3"};
 
 /* A model that is open. */
 struct model {
@@ -130,6 +130,12 @@ static void test_names_are_those_of_transformers(void **state)
     assert_tensor("qwen3_next", "model.layers.0.linear_attn.in_proj_ba.weight", DIMS(8, 16));
     assert_tensor("qwen3_next", "model.layers.1.mlp.experts.3.up_proj.weight", DIMS(8, 16));
     assert_tensor("qwen3_5_moe", "model.layers.1.mlp.shared_expert_gate.weight", DIMS(1, 16));
+    assert_tensor("phi3", "model.layers.0.self_attn.qkv_proj.weight", DIMS(32, 16));
+    assert_tensor("phi3", "model.layers.1.mlp.gate_up_proj.weight", DIMS(48, 16));
+    assert_tensor("granitemoe", "model.layers.0.block_sparse_moe.input_linear.weight", DIMS(4, 48, 16));
+    assert_tensor("granitemoe", "model.layers.0.block_sparse_moe.output_linear.weight", DIMS(4, 16, 24));
+    assert_tensor("mixtral", "model.layers.0.block_sparse_moe.experts.3.w2.weight", DIMS(16, 24));
+    assert_tensor("mistral3", "lm_head.weight", DIMS(32, 16));
     assert_tensor("gemma3", "model.embed_tokens.weight", DIMS(32, 16));
 }
 
@@ -185,6 +191,10 @@ static void test_what_is_left_out_is_said(void **state)
     close_model(&m);
     open_golden(&m, "gemma3");
     assert_said(&m.d, "2 tensors are of images and left out");
+    close_model(&m);
+    open_golden(&m, "gpt_oss_mxfp4");
+    assert_said(
+        &m.d, "experts are in MXFP4, and widened as they are read; they are written in float32 or bfloat16");
     close_model(&m);
 }
 
@@ -245,6 +255,15 @@ static void test_blocks_that_cannot_be_widened_are_refused(void **state)
     write_at(nan, t->offset + 2 * 32 + 5, "\xff", 1);
     gr_safetensors_free(s);
     assert_not_read(nan, "tensor 'model.layers.1.mlp.experts.down_proj_scales': element [2, 5, 0] is nan");
+    char *large = copy_blocks("large"); /* 6 times 2^127: no float has it */
+    assert_int_equal(gr_safetensors_open(&s, large, NULL), GR_OK);
+    write_at(large, gr_safetensors_find(s, "model.layers.0.mlp.experts.down_proj_scales")->offset + 3, "\xfe",
+             1);
+    write_at(large, gr_safetensors_find(s, "model.layers.0.mlp.experts.down_proj_blocks")->offset + 3 * 16,
+             "\xf7", 1);
+    gr_safetensors_free(s);
+    assert_not_read(large, "tensor 'model.layers.0.mlp.experts.down_proj_scales': element [0, 3, 0] is inf");
+    free(large);
     char *file = gr_printf("%s/model.safetensors", gone);
     assert_int_equal(gr_file_read(file, 0, &text, &n, NULL), GR_OK);
     const char *name = memmem(text, n, "1.mlp.experts.down_proj_scales", 30);
