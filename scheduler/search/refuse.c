@@ -50,23 +50,6 @@ void gr_note_fits(gr_diag *d, const char *what, uint64_t ns)
     gr_str_release(&time);
 }
 
-void gr_note_budgets(gr_diag *d, const gr_schedule_options *o, uint64_t device, uint64_t host)
-{
-    char a[32], b[32];
-    gr_bytes_format(device, a);
-    gr_bytes_format(host, b);
-    if (device > o->hardware.device_bytes || host > GR_MAX(o->hardware.host_bytes, o->host_budget_bytes))
-        gr_diag_note(d, (gr_loc){0}, "would fit: a machine with %s of device memory and %s of host memory", a,
-                     b);
-    else if (device > o->budget_bytes && host > o->host_budget_bytes)
-        gr_diag_note(d, (gr_loc){0}, "would fit: --budget %" PRIu64 " --host-budget %" PRIu64 " (%s and %s)",
-                     device, host, a, b);
-    else if (device > o->budget_bytes)
-        gr_diag_note(d, (gr_loc){0}, "would fit: --budget %" PRIu64 " (%s)", device, a);
-    else
-        gr_diag_note(d, (gr_loc){0}, "would fit: --host-budget %" PRIu64 " (%s)", host, b);
-}
-
 /* Whether other options would make it fit, and at what price. */
 static void suggest(const gr_schedule_search *s, const gr_schedule_options *o, const char *what, gr_diag *d)
 {

@@ -1,6 +1,7 @@
 /* scheduler/search/schedule.c: the search over choices for the fastest plan that fits. */
 #include "scheduler/search/schedule_parts.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -589,6 +590,23 @@ gr_plan *gr_try_levels(gr_schedule_search *s, const uint32_t *bits, uint32_t *le
     }
     free(walk);
     return p;
+}
+
+void gr_note_budgets(gr_diag *d, const gr_schedule_options *o, uint64_t device, uint64_t host)
+{
+    char a[32], b[32];
+    gr_bytes_format(device, a);
+    gr_bytes_format(host, b);
+    if (device > o->hardware.device_bytes || host > GR_MAX(o->hardware.host_bytes, o->host_budget_bytes))
+        gr_diag_note(d, (gr_loc){0}, "would fit: a machine with %s of device memory and %s of host memory", a,
+                     b);
+    else if (device > o->budget_bytes && host > o->host_budget_bytes)
+        gr_diag_note(d, (gr_loc){0}, "would fit: --budget %" PRIu64 " --host-budget %" PRIu64 " (%s and %s)",
+                     device, host, a, b);
+    else if (device > o->budget_bytes)
+        gr_diag_note(d, (gr_loc){0}, "would fit: --budget %" PRIu64 " (%s)", device, a);
+    else
+        gr_diag_note(d, (gr_loc){0}, "would fit: --host-budget %" PRIu64 " (%s)", host, b);
 }
 
 gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_tasks_source *src,
