@@ -29,6 +29,7 @@ enum {
     POLICY,
     FORMAT,
     SWEEP,
+    EXPLORE,
     OUT_FILE,
     OUT_DIR,
     RUN_DIR,
@@ -74,6 +75,9 @@ static const option options[N_OPTIONS] = {
                 "form of the plan; with --sweep table, csv or svg"},
     [SWEEP] = {"sweep", "NAME=A..B[:N]", 0, TEXT, AT(sweep), 0, NULL,
                "N plans over a range: budget=24GiB..140GiB:8, host-budget, ranks, or a --set key"},
+    [EXPLORE] =
+        {"explore", NULL, 0, FLAG, AT(explore), 0, NULL,
+         "other layouts (micro-batches, slices, shards, context), and what each takes: time, memory, bits"},
     [OUT_FILE] = {"out", "FILE", 'o', TEXT, AT(out), 0, NULL, "write to a file; default, and -: print"},
     [OUT_DIR] = {"out", "DIR", 'o', TEXT, AT(out), 0, NULL, "folder to write"},
     [RUN_DIR] = {"out", "DIR", 'o', TEXT, AT(out), 0, NULL, "run directory; default: runs/NAME-TIME"},
@@ -123,8 +127,8 @@ typedef struct command {
 static const command commands[] = {
     {"check", "GRAPH", 1, BIT(SET) | BIT(RANKS) | BIT(EXPLAIN), 0, true,
      "check a graph file and print all its errors"},
-    {"plan", "GRAPH", 1, TARGET | BIT(HARDWARE) | BIT(FORMAT) | BIT(SWEEP) | BIT(OUT_FILE), 0, true,
-     "show steps, memory and time of an iteration before anything runs"},
+    {"plan", "GRAPH", 1, TARGET | BIT(HARDWARE) | BIT(FORMAT) | BIT(SWEEP) | BIT(EXPLORE) | BIT(OUT_FILE), 0,
+     true, "show steps, memory and time of an iteration before anything runs"},
     {"exec", "GRAPH", 1,
      TARGET | BIT(HOSTS) | BIT(HARDWARE) | BIT(PLAN) | BIT(STEPS) | BIT(SEED) | BIT(RUN_DIR) | BIT(RESUME) |
          BIT(REPLAN) | BIT(CHECK_MEMORY) | BIT(ACCEPT) | BIT(UNTIL) | BIT(RESTARTS),

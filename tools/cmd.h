@@ -9,7 +9,8 @@
 
 int gr_cmd_check(const gr_args *a, gr_diag *d);
 int gr_cmd_plan(const gr_args *a, gr_diag *d);
-int gr_cmd_sweep(const gr_args *a, gr_diag *d); /* plan --sweep */
+int gr_cmd_sweep(const gr_args *a, gr_diag *d);   /* plan --sweep */
+int gr_cmd_explore(const gr_args *a, gr_diag *d); /* plan --explore */
 int gr_cmd_diff(const gr_args *a, gr_diag *d);
 int gr_cmd_exec(const gr_args *a, gr_diag *d);
 int gr_cmd_verify(const gr_args *a, gr_diag *d);

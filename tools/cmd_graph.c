@@ -134,6 +134,10 @@ int gr_cmd_check(const gr_args *a, gr_diag *d)
 {
     gr_graph *g = NULL;
     if (gr_cmd_load(&g, a, a->operand[0], NULL, d)) return 2;
+    if (gr_plan_check(g, d)) {
+        gr_graph_free(g);
+        return 2;
+    }
     gr_str text = {0};
     warn_of_files(g, d);
     if (a->explain)
@@ -188,7 +192,8 @@ int gr_cmd_verify(const gr_args *a, gr_diag *d)
     if (!st) how.ranks = gr_plan_all_ranks(plan);
     if (!st) how.hosts = plan->hosts;
     if (!st) st = gr_graph_parse(&g, plan->graph_text, strlen(plan->graph_text), a->operand[0], &how, d);
-    if (!st && (st = gr_plan_adopt(&p, plan, g, &o, GR_ADOPT_TO_PROVE, d)))
+    if (!st) st = gr_plan_adopt(&p, plan, g, &o, GR_ADOPT_TO_PROVE, d);
+    if (st && st != GR_E_NOFIT && plan)
         (void)gr_diag_error(d, (gr_loc){.file = a->operand[0]}, st, "not proven");
     if (!st) print_proven(plan, a->operand[0]);
     if (p)

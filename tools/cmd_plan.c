@@ -63,6 +63,7 @@ int gr_cmd_plan(const gr_args *a, gr_diag *d)
     gr_plan_options o;
     gr_planned *p = NULL;
     if (a->sweep) return gr_cmd_sweep(a, d);
+    if (a->explore) return gr_cmd_explore(a, d);
     gr_status st = gr_cmd_plan_options(&o, a, d);
     if (!st) st = gr_cmd_load(&g, a, a->operand[0], &o, d);
     if (!st) st = gr_plan_meshes(&p, g, &o, d);

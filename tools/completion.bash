@@ -13,7 +13,7 @@ _graphrun()
         esac
         case ${COMP_WORDS[1]} in
         check) words='--help --set --ranks --explain' ;;
-        plan) words='--help --set --ranks --device --hardware --budget --host-budget --policy --format --sweep --out' ;;
+        plan) words='--help --set --ranks --device --hardware --budget --host-budget --policy --format --sweep --explore --out' ;;
         exec) words='--help --set --ranks --device --hardware --budget --host-budget --policy --out --plan --steps --seed --resume --replan --check-memory --hosts --accept-changes --until --restarts' ;;
         verify) words='--help' ;;
         diff) words='--help' ;;

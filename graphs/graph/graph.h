@@ -299,7 +299,7 @@ typedef struct gr_run_settings {
     uint32_t
         stop_after_skipped; /* optimizer steps in a row that train nothing before the run ends; 0: never */
     uint32_t check;         /* iterations from one comparison of what ranks hold alike to the next; 0: none */
-    bool keep_bits;         /* nothing that changes results may be chosen to fit */
+    gr_bits_rule bits;      /* when what changes results may be chosen */
 } gr_run_settings;
 
 struct gr_graph {

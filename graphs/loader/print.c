@@ -305,11 +305,15 @@ static void print_node(const gr_node *n, const printed *of, gr_str *out)
         gr_str_printf(out, "    pool: %s\n", n->placement.pool->name);
 }
 
+#define X(name, text) text,
+static const char *const bits_rules[] = {GR_BITS_RULE_MAP(X)};
+#undef X
+
 static void print_run(const gr_graph *g, gr_str *out)
 {
     const gr_run_settings *r = &g->run;
     gr_str_printf(out, "run: {seed: %llu, samples: %u", (unsigned long long)r->seed, r->samples);
-    if (r->keep_bits) gr_str_puts(out, ", bits: keep");
+    if (r->bits) gr_str_printf(out, ", bits: %s", bits_rules[r->bits]);
     if (r->timeout != GR_RUN_TIMEOUT) gr_str_printf(out, ", timeout: %u", r->timeout);
     if (r->stop_after_skipped != GR_STOP_AFTER_SKIPPED)
         gr_str_printf(out, ", stop_after_skipped: %u", r->stop_after_skipped);

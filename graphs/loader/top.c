@@ -42,7 +42,9 @@ typedef struct checkpoint_cfg {
     bool last;
 } checkpoint_cfg;
 
-static const char *const bits[] = {"any", "keep", NULL};
+#define X(name, text) text,
+static const char *const bits[] = {GR_BITS_RULE_MAP(X) NULL};
+#undef X
 #define X(name, text) text,
 static const char *const state_policies[] = {GR_POLICY_MAP(X) NULL};
 #undef X
@@ -81,7 +83,8 @@ const gr_key gr_run_keys[] = {
     {"epochs", GR_KEY_UINT, RUN(epochs), false, NULL, 1, UINT32_MAX, NULL, "passes over the data, instead of steps"},
     {"seed", GR_KEY_UINT, RUN(seed), false, "0", 0, 0, NULL, "seed of every random draw"},
     {"checkpoint", GR_KEY_VALUE, RUN(checkpoint), false, NULL, 0, 0, NULL, "{every: iterations, keep: how many, best: metric, best_is: max or min, last: false}"},
-    {"bits", GR_KEY_ENUM, RUN(bits), false, "any", 0, 0, bits, "keep: a budget never changes the bits of results; if nothing fits that way, it is refused"},
+    {"bits", GR_KEY_ENUM, RUN(bits), false, "fit", 0, 0, bits,
+     "when a choice that changes the bits of results is made: keep, never; fit, where nothing fits without; prefer, where it saves 5 % of the time, too; any, where it saves time"},
     {"samples", GR_KEY_UINT, RUN(samples), false, "4", 0, 1 << 20, NULL, "lines of samples.jsonl an iteration"},
     {"stop_after_skipped", GR_KEY_UINT, RUN(stop_after_skipped), false, "20", 0, UINT32_MAX, NULL, "the run ends, with status 1, after so many optimizer steps in a row whose gradients are not finite, or iterations in a row with a state that is not; 0: never"},
     {"timeout", GR_KEY_UINT, RUN(timeout), false, "600", 0, 86400, NULL, "seconds after which a rank that stays in one step while others wait counts as hanging, and the run ends; 0: never"},
@@ -358,7 +361,7 @@ static void read_run(gr_loader *l)
                                   .timeout = run.timeout,
                                   .stop_after_skipped = run.stop_after_skipped,
                                   .check = run.check,
-                                  .keep_bits = run.bits == 1};
+                                  .bits = (gr_bits_rule)run.bits};
 }
 
 static void read_numerics(gr_loader *l, const gr_value *root)

@@ -35,6 +35,18 @@ typedef enum gr_resource {
         GR_N_RESOURCES
 } gr_resource;
 
+/* When what changes the bits of results may be chosen: `bits` of a run. */
+#define GR_BITS_RULE_MAP(X) \
+    X(FIT, "fit")           \
+    X(KEEP, "keep")         \
+    X(PREFER, "prefer")     \
+    X(ANY, "any")
+typedef enum gr_bits_rule {
+#define X(name, text) GR_BITS_##name,
+    GR_BITS_RULE_MAP(X)
+#undef X
+} gr_bits_rule;
+
 /* Whether levels of what a planner chooses differ in the bits of results, and what follows from that. */
 typedef enum gr_level_bits {
     GR_BITS_SAME,

@@ -61,7 +61,6 @@ void gr_stand_price(gr_schedule_search *s, gr_stand *st, bool time)
     const gr_analysis *f = gr_level_set_take(s, st->set)->analysis;
     gr_transfers *l = gr_transfers_for(s, st->set);
     gr_transfers_place(l, f, st->choice, st->ahead);
-    s->effort -= GR_MIN(s->effort, (uint64_t)l->n_items);
     const uint64_t arena = gr_arena_budget(s, st->set, l->host_live);
     const gr_excess device = gr_transfers_excess(l, f, GR_DEVICE, arena - GR_MIN(arena, s->margin)),
                     host = gr_transfers_excess(l, f, GR_HOST, gr_host_room(s, st->set));
@@ -70,7 +69,6 @@ void gr_stand_price(gr_schedule_search *s, gr_stand *st, bool time)
     if (!time) return;
     gr_transfers_time(l, f, st->choice);
     if (st->over <= 0) gr_transfers_widen(l, f, st->choice, arena);
-    s->effort -= GR_MIN(s->effort, (uint64_t)2 * l->n_items);
     st->ns = time_of(l, f);
 }
 
@@ -266,7 +264,7 @@ static bool take_cheapest(walker *w, gr_stand *st)
     gr_stand best = {0};
     size_t which = 0;
     double most = 0;
-    for (size_t i = 0; i < w->list.n && w->s->effort; i++) {
+    for (size_t i = 0; i < w->list.n && gr_may_go_on(w->s); i++) {
         gr_stand next = changed(w->s, st, &w->list.all[i]);
         const double worth = worth_of(w->s, st, &next);
         if (worth <= most) continue;
@@ -294,7 +292,7 @@ static bool step_down(walker *w, gr_stand *st)
 
 static bool go_down(walker *w, gr_stand *st)
 {
-    for (uint32_t i = 0; i < MOST_STEPS && st->over > 0 && w->s->effort; i++)
+    for (uint32_t i = 0; i < MOST_STEPS && st->over > 0 && gr_may_go_on(w->s); i++)
         if (!step_down(w, st)) break;
     return st->over <= 0;
 }
@@ -325,7 +323,7 @@ static bool step_up(walker *w, gr_stand *st)
     w->list.n = 0;
     add_residencies(w, st, ALL);
     add_levels(w, st, false);
-    for (size_t i = 0; i < w->list.n && w->s->effort; i++) {
+    for (size_t i = 0; i < w->list.n && gr_may_go_on(w->s); i++) {
         const change *c = &w->list.all[i];
         if (better && c->knob != SIZE_MAX) continue; /* of another vector of levels by now */
         gr_stand next = changed(w->s, st, c);
@@ -342,7 +340,7 @@ static bool step_up(walker *w, gr_stand *st)
 
 static void go_up(walker *w, gr_stand *st)
 {
-    for (uint32_t i = 0; i < MOST_STEPS && w->s->effort && step_up(w, st); i++) continue;
+    for (uint32_t i = 0; i < MOST_STEPS && gr_may_go_on(w->s) && step_up(w, st); i++) continue;
 }
 
 /* One level of a knob, up or down, and what follows from it: where that is up, something else is brought down
@@ -364,7 +362,7 @@ static bool exchange_knob(walker *w, gr_stand *st, size_t k)
 {
     const uint32_t now = w->s->sets[st->set].level[k], last = w->s->src->knobs[k].n_levels - 1;
     const uint32_t levels[] = {0, now ? now - 1 : 0, GR_MIN(now + 1, last), last};
-    for (size_t i = 0; i < GR_LEN(levels) && w->s->effort; i++)
+    for (size_t i = 0; i < GR_LEN(levels) && gr_may_go_on(w->s); i++)
         if (levels[i] != now && (!i || levels[i] != levels[i - 1]) && exchange_level(w, st, k, levels[i]))
             return true;
     return false;
@@ -397,10 +395,23 @@ static gr_stand at_the_bottom(walker *w, const gr_stand *from)
 static void climb(walker *w, gr_stand *st)
 {
     keep(w->s, st);
+    if (w->s->probes) return;
     do {
         go_up(w, st);
         keep(w->s, st);
     } while (exchange(w, st));
+}
+
+/* Down takes what it takes, of what is left; up only so much. */
+static void down_and_up(walker *w, gr_stand *st)
+{
+    gr_schedule_search *s = w->s;
+    const uint64_t before = s->transfers.work;
+    gr_allow(s, s->probes && s->down ? 2 * s->down : s->work);
+    const bool fits = go_down(w, st);
+    if (fits) s->down = GR_MAX(s->down, s->transfers.work - before);
+    gr_allow(s, s->each_way);
+    if (fits) climb(w, st);
 }
 
 /* Two ways: from the top; and from all knobs at their last levels, which leads up elsewhere. */
@@ -409,9 +420,8 @@ gr_stand gr_descend(gr_schedule_search *s, const uint32_t *level, const bool *ma
     walker w = {.s = s, .may_lower = may_lower};
     w.frozen = gr_calloc(s->src->n_knobs + 1, sizeof(*w.frozen));
     gr_stand top = first_stand(s, level), bottom = at_the_bottom(&w, &top);
-    if (go_down(&w, &top)) climb(&w, &top);
-    s->effort = GR_MAX(s->effort, (uint64_t)1) + s->effort_below;
-    if (go_down(&w, &bottom)) climb(&w, &bottom);
+    down_and_up(&w, &top);
+    if (!s->probes || top.over > 0) down_and_up(&w, &bottom);
     free(w.frozen);
     free(w.list.all);
     const bool lower = bottom.over < top.over || (bottom.over <= 0 && bottom.ns < top.ns);

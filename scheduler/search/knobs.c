@@ -384,7 +384,7 @@ static void add_nodes(gr_knobs *s)
 static bool is_wanted(const gr_knobs *s, const gr_node *n, const gr_tunable *t)
 {
     if (t->bits != GR_BITS_SPARE) return true;
-    return !s->g->run.keep_bits && is_worth_it(s, n, t);
+    return s->g->run.bits != GR_BITS_KEEP && is_worth_it(s, n, t);
 }
 
 static void add_tunables_of(gr_knobs *s, const gr_node *n, bool luxuries)

@@ -4,7 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_MADE = 32 }; /* programs kept at a time */
+enum {
+    MOST_MADE = 32,      /* programs kept at a time */
+    MOST_TASKS = 100000, /* and all of their tasks, where there are more than two */
+    MAKING = 40          /* what it takes to make one, a task */
+};
 
 bool gr_keeps_bits(const gr_knob *k)
 {
@@ -37,6 +41,12 @@ void gr_set_last_levels(const gr_tasks_source *src, uint32_t *level, gr_knob_sor
         if (such(&src->knobs[k])) level[k] = src->knobs[k].n_levels - 1;
 }
 
+void gr_allow(gr_schedule_search *s, uint64_t work)
+{
+    const uint64_t now = s->transfers.work;
+    s->until = now + GR_MIN(work, s->limit - GR_MIN(s->limit, now));
+}
+
 /* ---- sets ---------------------------------------------------------------------------------------------- */
 
 static void drop_program(gr_schedule_search *s, gr_level_set *set)
@@ -53,7 +63,7 @@ static void drop_oldest(gr_schedule_search *s)
 {
     gr_level_set *oldest = NULL;
     for (size_t i = 0; i < s->n_sets; i++)
-        if (s->sets[i].tasks && (!oldest || s->sets[i].asked < oldest->asked)) oldest = &s->sets[i];
+        if (s->sets[i].analysis && (!oldest || s->sets[i].asked < oldest->asked)) oldest = &s->sets[i];
     drop_program(s, oldest);
 }
 
@@ -64,6 +74,8 @@ const gr_level_set *gr_level_set_take(gr_schedule_search *s, uint32_t at)
     if (set->tasks) return set;
     if (s->n_made == MOST_MADE) drop_oldest(s);
     set->tasks = s->src->build(s->src->user, set->level);
+    while (s->n_made > 2 && (s->n_made + 1) * set->tasks->n_tasks > MOST_TASKS) drop_oldest(s);
+    s->transfers.work += MAKING * set->tasks->n_tasks;
     set->analysis = gr_analysis_new(set->tasks, &s->o->hardware);
     s->n_made++;
     set->n_tasks = (uint32_t)set->tasks->n_tasks;

@@ -103,7 +103,7 @@ const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_p
     same.run.checkpoint_last = true;
     same.run.best = NULL;
     same.models = without_residency(g, arena);
-    same.run.keep_bits = false;
+    same.run.bits = GR_BITS_FIT;
     same.run.timeout = GR_RUN_TIMEOUT;
     same.run.stop_after_skipped = GR_STOP_AFTER_SKIPPED;
     same.run.check = GR_CHECK_EVERY;

@@ -189,10 +189,22 @@ static gr_status check_shards(const gr_graph *g, gr_diag *d)
     return st;
 }
 
+gr_status gr_plan_check(const gr_graph *g, gr_diag *d)
+{
+    gr_status st = check_shards(g, d);
+    if (g->canonical && g->n_roles > 1)
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                           "canonical is for ranks that do the same, not for pools");
+    else if (g->canonical && GR_LEAVES % g->ranks)
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "canonical is for 1, 2, 4 or 8 ranks, not for %u",
+                           g->ranks);
+    return st;
+}
+
 static gr_status check_device(const gr_graph *g, const gr_kernels *k, gr_diag *d)
 {
     gr_status ops = check_ops(g, k, d), models = check_models(g, k, d); /* all errors are reported */
-    gr_status shards = check_shards(g, d), st = ops ? ops : models ? models : shards;
+    gr_status graph = gr_plan_check(g, d), st = ops ? ops : models ? models : graph;
     if (!g->canonical) return st;
     if (!k->chained)
         st = gr_diag_error(
@@ -200,9 +212,6 @@ static gr_status check_device(const gr_graph *g, const gr_kernels *k, gr_diag *d
             "canonical needs kernels whose results do not depend on the batch: those of the CPU "
             "device do not, those of the %s device do",
             k->device);
-    if (GR_LEAVES % g->ranks || g->n_roles > 1)
-        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                           "canonical is for 1, 2, 4 or 8 ranks that do the same, not for %u", g->ranks);
     return st;
 }
 
@@ -212,8 +221,9 @@ static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_g
 {
     return (gr_schedule_options){.hardware = gr_plan_hardware(o, view),
                                  .policy = o->policy,
-                                 .keep_bits = view->run.keep_bits,
+                                 .bits = view->run.bits,
                                  .quick = o->quick,
+                                 .parts = view->n_roles > 1 ? (uint32_t)view->n_roles : 1,
                                  .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
                                  .host_budget_bytes =
                                      o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
@@ -343,6 +353,18 @@ static void join_plans(gr_planned *p)
     free(tasks);
 }
 
+/* Of several roles: the budgets with which all of them fit. */
+static void note_budgets(const gr_planned *p, const gr_plan_options *o, gr_diag *d)
+{
+    const gr_schedule_options options = schedule_options(o, p->graph);
+    uint64_t device = 0, host = 0;
+    for (uint32_t c = 0; c <= p->n_more; c++) {
+        device = GR_MAX(device, gr_planned_role(p, c)->plan->peak_bytes);
+        host = GR_MAX(host, gr_planned_role(p, c)->plan->host_bytes);
+    }
+    gr_note_budgets(d, &options, device, host);
+}
+
 /* The plans of all roles, not proven yet. GR_OK or GR_E_NOFIT. */
 static gr_planned *plan_in_order(const gr_graph *g, const gr_plan_options *o, uint32_t order, gr_status *st,
                                  gr_diag *d)
@@ -357,6 +379,7 @@ static gr_planned *plan_in_order(const gr_graph *g, const gr_plan_options *o, ui
         *st = *st ? *st : own;
     }
     transfers_release(&across);
+    if (*st && p->n_more) note_budgets(p, o, d);
     for (uint32_t c = 0; c <= p->n_more; c++) gr_planned_role(p, c)->plan->order = order;
     join_plans(p);
     return p;
@@ -411,8 +434,9 @@ static gr_status check_roles(const gr_plan *plan, const gr_graph *g, gr_diag *d)
 static gr_status check_fits(const gr_plan *plan, gr_diag *d)
 {
     char need[32], have[32];
-    for (uint32_t c = 0; c <= plan->n_more && !plan->fits; c++) {
+    for (uint32_t c = 0; c <= plan->n_more; c++) {
         const gr_plan *p = gr_plan_role(plan, c);
+        if (p->fits) continue;
         bool device = p->peak_bytes > plan->budget_bytes;
         if (!device && p->host_bytes <= plan->host_budget_bytes) continue;
         return gr_diag_error(d, (gr_loc){0}, GR_E_NOFIT,

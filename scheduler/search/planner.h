@@ -52,6 +52,8 @@ typedef enum gr_adoption { GR_ADOPT_TO_PROVE, GR_ADOPT_TO_RUN, GR_ADOPT_OWN } gr
  * not proven. */
 GR_NODISCARD gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g,
                                      const gr_plan_options *o, gr_adoption why, gr_diag *d);
+/* Whether any plan can be made of a graph for its ranks, whatever the device. */
+GR_NODISCARD gr_status gr_plan_check(const gr_graph *g, gr_diag *d);
 void gr_planned_free(gr_planned *p); /* NULL is fine */
 
 /* Of role c of 1 + n_more. */

@@ -85,9 +85,9 @@ static void suggest_options(const gr_schedule_search *s, bool host, gr_diag *d)
 {
     gr_schedule_options o = *s->o;
     if (!host) suggest_host(s, d);
-    if (o.keep_bits) {
-        o.keep_bits = false;
-        suggest(s, &o, "with run.bits=any", d);
+    if (o.bits == GR_BITS_KEEP) {
+        o.bits = GR_BITS_FIT;
+        suggest(s, &o, "with run.bits=fit", d);
     }
     if (!o.policy && !o.n_rules) return;
     const char *what = o.n_rules ? "'auto' for all in 'residency' and --policy" : "--policy auto";
@@ -116,12 +116,7 @@ gr_status gr_refuse(const gr_schedule_search *s, const gr_plan *p, gr_diag *d)
                   gr_bytes_format(need - have, c), at, gr_plan_step(p, at)->what,
                   culprits.len ? culprits.text : "nothing");
     gr_str_release(&culprits);
-    if (!host && p->host_bytes > o->host_budget_bytes)
-        gr_diag_note(d, (gr_loc){0}, "would fit: --budget %" PRIu64 " --host-budget %" PRIu64 " (%s and %s)",
-                     need, p->host_bytes, gr_bytes_format(need, a), gr_bytes_format(p->host_bytes, b));
-    else
-        gr_diag_note(d, (gr_loc){0}, "would fit: --%s %" PRIu64 " (%s)", host ? "host-budget" : "budget",
-                     need, gr_bytes_format(need, a));
+    if (o->parts < 2) gr_note_budgets(d, o, p->peak_bytes, p->host_bytes);
     if (d && !o->quick) suggest_options(s, host, d);
     return GR_E_NOFIT;
 }

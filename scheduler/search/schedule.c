@@ -1,23 +1,27 @@
 /* scheduler/search/schedule.c: the search over choices for the fastest plan that fits. */
 #include "scheduler/search/schedule_parts.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define EFFORT         400000 /* works laid out, over all residencies of all programs, about */
-#define FIRST_LOOK     60
-#define LEAST_STATES   800
-#define MOST_STATES    16384
-#define MAX_LEVELS     48       /* programs gone through whose bits are the same */
-#define MOST_EFFORT    10000000 /* works laid out, so that they are */
-#define DESCENT_EFFORT 12000000 /* steps laid out on one way down and up */
-#define MOST_MARGINS   4
-#define PACK_TRIES     40
-#define MOST_LATER     24 /* candidates whose loads are placed later, of a list */
-#define CORNERS        16 /* programs looked at before a refusal */
-#define QUICK_LEVELS   3
-#define QUICK_EFFORT   40000 /* works laid out for each of these */
-#define QUICK_STATES   400
+#define WORK          120000000 /* steps looked at (gr_transfers.work): seconds */
+#define QUICK_WORK    3000000
+#define EFFORT        400000 /* works laid out, over all residencies of all programs, about */
+#define FIRST_LOOK    60
+#define LEAST_STATES  800
+#define MOST_STATES   16384
+#define MAX_LEVELS    48       /* programs gone through whose bits are the same */
+#define MOST_EFFORT   10000000 /* works laid out, so that they are */
+#define PROBE_EFFORT  1000000  /* the same, where it is only asked whether anything fits */
+#define MOST_MARGINS  6
+#define PACK_TRIES    40
+#define QUICK_TRIES   5
+#define PACKING       1000 /* work of offsets that are not found, a copy */
+#define MOST_LATER    24   /* candidates whose loads are placed later, of a list */
+#define EVERY_PACKING 24   /* offsets not found for so many: only what takes less is tried */
+#define LESS_TO_PACK  256  /* by such a part */
+#define MOST_FREE     4    /* programs whose residencies are searched, with any levels */
 
 static gr_room arena_room;
 
@@ -46,12 +50,13 @@ static bool may_fit(const gr_schedule_search *s, const gr_residency *st)
 }
 
 /* Price the residencies of one set of levels: `most` of them, or all resident alone. */
-static void search_residencies(gr_schedule_search *s, uint32_t level, uint32_t most)
+void gr_search_set(gr_schedule_search *s, uint32_t level, uint32_t most)
 {
     const gr_analysis *f = gr_level_set_take(s, level)->analysis;
     gr_policy *policies = gr_calloc(f->n_groups + 1, sizeof(*policies));
     for (uint32_t g = 0; g < f->n_groups; g++) policies[g] = gr_policy_of(s->o, &f->groups[g]);
-    gr_search(&s->found, gr_transfers_for(s, level), f, level, policies, most, arena_room, s, s->arena);
+    gr_search(&s->found, gr_transfers_for(s, level), f, level, policies, (gr_search_most){most, s->until},
+              arena_room, s, s->arena);
     free(policies);
 }
 
@@ -61,11 +66,11 @@ static void search_if_it_fits(gr_schedule_search *s, uint32_t level, uint32_t mo
 {
     size_t begin = s->found.n;
     bool fits = false;
-    search_residencies(s, level, FIRST_LOOK);
+    gr_search_set(s, level, FIRST_LOOK);
     for (size_t i = begin; i < s->found.n; i++) fits |= may_fit(s, &s->found.all[i]);
     if (!fits) return;
     s->found.n = begin;
-    search_residencies(s, level, most);
+    gr_search_set(s, level, most);
 }
 
 /* How many residencies of each of n programs of this size: fewer where there is more to lay out. */
@@ -144,9 +149,18 @@ static bool is_within(const gr_schedule_search *s, const gr_plan *p)
     return p->peak_bytes <= s->o->budget_bytes && p->host_bytes <= s->o->host_budget_bytes;
 }
 
+/* What a try of offsets takes, a copy. */
+static void charge_packing(gr_schedule_search *s, bool found)
+{
+    s->transfers.work += (uint64_t)PACKING * s->transfers.n_copies / (found ? PACK_TRIES : 1);
+}
+
 static gr_plan *build(gr_schedule_search *s, uint32_t level)
 {
-    return gr_plan_build(&s->transfers, gr_level_set_take(s, level)->analysis, 0, PACK_TRIES);
+    gr_plan *p = gr_plan_build(&s->transfers, gr_level_set_take(s, level)->analysis, 0,
+                               s->o->quick ? QUICK_TRIES : PACK_TRIES);
+    charge_packing(s, is_within(s, p));
+    return p;
 }
 
 /* The plan of a candidate; NULL: offsets are not found for it. *lacks: bytes, where those are the device's.
@@ -202,13 +216,31 @@ static void keep_faster(packed *best, gr_plan *p, size_t at)
     *best = (packed){p, at};
 }
 
+/* Where offsets were not found for many of a list, only what takes less than any of those is tried, and less
+ * and less. */
+typedef struct patience {
+    uint64_t least;
+    uint32_t tried;
+} patience;
+
+static bool is_in_vain(const gr_schedule_search *s, patience *left, const candidate *c)
+{
+    const uint64_t live = s->found.all[c->residency].live;
+    if (left->tried >= EVERY_PACKING && live >= left->least) return true;
+    left->least = GR_MIN(left->least, live - live / LESS_TO_PACK);
+    left->tried++;
+    return false;
+}
+
 /* The fastest of them for which offsets are found, with loads that stand later where need be. */
 static packed pack_fastest(gr_schedule_search *s, const candidate *list, size_t n)
 {
     packed best = {0};
     uint32_t later = 0;
+    patience left = {UINT64_MAX, 0};
     for (size_t i = 0; i < n && (!best.plan || list[i].ns < best.plan->ns); i++) {
         uint64_t lacks;
+        if (is_in_vain(s, &left, &list[i])) continue;
         gr_plan *p = pack(s, &list[i], &lacks);
         if (p) {
             keep_faster(&best, p, i);
@@ -217,7 +249,8 @@ static packed pack_fastest(gr_schedule_search *s, const candidate *list, size_t 
         if (!lacks) continue;
         const gr_residency *st = &s->found.all[list[i].residency];
         const bool again = !list[i].wide && st->wide_ns < st->ns; /* its wider form came before */
-        if (!again && later++ < MOST_LATER) keep_faster(&best, pack_later(s, &list[i]), i);
+        if (!again && later++ < (s->probes ? MOST_LATER / 8 : MOST_LATER))
+            keep_faster(&best, pack_later(s, &list[i]), i);
         if (list[i].ns < s->lost_ns && !(best.plan && best.plan->ns <= gr_near_ns(list[i].ns))) {
             s->lost_ns = list[i].ns;
             s->lacks = lacks;
@@ -229,8 +262,10 @@ static packed pack_fastest(gr_schedule_search *s, const candidate *list, size_t 
 /* The first of them for which they are, as it is. */
 static packed pack_first(gr_schedule_search *s, const candidate *list, size_t n)
 {
-    uint64_t lacks;
+    patience left = {UINT64_MAX, 0};
     for (size_t i = 0; i < n; i++) {
+        uint64_t lacks;
+        if (is_in_vain(s, &left, &list[i])) continue;
         gr_plan *p = pack(s, &list[i], &lacks);
         if (p) return (packed){p, i};
     }
@@ -263,6 +298,11 @@ static gr_plan *choose(gr_schedule_search *s, size_t begin, uint32_t *level)
     return best.plan;
 }
 
+gr_plan *gr_choose_plan(gr_schedule_search *s, uint32_t *level)
+{
+    return choose(s, 0, level);
+}
+
 /* Which of two that do not fit comes closer: on the device, where the host pool has room for it; else in the
  * host pool, where the device has. */
 static bool is_smaller(const gr_schedule_search *s, const gr_residency *a, const gr_residency *b)
@@ -276,7 +316,7 @@ static bool is_smaller(const gr_schedule_search *s, const gr_residency *a, const
     return a->live != b->live ? a->live < b->live : a->ns < b->ns;
 }
 
-static const gr_residency *smallest_of(const gr_schedule_search *s)
+const gr_residency *gr_smallest_found(const gr_schedule_search *s)
 {
     size_t best = 0;
     for (size_t i = 1; i < s->found.n; i++)
@@ -284,9 +324,9 @@ static const gr_residency *smallest_of(const gr_schedule_search *s)
     return &s->found.all[best];
 }
 
-static gr_plan *smallest(gr_schedule_search *s, uint32_t *level)
+gr_plan *gr_smallest(gr_schedule_search *s, uint32_t *level)
 {
-    const gr_residency *st = smallest_of(s);
+    const gr_residency *st = gr_smallest_found(s);
     lay_out(s, st);
     if (s->src->n_knobs) memcpy(level, s->sets[st->level].level, s->src->n_knobs * sizeof(*level));
     gr_plan *p = build(s, st->level);
@@ -328,24 +368,29 @@ static void search_free(gr_schedule_search *s)
 static void search_sets(gr_schedule_search *s, const set_list *l)
 {
     const uint32_t each = l->n ? states_each(s->sets[l->set[0]].n_tasks, l->n) : 0;
-    for (size_t i = 0; i < l->n; i++)
+    for (size_t i = 0; i < l->n; i++) {
+        const uint64_t left = s->limit - GR_MIN(s->limit, s->transfers.work);
+        gr_allow(s, left / (l->n - i));
+        if (i && !left) break;
         if (!gr_cannot_fit(s, l->set[i])) search_if_it_fits(s, l->set[i], each);
+    }
 }
 
 /* Whether all may stay with the first levels of what keeps the bits. */
 static bool fits_resident(gr_schedule_search *s, size_t set)
 {
     const size_t begin = s->found.n;
-    search_residencies(s, (uint32_t)set, 1);
+    gr_search_set(s, (uint32_t)set, 1);
     bool fits = may_fit(s, &s->found.all[begin]);
     s->found.n = begin;
     return fits;
 }
 
 /* Whether the residencies of so many programs can be gone through. */
-static bool is_affordable(size_t n, uint32_t n_tasks)
+static bool is_affordable(const gr_schedule_search *s, size_t n, uint32_t n_tasks)
 {
-    return n <= MAX_LEVELS && (uint64_t)n * n_tasks * LEAST_STATES <= MOST_EFFORT;
+    return n <= MAX_LEVELS &&
+           (uint64_t)n * n_tasks * LEAST_STATES <= (s->probes ? PROBE_EFFORT : MOST_EFFORT);
 }
 
 /* The sets with all levels of the knobs that keep the bits, from these on. */
@@ -395,7 +440,7 @@ static bool *knobs_of(const gr_schedule_search *s, gr_knob_sort *such)
 static void descend(gr_schedule_search *s, const uint32_t *first)
 {
     bool *may = knobs_of(s, gr_keeps_bits);
-    s->effort = s->effort_below = DESCENT_EFFORT / 2;
+    s->each_way = s->work / 100 * FOR_A_WAY;
     s->stand = gr_descend(s, first, may);
     free(may);
 }
@@ -405,8 +450,10 @@ static void search_without(gr_schedule_search *s, set_list *l, const uint32_t *f
 {
     const uint32_t n_tasks = s->sets[gr_level_set_at(s, first)].n_tasks;
     add_set(s, l, first);
-    if (is_affordable(count_levels(s->src), n_tasks))
+    if (is_affordable(s, count_levels(s->src), n_tasks))
         add_all(s, l, first);
+    else if (s->probes)
+        return;
     else
         add_found(s, l, begin, GR_MAX(MOST_EFFORT / LEAST_STATES / GR_MAX(n_tasks, 1u), 1u));
     search_sets(s, l);
@@ -443,191 +490,131 @@ static gr_plan *plan_without(gr_schedule_search *s, set_list *l, const uint32_t 
     s->lost_ns = UINT64_MAX;
     gr_plan *p = choose(s, 0, level);
     for (int tries = 0; tries < MOST_MARGINS && s->lost_ns < UINT64_MAX; tries++) {
-        if (p && p->ns <= gr_near_ns(s->lost_ns)) break;
-        s->margin += s->lacks + s->lacks / 8;
+        if (p && (s->probes || p->ns <= gr_near_ns(s->lost_ns))) break;
+        s->margin += s->lacks + s->lacks * (1 + (uint64_t)tries) / 8;
         s->lost_ns = UINT64_MAX;
         p = plan_again(s, first, p, level);
     }
+    s->lacking = p ? 0 : s->margin;
     s->margin = 0;
     s->stand = stand;
     return p;
+}
+
+/* With all levels of the luxuries; of many the first and the last alone. */
+static void add_spares(gr_schedule_search *s, set_list *l, uint32_t *walk)
+{
+    uint32_t n = 1;
+    for (size_t k = 0; k < s->src->n_knobs && n <= MAX_LEVELS; k++)
+        if (gr_is_spare(&s->src->knobs[k])) n *= s->src->knobs[k].n_levels;
+    do add_set(s, l, walk);
+    while (n <= MAX_LEVELS && gr_next_levels(s->src, walk, gr_is_spare));
+    gr_set_last_levels(s->src, walk, gr_is_spare);
+    if (n > MAX_LEVELS) add_set(s, l, walk);
 }
 
 /* All resident does not fit with the first levels, of which walk is. Luxuries are tried with them alone.
  * Where all is resident without, nothing else without is faster. */
 static gr_plan *search_levels(gr_schedule_search *s, uint32_t *walk, uint32_t *level)
 {
-    const gr_tasks_source *src = s->src;
     const size_t begin = s->found.n;
     set_list with = {0};
     gr_plan *p = NULL;
-    do add_set(s, &with, walk);
-    while (gr_next_levels(src, walk, gr_is_spare));
+    add_spares(s, &with, walk);
     const uint32_t without = with.set[--with.n];
     if (with.n && fits_resident(s, without)) {
         search_sets(s, &with);
-        search_residencies(s, without, 1);
+        gr_search_set(s, without, 1);
         p = choose(s, begin, level);
     }
     if (!p) {
         s->found.n = begin;
-        gr_set_last_levels(src, walk, gr_is_spare);
         p = plan_without(s, &with, walk, level);
     }
     free(with.set);
     return p;
 }
 
-/* Try one choice of the knobs that change bits, with everything that does not. level: what was chosen. */
-static gr_plan *try_levels(gr_schedule_search *s, const uint32_t *bits, uint32_t *level)
+/* All is resident, and fits: what other choices that keep the bits make faster, by more than plans may differ
+ * anyway. */
+static gr_plan *try_faster(gr_schedule_search *s, const uint32_t *first, gr_plan *p, uint32_t *level)
+{
+    uint32_t *others = gr_calloc(s->src->n_knobs + 1, sizeof(*others));
+    const gr_residency taken = s->taken;
+    descend(s, first);
+    gr_plan *other = choose(s, 0, others);
+    if (other && gr_near_ns(other->ns) < p->ns) {
+        gr_plan_free(p);
+        p = other;
+        if (s->src->n_knobs) memcpy(level, others, s->src->n_knobs * sizeof(*level));
+    } else {
+        gr_plan_free(other);
+        s->taken = taken;
+    }
+    free(others);
+    return p;
+}
+
+/* Any levels at all: those next to first, and those that first leads to. */
+gr_plan *gr_try_all_levels(gr_schedule_search *s, const uint32_t *first, uint32_t *level)
+{
+    bool *may = gr_calloc(s->src->n_knobs + 1, sizeof(*may));
+    set_list l = {0};
+    for (size_t k = 0; k < s->src->n_knobs; k++) may[k] = true;
+    s->found.n = 0;
+    s->probes = false;
+    s->each_way = s->work / 100 * (FOR_FREE / 4);
+    gr_descend(s, first, may);
+    add_found(s, &l, 0, MOST_FREE);
+    search_sets(s, &l);
+    gr_plan *p = choose(s, 0, level);
+    free(l.set);
+    free(may);
+    return p;
+}
+
+gr_plan *gr_try_levels(gr_schedule_search *s, const uint32_t *bits, uint32_t *level, bool probe)
 {
     uint32_t *walk = gr_calloc(s->src->n_knobs + 1, sizeof(*walk));
     for (size_t k = 0; k < s->src->n_knobs; k++) walk[k] = gr_costs_bits(&s->src->knobs[k]) ? bits[k] : 0;
     s->found.n = 0;
-    search_residencies(s, gr_level_set_at(s, walk), 1);
-    gr_plan *p = choose(s, 0, level); /* all resident at the first levels: no search */
+    s->probes = probe;
+    gr_allow(s, s->work);
+    gr_search_set(s, gr_level_set_at(s, walk), 1);
+    gr_plan *p = choose(s, 0, level);
     if (!p) {
         s->found.n = 0;
         p = search_levels(s, walk, level);
+    } else if (!probe) {
+        p = try_faster(s, walk, p, level);
     }
     free(walk);
     return p;
 }
 
-static uint32_t last_level(const gr_schedule_search *s, size_t knob)
+void gr_note_budgets(gr_diag *d, const gr_schedule_options *o, uint64_t device, uint64_t host)
 {
-    const gr_knob *k = &s->src->knobs[knob];
-    return s->o->keep_bits && !gr_keeps_bits(k) ? 0 : k->n_levels - 1;
-}
-
-/* Whether no program may fit: since each next level needs less memory, none does where those do not that have
- * every knob at its last level, or of those that keep the bits some at their first. */
-static bool is_hopeless(gr_schedule_search *s)
-{
-    const gr_tasks_source *src = s->src;
-    uint32_t *level = gr_calloc(src->n_knobs + 1, sizeof(*level)), n_free = 0;
-    bool hopeless = true;
-    for (size_t k = 0; k < src->n_knobs; k++) n_free += gr_keeps_bits(&src->knobs[k]);
-    uint32_t corners = n_free < 5 ? 1u << n_free : CORNERS;
-    for (uint32_t c = 0; c < corners && hopeless; c++) {
-        uint32_t at = 0;
-        for (size_t k = 0; k < src->n_knobs; k++) {
-            bool first = gr_keeps_bits(&src->knobs[k]) && at < 5 && c >> at & 1;
-            at += gr_keeps_bits(&src->knobs[k]);
-            level[k] = first ? 0 : last_level(s, k);
-        }
-        hopeless = gr_cannot_fit(s, gr_level_set_at(s, level));
-    }
-    free(level);
-    return hopeless;
-}
-
-/* Of all knobs together the first level, one between, the last: of what fits the fastest. */
-static gr_plan *find_quickly(gr_schedule_search *s, uint32_t *level)
-{
-    const gr_tasks_source *src = s->src;
-    uint32_t *walk = gr_calloc(src->n_knobs + 1, sizeof(*walk));
-    gr_plan *p = NULL;
-    for (uint32_t i = 0; i < QUICK_LEVELS && !p; i++) {
-        size_t begin = s->found.n;
-        for (size_t k = 0; k < src->n_knobs; k++) walk[k] = last_level(s, k) * i / (QUICK_LEVELS - 1);
-        if (i) gr_set_last_levels(src, walk, gr_is_spare);
-        const uint32_t set = gr_level_set_at(s, walk);
-        size_t states = QUICK_EFFORT / GR_MAX((size_t)s->sets[set].n_tasks, (size_t)1);
-        if (gr_cannot_fit(s, set) && i + 1 < QUICK_LEVELS) continue;
-        search_residencies(s, set,
-                           (uint32_t)GR_MIN(GR_MAX(states, (size_t)FIRST_LOOK), (size_t)QUICK_STATES));
-        p = choose(s, begin, level);
-    }
-    free(walk);
-    return p;
-}
-
-/* What fits with one level more of one knob that changes bits, from the way down that did not: the one that
- * brings down most for the time that it costs; and on, until something does. */
-static gr_plan *lower_bits(gr_schedule_search *s, uint32_t *walk, uint32_t *level)
-{
-    bool *bits = knobs_of(s, gr_costs_bits), *same = knobs_of(s, gr_keeps_bits);
-    gr_plan *p = NULL;
-    while (!p) {
-        s->effort = DESCENT_EFFORT;
-        const size_t k = gr_cheapest_knob(s, &s->stand, bits);
-        if (k == SIZE_MAX) break;
-        walk[k]++;
-        s->stand = gr_descend_from(s, &s->stand, k, walk[k], same);
-        if (s->stand.over <= 0) p = try_levels(s, walk, level);
-    }
-    if (!p) { /* no level by itself */
-        gr_set_last_levels(s->src, walk, gr_costs_bits);
-        p = try_levels(s, walk, level);
-    }
-    free(bits);
-    free(same);
-    return p;
-}
-
-/* Take a plan in place of another, if there is one. */
-static bool take_plan(gr_plan **p, gr_plan *other)
-{
-    if (!other) return false;
-    gr_plan_free(*p);
-    *p = other;
-    return true;
-}
-
-/* Levels that change bits go back up where that fits: only what must is lowered. */
-static gr_plan *raise_bits(gr_schedule_search *s, uint32_t *walk, uint32_t *level, gr_plan *p)
-{
-    for (size_t k = 0; k < s->src->n_knobs; k++) {
-        const uint32_t was = walk[k];
-        if (!was || !gr_costs_bits(&s->src->knobs[k])) continue;
-        walk[k] = 0;
-        if (take_plan(&p, try_levels(s, walk, level))) continue;
-        for (walk[k] = was; walk[k] > 1; walk[k]--) {
-            walk[k]--;
-            const bool fits = take_plan(&p, try_levels(s, walk, level));
-            walk[k]++;
-            if (!fits) break;
-        }
-    }
-    return p;
-}
-
-/* The smallest that is found, whatever the device has: its budget would find it again. */
-static gr_plan *find_least(gr_schedule_search *s, uint32_t *level)
-{
-    uint32_t *walk = gr_calloc(s->src->n_knobs + 1, sizeof(*walk));
-    for (size_t k = 0; k < s->src->n_knobs; k++) walk[k] = last_level(s, k);
-    s->found.n = 0;
-    s->effort = DESCENT_EFFORT;
-    const uint32_t set = gr_level_set_at(s, walk);
-    search_residencies(s, set, LEAST_STATES);
-    gr_descend_to_least(s, set, smallest_of(s));
-    gr_descend_to_least(s, set, NULL);
-    gr_plan *p = choose(s, 0, level);
-    free(walk);
-    return p ? p : smallest(s, level);
-}
-
-/* The least change of the knobs that change bits with which anything fits. */
-static gr_plan *find_plan(gr_schedule_search *s, uint32_t *level)
-{
-    uint32_t *walk = gr_calloc(s->src->n_knobs + 1, sizeof(*walk));
-    gr_plan *p = try_levels(s, walk, level);
-    if (!p && !s->o->keep_bits && !is_hopeless(s)) {
-        p = lower_bits(s, walk, level);
-        if (p) p = raise_bits(s, walk, level, p);
-    }
-    free(walk);
-    return p ? p : find_least(s, level);
+    char a[32], b[32];
+    gr_bytes_format(device, a);
+    gr_bytes_format(host, b);
+    if (device > o->hardware.device_bytes || host > GR_MAX(o->hardware.host_bytes, o->host_budget_bytes))
+        gr_diag_note(d, (gr_loc){0}, "would fit: a machine with %s of device memory and %s of host memory", a,
+                     b);
+    else if (device > o->budget_bytes && host > o->host_budget_bytes)
+        gr_diag_note(d, (gr_loc){0}, "would fit: --budget %" PRIu64 " --host-budget %" PRIu64 " (%s and %s)",
+                     device, host, a, b);
+    else if (device > o->budget_bytes)
+        gr_diag_note(d, (gr_loc){0}, "would fit: --budget %" PRIu64 " (%s)", device, a);
+    else
+        gr_diag_note(d, (gr_loc){0}, "would fit: --host-budget %" PRIu64 " (%s)", host, b);
 }
 
 gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_tasks_source *src,
                       const gr_schedule_options *o, gr_diag *d)
 {
     gr_schedule_search s = {.src = src, .o = o, .laid = UINT32_MAX, .arena = gr_arena_new()};
-    gr_plan *p = o->quick ? find_quickly(&s, level) : find_plan(&s, level);
-    if (!p) p = smallest(&s, level);
+    s.work = (o->quick ? QUICK_WORK : WORK) / GR_MAX(o->parts, 1u);
+    gr_plan *p = gr_find_plan(&s, level);
     const bool fits = p->peak_bytes <= o->budget_bytes && p->host_bytes <= o->host_budget_bytes;
     p->hardware = gr_arena_strdup(p->arena, o->hardware.name);
     p->device = o->hardware.device;

@@ -6,8 +6,9 @@
  * offloads move the fewest bytes in an iteration: copies that are predicted to be hidden still take of
  * memory, links and host what the work beside them, other ranks and a less exact prediction want. First the
  * choices that keep the bits are tried (residency, streaming, recomputation, KV size where it does not change
- * bits), then knobs that change them, the cheapest first and only those that must, which the plan's notes
- * say. Search limits count candidates and steps laid out, never seconds: the same input gives the same plan.
+ * bits), then knobs that change them, the cheapest first, which the plan's notes say; none of them is left
+ * changed that saves no time. Search limits count candidates and steps laid out, never seconds: the same
+ * input gives the same plan.
  */
 #ifndef GR_SCHEDULER_SEARCH_SCHEDULE_H
 #define GR_SCHEDULER_SEARCH_SCHEDULE_H
@@ -15,6 +16,10 @@
 #include "memplan/plan/policy.h"
 #include "memplan/plan/tasks.h"
 #include "scheduler/cost/hardware.h"
+
+/* What a plan with other bits must save at least, as a share of its time, where those of the first levels are
+ * preferred. */
+#define GR_BITS_WORTH 0.05
 
 /* What a plan may take where the fastest takes `ns`, so that it moves less. */
 static inline uint64_t gr_near_ns(uint64_t ns)
@@ -52,18 +57,22 @@ typedef struct gr_schedule_options {
     uint64_t budget_bytes, host_budget_bytes; /* of device (overhead included) and host pool */
     const gr_rule *rules;
     size_t n_rules;
-    bool keep_bits; /* knobs that change bits stay at their first level */
-    bool quick; /* whether anything fits, and a time, which a full search may change: a few programs, not all
-                 */
+    gr_bits_rule bits;
+    bool quick;     /* whether anything fits, and a time, which a full search may change: a short search */
+    uint32_t parts; /* of as many that plan together, which share the work; 0: 1 */
 } gr_schedule_options;
 
 /* A note to d: "would fit: WHAT, with a predicted 1.2 s an iteration". */
 void gr_note_fits(gr_diag *d, const char *what, uint64_t ns);
 
+/* A note to d: "would fit: --budget 1234 (1.21 KiB)", of what the smallest plans need beyond their budgets.
+ */
+void gr_note_budgets(gr_diag *d, const gr_schedule_options *o, uint64_t device, uint64_t host);
+
 /* Make a plan. level [n_knobs] receives the levels chosen. The caller fills in graph, graph_text and numerics
  * of *out and frees it. GR_E_NOFIT: nothing fits; *out is then the smallest plan found, fits false, so that
  * it can be shown, and d names the instant, the largest objects alive then, the missing bytes and the nearest
- * changes that would fit. */
+ * changes that would fit; of several parts not the budgets, which are to be enough for all. */
 GR_NODISCARD gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_tasks_source *src,
                                    const gr_schedule_options *o, gr_diag *d);
 

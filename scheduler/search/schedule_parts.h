@@ -2,9 +2,9 @@
  *
  *     levels.c    vectors of levels, and the programs that they stand for
  *     descend.c   from what does not fit, by the cheapest change at the instant that does not, to what does
- *     schedule.c  which vectors are tried, and which of all that fits is taken
- *     explain.c   why what is not at its best is not
- *     refuse.c    what is said where nothing fits
+ *     schedule.c  for levels of what changes bits: which vectors are tried, and which of all that fits is
+ * taken bits.c      which levels of what changes bits explain.c   why what is not at its best is not refuse.c
+ * what is said where nothing fits
  */
 #ifndef GR_SCHEDULER_SEARCH_SCHEDULE_PARTS_H
 #define GR_SCHEDULER_SEARCH_SCHEDULE_PARTS_H
@@ -32,6 +32,17 @@ typedef struct gr_stand {
     uint64_t ns;
 } gr_stand;
 
+/* Parts of the work, in hundredths. What is not taken is left to those behind. */
+enum {
+    FOR_FIRST = 50, /* the first levels of what changes bits */
+    FOR_LOWER = 20, /* other levels of them, until something fits */
+    FOR_RAISE = 30, /* and up again */
+    FOR_LAST = 40,  /* the levels that come of it */
+    FOR_FREE = 25,  /* all levels alike */
+    FOR_LEAST = 15, /* the smallest */
+    FOR_A_WAY = 6,  /* one way up of a descent */
+};
+
 typedef struct gr_schedule_search {
     const gr_tasks_source *src;
     const gr_schedule_options *o;
@@ -41,10 +52,15 @@ typedef struct gr_schedule_search {
     gr_residencies found;
     gr_transfers transfers;
     uint32_t laid;           /* the set that the arrays of transfers are for */
-    uint64_t effort_below;   /* and on the second of two */
-    uint64_t effort;         /* steps that descents may still lay out */
+    uint64_t work;           /* that the whole may take */
+    bool probes;             /* it is only asked whether anything fits */
+    uint64_t each_way;       /* work of each of the two ways up of a descent */
+    uint64_t down;           /* the most that a way down took that led to what fits */
+    uint64_t until;          /* transfers.work at which what goes on now ends */
+    uint64_t limit;          /* and at which all does */
     gr_residency taken;      /* that of the plan chosen last */
     gr_stand stand;          /* where the last way down ended */
+    uint64_t lacking;        /* the margin with which offsets were still not found; 0: they were */
     uint64_t margin;         /* that descents leave in the arena, for what offsets waste */
     uint64_t lost_ns, lacks; /* the fastest for which offsets were not found, and what they lacked;
                                 UINT64_MAX: they were for all */
@@ -63,6 +79,13 @@ void gr_level_sets_free(gr_schedule_search *s);
  * without. */
 typedef bool gr_knob_sort(const gr_knob *k);
 gr_knob_sort gr_keeps_bits, gr_is_spare, gr_costs_bits;
+
+/* Work that what begins now may take, if the whole has as much left; whether it may go on. */
+void gr_allow(gr_schedule_search *s, uint64_t work);
+static inline bool gr_may_go_on(const gr_schedule_search *s)
+{
+    return s->transfers.work < s->until;
+}
 
 /* The next vector of levels of such knobs, counted like an odometer; false: the last one was it. */
 bool gr_next_levels(const gr_tasks_source *src, uint32_t *level, gr_knob_sort *such);
@@ -98,6 +121,25 @@ void gr_descend_to_least(gr_schedule_search *s, uint32_t set, const gr_residency
 /* From there the level of which knob (may_lower) brings it down at the least loss of time; SIZE_MAX: none
  * does. */
 size_t gr_cheapest_knob(gr_schedule_search *s, const gr_stand *from, const bool *may_lower);
+
+/* ---- schedule.c ---- */
+
+/* With such levels of what changes bits, all that do not are tried; level receives those of the plan. NULL:
+ * nothing fits, s->stand is where the way down ended. probe: any plan will do. */
+gr_plan *gr_try_levels(gr_schedule_search *s, const uint32_t *bits, uint32_t *level, bool probe);
+/* Any levels, whether they change bits or not, from these on. */
+gr_plan *gr_try_all_levels(gr_schedule_search *s, const uint32_t *first, uint32_t *level);
+/* Of all that was found last the smallest. */
+const gr_residency *gr_smallest_found(const gr_schedule_search *s);
+gr_plan *gr_smallest(gr_schedule_search *s, uint32_t *level);
+/* Residencies of one set of levels: so many of them, or all resident alone. */
+void gr_search_set(gr_schedule_search *s, uint32_t set, uint32_t most);
+gr_plan *gr_choose_plan(gr_schedule_search *s, uint32_t *level);
+
+/* ---- bits.c ---- */
+
+/* What fits, or the smallest. */
+gr_plan *gr_find_plan(gr_schedule_search *s, uint32_t *level);
 
 /* ---- explain.c ---- */
 

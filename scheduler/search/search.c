@@ -13,7 +13,8 @@ typedef struct explorer {
     gr_residencies *r;
     gr_transfers *transfers;
     const gr_analysis *f;
-    uint32_t level, most;
+    uint32_t level;
+    gr_search_most most;
     gr_room *room;
     const void *user; /* of room */
     gr_arena *arena;
@@ -65,11 +66,17 @@ static uint64_t time_of(const explorer *x)
     return x->transfers->ns + x->transfers->validate_ns / GR_MAX(x->f->g->validate_every, 1u);
 }
 
+static bool is_enough(const explorer *x)
+{
+    const size_t n = x->r->n - x->begin;
+    return n >= x->most.residencies || (n && x->transfers->work >= x->most.work);
+}
+
 /* Price a residency, unless it is known already, or there are enough. */
 static void add(explorer *x, const gr_choice *choice, uint32_t ahead)
 {
     size_t at = slot_of(x, choice, ahead), bytes = x->f->n_groups * sizeof(*choice);
-    if (x->table[at] || x->r->n - x->begin >= x->most) return;
+    if (x->table[at] || is_enough(x)) return;
     gr_transfers_make(x->transfers, x->f, choice, ahead);
     gr_residency res = {.level = x->level,
                         .ahead = ahead,
@@ -210,7 +217,7 @@ static size_t pick(explorer *x, uint32_t turn, bool little)
 static void search_on(explorer *x)
 {
     for (uint32_t turn = 0;; turn++) {
-        bool little = x->r->n - x->begin >= x->most / 2;
+        bool little = x->r->n - x->begin >= x->most.residencies / 2;
         size_t at = pick(x, turn, little);
         if (at == SIZE_MAX) at = pick(x, turn, little = !little);
         while (at == SIZE_MAX && x->stage + 1 < x->f->n_groups) { /* there are few: other groups, too */
@@ -218,7 +225,7 @@ static void search_on(explorer *x)
             x->next[1] = x->begin;
             at = pick(x, turn, little = true);
         }
-        if (at == SIZE_MAX || x->r->n - x->begin >= x->most) return;
+        if (at == SIZE_MAX || is_enough(x)) return;
         if (little)
             refine(x, at);
         else
@@ -227,7 +234,8 @@ static void search_on(explorer *x)
 }
 
 void gr_search(gr_residencies *r, gr_transfers *transfers, const gr_analysis *f, uint32_t level,
-               const gr_policy *policies, uint32_t most, gr_room *room, const void *user, gr_arena *arena)
+               const gr_policy *policies, gr_search_most most, gr_room *room, const void *user,
+               gr_arena *arena)
 {
     explorer x = {.r = r,
                   .transfers = transfers,
@@ -239,7 +247,7 @@ void gr_search(gr_residencies *r, gr_transfers *transfers, const gr_analysis *f,
                   .arena = arena};
     x.begin = x.next[0] = x.next[1] = r->n;
     x.n_table = 16;
-    while (x.n_table < 2 * ((size_t)most + 1)) x.n_table *= 2;
+    while (x.n_table < 2 * ((size_t)most.residencies + 1)) x.n_table *= 2;
     x.table = gr_calloc(x.n_table, sizeof(*x.table));
     gr_choice *c = gr_calloc(f->n_groups + 1, sizeof(*c));
     bool moves = false, hosts = false;

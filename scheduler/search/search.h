@@ -32,9 +32,15 @@ typedef struct gr_residencies {
 /* The bytes that the arena may have, of a program with so much in the host pool. */
 typedef uint64_t gr_room(const void *user, uint32_t level, uint64_t host);
 
-/* Append at most about `most` residencies of a program (1: only all resident). policies [n_groups]: of groups
+typedef struct gr_search_most {
+    uint32_t residencies; /* about; 1: only all resident */
+    uint64_t work;        /* transfers->work from which on there are no more */
+} gr_search_most;
+
+/* Append so many residencies of a program at most. policies [n_groups]: of groups
  * whose policy is not AUTO nothing is chosen. layout: scratch, of this program or {0}. */
 void gr_search(gr_residencies *r, gr_transfers *transfers, const gr_analysis *f, uint32_t level,
-               const gr_policy *policies, uint32_t most, gr_room *room, const void *user, gr_arena *arena);
+               const gr_policy *policies, gr_search_most most, gr_room *room, const void *user,
+               gr_arena *arena);
 
 #endif

@@ -505,6 +505,7 @@ typedef struct hoist {
     uint32_t *to;         /* [n_items] the step that it comes to stand before; its own number: it stays */
     bool *plain; /* [n_items] of loops: nothing comes or goes inside; live is the most in them then */
     bool moved;
+    uint64_t looked; /* at so many steps */
 } hoist;
 
 static bool is_moved(const gr_transfers *l, const gr_item *it)
@@ -552,6 +553,7 @@ static void hoist_load(hoist *h, uint32_t at, uint32_t limit)
         while (l->items[first].scope != load->scope) first = l->step_of[l->items[first].scope];
         uint32_t end = h->plain[first] ? first + 1 : to, i = end;
         while (i > first && passes(h, load, i - 1, first)) i--;
+        h->looked += end - i + 1;
         if (i > first || first < limit) break;
         for (; i < end; i++) h->live[i] += h->m->g->objects[load->object].bytes;
         to = first;
@@ -607,6 +609,7 @@ static bool hoist_loads(maker *m, uint64_t most)
         limit = GR_MAX(limit, h.to[i]);
     }
     if (h.moved) reorder(m, h.to);
+    l->work += h.looked / 4 + l->n_items;
     free(h.to);
     free(h.live);
     free(h.plain);
@@ -648,6 +651,7 @@ void gr_transfers_place(gr_transfers *l, const gr_analysis *f, const gr_choice *
     merge(&m);
     number(&m, current);
     free(current);
+    l->work += l->n_items;
     l->copied = copied_by(&m, 0, l->validate) +
                 copied_by(&m, l->validate, l->n_items) / GR_MAX(g->validate_every, 1u);
     l->host_live = most_live(&m, GR_HOST);
@@ -732,5 +736,5 @@ void gr_transfers_release(gr_transfers *l)
     free(l->meets);
     free(l->lanes);
     free(l->step_of);
-    *l = (gr_transfers){0};
+    *l = (gr_transfers){.work = l->work};
 }

@@ -143,6 +143,8 @@ typedef struct gr_transfers {
     struct gr_insert *inserts;
     uint32_t n_inserts;
     uint32_t *step_of; /* [works] */
+    uint64_t work; /* steps looked at since it was {0}, about, and kept when it is released: what searches are
+                      limited by */
 } gr_transfers;
 
 /* Lay out a choice [n_groups]; l is reused, {0} at first. ahead: below GR_N_AHEAD. Loads whose time is the

@@ -280,5 +280,6 @@ uint64_t gr_transfers_ns(gr_transfers *l, const gr_analysis *f)
     free(c.used);
     free(c.used_by);
     free(c.done);
+    l->work += l->n_items;
     return ns;
 }

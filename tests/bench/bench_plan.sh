@@ -8,7 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 sed -n '/^{"architectures"/,/^END/p' "$project/tests/cli/test_verl.sh" | sed '$d' >8b.json
-auto="--set params=auto --set optimizer=auto --set gradients=auto --set copy=auto --set gather=direct --set kv=auto --set bits=any"
+auto="--set params=auto --set optimizer=auto --set gradients=auto --set copy=auto --set gather=direct --set kv=auto --set bits=fit"
 
 timed() { # WHAT N ARGUMENTS...
     what=$1 n=$2

@@ -47,7 +47,7 @@ whole() { # MOST_SECONDS CONFIG TYPE MASTER OPTIONS...: the iteration takes no l
 }
 whole 70 32b bf16 none
 whole 70 32b bf16 none --set nodes.rollout.kv_blocks=8000
-grep -q 'update: micro-batch tokens: 16384 would need [0-9.]* GiB more device memory than there is at .update.backward' plan.json ||
+grep -q 'update: micro-batch tokens: [0-9]* would need [0-9.]* GiB more device memory than there is at .update.backward' plan.json ||
     fail "nothing is said of the micro-batches"
 whole 60 14b fp32 fp32
 

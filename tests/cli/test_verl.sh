@@ -24,7 +24,7 @@ plan() { # NAME OPTIONS...
     "$gr" verify "$name.json" >/dev/null
 }
 
-auto="--set params=auto --set optimizer=auto --set gradients=auto --set copy=auto --set gather=direct --set kv=auto --set bits=any"
+auto="--set params=auto --set optimizer=auto --set gradients=auto --set copy=auto --set gather=direct --set kv=auto --set bits=fit"
 plan kept
 plan layered --set gather=layer
 plan offload --set params=every_node --set optimizer=every_node

@@ -169,3 +169,15 @@ live=$(grep -o '"resident_bytes": *[0-9]*' 8b.plan.json | sed 's/.*: *//' | sort
 arena=$(json_number 8b.plan.json arena_bytes)
 [ $((arena / 1000)) -le $((live / 995)) ] || fail "an arena of $arena bytes, of which $live live at once"
 status 0 "$gr" verify 8b.plan.json
+
+# A refused plan of several roles says so when it is proven; and what no rank could run, a check refuses, too.
+split="$project/graphs/grpo_split.yaml --ranks 4 --set model=$project/tests/cli/model/config.json"
+for budget in 4KiB 12000000; do
+    # shellcheck disable=SC2086
+    status 3 "$gr" plan $split --device cpu --budget $budget --format json -o refused.json
+    status 3 "$gr" verify refused.json
+    has err 'the plan does not fit, and says so'
+    lacks err 'not proven'
+done
+# shellcheck disable=SC2086
+refused "'shard: node' is not for a model whose weights other pools read" "$gr" check $split --set models.actor.shard=node

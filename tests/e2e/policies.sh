@@ -96,9 +96,9 @@ least=$(least_budget)
 status 0 "$gr" plan grpo.yaml --set model=tied --budget $least
 has out 'changes the bits'
 status 3 "$gr" plan grpo.yaml --set model=tied --budget $least --set run.bits=keep
-has err "would fit: with run.bits=any, with a predicted"
+has err "would fit: with run.bits=fit, with a predicted"
 lacks out 'changes the bits'
 status 0 "$gr" plan grpo.yaml --set model=tied --format json -o any.json
 status 0 "$gr" plan grpo.yaml --set model=tied --set run.bits=keep --format json -o kept.json
 [ "$(sed -nE 's/.*"numerics": "([0-9a-f]+)".*/\1/p' any.json)" = "$(sed -nE 's/.*"numerics": "([0-9a-f]+)".*/\1/p' kept.json)" ]
-refused "'bits' must be one of any, keep" "$gr" check grpo.yaml --set run.bits=some
+refused "'bits' must be one of fit, keep, prefer, any" "$gr" check grpo.yaml --set run.bits=some

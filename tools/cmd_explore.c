@@ -1,0 +1,261 @@
+/* graphrun plan --explore: other layouts of the same graph, and what each takes: seconds, bytes, bits.
+ *
+ * A layout is what a graph says of how its work is spread and cut, and the planner leaves as it is: tokens of
+ * a micro-batch, slices of a rollout, over which ranks weights are sharded, on how many neighbours each
+ * sequence is. Neighbours of the graph's own are planned shortly, one change each; then those with two of the
+ * changes that helped; the best of them are planned in full. Counted, never timed. */
+#include "tools/cmd.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "graphs/loader/load.h"
+#include "ops/model/tp.h"
+#include "ops/train.h"
+
+enum { MOST_LOOKS = 16, MOST_WHOLE = 3, MOST_SETS = 4 };
+
+/* What is set beside what the graph and --set say: a new way to lay out a graph is one more text. */
+typedef struct layout {
+    char *set[MOST_SETS]; /* "models.actor.tensor=2" */
+    size_t n;
+    bool looked, fits;
+    uint64_t ns, peak;
+    const char *numerics; /* of the explorer's arena */
+} layout;
+
+typedef struct explorer {
+    const gr_args *a;
+    const char *title;
+    layout *all;
+    size_t n, cap;
+    gr_arena *arena;
+} explorer;
+
+static layout *add_layout(explorer *x, const layout *from, char *set)
+{
+    layout l = from ? *from : (layout){0};
+    l.looked = l.fits = false;
+    for (size_t i = 0; i < l.n; i++) l.set[i] = gr_strdup(l.set[i]);
+    if (set) l.set[l.n++] = set;
+    GR_PUSH(x->all, x->n, x->cap, l);
+    return &x->all[x->n - 1];
+}
+
+/* Plan a layout; what is no graph, or not for this machine, does not fit. */
+static void look(explorer *x, layout *l, bool quick)
+{
+    gr_args with = *x->a;
+    gr_plan_options o;
+    gr_graph *g = NULL;
+    gr_planned *p = NULL;
+    gr_diag ignored;
+    with.set = gr_calloc(x->a->n_set + l->n + 1, sizeof(*with.set));
+    if (x->a->n_set) memcpy(with.set, x->a->set, x->a->n_set * sizeof(*with.set));
+    for (size_t i = 0; i < l->n; i++) with.set[with.n_set++] = l->set[i];
+    gr_diag_init(&ignored);
+    gr_status st = gr_cmd_plan_options(&o, &with, &ignored);
+    o.quick = quick;
+    if (!st) st = gr_cmd_load(&g, &with, with.operand[0], &o, &ignored);
+    if (!st) st = gr_plan_graph(&p, g, &o, &ignored);
+    l->looked = true;
+    l->fits = !st;
+    if (p) {
+        l->ns = p->plan->ns;
+        l->peak = gr_plan_peak(p->plan);
+        l->numerics = gr_arena_strdup(x->arena, p->plan->numerics);
+    }
+    gr_diag_release(&ignored);
+    gr_planned_free(p);
+    gr_graph_free(g);
+    free(with.set);
+}
+
+/* ---- neighbours ---------------------------------------------------------------------------------------- */
+
+/* Micro-batches twice and four times as large, and half as large. */
+static void add_micro(explorer *x, const gr_graph *g, const gr_planned *p)
+{
+    static const struct {
+        uint32_t times, of;
+    } sizes[] = {{2, 1}, {4, 1}, {1, 2}, {1, 4}};
+    for (size_t s = 0; s < GR_LEN(sizes); s++)
+        for (size_t i = 0; i < g->n_nodes; i++) {
+            const gr_node *n = g->nodes[i];
+            if (!n->op->trains) continue;
+            const gr_planned *own = gr_planned_role(p, n->placement.role);
+            const uint32_t now = own->choices[i].micro_tokens;
+            add_layout(x, NULL,
+                       gr_printf("nodes.%s.micro_tokens=%u", n->name, now / sizes[s].of * sizes[s].times));
+        }
+}
+
+static bool generates(const gr_graph *g, const gr_model *m)
+{
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i]->model == m && g->nodes[i]->op->generates) return true;
+    return false;
+}
+
+static void add_tensor(explorer *x, const gr_graph *g)
+{
+    for (size_t i = 0; i < g->n_models && g->ranks > 1; i++)
+        for (uint32_t n = 1; generates(g, g->models[i]) && n <= GR_MIN(g->ranks, (uint32_t)GR_TP_MAX); n *= 2)
+            if (n != g->models[i]->sharding.tensor)
+                add_layout(x, NULL, gr_printf("models.%s.tensor=%u", g->models[i]->name, n));
+}
+
+static void add_context(explorer *x, const gr_graph *g)
+{
+    for (size_t i = 0; i < g->n_models; i++)
+        for (uint32_t n = 2; g->models[i]->trained && n <= GR_MIN(g->ranks, 4u); n *= 2)
+            add_layout(x, NULL, gr_printf("models.%s.parallel.context=%u", g->models[i]->name, n));
+}
+
+static void add_shards(explorer *x, const gr_graph *g, const gr_plan_options *o)
+{
+    static const char *const over[] = {"all", "node"};
+    for (size_t i = 0; i < g->n_models; i++)
+        for (size_t k = 0; k < GR_LEN(over) && o->hosts > 1 && g->models[i]->trained; k++)
+            add_layout(x, NULL, gr_printf("models.%s.shard=%s", g->models[i]->name, over[k]));
+}
+
+/* ---- which are shown ----------------------------------------------------------------------------------- */
+
+/* What fits first; then the faster. */
+static int by_time(const void *a, const void *b)
+{
+    const layout *x = a, *y = b;
+    if (x->fits != y->fits) return x->fits ? -1 : 1;
+    if (!x->fits) return x->looked != y->looked ? (x->looked ? -1 : 1) : 0;
+    if (x->ns != y->ns) return x->ns < y->ns ? -1 : 1;
+    return x->peak < y->peak ? -1 : x->peak > y->peak;
+}
+
+/* Two changes of different keys. */
+static bool can_join(const layout *a, const layout *b)
+{
+    for (size_t i = 0; i < a->n; i++)
+        for (size_t k = 0; k < b->n; k++) {
+            const size_t len = strcspn(a->set[i], "=");
+            if (!strncmp(a->set[i], b->set[k], len + 1)) return false;
+        }
+    return a->n + b->n <= MOST_SETS;
+}
+
+/* Of the best with one change those with two, where both are better than none. */
+static void add_pairs(explorer *x, uint64_t now, bool fits)
+{
+    const size_t n = GR_MIN(x->n, (size_t)3);
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < i; k++) {
+            const layout *a = &x->all[k], *b = &x->all[i];
+            if (!a->fits || !b->fits || (fits && b->ns >= now) || !can_join(a, b)) continue;
+            layout *pair = add_layout(x, a, NULL);
+            b = &x->all[i];
+            for (size_t s = 0; s < b->n; s++) pair->set[pair->n++] = gr_strdup(b->set[s]);
+        }
+}
+
+static void put_layout(gr_str *out, const layout *l, const layout *own)
+{
+    char bytes[32];
+    gr_str time = {0};
+    gr_time_put(&time, l->ns);
+    gr_str_printf(out, "%12s %12s  %-5s ", time.text, gr_bytes_format(l->peak, bytes),
+                  !own->numerics || !strcmp(own->numerics, l->numerics) ? "same" : "other");
+    for (size_t i = 0; i < l->n; i++) gr_str_printf(out, " --set %s", l->set[i]);
+    gr_str_puts(out, l->n ? "\n" : " as it is\n");
+    gr_str_release(&time);
+}
+
+/* Those that no other beats in time, bytes and bits. */
+static bool is_beaten(const explorer *x, const layout *own, size_t at, size_t n)
+{
+    const layout *l = &x->all[at];
+    const bool same = !strcmp(l->numerics, own->numerics);
+    for (size_t i = 0; i < n; i++) {
+        const layout *o = &x->all[i];
+        if (i == at || !o->fits || o->ns > l->ns || o->peak > l->peak) continue;
+        if (same && strcmp(o->numerics, own->numerics)) continue;
+        if (o->ns < l->ns || o->peak < l->peak || i < at) return true;
+    }
+    return false;
+}
+
+static void show(explorer *x, const layout *own, size_t n, gr_str *out)
+{
+    gr_str_printf(out, "%s: layouts that no other beats\n\n%12s %12s  %-5s  %s\n", x->title, "iteration",
+                  "peak", "bits", "layout");
+    if (own->fits) put_layout(out, own, own);
+    for (size_t i = 0; i < n; i++)
+        if (x->all[i].fits && !is_beaten(x, own, i, n)) put_layout(out, &x->all[i], own);
+    if (!own->fits) gr_str_puts(out, "As it is, it does not fit.\n");
+}
+
+/* Layouts with one change, then those with two; the best first. */
+static void look_around(explorer *x, const gr_graph *g, const gr_planned *p, const gr_plan_options *o,
+                        const layout *own)
+{
+    add_tensor(x, g);
+    add_micro(x, g, p);
+    add_shards(x, g, o);
+    add_context(x, g);
+    for (size_t i = 0; i < x->n && i < MOST_LOOKS; i++) look(x, &x->all[i], true);
+    if (x->n) qsort(x->all, x->n, sizeof(*x->all), by_time);
+    const size_t single = x->n;
+    add_pairs(x, own->ns, own->fits);
+    for (size_t i = single; i < x->n; i++) look(x, &x->all[i], true);
+    if (x->n) qsort(x->all, x->n, sizeof(*x->all), by_time);
+}
+
+/* Around what the graph says itself. Returns GR_OK where anything fits. */
+static gr_status explore(explorer *x, const gr_graph *g, const gr_planned *p, const gr_plan_options *o,
+                         bool fits, gr_str *out)
+{
+    const layout own = {.looked = true,
+                        .fits = fits,
+                        .ns = p->plan->ns,
+                        .peak = gr_plan_peak(p->plan),
+                        .numerics = gr_arena_strdup(x->arena, p->plan->numerics)};
+    x->title = gr_arena_printf(x->arena, "%s on %s", p->plan->graph, p->plan->hardware);
+    look_around(x, g, p, o, &own);
+    const size_t n = GR_MIN(x->n, (size_t)MOST_WHOLE);
+    gr_status st = fits ? GR_OK : GR_E_NOFIT;
+    for (size_t i = 0; i < n && x->all[i].fits; i++) {
+        look(x, &x->all[i], false);
+        if (x->all[i].fits) st = GR_OK;
+    }
+    if (n) qsort(x->all, n, sizeof(*x->all), by_time);
+    show(x, &own, n, out);
+    return st;
+}
+
+static void release(explorer *x)
+{
+    for (size_t i = 0; i < x->n; i++)
+        for (size_t k = 0; k < x->all[i].n; k++) free(x->all[i].set[k]);
+    free(x->all);
+    gr_arena_free(x->arena);
+}
+
+int gr_cmd_explore(const gr_args *a, gr_diag *d)
+{
+    explorer x = {.a = a, .arena = gr_arena_new()};
+    gr_plan_options o;
+    gr_graph *g = NULL;
+    gr_planned *p = NULL;
+    gr_str text = {0};
+    gr_status st = gr_cmd_plan_options(&o, a, d);
+    if (!st) st = gr_cmd_load(&g, a, a->operand[0], &o, d);
+    if (!st) st = gr_plan_graph(&p, g, &o, NULL);
+    if (p) st = explore(&x, g, p, &o, !st, &text);
+    if (st == GR_E_NOFIT)
+        st = gr_diag_error(d, (gr_loc){0}, st, "neither the graph as it is nor any of its layouts fits");
+    int status = gr_exit_status_input(st);
+    if (p && gr_cmd_finish(&text, a->out, d) && !status) status = 1;
+    release(&x);
+    gr_planned_free(p);
+    gr_graph_free(g);
+    return status;
+}
