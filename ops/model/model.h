@@ -88,29 +88,29 @@ const char *gr_model_architecture(const gr_model_shape *s, char buf[GR_ARCHITECT
 
 /* Tensors of a bucket, in the order they lie in memory. */
 typedef enum gr_tensor_slot {
-    GR_T_EMBED,           /* bucket 0:    [V, H] */
-    GR_T_MIXER_NORM,      /* layers:      [H] before the mixer */
-    GR_T_QKV,             /*              [gr_qkv_rows, H]: q, k and v, one after another; then the gate */
-    GR_T_QKV_BIAS,        /*              [gr_qkv_rows] */
-    GR_T_Q_NORM,          /*              [D], or [heads D] */
-    GR_T_K_NORM,          /*              [D], or [kv_heads D] */
-    GR_T_SINKS,           /*              [heads] */
-    GR_T_DELTA_IN,        /*              [gr_delta_in, H]: q, k, v; z; b; a */
-    GR_T_DELTA_CONV,      /*              [gr_delta_channels, conv] */
-    GR_T_DELTA_A_LOG,     /*              [value_heads] */
-    GR_T_DELTA_DT,        /*              [value_heads] */
-    GR_T_DELTA_NORM,      /*              [value_dim] */
-    GR_T_DELTA_OUT,       /*              [H, gr_delta_out] */
-    GR_T_O,               /*              [H, heads D] */
-    GR_T_O_BIAS,          /*              [H] */
-    GR_T_MIXER_AFTER,     /*              [H] of the norm after the mixer */
-    GR_T_MLP_NORM,        /*              [H] before the MLP */
-    GR_T_GATE_UP,         /*              [2 I, H]: gate, then up */
-    GR_T_DOWN,            /*              [H, I] */
-    GR_T_ROUTER,          /*              [E, H] of experts */
-    GR_T_ROUTER_BIAS,     /*              [E] */
-    GR_T_SELECTION,       /*              [E] what chooses experts and does not weigh them */
-    GR_T_EXPERTS_GATE_UP, /*     [E, 2 I, H]: of each expert gate, then up */
+    GR_T_EMBED,       /* bucket 0:    [V, H] */
+    GR_T_MIXER_NORM,  /* layers:      [H] before the mixer */
+    GR_T_QKV,         /*              [gr_qkv_rows, H]: q, k and v, one after another; then the gate */
+    GR_T_QKV_BIAS,    /*              [gr_qkv_rows] */
+    GR_T_Q_NORM,      /*              [D], or [heads D] */
+    GR_T_K_NORM,      /*              [D], or [kv_heads D] */
+    GR_T_SINKS,       /*              [heads] */
+    GR_T_DELTA_IN,    /*              [gr_delta_in, H]: q, k, v; z; b; a */
+    GR_T_DELTA_CONV,  /*              [gr_delta_channels, conv] */
+    GR_T_DELTA_A_LOG, /*              [value_heads] */
+    GR_T_DELTA_DT,    /*              [value_heads] */
+    GR_T_DELTA_NORM,  /*              [value_dim] */
+    GR_T_DELTA_OUT,   /*              [H, gr_delta_out] */
+    GR_T_O,           /*              [H, heads D] */
+    GR_T_O_BIAS,      /*              [H] */
+    GR_T_MIXER_AFTER, /*              [H] of the norm after the mixer */
+    GR_T_MLP_NORM,    /*              [H] before the MLP */
+    GR_T_GATE_UP,     /*              [2 I, H]: gate, then up */
+    GR_T_DOWN,        /*              [H, I] */
+    GR_T_ROUTER,      /*              [E, H] of experts */
+    GR_T_ROUTER_BIAS, /*              [E] */
+    GR_T_SELECTION,   /*              [E, GR_SELECTION_PARTS] what chooses experts and does not weigh them */
+    GR_T_EXPERTS_GATE_UP,      /*     [E, 2 I, H]: of each expert gate, then up */
     GR_T_EXPERTS_GATE_UP_BIAS, /*     [E, 2 I] */
     GR_T_EXPERTS_DOWN,         /*     [E, H, I] */
     GR_T_EXPERTS_DOWN_BIAS,    /*     [E, H] */
@@ -145,9 +145,20 @@ typedef struct gr_tensor {
     uint32_t weave; /* not 0: the checkpoint's tensor of this name has two tensors' rows in turn, so many of
                        each at a time; this one is part `phase` of it, the other one has the same shape */
     uint32_t phase;
+    uint32_t sums; /* not 0: the checkpoint's tensor is a vector of fp32, each of them the sum of so many
+                      elements here, one after another: gr_selection_parts */
     bool decay;    /* weight decay applies (matrices; not norms, not biases) */
     float initial; /* what a new one that is no matrix holds: norms what changes nothing, biases 0 */
 } gr_tensor;
+
+/* What chooses experts is fp32 in every checkpoint, and bf16 would choose others. So it is held as a sum, in
+ * the order of its parts, of bf16 whose first three are exactly x and whose last is 0. It has no gradient. */
+#define GR_SELECTION_PARTS 4
+void gr_selection_parts(float x, float part[GR_SELECTION_PARTS]);
+static inline float gr_selection_sum(const float part[GR_SELECTION_PARTS])
+{
+    return part[0] + part[1] + part[2] + part[3];
+}
 
 #define GR_BUCKET_TENSORS_MAX (24 + 3 * GR_EXPERTS_MAX)
 /* Fill out with the checkpoint tensors of a bucket in memory order; returns how many. */

@@ -172,11 +172,21 @@ static gr_status check_tied(const gr_weights *w, gr_diag *d)
     return st;
 }
 
-/* ---- woven tensors (gr_tensor.weave) ------------------------------------------------------------------- */
+/* ---- woven tensors, and those of sums (gr_tensor.weave, .sums) ------------------------------------------
+ */
 
 static uint64_t stored_rows(const gr_tensor *t)
 {
-    return t->weave ? UINT64_C(2) * t->rows : t->rows;
+    return t->weave ? UINT64_C(2) * t->rows : t->sums ? t->rows / t->sums : t->rows;
+}
+
+/* n of its elements, which begin and end with a sum's: to [n / sums]. Returns how many. */
+static uint64_t sums_of(const gr_tensor *t, const float *elems, uint64_t n, float *to)
+{
+    static_assert(GR_SELECTION_PARTS == 4, "gr_tensor.sums");
+    assert(t->sums == GR_SELECTION_PARTS && n % t->sums == 0 && n / t->sums <= GR_EXPERTS_MAX);
+    for (uint64_t i = 0; i < n / t->sums; i++) to[i] = gr_selection_sum(elems + i * t->sums);
+    return n / t->sums;
 }
 
 /* Where element i of a tensor stands in the checkpoint's; *run: how many stand one after another from there
@@ -295,6 +305,23 @@ static gr_status read_finite(const gr_weights *w, const gr_st_tensor *stored, co
     return st;
 }
 
+/* The same of a tensor of sums: the parts of each. */
+static gr_status read_sums(const gr_weights *w, const gr_st_tensor *stored, const gr_tensor *t,
+                           uint64_t first, uint64_t n, float *dst, gr_diag *d)
+{
+    float sum[GR_EXPERTS_MAX], part[GR_SELECTION_PARTS];
+    const uint64_t from = first / t->sums, end = (first + n + t->sums - 1) / t->sums;
+    gr_tensor whole = *t;
+    whole.rows /= t->sums;
+    whole.sums = 0;
+    const gr_status st = read_finite(w, stored, &whole, from, end - from, sum, d);
+    for (uint64_t i = first; i < first + n && !st; i++) {
+        gr_selection_parts(sum[i / t->sums - from], part);
+        dst[i - first] = part[i % t->sums];
+    }
+    return st;
+}
+
 gr_status gr_weights_read_part(const gr_weights *w, uint32_t bucket, uint64_t first, uint64_t n, float *dst,
                                gr_diag *d)
 {
@@ -308,7 +335,8 @@ gr_status gr_weights_read_part(const gr_weights *w, uint32_t bucket, uint64_t fi
         char *name = stored_name(w, t[i].name);
         const gr_st_tensor *stored = gr_safetensors_find(w->file, name);
         if (stored)
-            st = read_finite(w, stored, &t[i], from - t[i].offset, to - from, dst + (from - first), d);
+            st = (t[i].sums ? read_sums : read_finite)(w, stored, &t[i], from - t[i].offset, to - from,
+                                                       dst + (from - first), d);
         free(name);
     }
     return st;
@@ -386,7 +414,8 @@ static gr_st_spec *specs_of(const gr_model_shape *s, const char *const *prefix, 
             for (size_t i = 0; i < n_tensors; i++) {
                 if (t[i].phase) continue;
                 const char *name = gr_arena_printf(arena, "%s%s", prefix[set], t[i].name);
-                GR_PUSH(specs, *n, cap, ((gr_st_spec){name, stored_rows(&t[i]), t[i].cols, t[i].thin}));
+                GR_PUSH(specs, *n, cap,
+                        ((gr_st_spec){name, stored_rows(&t[i]), t[i].cols, t[i].thin, t[i].sums != 0}));
             }
     }
     return specs;
@@ -471,6 +500,15 @@ static size_t first_tensor(const gr_weights_writer *w, size_t set, uint32_t buck
     return n + set * count_stored(t, gr_bucket_tensors(&w->shape, bucket, t));
 }
 
+/* Parts of a bucket end at multiples of 64 elements, so with a sum. */
+static gr_status put_sums(gr_weights_writer *w, gr_team *team, size_t i, const gr_tensor *t, uint64_t first,
+                          uint64_t n, const float *elems, gr_diag *d)
+{
+    float sum[GR_EXPERTS_MAX];
+    assert(first % t->sums == 0);
+    return gr_st_writer_put_part(w->file, team, i, first / t->sums, sums_of(t, elems, n, sum), sum, d);
+}
+
 gr_status gr_weights_writer_put_part(gr_weights_writer *w, gr_team *team, size_t set, uint32_t bucket,
                                      uint64_t first, uint64_t n, const float *elems, gr_diag *d)
 {
@@ -480,6 +518,11 @@ gr_status gr_weights_writer_put_part(gr_weights_writer *w, gr_team *team, size_t
     for (size_t i = 0; i < n_tensors && !st; i++) {
         uint64_t from, to;
         if (!overlap(&t[i], first, first + n, &from, &to)) continue;
+        if (t[i].sums) {
+            st = put_sums(w, team, at + stored_index(t, i), &t[i], from - t[i].offset, to - from,
+                          elems + (from - first), d);
+            continue;
+        }
         for (uint64_t run; from < to && !st; from += run) {
             const uint64_t stored = stored_at(&t[i], from - t[i].offset, &run);
             run = GR_MIN(run, to - from);
@@ -520,6 +563,16 @@ static gr_status put_woven(gr_weights_writer *w, const gr_tensor *t, size_t n, s
     return st;
 }
 
+static gr_status put_one(gr_weights_writer *w, const gr_tensor *t, size_t n, size_t i, const float *elems,
+                         gr_diag *d)
+{
+    float sum[GR_EXPERTS_MAX];
+    if (t[i].weave) return put_woven(w, t, n, i, elems, d);
+    if (!t[i].sums) return gr_st_writer_put(w->file, elems + t[i].offset, d);
+    sums_of(&t[i], elems + t[i].offset, t[i].rows, sum);
+    return gr_st_writer_put(w->file, sum, d);
+}
+
 static gr_status put_bucket(gr_weights_writer *w, uint32_t bucket, const float *elems, gr_diag *d)
 {
     gr_tensor t[GR_BUCKET_TENSORS_MAX];
@@ -528,9 +581,7 @@ static gr_status put_bucket(gr_weights_writer *w, uint32_t bucket, const float *
     assert(bucket == w->puts / w->n_sets); /* the file has its tensors in this order */
     w->puts++;
     for (size_t i = 0; i < n && !st; i++)
-        if (!t[i].phase)
-            st = t[i].weave ? put_woven(w, t, n, i, elems, d)
-                            : gr_st_writer_put(w->file, elems + t[i].offset, d);
+        if (!t[i].phase) st = put_one(w, t, n, i, elems, d);
     return st;
 }
 

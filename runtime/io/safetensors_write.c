@@ -39,9 +39,14 @@ static uint64_t elems(const gr_st_spec *t)
     return t->rows * (t->cols ? t->cols : 1);
 }
 
-static uint64_t elem_bytes(const gr_st_writer *w)
+static gr_st_dtype dtype_of(const gr_st_writer *w, const gr_st_spec *t)
 {
-    return w->dtype == GR_ST_F32 ? 4 : 2;
+    return t->exact ? GR_ST_F32 : w->dtype;
+}
+
+static uint64_t bytes_of(const gr_st_writer *w, const gr_st_spec *t)
+{
+    return elems(t) * (dtype_of(w, t) == GR_ST_F32 ? 4 : 2);
 }
 
 static char *shard_name(const gr_st_writer *w, uint32_t shard)
@@ -92,10 +97,10 @@ static void add_header(gr_str *s, const gr_st_writer *w, uint32_t shard)
     gr_str_puts(s, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (size_t i = 0; i < w->n; i++) {
         if (w->shard[i] != shard) continue;
-        uint64_t end = at + elems(&w->specs[i]) * elem_bytes(w);
+        uint64_t end = at + bytes_of(w, &w->specs[i]);
         gr_str_putc(s, ',');
         add_json_string(s, w->specs[i].name);
-        gr_str_printf(s, ":{\"dtype\":\"%s\",\"shape\":[%ju", gr_st_dtype_str(w->dtype),
+        gr_str_printf(s, ":{\"dtype\":\"%s\",\"shape\":[%ju", gr_st_dtype_str(dtype_of(w, &w->specs[i])),
                       (uintmax_t)w->specs[i].rows);
         if (w->specs[i].thin) gr_str_puts(s, ",1");
         if (w->specs[i].cols) gr_str_printf(s, ",%ju", (uintmax_t)w->specs[i].cols);
@@ -139,7 +144,7 @@ static void assign_shards(gr_st_writer *w, uint64_t shard_bytes)
     uint64_t used = 0;
     w->n_shards = 1;
     for (size_t i = 0; i < w->n; i++) {
-        uint64_t bytes = elems(&w->specs[i]) * elem_bytes(w);
+        uint64_t bytes = bytes_of(w, &w->specs[i]);
         if (shard_bytes && used && used + bytes > shard_bytes) {
             w->n_shards++;
             used = 0;
@@ -159,9 +164,10 @@ static gr_st_writer *writer_of(const char *dir, const char *stem, gr_st_dtype dt
     w->shard = gr_calloc(n, sizeof(*w->shard));
     w->at = gr_calloc(n, sizeof(*w->at));
     for (size_t i = 0; i < n; i++) {
-        w->specs[i] = (gr_st_spec){gr_strdup(specs[i].name), specs[i].rows, specs[i].cols, specs[i].thin};
+        w->specs[i] = specs[i];
+        w->specs[i].name = gr_strdup(specs[i].name);
         w->at[i] = at;
-        at += elems(&w->specs[i]) * elem_bytes(w);
+        at += bytes_of(w, &w->specs[i]);
     }
     if (dtype == GR_ST_BF16) w->rounded = gr_calloc(ROUND_ELEMS, sizeof(*w->rounded));
     assign_shards(w, shard_bytes);
@@ -230,7 +236,8 @@ gr_status gr_st_writer_put(gr_st_writer *w, const float *src, gr_diag *d)
         if (st) return st;
     }
     uint64_t n = elems(&w->specs[i]);
-    bool ok = w->dtype == GR_ST_F32 ? write_all(w->fd, src, n * sizeof(*src)) : write_rounded(w, src, n);
+    bool ok = dtype_of(w, &w->specs[i]) == GR_ST_F32 ? write_all(w->fd, src, n * sizeof(*src))
+                                                     : write_rounded(w, src, n);
     if (ok) return GR_OK;
     char *aside = shard_path(w, w->shard[i], ".tmp");
     st = write_error(aside, d);
@@ -302,7 +309,7 @@ gr_status gr_st_writer_put_part(gr_st_writer *w, gr_team *team, size_t i, uint64
 static gr_status write_index(const gr_st_writer *w, gr_diag *d)
 {
     uint64_t total = 0;
-    for (size_t i = 0; i < w->n; i++) total += elems(&w->specs[i]) * elem_bytes(w);
+    for (size_t i = 0; i < w->n; i++) total += bytes_of(w, &w->specs[i]);
     gr_str s = {0};
     gr_str_printf(&s, "{\n  \"metadata\": {\n    \"total_size\": %ju\n  },\n  \"weight_map\": {\n",
                   (uintmax_t)total);
