@@ -196,11 +196,11 @@ __device__ __forceinline__ void produce(const args &a, Pipe &p, const uint32_t *
 
 /* ---- consumers ---- */
 
-/* Terms from `terms` on of all tiles of a stage, which are turned, become zeros: those behind a group's last
- * belong to the next one. */
+/* Terms from `terms` on, up to a multiple of 16, of all tiles of a stage, which are turned, become zeros:
+ * those behind a group's last belong to the next one. */
 template <class Pipe> __device__ __forceinline__ void clear_terms(uint32_t stage, uint32_t terms)
 {
-    const uint32_t thread = threadIdx.x - GR_WARPGROUP, vectors = (Pipe::TERMS - terms) * (PART * 2 / 16);
+    const uint32_t thread = threadIdx.x - GR_WARPGROUP, vectors = (16 - terms % 16) % 16 * (PART * 2 / 16);
     for (uint32_t i = thread; i < vectors * (A_PARTS + B_PARTS); i += CONSUMERS) {
         const uint32_t to =
             stage + i / vectors * PART * Pipe::ROW_BYTES + terms * (PART * 2) + i % vectors * 16;
@@ -210,33 +210,67 @@ template <class Pipe> __device__ __forceinline__ void clear_terms(uint32_t stage
     asm volatile("bar.sync 1, %0;" ::"n"((int)CONSUMERS) : "memory");
 }
 
-/* z: the warpgroup's elements of a tile, 64 rows; as gr_pipe::multiply. */
-template <int FORM, class Pipe>
-__device__ __forceinline__ void multiply(Pipe &in, uint32_t group, const tile &t, float (&z)[COLUMNS / 2])
+/* N sixteens of a stage's terms into z. */
+template <int FORM, int N, class Pipe>
+__device__ __forceinline__ void multiply_step(const Pipe &in, uint32_t group, bool add,
+                                              float (&z)[COLUMNS / 2])
 {
     constexpr bool A_TURNED = FORM == GR_CU_EXPERTS_DW, B_TURNED = FORM != GR_CU_EXPERTS_Y;
     constexpr int A_NEXT = A_TURNED ? 128 : 2, B_NEXT = B_TURNED ? 128 : 2,
                   PART_BYTES = PART * Pipe::ROW_BYTES;
-    uint32_t before = 0;
     static_assert((A_TURNED && B_TURNED) || (int)Pipe::TERMS == GR_TILE_DEPTH, "rows of 128 bytes");
-    for (uint32_t k = 0; k < t.terms; k += Pipe::TERMS, in.next()) {
-        const uint32_t at = in.stages + in.stage * Pipe::STAGE_BYTES, x = at + group * PART_BYTES,
-                       w = at + A_PARTS * PART_BYTES;
-        gr_barrier_wait(in.full + 8 * in.stage, in.parity);
-        if (A_TURNED && t.terms - k < Pipe::TERMS) clear_terms<Pipe>(at, t.terms - k);
-        const uint64_t a = A_TURNED ? gr_tile_turned(x, PART_BYTES) : gr_tile_operand(x),
-                       b = B_TURNED ? gr_tile_turned(w, PART_BYTES) : gr_tile_operand(w);
-        gr_products_begin();
+    const uint32_t at = in.stages + in.stage * Pipe::STAGE_BYTES, x = at + group * PART_BYTES,
+                   w = at + A_PARTS * PART_BYTES;
+    const uint64_t a = A_TURNED ? gr_tile_turned(x, PART_BYTES) : gr_tile_operand(x),
+                   b = B_TURNED ? gr_tile_turned(w, PART_BYTES) : gr_tile_operand(w);
+    gr_products_begin();
 #pragma unroll
-        for (int i = 0; i < Pipe::TERMS / 16; i++)
-            gr_product<A_TURNED, B_TURNED>(z, a + A_NEXT * i, b + B_NEXT * i, k || i);
-        gr_products_commit();
+    for (int i = 0; i < N; i++) gr_product<A_TURNED, B_TURNED>(z, a + A_NEXT * i, b + B_NEXT * i, add || i);
+    gr_products_commit();
+}
+
+/* A last step of fewer terms, which are rows in memory: of its sixteens those that have any. */
+template <class Pipe>
+__device__ __forceinline__ void multiply_rest(const Pipe &in, uint32_t group, uint32_t left, bool add,
+                                              float (&z)[COLUMNS / 2])
+{
+    gr_barrier_wait(in.full + 8 * in.stage, in.parity);
+    clear_terms<Pipe>(in.stages + in.stage * Pipe::STAGE_BYTES, left);
+    if (left <= 16)
+        multiply_step<GR_CU_EXPERTS_DW, 1>(in, group, add, z);
+    else if (Pipe::TERMS <= 32 || left <= 32)
+        multiply_step<GR_CU_EXPERTS_DW, 2>(in, group, add, z);
+    else if (left <= 48)
+        multiply_step<GR_CU_EXPERTS_DW, 3>(in, group, add, z);
+    else
+        multiply_step<GR_CU_EXPERTS_DW, 4>(in, group, add, z);
+}
+
+/* z: the warpgroup's elements of a tile, 64 rows; as gr_pipe::multiply. */
+template <int FORM, class Pipe>
+__device__ __forceinline__ void multiply(Pipe &in, uint32_t group, const tile &t, float (&z)[COLUMNS / 2])
+{
+    constexpr bool WHOLE = FORM != GR_CU_EXPERTS_DW; /* terms behind the last are zeros */
+    const uint32_t end = WHOLE ? t.terms : t.terms / Pipe::TERMS * Pipe::TERMS;
+    uint32_t before = 0;
+    for (uint32_t k = 0; k < end; k += Pipe::TERMS, in.next()) {
+        gr_barrier_wait(in.full + 8 * in.stage, in.parity);
+        multiply_step<FORM, Pipe::TERMS / 16>(in, group, k, z);
         gr_products_wait<1>();
         if (k) in.leave(before);
         before = in.stage;
     }
+    if (WHOLE || end == t.terms) {
+        gr_products_wait<0>();
+        in.leave(before);
+        return;
+    }
+    multiply_rest(in, group, t.terms - end, end, z);
+    gr_products_wait<1>();
+    if (end) in.leave(before);
     gr_products_wait<0>();
-    in.leave(before);
+    in.leave(in.stage);
+    in.next();
 }
 
 #endif
