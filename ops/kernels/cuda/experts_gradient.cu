@@ -62,24 +62,40 @@ template <class G, int DEPTH, int STAGES> struct shared {
 
 #if GR_HOPPER
 
+/* A warpgroup's gradients of a tile in memory: so many rows, and bytes of each. */
+template <class G> struct area {
+    G *first;
+    uint32_t rows, bytes;
+
+    __device__ area(const args &a, const tile &at, uint32_t group)
+    {
+        const uint32_t row = at.row + group * PART, left = row < a.m ? a.m - row : 0,
+                       columns = at.column < a.n ? min(a.n - at.column, (uint32_t)COLUMNS) : 0;
+        first = (G *)a.d + ((size_t)at.expert * a.m + row) * a.n + at.column;
+        rows = columns ? min(left, (uint32_t)PART) : 0;
+        bytes = columns * sizeof(G);
+    }
+};
+
 template <class G> __device__ __forceinline__ void keep(const args &a, const uint32_t *start, const part &p)
 {
     const uint32_t lane = threadIdx.x % GR_WARP, to = gr_shared(p.held);
     uint32_t parity = 0;
     tiles<GR_CU_EXPERTS_DW> all(a, start);
-    for (tile at; all.next(at); parity ^= 1) {
-        const uint32_t first = at.row + p.group * PART, left = first < a.m ? a.m - first : 0,
-                       columns = at.column < a.n ? min(a.n - at.column, (uint32_t)COLUMNS) : 0,
-                       rows = columns ? min(left, (uint32_t)PART) : 0;
-        const uint32_t bytes = columns * sizeof(G);
-        G *grad = (G *)a.d + ((size_t)at.expert * a.m + first) * a.n + at.column;
-        if (lane == 0) gr_barrier_expect(p.there, rows * bytes);
+    tile at;
+    for (bool more = all.next(at); more; parity ^= 1) {
+        const area<G> own(a, at, p.group);
+        if (lane == 0) gr_barrier_expect(p.there, own.rows * own.bytes);
         __syncwarp();
-        for (uint32_t r = lane; r < rows; r += GR_WARP)
-            gr_row_copy(to + held<G>::place(r), grad + (size_t)r * a.n, bytes, p.there);
+        for (uint32_t r = lane; r < own.rows; r += GR_WARP)
+            gr_row_copy(to + held<G>::place(r), own.first + (size_t)r * a.n, own.bytes, p.there);
+        more = all.next(at);
+        const area<G> next(a, at, p.group);
+        for (uint32_t r = lane; more && r < next.rows; r += GR_WARP)
+            gr_row_ahead(next.first + (size_t)r * a.n, next.bytes);
         gr_barrier_wait(p.done, parity);
-        for (uint32_t r = lane; r < rows; r += GR_WARP)
-            gr_row_store(grad + (size_t)r * a.n, to + held<G>::place(r), bytes);
+        for (uint32_t r = lane; r < own.rows; r += GR_WARP)
+            gr_row_store(own.first + (size_t)r * a.n, to + held<G>::place(r), own.bytes);
         gr_rows_commit();
         gr_rows_left();
         __syncwarp();
@@ -164,12 +180,12 @@ __global__ void __launch_bounds__(GR_PIPE_THREADS, 1)
     __syncthreads();
     p.open(memory, barrier);
     if (threadIdx.x < GR_WARPGROUP) {
-        gr_registers_fewer<40>();
+        gr_registers_fewer<56>();
         if (threadIdx.x == 0) produce<GR_CU_EXPERTS_DW>(a, p, start, &dy, &x);
         const uint32_t warp = threadIdx.x / GR_WARP;
         if (warp && warp <= GR_PIPE_CONSUMERS) keep<G>(a, start, layout::part_of(memory, warp - 1));
     } else {
-        gr_registers_more<232>();
+        gr_registers_more<224>();
         consume<G>(a, p, start, layout::part_of(memory, threadIdx.x / GR_WARPGROUP - 1));
     }
     gr_cluster_meet(); /* the other CTA may still arrive at barriers of this one */
