@@ -113,6 +113,44 @@ static inline gr_model_shape multiplied(void)
     return s;
 }
 
+/* Experts of every kind, all of them for every token: of gpt_oss with biases and clamps, and a gate of the
+ * shared one; a dense layer with clamps; sigmoids with a bias that selects. */
+static inline gr_model_shape assorted(void)
+{
+    gr_model_shape s = shape_of("qwen2", 128, 4, 2, 32);
+    gr_layer_desc dense = *gr_layer(&s, 0);
+    dense.dense.act = GR_ACT_SWIGLU_OAI;
+    dense.dense.limit = 7;
+    gr_layer_desc clamped = dense, sigmoid = dense;
+    clamped.mlp = sigmoid.mlp = GR_MLP_EXPERTS;
+    clamped.dense = sigmoid.dense = (gr_dense_desc){0};
+    clamped.experts = (gr_experts_desc){.count = 6,
+                                        .top_k = 6,
+                                        .inner = 72,
+                                        .act = GR_ACT_SWIGLU_OAI,
+                                        .limit = 7,
+                                        .softmax_after = true,
+                                        .router_bias = true,
+                                        .bias = true,
+                                        .scale = 1,
+                                        .shared_inner = 104,
+                                        .shared_gate = true};
+    sigmoid.experts = (gr_experts_desc){.count = 12,
+                                        .top_k = 12,
+                                        .inner = 40,
+                                        .router = GR_ROUTER_SIGMOID,
+                                        .normalize = true,
+                                        .selection_bias = true,
+                                        .groups = 4,
+                                        .top_groups = 4,
+                                        .scale = 2.5f,
+                                        .shared_inner = 48};
+    gr_model_of(&s, &clamped);
+    gr_model_set_layer(&s, 1, &dense);
+    gr_model_set_layer(&s, 2, &sigmoid);
+    return s;
+}
+
 /* Weights that fp32 and bf16 both hold exactly: norms around 1, biases around 0. */
 static inline float *random_bucket(const gr_model_shape *s, uint32_t b, uint64_t seed)
 {

@@ -2,6 +2,7 @@
 #include "tests/unit/test.h"
 
 #include "ops/kernels/experts.h"
+#include "ops/kernels/layer_ops.h"
 
 static const gr_experts_ops *const ops = &gr_experts_cpu;
 
@@ -442,6 +443,34 @@ static double act(const gr_experts_desc *e, double g, double u)
     return g / (1 + exp(-1.702 * g)) * (u + 1);
 }
 
+/* Of a dense MLP: against the formula, and its slopes against differences. */
+static void test_a_dense_mlp_has_clamped_swiglu(void **state)
+{
+    (void)state;
+    enum { T = 5, I = 300 };
+    const gr_dense_desc d = {.inner = I, .act = GR_ACT_SWIGLU_OAI, .limit = 1.5f};
+    const gr_experts_desc e = {.act = d.act, .limit = d.limit};
+    const gr_layer_ops *layer = gr_kernels_cpu.layer;
+    assert_true(layer->acts >> GR_ACT_SWIGLU_OAI & 1);
+    float *in = floats(T * 2 * I, 3, 61), *dh = floats(T * I, 1, 62), *h = exactly(T * I * 4),
+          *again = exactly(T * I * 4), *back = exactly(T * 2 * I * 4);
+    layer->activate(&(gr_queue){0}, &d, T, in, h);
+    layer->activate_backward(&(gr_queue){0}, &d, T, in, dh, back, again);
+    assert_memory_equal(h, again, T * I * 4);
+    for (size_t t = 0; t < T; t++)
+        for (size_t i = 0; i < I; i++) {
+            const size_t at = t * 2 * I + i;
+            const double g = (double)in[at], u = (double)in[at + I], step = 1e-6, by = (double)dh[t * I + i];
+            assert_close(h[t * I + i], act(&e, g, u), 1e-6, 1e-5);
+            if (fabs(g - 1.5) < 1e-4 || fabs(fabs(u) - 1.5) < 1e-4) continue; /* where slopes jump */
+            assert_close(back[at], by * (act(&e, g + step, u) - act(&e, g - step, u)) / (2 * step), 1e-5,
+                         1e-4);
+            assert_close(back[at + I], by * (act(&e, g, u + step) - act(&e, g, u - step)) / (2 * step), 1e-5,
+                         1e-4);
+        }
+    free(in), free(dh), free(h), free(again), free(back);
+}
+
 struct reference {
     double *y, *dx, *router, *router_bias, *gate_up, *gate_up_bias, *down, *down_bias;
 };
@@ -682,6 +711,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_best_experts_are_chosen_and_weighed),
         cmocka_unit_test(test_equal_logits_go_to_the_lower_index),
+        cmocka_unit_test(test_a_dense_mlp_has_clamped_swiglu),
         cmocka_unit_test(test_selection_is_held_exactly),
         cmocka_unit_test(test_selection_is_not_rounded),
         cmocka_unit_test(test_logits_that_are_no_numbers_still_choose_different_experts),
