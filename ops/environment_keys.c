@@ -1,11 +1,13 @@
 /* ops/environment_keys.c: what the map `environment` of a rollout says, and what does not go with it. */
 #include "ops/environment_keys.h"
 
+#include "ops/reward/http_command.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const known[] = {"command", "workers", "in_flight", "timeout", "retries",
-                                    "metrics", "record",  "replay",    NULL};
+static const char *const known[] = {"command", "http",    "workers", "in_flight", "timeout",
+                                    "retries", "metrics", "record",  "replay",    NULL};
 
 static gr_status read_text(const char **out, const gr_pair *p, gr_diag *d)
 {
@@ -13,6 +15,14 @@ static gr_status read_text(const char **out, const gr_pair *p, gr_diag *d)
         return gr_diag_error(d, p->value.at, GR_E_INVALID, "'%s' must be a text", p->key);
     *out = p->value.text;
     return GR_OK;
+}
+
+static gr_status read_url(const char **out, const gr_pair *p, gr_diag *d)
+{
+    const gr_status st = read_text(out, p, d);
+    const char *why = st ? NULL : gr_http_url_error(*out);
+    return why ? gr_diag_error(d, p->value.at, GR_E_INVALID, "'%s': %s is no URL: %s", p->key, *out, why)
+               : st;
 }
 
 static gr_status read_count(uint32_t *out, const gr_pair *p, uint32_t least, uint32_t most, gr_diag *d)
@@ -82,6 +92,7 @@ static gr_status read_pair(gr_environment_cfg *e, const gr_pair *p, const gr_nod
                            gr_diag *d)
 {
     if (!strcmp(p->key, "command")) return read_text(&e->command, p, d);
+    if (!strcmp(p->key, "http")) return read_url(&e->http, p, d);
     if (!strcmp(p->key, "workers")) return read_count(&e->workers, p, 1, 1024, d);
     if (!strcmp(p->key, "in_flight")) return read_count(&e->in_flight, p, 1, 65536, d);
     if (!strcmp(p->key, "retries")) return read_count(&e->retries, p, 0, 100, d);
@@ -92,7 +103,7 @@ static gr_status read_pair(gr_environment_cfg *e, const gr_pair *p, const gr_nod
     const char *near = gr_near(p->key, known, GR_LEN(known) - 1);
     return gr_diag_error(d, p->at, GR_E_INVALID, "unknown key '%s' in environment%s%s%s", p->key,
                          near ? "; did you mean '"
-                              : "; it has command, workers, in_flight, timeout, retries, "
+                              : "; it has command, http, workers, in_flight, timeout, retries, "
                                 "metrics, record, replay",
                          near ? near : "", near ? "'?" : "");
 }
@@ -135,15 +146,18 @@ bool gr_environment_read(gr_generate_cfg *c, const gr_node *n, gr_arena *arena, 
         check_alone(n, d);
         return false;
     }
-    *e = (gr_environment_cfg){.at = v->at, .workers = 1, .in_flight = 256, .retries = 1, .timeout = 60};
+    *e = (gr_environment_cfg){.at = v->at, .in_flight = 256, .retries = 1, .timeout = 60};
     for (size_t i = 0; v->kind == GR_VALUE_MAP && i < v->n; i++)
         (void)!read_pair(e, &v->pairs[i], n, arena, d);
-    if (d->n_errors == before && !e->command == !e->replay)
+    if (d->n_errors == before && !!e->command + !!e->http + !!e->replay != 1)
         gr_diag_error(d, v->at, GR_E_INVALID,
-                      "'environment' is a map with 'command', whose processes answer, or 'replay', a file of "
-                      "their answers");
+                      "'environment' is a map with 'command', whose processes answer, 'http', the URL of a "
+                      "server that does, or 'replay', a file of their answers");
     else if (e->replay && e->record)
-        gr_diag_error(d, v->at, GR_E_INVALID, "'record' goes with 'command', not with 'replay'");
+        gr_diag_error(d, v->at, GR_E_INVALID, "'record' goes with who answers, not with 'replay'");
+    if (e->http && e->workers)
+        gr_diag_error(d, v->at, GR_E_INVALID, "'workers' goes with 'command': one process asks the server");
+    if (!e->workers) e->workers = 1;
     check_context(n, c, d);
     return d->n_errors == before;
 }

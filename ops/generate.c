@@ -17,7 +17,7 @@ static const gr_key keys[] = {
     {"max_tokens", GR_KEY_UINT, CFG(max_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a response, or of each turn"},
     {"turns", GR_KEY_UINT, CFG(turns), false, NULL, 1, 1024, NULL, "with environment: the model's turns in a conversation, at most; default 1"},
     {"max_context", GR_KEY_UINT, CFG(max_context), false, NULL, 1, 1 << 22, NULL, "with environment: most tokens of a conversation, prompt and answers included; behind the prompt it has this less the most tokens of a prompt"},
-    {"environment", GR_KEY_VALUE, CFG(answers), false, NULL, 0, 0, NULL, "{command, workers, in_flight, timeout, retries, metrics, record, replay}: processes that answer the model's turns (docs/ENVIRONMENTS.md)"},
+    {"environment", GR_KEY_VALUE, CFG(answers), false, NULL, 0, 0, NULL, "{command or http, workers, in_flight, timeout, retries, metrics, record, replay}: who answers the model's turns (docs/ENVIRONMENTS.md)"},
     {"temperature", GR_KEY_NUMBER, CFG(temperature), false, "1", 0, 100, NULL, "sampling temperature; 0 is greedy"},
     {"top_p", GR_KEY_NUMBER, CFG(top_p), false, "1", 1e-6, 1, NULL, "sample from the fewest tokens of this much probability; 1 is off"},
     {"top_k", GR_KEY_UINT, CFG(top_k), false, "0", 0, 1 << 24, NULL, "sample from this many most likely tokens; 0 is off"},
@@ -142,13 +142,6 @@ static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
                       n->model->shape.max_positions);
 }
 
-/* Where decode steps share a prompt's keys, slots that wait for an answer spoil those of others: log-probs
- * that are no numbers were seen on CUDA. */
-static const char *unfit_turns(const gr_node *n, const gr_kernels *k)
-{
-    return n->bounds.turns && k->steps && !k->invariant ? "'environment' needs `strict: true`" : NULL;
-}
-
 const gr_op gr_op_generate = {
     .name = "generate",
     .summary = "sample responses",
@@ -166,7 +159,6 @@ const gr_op gr_op_generate = {
     .tunables = gr_rollout_tunables,
     .default_choice = gr_rollout_default_choice,
     .runs_with = gr_rollout_runs_with,
-    .unfit = unfit_turns,
     .declare = gr_rollout_declare,
     .open = gr_rollout_open,
     .close = gr_rollout_close,

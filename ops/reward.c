@@ -6,6 +6,7 @@
 #include "ops/base/configs.h"
 #include "ops/data.h"
 #include "ops/base/rows.h"
+#include "ops/reward/http_command.h"
 #include "ops/scorer.h"
 #include "ops/parallel/sharding.h"
 #include "ops/base/session.h"
@@ -23,9 +24,10 @@ static const gr_key keys[] = {
     {"rule", GR_KEY_VALUE, CFG(rule), false, NULL, 0, 0, NULL, "exact, prefix, gsm8k, boxed or math; or {extract, answer_extract, take: first|last, tail, strip, compare: string|number|math|prefix}"},
     {"rules", GR_KEY_VALUE, CFG(rules), false, NULL, 0, 0, NULL, "{by: FIELD, VALUE: rule, ...}: a rule for each value of a field of the record"},
     {"command", GR_KEY_TEXT, CFG(command), false, NULL, 0, 0, NULL, "a shell command: reads a JSON object a line, prints {\"id\", \"score\"} a line"},
+    {"http", GR_KEY_TEXT, CFG(http), false, NULL, 0, 0, NULL, "the URL of a server that is sent what a command would read, and answers with a score"},
     {"workers", GR_KEY_UINT, CFG(workers), false, "1", 1, 1024, NULL, "processes of the command"},
-    {"in_flight", GR_KEY_UINT, CFG(in_flight), false, NULL, 1, 65536, NULL, "requests that a process of the command may hold at once; more than 1: each has the ids of its tokens, too; default 1"},
-    {"timeout", GR_KEY_NUMBER, CFG(timeout), false, "60", 0.001, 86400, NULL, "seconds the command may take for one sequence"},
+    {"in_flight", GR_KEY_UINT, CFG(in_flight), false, NULL, 1, 65536, NULL, "requests that a process of the command, or the server, may hold at once; more than 1: each has the ids of its tokens, too; default 1, of a server 64"},
+    {"timeout", GR_KEY_NUMBER, CFG(timeout), false, "60", 0.001, 86400, NULL, "seconds that one sequence may take"},
     {"from", GR_KEY_TEXT, CFG(from), false, NULL, 0, 0, NULL, "environment: the score is what the environment of the rollout gave; level: token puts each turn's on its last token"},
     {"level", GR_KEY_ENUM, CFG(level), false, "sequence", 0, 0, levels, "one number a sequence, or one a token"},
     {"names", GR_KEY_TEXTS, CFG(names), false, NULL, 0, 0, NULL, "the command prints an object with these numbers; each is a field reward.NAME"},
@@ -50,10 +52,12 @@ static const gr_field *named(const gr_node *n, const char *field)
 static void check_reward(gr_graph *g, gr_node *n, gr_diag *d)
 {
     const gr_reward_cfg *c = n->cfg;
-    int ways = !!c->rule + !!c->rules + !!c->command + !!c->from;
+    int ways = !!c->rule + !!c->rules + !!c->command + !!c->http + !!c->from;
+    const char *bad = c->http ? gr_http_url_error(c->http) : NULL;
     if (ways != 1)
         gr_diag_error(d, n->at, GR_E_INVALID,
-                      "node '%s' needs one of 'rule', 'rules', 'command' and 'from: environment'", n->name);
+                      "node '%s' needs one of 'rule', 'rules', 'command', 'http' and 'from: environment'",
+                      n->name);
     else if (c->from && strcmp(c->from, "environment"))
         gr_diag_error(d, gr_value_get(n->value, "from")->at, GR_E_INVALID,
                       "'from' must be environment, not '%s'; what a rule or a command gives needs no 'from'",
@@ -62,8 +66,14 @@ static void check_reward(gr_graph *g, gr_node *n, gr_diag *d)
         gr_diag_error(d, gr_value_get(n->value, "from")->at, GR_E_INVALID,
                       "'from: environment': no environment answers the turns of '%s'",
                       gr_rows_maker(n->rows)->name);
-    if (c->names.n && !c->command)
-        gr_diag_error(d, c->names.at[0], GR_E_INVALID, "'names' goes with 'command'");
+    if (bad)
+        gr_diag_error(d, gr_value_get(n->value, "http")->at, GR_E_INVALID, "'http': %s is no URL: %s",
+                      c->http, bad);
+    if (c->http && gr_value_get(n->value, "workers"))
+        gr_diag_error(d, gr_value_get(n->value, "workers")->at, GR_E_INVALID,
+                      "'workers' goes with 'command': one process asks the server");
+    if (c->names.n && !c->command && !c->http)
+        gr_diag_error(d, c->names.at[0], GR_E_INVALID, "'names' goes with 'command' or 'http'");
     if (c->names.n && c->level)
         gr_diag_error(d, c->names.at[0], GR_E_INVALID, "'names' goes with level: sequence");
     gr_scorer_check(n, d);

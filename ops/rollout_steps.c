@@ -532,12 +532,13 @@ static int by_order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Which slots read the same prompt. */
-static uint32_t list_groups(gr_rollout *r, const gr_steps_input *in)
+/* Which of the first n_slots slots read the same prompt. Those behind them take no part in the chunk, whose
+ * arrays end there. */
+static uint32_t list_groups(gr_rollout *r, const gr_steps_input *in, uint32_t n_slots)
 {
     uint64_t *order = r->steps->order;
     uint32_t n = 0, n_groups = 0, last = GR_NONE;
-    for (uint32_t i = 0; i < r->bounds.samples; i++)
+    for (uint32_t i = 0; i < n_slots; i++)
         if (r->slots[i].seq != GR_NONE) order[n++] = (uint64_t)r->slots[i].group << 32 | i;
     qsort(order, n, sizeof(*order), by_order);
     for (uint32_t i = 0; i < n; i++) {
@@ -602,11 +603,12 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     if (r->turns) n_changes = clear_stale(r, &in, n_changes); /* no slot is moved and cleared */
     if (!n_changes && r->current == r->n_groups) n_changes = compact(r, &in);
     if (!r->turns) n_changes = clear_stale(r, &in, n_changes);
-    const uint32_t n_groups = list_groups(r, &in), which = s->trip % 2;
+    const uint32_t which = s->trip % 2;
+    s->n[which] = rounded(last_running(r), b.slots);
+    const uint32_t n_groups = list_groups(r, &in, s->n[which]);
     s->ops->change(s->steps, c->queue, s->trip, n_changes, n_groups);
     write_prefill(r, c);
     for (uint32_t i = 0; i < b.slots; i++) s->at[which][i] = r->slots[i].seq;
-    s->n[which] = rounded(last_running(r), b.slots);
     return r->turns ? wait_for_turns(r, n_changes, d) : GR_OK;
 }
 

@@ -5,6 +5,7 @@
 #include "ops/encode.h"
 #include "ops/reward/command_files.h"
 #include "ops/reward/environment.h"
+#include "ops/reward/http_command.h"
 #include "ops/text/tool_calls.h"
 #include "runtime/base/json.h"
 #include "runtime/comm/watchdog.h"
@@ -50,6 +51,15 @@ static gr_status same_files(void *user, gr_diag *d)
     return st;
 }
 
+/* What its processes run, to free(). */
+static gr_status command_of(const gr_environment_cfg *e, char **out, gr_diag *d)
+{
+    *out = NULL;
+    if (e->http) return gr_http_command(out, e->http, e->timeout, e->in_flight, e->at, d);
+    if (e->command) *out = gr_strdup(e->command);
+    return GR_OK;
+}
+
 /* Behind the first rank's file that of each other. */
 static char *file_of_rank(const gr_session *s, const char *path)
 {
@@ -61,11 +71,15 @@ static gr_status open_environment(gr_rollout *r, gr_diag *d)
     const gr_environment_cfg *e = &r->cfg->environment;
     r->turns->replay = file_of_rank(r->session, e->replay);
     r->turns->record = file_of_rank(r->session, e->record);
-    const gr_environment_config c = {.command = e->command,
+    char *command;
+    gr_status st = command_of(e, &command, d);
+    if (st) return st;
+    const gr_environment_config c = {.command = command,
                                      .at = e->at,
                                      .workers = e->workers,
                                      .in_flight = e->in_flight,
-                                     .timeout_ms = (unsigned)(e->timeout * 1000),
+                                     .timeout_ms =
+                                         (unsigned)(e->timeout * 1000) + (e->http ? GR_HTTP_GRACE_MS : 0),
                                      .conversations = r->node->bounds.seqs,
                                      .record = r->turns->record,
                                      .replay = r->turns->replay,
@@ -73,7 +87,9 @@ static gr_status open_environment(gr_rollout *r, gr_diag *d)
                                      .n_metrics = e->metrics.n,
                                      .again = same_files,
                                      .user = r};
-    return gr_environment_new(&r->turns->env, &c, d);
+    st = gr_environment_new(&r->turns->env, &c, d);
+    free(command);
+    return st;
 }
 
 static void name_metrics(gr_rollout *r)
@@ -392,7 +408,8 @@ gr_status gr_turns_wait(gr_rollout *r, gr_diag *d)
     struct gr_turns *t = r->turns;
     const gr_status st = told(t, d);
     if (st || !gr_environment_pending(t->env)) return st;
-    gr_watchdog_goes_on((uint32_t)r->cfg->environment.timeout + GR_WATCHDOG_PATIENCE);
+    gr_watchdog_goes_on((uint32_t)r->cfg->environment.timeout + GR_HTTP_GRACE_MS / 1000 +
+                        GR_WATCHDOG_PATIENCE);
     return gr_environment_next(t->env, -1, &t->answer, d);
 }
 

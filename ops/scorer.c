@@ -2,6 +2,7 @@
 #include "ops/scorer.h"
 
 #include "ops/reward/command_files.h"
+#include "ops/reward/http_command.h"
 #include "ops/base/configs.h"
 #include "ops/data.h"
 #include "ops/reward/rules.h"
@@ -22,6 +23,8 @@ typedef struct scratch {
     double *values;
 } scratch;
 
+enum { HTTP_IN_FLIGHT = 64 };
+
 struct gr_scorer {
     gr_session *session;
     const gr_node *node;
@@ -38,6 +41,12 @@ struct gr_scorer {
     uint32_t over_limit_metric;
     scratch own; /* of the sequence that is scored */
 };
+
+/* More than one: requests have the ids of their tokens. */
+static unsigned in_flight(const gr_reward_cfg *c)
+{
+    return c->in_flight ? c->in_flight : c->http ? HTTP_IN_FLIGHT : 1;
+}
 
 /* ---- config ----------------------------------------------------------------------------------------------
  */
@@ -280,7 +289,7 @@ static gr_status submit(gr_scorer *s, const gr_rows *rows, uint32_t seq, gr_diag
                         rows->prompt_len[seq], false, &prompt);
     uint32_t *ends = gr_calloc(rows->response_len[seq] + 1, sizeof(*ends));
     gr_response_text(s->session, s->node->rows, rows, seq, &response, ends);
-    if (s->cfg->level || s->cfg->in_flight > 1) add_tokens(fields, rows, seq, &response, ends);
+    if (s->cfg->level || in_flight(s->cfg) > 1) add_tokens(fields, rows, seq, &response, ends);
     free(ends);
     json_object_set_new(fields, "prompt", json_text(&prompt));
     json_object_set_new(fields, "response", json_text(&response));
@@ -461,6 +470,29 @@ static void scratch_release(scratch *x)
     gr_str_release(&x->kind);
 }
 
+static gr_status open_workers(gr_scorer *s, gr_diag *d)
+{
+    const gr_reward_cfg *c = s->cfg;
+    char *command = c->http ? NULL : gr_strdup(c->command);
+    gr_status st =
+        c->http ? gr_http_command(&command, c->http, c->timeout, in_flight(c), s->node->at, d) : GR_OK;
+    if (st) return st;
+    const gr_workers_config w = {.command = command,
+                                 .at = s->node->at,
+                                 .n = c->http ? 1 : c->workers,
+                                 .depth = in_flight(c),
+                                 .timeout_ms =
+                                     (unsigned)(c->timeout * 1000) + (c->http ? GR_HTTP_GRACE_MS : 0),
+                                 .per_token = c->level == 1,
+                                 .names = c->names.text,
+                                 .n_names = c->names.n,
+                                 .again = same_files,
+                                 .user = s};
+    st = gr_workers_new(&s->workers, &w, d);
+    free(command);
+    return st;
+}
+
 gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, gr_diag *d)
 {
     gr_scorer *s = gr_calloc(1, sizeof(*s));
@@ -471,18 +503,8 @@ gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, 
                      .own = scratch_new(n->rows->bounds.response_tokens)};
     gr_status st = rules_of(s, d);
     if (!st) st = check_answers(s, d);
-    if (!st && s->cfg->command && gr_node_runs(session->graph, n)) {
-        gr_workers_config w = {.command = s->cfg->command,
-                               .at = n->at,
-                               .n = s->cfg->workers,
-                               .depth = s->cfg->in_flight,
-                               .timeout_ms = (unsigned)(s->cfg->timeout * 1000),
-                               .per_token = s->cfg->level == 1,
-                               .names = s->cfg->names.text,
-                               .n_names = s->cfg->names.n,
-                               .again = same_files,
-                               .user = s};
-        st = gr_workers_new(&s->workers, &w, d);
+    if (!st && gr_node_asks(n) && gr_node_runs(session->graph, n)) {
+        st = open_workers(s, d);
         s->submitted = gr_calloc(n->rows->bounds.seqs, sizeof(*s->submitted));
         s->early = gr_calloc(n->rows->bounds.seqs, sizeof(*s->early));
         if (n->rows->placement.role == n->placement.role)
@@ -497,7 +519,7 @@ gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, 
 
 gr_status gr_scorer_inputs(const gr_scorer *s, const char *owner, gr_inputs *in, gr_diag *d)
 {
-    return s->workers ? gr_command_inputs(s->cfg->command, owner, in, d) : GR_OK;
+    return s->workers && s->cfg->command ? gr_command_inputs(s->cfg->command, owner, in, d) : GR_OK;
 }
 
 void gr_scorer_free(gr_scorer *s)

@@ -420,7 +420,7 @@ static void note_commands(const audit *x)
     gr_args none = {0};
     if (!gr_cmd_load(&g, &none, path, NULL, NULL))
         for (size_t i = 0; i < g->n_nodes; i++)
-            if (gr_node_command(g->nodes[i]))
+            if (gr_node_asks(g->nodes[i]))
                 printf(
                     "note: what '%s' gives comes from a command: it is the same again only where the command "
                     "gives the same\n",

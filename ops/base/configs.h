@@ -37,7 +37,7 @@ typedef struct gr_data_cfg {
 
 /* What answers a rollout's turns; set by the op's check from the map `environment`. */
 typedef struct gr_environment_cfg {
-    const char *command; /* NULL: nothing but a replay */
+    const char *command, *http; /* of which one is there, but with a replay */
     gr_loc at;
     uint32_t workers, in_flight, retries;
     double timeout; /* seconds for one answer */
@@ -70,7 +70,7 @@ typedef struct gr_reward_cfg {
     const gr_node *of;
     gr_field_ref answer;
     const gr_value *rule, *rules;
-    const char *command;
+    const char *command, *http; /* http: a URL */
     uint32_t workers, in_flight;
     double timeout;
     int level;        /* 0: sequence, 1: token */
@@ -78,11 +78,15 @@ typedef struct gr_reward_cfg {
     gr_texts names;
 } gr_reward_cfg;
 
-/* The command that scores for a node, or answers its turns; NULL: none does. */
-static inline const char *gr_node_command(const gr_node *n)
+/* Whether a command or a server outside scores for a node, or answers its turns. */
+static inline bool gr_node_asks(const gr_node *n)
 {
-    if (n->op->generates) return ((const gr_generate_cfg *)n->cfg)->environment.command;
-    return strcmp(n->op->name, "reward") ? NULL : ((const gr_reward_cfg *)n->cfg)->command;
+    if (n->op->generates) {
+        const gr_environment_cfg *e = &((const gr_generate_cfg *)n->cfg)->environment;
+        return e->command || e->http;
+    }
+    const gr_reward_cfg *c = strcmp(n->op->name, "reward") ? NULL : n->cfg;
+    return c && (c->command || c->http);
 }
 
 typedef struct gr_logprob_cfg {

@@ -44,7 +44,7 @@ typedef struct gr_steps_rules {
 typedef struct gr_steps_input {
     gr_slot_change *change; /* [slots]; no slot is named by two of them, whether as slot or as from */
     uint32_t *table;        /* [slots, stride] row i: of change i where it sets */
-    uint32_t *member;       /* [slots] */
+    uint32_t *member;       /* [slots] of the slots that take part in the chunk (before its n), no others */
     uint32_t *
         group_first; /* [slots + 1]: group g's slots are member[group_first[g]] .. [group_first[g + 1] - 1] */
     uint32_t *shared; /* [slots] first keys that the slots of a group share, a multiple of GR_KV_BLOCK */

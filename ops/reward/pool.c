@@ -305,6 +305,14 @@ static bool was_given_up(struct worker *k, const json_t *reply)
     return false;
 }
 
+/* The worker says that a request has failed; NULL: it does not. To free(). */
+static char *said_failed(const gr_pool *w, const struct request *r, const json_t *reply)
+{
+    const json_t *error = json_object_get(reply, "error");
+    if (!json_is_string(error)) return NULL;
+    return gr_printf("%s: the %s says: %s", r->what ? r->what : "", w->cfg.who, json_string_value(error));
+}
+
 /* One reply of a line. false where the worker was stopped for it. */
 static bool take_reply(gr_pool *w, struct worker *k, const json_t *reply, const char *line, size_t n)
 {
@@ -314,6 +322,8 @@ static bool take_reply(gr_pool *w, struct worker *k, const json_t *reply, const 
     const bool known = at != NULL, unread = at && is_unread(k, at);
     if (unread)
         why = gr_strdup("it answers what it has not read");
+    else if (at && (got.error = said_failed(w, *at, reply)))
+        got.late = json_is_true(json_object_get(reply, "late"));
     else if (at)
         got.result = w->cfg.read(w->cfg.user, (*at)->about, reply, &why);
     else

@@ -23,6 +23,8 @@
  *     a bad reply        the worker is killed, and the message shows how the reply begins: not JSON, the
  *                        answer to none of its requests, a line without end. Where it answers a request with
  *                        what cannot be read: the same, but with state that request alone fails
+ *     a reply with `error`, a text
+ *                        the request fails with it; with `"late": true` because its time was up
  *     output while it has no request
  *                        the worker is started again
  *

@@ -13,6 +13,7 @@
 #define DESCENT_EFFORT 12000000 /* steps laid out on one way down and up */
 #define MOST_MARGINS   4
 #define PACK_TRIES     40
+#define MOST_LATER     24 /* candidates whose loads are placed later, of a list */
 #define CORNERS        16 /* programs looked at before a refusal */
 #define QUICK_LEVELS   3
 #define QUICK_EFFORT   40000 /* works laid out for each of these */
@@ -138,57 +139,128 @@ static int by_moves(const void *a, const void *b, void *user)
     return p != q ? p < q ? -1 : 1 : by_time(a, b, user);
 }
 
-/* The plan of a candidate; NULL: offsets are not found for it. */
-static gr_plan *pack(gr_schedule_search *s, const candidate *c)
+static bool is_within(const gr_schedule_search *s, const gr_plan *p)
+{
+    return p->peak_bytes <= s->o->budget_bytes && p->host_bytes <= s->o->host_budget_bytes;
+}
+
+static gr_plan *build(gr_schedule_search *s, uint32_t level)
+{
+    return gr_plan_build(&s->transfers, gr_level_set_take(s, level)->analysis, 0, PACK_TRIES);
+}
+
+/* The plan of a candidate; NULL: offsets are not found for it. *lacks: bytes, where those are the device's.
+ */
+static gr_plan *pack(gr_schedule_search *s, const candidate *c, uint64_t *lacks)
 {
     const gr_residency *st = &s->found.all[c->residency];
     if (c->wide)
         lay_out_wide(s, st);
     else
         lay_out(s, st);
-    gr_plan *p = gr_plan_build(&s->transfers, gr_level_set_take(s, st->level)->analysis, 0, PACK_TRIES);
-    if (p->peak_bytes <= s->o->budget_bytes && p->host_bytes <= s->o->host_budget_bytes) return p;
-    if (p->peak_bytes > s->o->budget_bytes && c->ns < s->lost_ns) {
-        s->lost_ns = c->ns;
-        s->lacks = p->peak_bytes - s->o->budget_bytes;
-    }
+    gr_plan *p = build(s, st->level);
+    *lacks = 0;
+    if (is_within(s, p)) return p;
+    if (p->peak_bytes > s->o->budget_bytes) *lacks = p->peak_bytes - s->o->budget_bytes;
     gr_plan_free(p);
     return NULL;
 }
 
-/* The first of them that is packed; *at: which. */
-static gr_plan *pack_first(gr_schedule_search *s, const candidate *list, size_t n, size_t *at)
+/* The same where loads stand later than they could: all that live at once at some instants no less, but all
+ * that live at others, and offsets are found where they were not. NULL: not for any. */
+static gr_plan *pack_later(gr_schedule_search *s, const candidate *c)
 {
-    gr_plan *p = NULL;
-    for (*at = 0; *at < n; ++*at)
-        if ((p = pack(s, &list[*at]))) break;
-    return p;
+    static const uint8_t rooms[] = {62, 60, 57, 54, 51, 45, 32, 0}; /* of 64, which loads may fill */
+    const gr_residency *st = &s->found.all[c->residency];
+    const uint64_t room = gr_arena_budget(s, st->level, st->host);
+    for (size_t i = 0; i < GR_LEN(rooms); i++) {
+        const gr_analysis *f = gr_level_set_take(s, st->level)->analysis;
+        gr_transfers *l = gr_transfers_for(s, st->level);
+        gr_transfers_within(l, f, st->choice, st->ahead, room / 64 * rooms[i]);
+        if (l->live > room) continue;
+        gr_plan *p = build(s, st->level);
+        if (is_within(s, p)) return p;
+        gr_plan_free(p);
+    }
+    return NULL;
+}
+
+/* What was found so far of a list. */
+typedef struct packed {
+    gr_plan *plan; /* NULL: nothing */
+    size_t at;     /* of which candidate */
+} packed;
+
+/* Keeps the faster. */
+static void keep_faster(packed *best, gr_plan *p, size_t at)
+{
+    if (!p || (best->plan && best->plan->ns <= p->ns)) {
+        gr_plan_free(p);
+        return;
+    }
+    gr_plan_free(best->plan);
+    *best = (packed){p, at};
+}
+
+/* The fastest of them for which offsets are found, with loads that stand later where need be. */
+static packed pack_fastest(gr_schedule_search *s, const candidate *list, size_t n)
+{
+    packed best = {0};
+    uint32_t later = 0;
+    for (size_t i = 0; i < n && (!best.plan || list[i].ns < best.plan->ns); i++) {
+        uint64_t lacks;
+        gr_plan *p = pack(s, &list[i], &lacks);
+        if (p) {
+            keep_faster(&best, p, i);
+            break;
+        }
+        if (!lacks) continue;
+        const gr_residency *st = &s->found.all[list[i].residency];
+        const bool again = !list[i].wide && st->wide_ns < st->ns; /* its wider form came before */
+        if (!again && later++ < MOST_LATER) keep_faster(&best, pack_later(s, &list[i]), i);
+        if (list[i].ns < s->lost_ns && !(best.plan && best.plan->ns <= gr_near_ns(list[i].ns))) {
+            s->lost_ns = list[i].ns;
+            s->lacks = lacks;
+        }
+    }
+    return best;
+}
+
+/* The first of them for which they are, as it is. */
+static packed pack_first(gr_schedule_search *s, const candidate *list, size_t n)
+{
+    uint64_t lacks;
+    for (size_t i = 0; i < n; i++) {
+        gr_plan *p = pack(s, &list[i], &lacks);
+        if (p) return (packed){p, i};
+    }
+    return (packed){0};
 }
 
 /* Of all that fit and take as long as the fastest that does, or nearly, the one that moves least. */
 static gr_plan *choose(gr_schedule_search *s, size_t begin, uint32_t *level)
 {
-    size_t n, at, n_near = 0, n_less = 0;
+    size_t n, n_near = 0, n_less = 0;
     candidate *list = find_candidates(s, begin, &n);
-    gr_plan *p = pack_first(s, list, n, &at);
-    if (p) {
-        const candidate *taken = &list[at];
-        candidate *near = &list[at + 1];
-        while (near + n_near < list + n && near[n_near].ns <= gr_near_ns(taken->ns)) n_near++;
+    packed best = pack_fastest(s, list, n);
+    if (best.plan) {
+        const candidate *taken = &list[best.at];
+        candidate *near = &list[best.at + 1];
+        while (near + n_near < list + n && near[n_near].ns <= gr_near_ns(best.plan->ns)) n_near++;
         qsort_r(near, n_near, sizeof(*near), by_moves, s);
         while (n_less < n_near && by_moves(&near[n_less], taken, s) < 0) n_less++;
-        gr_plan *less = pack_first(s, near, n_less, &at);
-        if (less) {
-            gr_plan_free(p);
-            p = less;
-            taken = &near[at];
+        const packed less = pack_first(s, near, n_less);
+        if (less.plan) {
+            gr_plan_free(best.plan);
+            best.plan = less.plan;
+            taken = &near[less.at];
         }
         s->taken = s->found.all[taken->residency];
         const gr_level_set *set = &s->sets[s->taken.level];
         if (s->src->n_knobs) memcpy(level, set->level, s->src->n_knobs * sizeof(*level));
     }
     free(list);
-    return p;
+    return best.plan;
 }
 
 /* Which of two that do not fit comes closer: on the device, where the host pool has room for it; else in the
@@ -217,7 +289,12 @@ static gr_plan *smallest(gr_schedule_search *s, uint32_t *level)
     const gr_residency *st = smallest_of(s);
     lay_out(s, st);
     if (s->src->n_knobs) memcpy(level, s->sets[st->level].level, s->src->n_knobs * sizeof(*level));
-    return gr_plan_build(&s->transfers, gr_level_set_take(s, st->level)->analysis, 0, PACK_TRIES);
+    gr_plan *p = build(s, st->level);
+    gr_transfers_within(&s->transfers, gr_level_set_take(s, st->level)->analysis, st->choice, st->ahead, 0);
+    gr_plan *late = build(s, st->level);
+    const bool less = late->arena_bytes < p->arena_bytes;
+    gr_plan_free(less ? p : late);
+    return less ? late : p;
 }
 
 static const char *make_notes(const gr_tasks_source *src, const uint32_t *level, gr_plan *p)

@@ -689,6 +689,15 @@ void gr_transfers_widen(gr_transfers *l, const gr_analysis *f, const gr_choice *
     l->ns = gr_transfers_ns(l, f);
 }
 
+void gr_transfers_within(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint32_t ahead,
+                         uint64_t room)
+{
+    maker m = {.l = l, .f = f, .g = f->g, .choice = choice};
+    gr_transfers_place(l, f, choice, ahead);
+    if (hoist_loads(&m, room)) l->live = most_live(&m, GR_DEVICE);
+    l->ns = gr_transfers_ns(l, f);
+}
+
 void gr_transfers_fit(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint32_t ahead,
                       uint64_t room)
 {

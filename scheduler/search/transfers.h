@@ -165,6 +165,10 @@ void gr_transfers_widen(gr_transfers *l, const gr_analysis *f, const gr_choice *
 /* Both, with no more of the room than makes it faster. */
 void gr_transfers_fit(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint32_t ahead,
                       uint64_t room);
+/* Loads as early as they can without more than so many bytes where they stand, which may be fewer than live
+ * elsewhere: the less they take, the easier offsets are found. */
+void gr_transfers_within(gr_transfers *l, const gr_analysis *f, const gr_choice *choice, uint32_t ahead,
+                         uint64_t room);
 void gr_transfers_release(gr_transfers *l);
 
 /* layout_time.c: predicted time of an iteration, in ns: lanes run side by side; a load begins when what

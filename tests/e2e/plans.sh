@@ -123,3 +123,18 @@ for part in 1 2; do
     done
     [ $fits -gt 0 ] || fail "no pool set by hand fits $budget bytes"
 done
+
+# In less than all needs, what comes and goes leaves no holes: the arena is what lives at its fullest step. Loads stand as
+# early as there is room for them at all, or, where no offsets are found so, a little later.
+cat >8b.json <<'END'
+{"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+ "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 40960,
+ "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "hidden_act": "silu", "eos_token_id": 151645,
+ "tie_word_embeddings": false}
+END
+status 0 "$gr" plan "$project/graphs/grpo.yaml" --set model=8b.json --hardware h100-80g --host-budget 1TB --budget 32GiB \
+    --format json -o 8b.plan.json
+live=$(grep -o '"resident_bytes": *[0-9]*' 8b.plan.json | sed 's/.*: *//' | sort -n | tail -1)
+arena=$(json_number 8b.plan.json arena_bytes)
+[ $((arena / 1000)) -le $((live / 995)) ] || fail "an arena of $arena bytes, of which $live live at once"
+status 0 "$gr" verify 8b.plan.json

@@ -18,16 +18,17 @@ A build with -Dcuda=enabled -Dbench=true has the programs; PyTorch and transform
     head, copies                            the fused head against its product; pinned copies
     offload:MODEL:fp32:budget=50%           the iteration's copies of training state under that part of what it would take
 
-MODEL is 0.6B, 1.7B or 8B (Qwen3's shapes, random weights). Without :fp32 gradients and moments are bf16 and there is no
-master, as the PyTorch side has them. Keys are budget (bytes, max, or a percentage of the unlimited plan's peak), policy, steps
-(iterations of the run), and keys of the graph. `--rows NAME` stands for a list: table (the published one, about nine minutes),
-memory (twelve configurations, about three). Each row writes its lines to DIR/results.jsonl as it has them; a row that fails,
+MODEL is 0.6B, 1.7B, 8B, 14B, 32B or, with experts, 30B-A3B and 1B-A0.3B (Qwen3's shapes, random weights), gemma2-2B or
+gemma3-1B. Without :fp32 gradients and moments are bf16 and there is no
+master, as the PyTorch side has them. Keys are budget (bytes, max, or a percentage of the unlimited plan's peak), host-budget, policy, steps
+(iterations of the run), and keys of the graph. PyTorch's side of an iteration is there for 0.6B, 1.7B and 8B. `--rows NAME` stands for a list: table (the published one, about nine minutes),
+memory (twelve configurations, about three), families (twelve of three families, about two). Each row writes its lines to DIR/results.jsonl as it has them; a row that fails,
 or takes longer than --timeout, is a line too, and the next goes on. After each row DIR/table.md holds the tables of all so
 far: of what was measured; and of memory and predicted seconds, where the arena and all beside it are to be within 1 % of the
-plan and never above, an iteration within 15 % of its prediction, a node that takes 5 % of it or more within 25 %. Of runs that
+plan and never above, an iteration within 5 % of its prediction, a node that takes 5 % of it or more within 8 %. Of runs that
 move state it also says the GiB copied an iteration, the share of that time under compute, and the seconds of copies alone.
 
-N is the number of all parameters, tokens are all tokens of a sequence; 6 N an updated token, 2 N one whose log-prob is
+N is the number of the parameters that a token goes through (all of them but in a model with experts), tokens are all tokens of a sequence; 6 N an updated token, 2 N one whose log-prob is
 asked; the head runs on response positions. Iterations but the first count, by their median.
 """
 import argparse
@@ -50,6 +51,10 @@ LISTS = {
     "memory": ["calibrate", "plan:0.6B", "plan:0.6B:fp32", "plan:0.6B:fp32:budget=60%", "plan:0.6B:fp32:budget=35%",
                "plan:0.6B:fp32:policy=every_node", "plan:1.7B", "plan:1.7B:fp32", "plan:1.7B:fp32:budget=50%", "plan:8B",
                "plan:8B:fp32:budget=max", "plan:8B:fp32:budget=100GiB", "plan:8B:fp32:budget=80GiB"],
+    "families": ["calibrate", "plan:0.6B", "plan:0.6B:fp32:budget=60%", "plan:0.6B:prompts=4:samples=4:response_tokens=32",
+                 "plan:1.7B", "plan:1.7B:fp32:budget=50%", "plan:1B-A0.3B", "plan:1B-A0.3B:fp32",
+                 "plan:1B-A0.3B:fp32:budget=60%", "plan:gemma2-2B", "plan:gemma2-2B:budget=60%", "plan:gemma3-1B",
+                 "plan:gemma3-1B:fp32:budget=60%"],
 }
 
 # row: (unit, at least, aim, whether less is better)
@@ -107,7 +112,7 @@ class Bench:
                 steps = value
                 continue
             extra.append(pair)
-            if key in ("budget", "policy"):
+            if key in ("budget", "host-budget", "policy"):
                 options += ["--" + key, value]
             else:
                 s[key] = value
@@ -144,7 +149,7 @@ class Bench:
     def iteration(self, row):
         model, label, s, run = self.execute(row, "grpo.yaml")
         self.iterations[row.split(":", 1)[1]] = run
-        n = common.params_of(common.config(model))
+        n = common.active_of(common.config(model))
         sequences = s["prompts"] * s["samples"]
         tokens = sequences * (s["prompt_tokens"] + s["response_tokens"])
         if run.metrics[-1]["length"] != s["response_tokens"]:
@@ -160,8 +165,8 @@ class Bench:
         self.emit("iteration " + label, run.seconds(), "s", all=[m["seconds"] for m in run.metrics], nodes=node)
         self.memory(label, run)
         state = "fp32" if "fp32 state" in label else "bf16"
-        if state == "fp32" and model == "8B":
-            return  # weights, gradients and moments alone are 131 GB there
+        if model not in ("0.6B", "1.7B", "8B") or (state == "fp32" and model == "8B"):
+            return  # weights, gradients and moments alone are 131 GB and more there
         part = [] if label == "0.6B" else ["--generate-tokens", min(64, s["response_tokens"] // 2)]
         if model == "8B":
             part += ["--train-sequences", min(64, sequences)]

@@ -15,10 +15,31 @@ import shutil
 import statistics
 import subprocess
 
-QWEN3 = {  # head_dim 128, 8 heads of keys and values, vocabulary 151,936
+GEMMA = dict(head_dim=256, hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=256, num_hidden_layers=26,
+             tie_word_embeddings=True)
+SHAPES = {  # published ones; Qwen3, head_dim 128, 8 heads of keys and values, vocabulary 151,936 where not said
     "0.6B": dict(hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16, tie_word_embeddings=True),
     "1.7B": dict(hidden_size=2048, intermediate_size=6144, num_hidden_layers=28, num_attention_heads=16, tie_word_embeddings=True),
     "8B": dict(hidden_size=4096, intermediate_size=12288, num_hidden_layers=36, num_attention_heads=32, tie_word_embeddings=False),
+    "14B": dict(hidden_size=5120, intermediate_size=17408, num_hidden_layers=40, num_attention_heads=40, tie_word_embeddings=False),
+    "32B": dict(hidden_size=5120, intermediate_size=25600, num_hidden_layers=64, num_attention_heads=64, tie_word_embeddings=False),
+    # experts: 4 heads of keys and values
+    "30B-A3B": dict(model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"], hidden_size=2048, intermediate_size=6144,
+                    moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8, norm_topk_prob=True, decoder_sparse_step=1,
+                    mlp_only_layers=[], num_hidden_layers=48, num_attention_heads=32, num_key_value_heads=4,
+                    tie_word_embeddings=False),
+    # Gemma2 2B and Gemma3 1B: windows, caps, norms behind
+    "gemma2-2B": dict(GEMMA, model_type="gemma2", architectures=["Gemma2ForCausalLM"], hidden_size=2304, intermediate_size=9216,
+                      num_attention_heads=8, num_key_value_heads=4, vocab_size=256000, sliding_window=4096, rope_theta=1e4,
+                      attn_logit_softcapping=50.0, final_logit_softcapping=30.0),
+    "gemma3-1B": dict(GEMMA, model_type="gemma3_text", architectures=["Gemma3ForCausalLM"], hidden_size=1152,
+                      intermediate_size=6912, num_attention_heads=4, num_key_value_heads=1, vocab_size=262144,
+                      sliding_window=512, sliding_window_pattern=6, rope_local_base_freq=1e4),
+    # experts as in 30B-A3B, of a size that is there at once
+    "1B-A0.3B": dict(model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"], hidden_size=1024, intermediate_size=3072,
+                     moe_intermediate_size=512, num_experts=32, num_experts_per_tok=4, norm_topk_prob=True,
+                     decoder_sparse_step=1, mlp_only_layers=[], num_hidden_layers=16, num_attention_heads=16,
+                     num_key_value_heads=4, tie_word_embeddings=True),
     # to try the scripts where there is no GPU
     "tiny": dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                  head_dim=16, vocab_size=600, tie_word_embeddings=True),
@@ -31,24 +52,33 @@ CHARACTERS = 500
 def config(name):
     """config.json of a model; random weights follow from it."""
     shape = dict(num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM, vocab_size=VOCAB)
-    shape.update(QWEN3[name])
-    return dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", max_position_embeddings=4096, rms_norm_eps=1e-6,
+    both = dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", max_position_embeddings=4096, rms_norm_eps=1e-6,
                 rope_theta=1e6, rope_scaling=None, hidden_act="silu", attention_bias=False, initializer_range=0.02,
-                bos_token_id=None, eos_token_id=1, pad_token_id=2, torch_dtype="bfloat16", **shape)
+                bos_token_id=None, eos_token_id=1, pad_token_id=2, torch_dtype="bfloat16")
+    both.update(shape, **SHAPES[name])
+    return both
 
 
-def params_of(c):
-    """Number of all parameters: the N of every count here."""
+def params_of(c, experts=None):
+    """Number of all parameters: the N of every count here. Of a model with experts, with so many in each layer; `active_of`
+    counts those that a token goes through."""
     h, i, d = c["hidden_size"], c["intermediate_size"], c["head_dim"]
     q, kv = c["num_attention_heads"] * d, c["num_key_value_heads"] * d
-    layer = 2 * h + 2 * d + h * (2 * q + 2 * kv) + 3 * h * i
+    channels = 3 * h * i
+    if "num_experts" in c:
+        channels = h * c["num_experts"] + (experts or c["num_experts"]) * 3 * h * c["moe_intermediate_size"]
+    layer = 2 * h + 2 * d + h * (2 * q + 2 * kv) + channels
     return c["num_hidden_layers"] * layer + h + c["vocab_size"] * h * (1 if c["tie_word_embeddings"] else 2)
+
+
+def active_of(c):
+    return params_of(c, c.get("num_experts_per_tok"))
 
 
 def decode_bytes(c, keys):
     """Bytes that one token of one sequence must read: all weights but the embedding's other rows, and its keys and
     values."""
-    read = params_of(c) - (0 if c["tie_word_embeddings"] else c["vocab_size"] * c["hidden_size"])
+    read = active_of(c) - (0 if c["tie_word_embeddings"] else c["vocab_size"] * c["hidden_size"])
     kv = 2 * c["num_hidden_layers"] * c["num_key_value_heads"] * c["head_dim"]
     return 2 * (read + kv * keys)
 

@@ -163,7 +163,7 @@ def plans_table(lines):
     for label, m in memory.items():
         t, share = times[label], m["value"]
         nodes = {n: v["predicted"] / v["measured"] for n, v in t["nodes"].items() if v["measured"] >= 0.05 * t["seconds"]}
-        ok = 0.99 <= share <= 1 and abs(t["value"] - 1) <= 0.15 and all(abs(v - 1) <= 0.25 for v in nodes.values())
+        ok = 0.99 <= share <= 1 and abs(t["value"] - 1) <= 0.05 and all(abs(v - 1) <= 0.08 for v in nodes.values())
         kept += ok
         c = copies.get(label)
         moved = f"{c['bytes'] / 2**30:.2f} | {c['value']:.2f} | {c['bare']:.3f}" if c else "0 | | "
