@@ -7,6 +7,7 @@
 #include "ops/kernels/cuda/layer.h"
 
 #include "ops/kernels/cuda/context.h"
+#include "ops/kernels/cuda/experts.h"
 #include "ops/kernels/cuda/layout.h"
 #include "ops/kernels/cuda/model.h"
 #include "ops/kernels/cuda/strict.h"
