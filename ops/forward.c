@@ -8,17 +8,23 @@
 
 #include <stdlib.h>
 
+/* Ranks of a group have the same sequences: they have a slice of each layer, or a part of the tokens. */
+static uint32_t groups_of(const gr_node *n)
+{
+    return gr_node_parts(n) / n->placement.parts;
+}
+
 static gr_balance_bounds balance_bounds(const gr_node *n)
 {
     const gr_rows_bounds *b = &n->rows->bounds;
     return gr_balance_bounds_of(n->placement.task.seqs, b->seqs, b->prompt_tokens + b->response_tokens,
-                                n->placement.ranks / n->placement.parts);
+                                groups_of(n));
 }
 
 gr_micro_bounds gr_forward_bounds(const gr_node *n, const gr_choices *how)
 {
     gr_balance_bounds most = balance_bounds(n);
-    return gr_micro_bounds_of(&n->bounds, &most, how->micro_tokens);
+    return gr_micro_bounds_of(&n->bounds, &most, how->micro_tokens, gr_node_cut(n));
 }
 
 /* ---- what may be chosen -------------------------------------------------------------------------------- */
@@ -30,7 +36,7 @@ static void set_micro(const gr_node *n, const gr_kernels *k, uint32_t level, gr_
 
 static void set_head(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
 {
-    gr_head_set(n, k, level, gr_forward_bounds(n, c).rows, c);
+    gr_head_set(n, k, level, gr_forward_bounds(n, c).own_rows, c);
 }
 
 size_t gr_forward_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *k, const gr_choices *c,
@@ -80,14 +86,15 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
         gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_layers_ws_bytes(k, s, &bounds, GR_LAYER_FORWARD), "ws");
     for (uint32_t l = 0; l < s->layers; l++) {
         gather(n, k, p, 2 + l); /* beside this layer */
-        gr_layer_cost(
+        gr_task *task =
             gr_tasks_run(p, GR_FORWARD_LAYER, l,
                          (gr_use[]){[GR_FORWARD_WEIGHTS] = {gr_forward_weights(n, k, p, 1 + l), GR_READ},
                                     [GR_FORWARD_PACKED] = {f->packed, GR_READ},
                                     [GR_FORWARD_X] = {f->x, GR_UPDATE},
                                     [GR_FORWARD_WS] = {ws, GR_WRITE}},
-                         GR_N_FORWARD_LAYER, "layer.%u", l),
-            k, s, l, f->cost.tokens, bounds.length, 1);
+                         GR_N_FORWARD_LAYER, "layer.%u", l);
+        gr_layer_cost(task, k, s, l, f->cost.tokens / b->cut, bounds.length, 1);
+        gr_layer_cut_cost(task, k, gr_layer(s, l), b->cut, f->cost.tokens / b->cut, 1);
     }
 }
 
@@ -101,7 +108,8 @@ gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_
     const bool collectives = !gr_reads_rollout(n) && gr_sharding_gathers(p, n->model);
     f.packed = gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "packed");
     uint32_t staging = gr_tasks_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "staging");
-    f.x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, &n->model->shape, b.tokens), "x");
+    f.x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS,
+                        gr_hidden_bytes(k, &n->model->shape, gr_micro_own(&b, b.tokens)), "x");
 
     gr_use *begin = gr_arena_alloc(p->arena, (GR_N_FORWARD_BEGIN + n_out) * sizeof(*begin));
     begin[GR_FORWARD_BEGIN_ROWS] = (gr_use){block, GR_READ | GR_BY_CODE};
@@ -134,9 +142,9 @@ gr_pass *gr_forward_open(const gr_graph *g, const gr_node *n, bool last)
     pass->longest_first = gr_rows_longest_first(g, n->rows);
     const gr_balance_bounds most = balance_bounds(n);
     gr_pass_open(pass, n->rows->bounds.seqs);
-    const uint32_t seqs = n->rows->bounds.seqs, ranks = n->placement.ranks / n->placement.parts;
-    pass->balancer = gr_balancer_new(seqs, ranks, &most);
-    pass->asked_balancer = gr_balancer_new(seqs, ranks, &most);
+    const uint32_t seqs = n->rows->bounds.seqs;
+    pass->balancer = gr_balancer_new(seqs, groups_of(n), &most);
+    pass->asked_balancer = gr_balancer_new(seqs, groups_of(n), &most);
     return pass;
 }
 
@@ -151,7 +159,9 @@ static void find_own(const gr_call *c, const gr_pass *pass, const gr_rows *rows,
                      gr_seqs *own)
 {
     gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, pass->last);
-    gr_balance_own(by, own, c->session->rank / c->node->placement.parts, rows, 0, *rows->n_groups, &cost);
+    const gr_node_placement *at = &c->node->placement;
+    const uint32_t group = gr_mesh_place(&at->mesh, c->session->rank, GR_AXIS_DATA) / at->parts;
+    gr_balance_own(by, own, group, rows, 0, *rows->n_groups, &cost);
 }
 
 static void run_begin(const gr_call *c, gr_pass *pass, const gr_rows *rows)
@@ -159,6 +169,7 @@ static void run_begin(const gr_call *c, gr_pass *pass, const gr_rows *rows)
     const gr_rows_bounds *b = &c->node->rows->bounds;
     uint64_t n = pass->last ? b->seqs : (uint64_t)b->seqs * b->response_tokens;
     find_own(c, pass, rows, pass->balancer, &pass->own);
+    pass->place = gr_mesh_place(&c->node->placement.mesh, c->session->rank, GR_AXIS_CONTEXT);
     gr_pass_begin(pass, &pass->own);
     for (uint32_t i = GR_N_FORWARD_BEGIN; i < c->n_ptr; i++)
         if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], n * sizeof(float));
@@ -168,7 +179,7 @@ static void run_begin(const gr_call *c, gr_pass *pass, const gr_rows *rows)
 static gr_status check_ids(const gr_call *c, const gr_pass *pass, const gr_micro *staging, gr_diag *d)
 {
     const gr_model *m = c->node->model;
-    for (uint32_t i = 0; i < pass->n_tokens; i++)
+    for (uint32_t i = 0; i < pass->n_own; i++)
         if ((uint32_t)staging->ids[i] >= m->shape.vocab)
             return gr_diag_error(d, c->node->at, GR_E_FAILED,
                                  "'%s': token %d of '%s' is not one of the %u of model '%s'", c->node->name,
@@ -199,7 +210,7 @@ gr_status gr_forward_run(const gr_call *c, gr_diag *d)
     }
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
     gr_micro pack = gr_micro_at(c->ptr[GR_FORWARD_PACKED], &b);
-    gr_packed packed = gr_pass_packed(pass, &pack);
+    gr_packed packed = gr_pass_packed(pass, &b, &pack);
     if (!packed.n_tokens) return GR_OK; /* a trip that other ranks need */
     if (c->kernel == GR_FORWARD_EMBED)
         k->embed_forward(c->queue, s, c->ptr[GR_FORWARD_WEIGHTS], &packed, c->ptr[GR_FORWARD_X]);

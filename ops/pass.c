@@ -11,14 +11,15 @@
 #include <string.h>
 
 gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_balance_bounds *most,
-                                   uint32_t micro_tokens)
+                                   uint32_t micro_tokens, uint32_t cut)
 {
-    gr_micro_bounds m;
+    gr_micro_bounds m = {.cut = cut};
     m.tokens = (uint32_t)GR_MIN((uint64_t)micro_tokens, most->tokens);
     m.seqs = GR_MIN(most->seqs,
                     GR_MAX(m.tokens / 2, 1u)); /* a sequence has a prompt and a response token at least */
     m.rows = (uint32_t)GR_MIN((uint64_t)m.tokens * b->response_tokens / (b->response_tokens + 1ull),
                               (uint64_t)m.seqs * b->response_tokens);
+    m.own_rows = GR_MIN(m.rows, gr_micro_own(&m, m.tokens));
     /* as few as can be, so that two neighbours together exceed the bound, else they would be one */
     m.trips = (uint32_t)GR_MIN((uint64_t)most->seqs, 2 * most->tokens / m.tokens + 1);
     return m;
@@ -26,20 +27,22 @@ gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_balance_bou
 
 gr_pass_bounds gr_pass_bounds_of(const gr_micro_bounds *b, const gr_rows_bounds *rows, const gr_choices *how)
 {
-    return (gr_pass_bounds){.tokens = b->tokens,
-                            .seqs = b->seqs,
+    return (gr_pass_bounds){.tokens = gr_micro_own(b, b->tokens),
+                            .seqs = b->seqs + (b->cut > 1),
                             .length = rows->prompt_tokens + rows->response_tokens,
-                            .threads = how->threads};
+                            .threads = how->threads,
+                            .cut = b->cut};
 }
 
 static gr_micro layout(gr_workspace *c, const gr_micro_bounds *b)
 {
     gr_micro m;
-    m.ids = gr_workspace_bytes(c, b->tokens * sizeof(*m.ids));
-    m.position = gr_workspace_bytes(c, b->tokens * sizeof(*m.position));
-    m.offset = gr_workspace_bytes(c, (b->seqs + 1ull) * sizeof(*m.offset));
-    m.row = gr_workspace_bytes(c, b->rows * sizeof(*m.row));
-    m.target = gr_workspace_bytes(c, b->rows * sizeof(*m.target));
+    const uint64_t own = gr_micro_own(b, b->tokens);
+    m.ids = gr_workspace_bytes(c, own * sizeof(*m.ids));
+    m.position = gr_workspace_bytes(c, own * b->cut * sizeof(*m.position));
+    m.offset = gr_workspace_bytes(c, (b->seqs + (b->cut > 1) + 1ull) * sizeof(*m.offset));
+    m.row = gr_workspace_bytes(c, b->own_rows * sizeof(*m.row));
+    m.target = gr_workspace_bytes(c, b->own_rows * sizeof(*m.target));
     return m;
 }
 
@@ -62,7 +65,7 @@ void gr_pass_open(gr_pass *p, uint32_t seqs)
     p->own = gr_seqs_new(seqs);
     p->counted = gr_seqs_new(seqs);
     p->asked = gr_seqs_new(seqs);
-    p->offset = gr_calloc(seqs + 1ull, sizeof(*p->offset));
+    p->offset = gr_calloc(seqs + 2ull, sizeof(*p->offset));
     p->part = gr_calloc(seqs + 1ull, sizeof(*p->part));
 }
 
@@ -75,7 +78,7 @@ static void copy_seqs(gr_seqs *to, const gr_seqs *from)
 
 void gr_pass_begin(gr_pass *p, const gr_seqs *seqs)
 {
-    p->next = p->n_seqs = p->n_tokens = p->n_rows = p->limit = 0;
+    p->next = p->n_seqs = p->n_tokens = p->n_own = p->n_rows = p->limit = 0;
     copy_seqs(&p->seqs, seqs);
 }
 
@@ -160,36 +163,81 @@ static uint32_t least_bound(const gr_pass *p, const gr_rows *rows, const gr_micr
 
 static void take_seqs(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 {
-    p->n_seqs = p->n_tokens = p->n_rows = 0;
+    p->n_seqs = p->n_tokens = 0;
     for (; p->next < p->seqs.n && p->n_seqs < b->seqs; p->next++) {
         uint32_t seq = p->seqs.seq[p->next], n = seq_tokens(rows, seq);
         if (p->n_tokens + n > p->limit) break;
-        p->part[p->n_seqs++] = (struct gr_pass_part){seq, p->n_rows, p->last ? seq : rows->token_offset[seq]};
+        p->part[p->n_seqs].seq = seq;
+        p->offset[p->n_seqs++] = p->n_tokens;
         p->n_tokens += n;
-        p->n_rows += p->last ? 1 : rows->response_len[seq];
+    }
+    p->n_own = gr_micro_own(b, p->n_tokens);
+    p->offset[p->n_seqs] = p->n_tokens;
+    p->offset[p->n_seqs + 1] = p->n_own * b->cut;
+}
+
+/* The tokens of sequence i that are this rank's: [first, end) of the sequence. */
+static void own_tokens(const gr_pass *p, uint32_t i, uint32_t *first, uint32_t *end)
+{
+    const uint32_t from = p->offset[i], to = p->offset[i + 1], own = p->place * p->n_own;
+    *first = GR_MIN(GR_MAX(own, from), to) - from;
+    *end = GR_MIN(GR_MAX(own + p->n_own, from), to) - from;
+}
+
+/* Response token j of a sequence is predicted by the token before it. Where the last tokens are asked, there
+ * is a row of each last one. */
+static void take_rows(gr_pass *p, const gr_rows *rows)
+{
+    p->n_rows = 0;
+    for (uint32_t i = 0; i < p->n_seqs; i++) {
+        struct gr_pass_part *part = &p->part[i];
+        const uint32_t prompt = rows->prompt_len[part->seq], n = seq_tokens(rows, part->seq);
+        uint32_t first, end;
+        own_tokens(p, i, &first, &end);
+        const uint32_t from = GR_MAX(first + 1, prompt), to = GR_MIN(end + 1, n); /* they predict these */
+        part->row = p->n_rows;
+        part->first = rows->token_offset[part->seq];
+        part->n = rows->response_len[part->seq];
+        part->at = p->last ? part->seq : rows->token_offset[part->seq] + (from - prompt);
+        p->n_rows += p->last ? first < n && end == n : from < to ? to - from : 0;
     }
     p->part[p->n_seqs] = (struct gr_pass_part){.row = p->n_rows};
 }
 
-/* Response token j of a sequence is predicted by the token before it. Where the last tokens are asked, there
- * are no targets. */
+static void fill_rows(const gr_pass *p, const gr_rows *rows, uint32_t i, gr_micro *k)
+{
+    const uint32_t seq = p->part[i].seq, n = seq_tokens(rows, seq),
+                   count = p->part[i + 1].row - p->part[i].row,
+                   token =
+                       p->offset[i] - p->place * p->n_own, /* of its first; may be another rank's: wraps */
+        from = p->last ? n - 1 : rows->prompt_len[seq] + p->part[i].at - rows->token_offset[seq] - 1;
+    for (uint32_t j = 0; j < count; j++) {
+        k->row[p->part[i].row + j] = token + from + j;
+        if (!p->last) k->target[p->part[i].row + j] = gr_rows_ids(rows, seq)[from + j + 1];
+    }
+}
+
 static void fill(const gr_pass *p, const gr_rows *rows, gr_micro *k)
 {
-    uint32_t token = 0, row = 0;
+    uint32_t n_ids = 0;
     for (uint32_t i = 0; i < p->n_seqs; i++) {
-        uint32_t seq = p->part[i].seq, prompt = rows->prompt_len[seq], n = seq_tokens(rows, seq);
-        const int32_t *ids = gr_rows_ids(rows, seq);
-        k->offset[i] = token;
-        memcpy(k->ids + token, ids, n * sizeof(*ids));
-        for (uint32_t j = 0; j < n; j++) k->position[token + j] = (int32_t)j;
-        for (uint32_t j = prompt; j < n && !p->last; j++) {
-            k->row[row] = token + j - 1;
-            k->target[row++] = ids[j];
-        }
-        if (p->last) k->row[i] = token + n - 1;
-        token += n;
+        const uint32_t seq = p->part[i].seq, n = seq_tokens(rows, seq);
+        uint32_t first, end;
+        own_tokens(p, i, &first, &end);
+        memcpy(k->ids + n_ids, gr_rows_ids(rows, seq) + first, (end - first) * sizeof(*k->ids));
+        n_ids += end - first;
+        for (uint32_t j = 0; j < n; j++) k->position[p->offset[i] + j] = (int32_t)j;
+        fill_rows(p, rows, i, k);
     }
-    k->offset[p->n_seqs] = token;
+    for (; n_ids < p->n_own; n_ids++) k->ids[n_ids] = 0;
+    for (uint32_t j = p->n_tokens, end = p->offset[p->n_seqs + 1]; j < end; j++)
+        k->position[j] = (int32_t)(j - p->n_tokens);
+}
+
+/* Sequences of the packed arrays: padding is one more. */
+static uint32_t packed_seqs(const gr_pass *p)
+{
+    return p->n_seqs + (p->offset[p->n_seqs + 1] > p->n_tokens);
 }
 
 static void cut(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
@@ -199,6 +247,7 @@ static void cut(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
         p->limit = least_bound(p, rows, b);
     }
     take_seqs(p, rows, b);
+    take_rows(p, rows);
 }
 
 /* A pass is cut by the least bound of tokens that makes as few micro-batches as the one given. */
@@ -214,11 +263,12 @@ void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_
 {
     cut(p, rows, b);
     gr_micro host = gr_micro_at(staging, b), device = gr_micro_at(packed, b);
+    const uint32_t n_seqs = packed_seqs(p);
     fill(p, rows, &host);
-    memcpy(p->offset, host.offset, (p->n_seqs + 1) * sizeof(*p->offset));
-    gr_device_write(q, device.ids, host.ids, p->n_tokens * sizeof(*host.ids));
-    gr_device_write(q, device.position, host.position, p->n_tokens * sizeof(*host.position));
-    gr_device_write(q, device.offset, host.offset, (p->n_seqs + 1) * sizeof(*host.offset));
+    memcpy(host.offset, p->offset, (n_seqs + 1) * sizeof(*p->offset));
+    gr_device_write(q, device.ids, host.ids, p->n_own * sizeof(*host.ids));
+    gr_device_write(q, device.position, host.position, p->offset[n_seqs] * sizeof(*host.position));
+    gr_device_write(q, device.offset, host.offset, (n_seqs + 1) * sizeof(*host.offset));
     gr_device_write(q, device.row, host.row, p->n_rows * sizeof(*host.row));
     if (!p->last) gr_device_write(q, device.target, host.target, p->n_rows * sizeof(*host.target));
 }
@@ -248,14 +298,25 @@ bool gr_pass_chunk(const gr_pass *p, uint32_t most, gr_chunk *c)
     return true;
 }
 
-gr_packed gr_pass_packed(const gr_pass *p, const gr_micro *k)
+bool gr_pass_whole(const gr_pass *p, gr_chunk *c)
 {
-    return (gr_packed){.n_tokens = p->n_tokens,
-                       .n_seqs = p->n_seqs,
+    uint32_t i = c->row;
+    c->at = p->part[i].first;
+    for (c->n = 0; i < p->n_seqs && p->part[i].first == c->at + c->n; i++) c->n += p->part[i].n;
+    const bool more = i > c->row;
+    c->row = i;
+    return more;
+}
+
+gr_packed gr_pass_packed(const gr_pass *p, const gr_micro_bounds *b, const gr_micro *k)
+{
+    return (gr_packed){.n_tokens = p->n_own,
+                       .n_seqs = packed_seqs(p),
                        .ids = k->ids,
                        .offset = k->offset,
                        .host_offset = p->offset,
-                       .position = k->position};
+                       .position = k->position,
+                       .cut = b->cut};
 }
 
 gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature, bool keep)
@@ -312,6 +373,18 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
     w->comm.peers = s->parts;
     w->comm.sums = 2;
     w->comm.summed = 2 * tokens * s->hidden * (double)gr_dtype_size(k->dtype) * 2 * (s->parts - 1) / s->parts;
+}
+
+/* Ranks send each other all but their own part of q, k and v, and of attention's output. */
+void gr_layer_cut_cost(gr_task *w, const gr_kernels *k, const gr_layer_desc *d, uint32_t cut, double tokens,
+                       double times)
+{
+    const double values = gr_qkv_width(&d->attention) + (double)d->attention.heads * d->attention.head_dim;
+    if (cut < 2) return;
+    w->comm.axis = GR_AXIS_CONTEXT;
+    w->comm.peers = cut;
+    w->comm.sums = 2 * times;
+    w->comm.summed = times * tokens * values * (double)gr_dtype_size(k->dtype) * (cut - 1) / cut;
 }
 
 void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times)

@@ -4,9 +4,13 @@
  * micro-batches, the packed arrays on the device, and the works of a forward pass.
  *
  * Sequences are taken in their order or, where an update of the rows says `balance: true`, from the longest
- * to the shortest, where those of one length keep theirs. A sequence is never split; there are as few
+ * to the shortest, where those of one length keep theirs. A sequence is in one micro-batch; there are as few
  * micro-batches as the bound of tokens allows, and of so many the fullest has as few tokens as can be. Which
  * sequence follows which does not depend on the bound: so neither do the sums over them.
+ *
+ * Ranks of a context group (runtime/comm/mesh.h) take the same micro-batches, and each has as many of the
+ * tokens: its hidden states and its rows of the head are of these. Where they do not come out even, a last
+ * sequence of padding is added, which no row asks about.
  */
 #ifndef GR_OPS_PASS_H
 #define GR_OPS_PASS_H
@@ -17,12 +21,19 @@
 
 /* Bounds of one micro-batch, and how many there can be. */
 typedef struct gr_micro_bounds {
-    uint32_t tokens, seqs, rows; /* rows: response tokens */
+    uint32_t tokens, seqs;
+    uint32_t rows, own_rows; /* response tokens; and those that one rank's tokens predict */
     uint32_t trips;
+    uint32_t cut; /* ranks that its tokens are cut over; 1: they are not */
 } gr_micro_bounds;
-/* most: that a rank has of the pass. */
+/* most: that ranks of one context group have of the pass; cut: how many they are. */
 gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_balance_bounds *most,
-                                   uint32_t micro_tokens);
+                                   uint32_t micro_tokens, uint32_t cut);
+/* Tokens that one rank has of so many: all have as many, the last of them may be padding. */
+static inline uint32_t gr_micro_own(const gr_micro_bounds *b, uint32_t tokens)
+{
+    return (tokens + b->cut - 1) / b->cut;
+}
 
 /* Where a pass stands. Host side; the arrays are in the device object `packed`. */
 typedef struct gr_pass {
@@ -36,22 +47,25 @@ typedef struct gr_pass {
     gr_seqs asked;
     gr_balancer *asked_balancer;
     uint32_t next;             /* place among them of the next micro-batch's first */
+    uint32_t place;            /* of this rank in its context group */
     uint32_t n_seqs, n_tokens; /* the current micro-batch */
+    uint32_t n_own;            /* this rank's tokens of it: all, where they are not cut */
     uint32_t n_rows;           /* its rows of the head */
-    uint32_t *offset;          /* [n_seqs + 1] of its packed tokens */
+    uint32_t *offset;          /* [n_seqs + 2] of its packed tokens; the padding's end is last */
     struct gr_pass_part {
         uint32_t seq, row, at; /* a sequence; its first row of the head; which of the batch's this is */
+        uint32_t first, n;     /* the batch's rows of the sequence, whichever rank's they are */
     } * part;                  /* [n_seqs + 1] behind the last one: rows */
     uint32_t limit;            /* most tokens of a micro-batch, see above; 0: not known yet */
 } gr_pass;
 
 /* The packed arrays of a micro-batch on the device. */
 typedef struct gr_micro {
-    int32_t *ids;      /* [tokens] */
-    int32_t *position; /* [tokens] in its sequence */
+    int32_t *ids;      /* [tokens] of this rank */
+    int32_t *position; /* [tokens] of all, in its sequence */
     uint32_t *offset;  /* [seqs + 1] */
-    uint32_t *row;     /* [rows] the token that predicts each response token; or each sequence's last */
-    int32_t *target;   /* [rows] */
+    uint32_t *row; /* [own_rows] which of its tokens predicts each response token; or each sequence's last */
+    int32_t *target; /* [own_rows] */
 } gr_micro;
 uint64_t gr_micro_bytes(const gr_micro_bounds *b);
 gr_micro gr_micro_at(void *block, const gr_micro_bounds *b);
@@ -81,8 +95,11 @@ typedef struct gr_chunk {
     uint32_t row, n, at;
 } gr_chunk;
 bool gr_pass_chunk(const gr_pass *p, uint32_t most, gr_chunk *c);
+/* The same of whole sequences, whichever rank has their rows: n rows of the batch from `at` on; row counts
+ * sequences. */
+bool gr_pass_whole(const gr_pass *p, gr_chunk *c);
 
-gr_packed gr_pass_packed(const gr_pass *p, const gr_micro *k);
+gr_packed gr_pass_packed(const gr_pass *p, const gr_micro_bounds *b, const gr_micro *k);
 /* Head rows [first, first + n) of the micro-batch; keep: see gr_head_rows. */
 gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature, bool keep);
 
@@ -102,6 +119,17 @@ void gr_check_micro_tokens(const gr_node *n, uint32_t micro_tokens, const gr_row
 
 /* ---- declaring ----------------------------------------------------------------------------------------- */
 
+/* How many ranks a node's tokens are cut over; and how many parts its sequences have, one for each group of
+ * such ranks. */
+static inline uint32_t gr_node_cut(const gr_node *n)
+{
+    return gr_mesh_size(&n->placement.mesh, GR_AXIS_CONTEXT);
+}
+static inline uint32_t gr_node_parts(const gr_node *n)
+{
+    return GR_MAX(n->placement.ranks / gr_mesh_ranks(&n->placement.mesh), 1u);
+}
+
 /* The shape that a node's kernels work with: its model's, or a slice's. */
 const gr_model_shape *gr_node_shape(const gr_node *n);
 
@@ -116,9 +144,13 @@ typedef struct gr_micro_cost {
 gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b, uint32_t seqs);
 
 /* Arithmetic and memory traffic of one layer forward, and of the head over some rows; set on w times `times`.
+ * tokens: a rank's.
  */
 void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
                    double length, double times);
+/* Then, where a layer's tokens are cut over ranks: what it exchanges with them, forward, times `times`. */
+void gr_layer_cut_cost(gr_task *w, const gr_kernels *k, const gr_layer_desc *d, uint32_t cut, double tokens,
+                       double times);
 void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times);
 /* The same again, so many times in all. */
 void gr_cost_times(gr_task *w, double times);

@@ -186,9 +186,9 @@ static gr_dealt find_own(const gr_call *c, train_state *t, const gr_rows *rows, 
     mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
     if (!c->how->leaves) {
         gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, false);
-        if (!*by) *by = gr_balancer_new(own->cap, t->session->ranks, &shape.most);
-        return gr_balance_own(*by, own, t->session->rank, rows, GR_MIN(first, there), GR_MIN(end, there),
-                              &cost);
+        const uint32_t group = gr_mesh_place(&c->node->placement.mesh, t->session->rank, GR_AXIS_DATA);
+        if (!*by) *by = gr_balancer_new(own->cap, gr_node_parts(c->node), &shape.most);
+        return gr_balance_own(*by, own, group, rows, GR_MIN(first, there), GR_MIN(end, there), &cost);
     }
     gr_rows_part part = gr_rows_own(t->session, rows, GR_MIN(first, there), GR_MIN(end, there));
     gr_seqs_range(own, part.seq, part.seq_end);
@@ -208,7 +208,7 @@ static void find_leaf(const gr_call *c, const train_state *t, const gr_rows *row
 
 static void count_dealt(train_state *t, gr_dealt dealt)
 {
-    t->work += (double)dealt.all / t->session->ranks;
+    t->work += (double)dealt.all / gr_node_parts(t->node);
     t->most += (double)dealt.most;
     t->most_in_order += (double)dealt.most_before;
 }
@@ -268,6 +268,7 @@ static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
     const gr_rows *block = &e->blocks[c->node->rows->index];
     t->seq = rows->first_seq;
     t->seq_end = t->seq + rows->n_seqs;
+    t->pass.place = gr_mesh_place(&c->node->placement.mesh, t->session->rank, GR_AXIS_CONTEXT);
     count_dealt(t, find_own(c, t, block, &t->pass.balancer, &t->pass.own));
     if (c->how->whole_grads) t->micro_batches = gr_pass_count(&t->pass, block, &shape.micro, &t->pass.own);
     t->leaf = 0;
@@ -426,6 +427,16 @@ static void forward_all(const head *h, bool keep)
     for (gr_chunk c = {0}; gr_pass_chunk(&h->t->pass, h->c->how->head_rows, &c);) chunk_forward(h, &c, keep);
 }
 
+/* Sequences whose tokens are cut over ranks: each has written what it has of the fresh values, and 0. */
+static void share_current(const head *h)
+{
+    const gr_train_shape shape = gr_train_shape_of(h->c->node, h->c->how);
+    const uint64_t bytes = shape.loss.tokens * sizeof(float);
+    if (shape.micro.cut < 2) return;
+    gr_tp_sum(h->c->queue, h->current, bytes, GR_COMM_MAX_U8);
+    if (h->entropy) gr_tp_sum(h->c->queue, h->entropy, bytes, GR_COMM_MAX_U8);
+}
+
 /* Of many shards that are reduced in each micro-batch, gradients are those of this one alone: the first work
  * that adds to them begins at zero. */
 static void begin_grads(const gr_call *c, void *grads, uint32_t bucket)
@@ -447,11 +458,11 @@ static gr_status run_head(const gr_call *c, train_state *t, gr_diag *d)
     head h = head_of(c, t);
     gr_loss_class role = gr_loss_class_of(t->loss);
     c->session->kernels->zero(c->queue, c->ptr[HEAD_DX],
-                              gr_hidden_bytes(c->session->kernels, s, t->pass.n_tokens));
+                              gr_hidden_bytes(c->session->kernels, s, t->pass.n_own));
     if (role == GR_LOSS_SEQ) {
         forward_all(&h, true);
-        for (gr_chunk whole = {0}; !st && gr_pass_chunk(&t->pass, UINT32_MAX, &whole);)
-            st = chunk_adjoint(&h, &whole, d);
+        share_current(&h);
+        for (gr_chunk whole = {0}; !st && gr_pass_whole(&t->pass, &whole);) st = chunk_adjoint(&h, &whole, d);
     }
     for (gr_chunk chunk = {0}; !st && gr_pass_chunk(&t->pass, c->how->head_rows, &chunk);) {
         if (role != GR_LOSS_SEQ || chunk.n < t->pass.n_rows) chunk_forward(&h, &chunk, true);
@@ -749,7 +760,7 @@ static void run_pass(const gr_call *c, train_state *t)
     const gr_model_shape *s = &c->node->model->shape;
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     gr_micro pack = gr_micro_at(c->ptr[packed_at(c->kernel)], &shape.micro);
-    gr_packed b = gr_pass_packed(&t->pass, &pack);
+    gr_packed b = gr_pass_packed(&t->pass, &shape.micro, &pack);
     uint64_t hidden = gr_hidden_bytes(k, s, b.n_tokens);
     gr_dtype grads = c->node->model->train.grads;
     if (c->kernel == TRAIN_BACKWARD) begin_grads(c, c->ptr[BACK_GRADS], 1 + c->arg);

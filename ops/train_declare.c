@@ -52,11 +52,11 @@ gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
     t.seqs = (uint32_t)((uint64_t)b->seqs * t.groups / b->groups);
     t.loss = (gr_expr_bounds){t.groups, t.seqs, t.seqs * b->response_tokens};
     uint32_t parts =
-        how->leaves ? GR_LEAVES : n->placement.ranks; /* each mini-batch is dealt to the ranks, or leaves */
+        how->leaves ? GR_LEAVES : gr_node_parts(n); /* each mini-batch is dealt to these, or leaves */
     t.own_seqs = (uint32_t)((uint64_t)t.seqs * ((t.groups + parts - 1) / parts) / t.groups);
     t.most = gr_balance_bounds_of(t.own_seqs, t.seqs, b->prompt_tokens + b->response_tokens,
-                                  how->leaves ? 1 : n->placement.ranks);
-    t.micro = gr_micro_bounds_of(b, &t.most, how->micro_tokens);
+                                  how->leaves ? 1 : gr_node_parts(n));
+    t.micro = gr_micro_bounds_of(b, &t.most, how->micro_tokens, gr_node_cut(n));
     t.role = gr_loss_class_of(c->loss.loss);
     t.range = t.loss; /* of one adjoint call */
     if (t.role == GR_LOSS_TOKEN) t.range.tokens = how->head_rows;
@@ -75,7 +75,7 @@ uint64_t gr_train_open_tokens(const gr_node *n)
 {
     const gr_update_cfg *c = n->cfg;
     if (c->micro_tokens) return 0;
-    return (uint64_t)n->rows->bounds.seqs * gr_node_longest(n) / c->mini_batches / n->placement.ranks;
+    return (uint64_t)n->rows->bounds.seqs * gr_node_longest(n) / c->mini_batches / gr_node_parts(n);
 }
 
 /* That a rank is expected to have of a mini-batch. */
@@ -93,7 +93,7 @@ static void set_micro(const gr_node *n, const gr_kernels *k, uint32_t level, gr_
 /* Response tokens of the largest micro-batch. */
 static void set_head(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
 {
-    gr_head_set(n, k, level, gr_train_shape_of(n, c).micro.rows, c);
+    gr_head_set(n, k, level, gr_train_shape_of(n, c).micro.own_rows, c);
 }
 
 static void set_recompute(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
@@ -271,8 +271,8 @@ static void add_pass_objects(declaring *w, pass_names pass)
 {
     gr_tasks *p = w->p;
     train_objects *o = &w->o;
-    const uint64_t hidden = gr_hidden_bytes(w->k, w->s, w->shape.micro.tokens),
-                   embed = w->k->embed_ws_bytes(w->shape.micro.tokens);
+    const uint64_t hidden = gr_hidden_bytes(w->k, w->s, w->bounds.tokens),
+                   embed = w->k->embed_ws_bytes(w->bounds.tokens);
     w->pass = pass;
     o->x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sx", pass.all);
     o->dx = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sdx", pass.all);
@@ -350,7 +350,7 @@ static void reduce(declaring *w, uint32_t bucket)
 
 static uint32_t layer_in(declaring *w, uint32_t l)
 {
-    uint64_t bytes = gr_hidden_bytes(w->k, w->s, w->shape.micro.tokens);
+    uint64_t bytes = gr_hidden_bytes(w->k, w->s, w->bounds.tokens);
     return gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sin.%u", w->pass.all, l);
 }
 
@@ -435,6 +435,14 @@ static void declare_pack(declaring *w)
                  N_EMBED, "%sembed", w->pass.all);
 }
 
+/* times: 1 forward, 2 backward. */
+static void layer_cost(const declaring *w, gr_task *task, uint32_t l, double times)
+{
+    const double tokens = w->cost.tokens / w->shape.micro.cut;
+    gr_layer_cost(task, w->k, w->s, l, tokens, w->bounds.length, times);
+    gr_layer_cut_cost(task, w->k, gr_layer(w->s, l), w->shape.micro.cut, tokens, 1);
+}
+
 static void declare_layer(declaring *w, uint32_t l, bool keep)
 {
     const train_objects *o = &w->o;
@@ -442,15 +450,28 @@ static void declare_layer(declaring *w, uint32_t l, bool keep)
              acts = keep && !recomputed(w, l) ? layer_acts(w, l) : GR_NONE;
     const uint32_t ws = keep ? o->ws : layer_ws(w, GR_LAYER_FORWARD, "ws");
     gather(w, 2 + l);
-    gr_layer_cost(gr_tasks_run(w->p, TRAIN_FORWARD, l,
-                               (gr_use[]){[LAYER_WEIGHTS] = {params(w, 1 + l), GR_READ},
-                                          [LAYER_PACKED] = {o->packed, GR_READ},
-                                          [LAYER_X] = {o->x, GR_UPDATE},
-                                          [LAYER_IN] = {in, GR_WRITE},
-                                          [LAYER_ACTS] = {acts, GR_WRITE},
-                                          [LAYER_WS] = {ws, GR_WRITE}},
-                               N_LAYER, "%sforward.%u", w->pass.all, l),
-                  w->k, w->s, l, w->cost.tokens, w->bounds.length, 1);
+    layer_cost(w,
+               gr_tasks_run(w->p, TRAIN_FORWARD, l,
+                            (gr_use[]){[LAYER_WEIGHTS] = {params(w, 1 + l), GR_READ},
+                                       [LAYER_PACKED] = {o->packed, GR_READ},
+                                       [LAYER_X] = {o->x, GR_UPDATE},
+                                       [LAYER_IN] = {in, GR_WRITE},
+                                       [LAYER_ACTS] = {acts, GR_WRITE},
+                                       [LAYER_WS] = {ws, GR_WRITE}},
+                            N_LAYER, "%sforward.%u", w->pass.all, l),
+               l, 1);
+}
+
+/* Sequence-coupled losses read the fresh values of whole sequences: where their tokens are cut over ranks,
+ * these exchange them. */
+static void head_group(const declaring *w, gr_task *task, bool backward)
+{
+    const uint32_t cut = w->shape.micro.cut;
+    if (cut < 2 || !backward || w->shape.role != GR_LOSS_SEQ) return;
+    task->comm.axis = GR_AXIS_CONTEXT;
+    task->comm.peers = cut;
+    task->comm.sums = w->o.entropy == GR_NONE ? 1 : 2;
+    task->comm.summed = task->comm.sums * w->shape.loss.tokens * sizeof(float) * 2 * (cut - 1) / cut;
 }
 
 static void declare_head(declaring *w, bool backward)
@@ -480,7 +501,8 @@ static void declare_head(declaring *w, bool backward)
     char what[32];
     snprintf(what, sizeof(what), "%shead", w->pass.all);
     gr_task *task = run_with_columns(w, backward ? TRAIN_HEAD : TRAIN_HEAD_FORWARD, uses, N_HEAD, what);
-    gr_head_cost(task, w->k, w->s, w->cost.rows, backward ? 3 : 1);
+    gr_head_cost(task, w->k, w->s, w->cost.rows / w->shape.micro.cut, backward ? 3 : 1);
+    head_group(w, task, backward);
     if (backward) reduce(w, last);
 }
 
@@ -491,7 +513,8 @@ static void declare_backward(declaring *w, uint32_t l)
     uint32_t back_ws = turn_ws(w, GR_LAYER_BACKWARD, "backward_ws", l);
     if (l) back_gather(w, l); /* of the layer below */
     if (recomputed(w, l))
-        gr_layer_cost(
+        layer_cost(
+            w,
             gr_tasks_run(w->p, TRAIN_RECOMPUTE, l,
                          (gr_use[]){[LAYER_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
                                     [LAYER_PACKED] = {o->packed, GR_READ},
@@ -500,17 +523,18 @@ static void declare_backward(declaring *w, uint32_t l)
                                     [LAYER_ACTS] = {acts, GR_WRITE},
                                     [LAYER_WS] = {turn_ws(w, GR_LAYER_KEEP, "recompute_ws", l), GR_WRITE}},
                          N_LAYER, "%srecompute.%u", w->pass.all, l),
-            w->k, w->s, l, w->cost.tokens, w->bounds.length, 1);
-    gr_layer_cost(gr_tasks_run(w->p, TRAIN_BACKWARD, l,
-                               (gr_use[]){[BACK_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
-                                          [BACK_PACKED] = {o->packed, GR_READ},
-                                          [BACK_IN] = {in, GR_READ},
-                                          [BACK_ACTS] = {acts, GR_READ},
-                                          [BACK_DX] = {o->dx, GR_UPDATE},
-                                          [BACK_GRADS] = grads(w, 1 + l, true),
-                                          [BACK_WS] = {back_ws, GR_WRITE}},
-                               N_BACK, "%sbackward.%u", w->pass.all, l),
-                  w->k, w->s, l, w->cost.tokens, w->bounds.length, 2);
+            l, 1);
+    layer_cost(w,
+               gr_tasks_run(w->p, TRAIN_BACKWARD, l,
+                            (gr_use[]){[BACK_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
+                                       [BACK_PACKED] = {o->packed, GR_READ},
+                                       [BACK_IN] = {in, GR_READ},
+                                       [BACK_ACTS] = {acts, GR_READ},
+                                       [BACK_DX] = {o->dx, GR_UPDATE},
+                                       [BACK_GRADS] = grads(w, 1 + l, true),
+                                       [BACK_WS] = {back_ws, GR_WRITE}},
+                            N_BACK, "%sbackward.%u", w->pass.all, l),
+               l, 2);
     reduce(w, 1 + l);
 }
 

@@ -35,17 +35,23 @@ bool gr_head_changes_bits(const gr_node *n, const gr_kernels *k)
 }
 
 /* Halvings of the usual number that all the tokens of a pass would fit into anyway. */
-static uint32_t idle_halvings(const gr_kernels *k, uint64_t all)
+static uint32_t idle_halvings(uint32_t usual, uint64_t all)
 {
     uint32_t n = 0;
-    while (k->sizes.micro_tokens >> (n + 1) >= all && k->sizes.micro_tokens >> (n + 1)) n++;
+    while (usual >> (n + 1) >= all && usual >> (n + 1)) n++;
     return n;
+}
+
+/* Of ranks that share them, as many each. */
+static uint32_t usual_tokens(const gr_node *n, const gr_kernels *k)
+{
+    return k->sizes.micro_tokens * gr_mesh_ranks(&n->placement.mesh);
 }
 
 void gr_micro_set(const gr_node *n, const gr_kernels *k, uint32_t level, uint64_t all, gr_choices *c)
 {
-    const uint32_t halvings = level ? idle_halvings(k, all) + level : 0;
-    c->micro_tokens = GR_MAX(k->sizes.micro_tokens >> halvings, gr_node_longest(n));
+    const uint32_t usual = usual_tokens(n, k), halvings = level ? idle_halvings(usual, all) + level : 0;
+    c->micro_tokens = GR_MAX(usual >> halvings, gr_node_longest(n));
 }
 
 static void describe_micro(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
@@ -57,8 +63,8 @@ static void describe_micro(const gr_node *n, uint32_t level, const gr_choices *c
 gr_tunable gr_micro_tunable(const gr_graph *g, const gr_node *n, const gr_kernels *k, uint64_t all,
                             gr_tunable_set *set)
 {
-    const uint32_t halvings = gr_halvings(k->sizes.micro_tokens, gr_node_longest(n)),
-                   idle = idle_halvings(k, all);
+    const uint32_t usual = usual_tokens(n, k), halvings = gr_halvings(usual, gr_node_longest(n)),
+                   idle = idle_halvings(usual, all);
     return (gr_tunable){.name = "micro-batch tokens",
                         .n_levels = 1 + (halvings > idle ? halvings - idle : 0),
                         .bits = gr_cuts_change_bits(g, n, k) ? GR_BITS_DIFFER : GR_BITS_SAME,

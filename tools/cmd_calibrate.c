@@ -213,7 +213,7 @@ void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length
     b->heavy = paged || tokens >= MANY_TOKENS;
     b->shared = paged && length > b->sizes->pool_shared ? b->sizes->pool_shared : 0;
     b->seqs = paged ? tokens : (tokens + b->length - 1) / b->length;
-    const gr_pass_bounds bounds = {tokens, b->seqs, b->length, b->threads};
+    const gr_pass_bounds bounds = {tokens, b->seqs, b->length, b->threads, 1};
     const uint64_t ws = GR_MAX(gr_layer_ws_bytes(b->k, &s, 0, &bounds, GR_LAYER_FORWARD),
                                gr_layer_ws_bytes(b->k, &s, 0, &bounds, GR_LAYER_BACKWARD));
     const uint64_t bucket = gr_bucket_elems(&s, 1), hidden = (uint64_t)tokens * width;
@@ -228,7 +228,8 @@ void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length
                             gr_bench_place(b, NULL, tokens * sizeof(int32_t)),
                             gr_bench_place(b, b->offset, (b->seqs + 1ull) * sizeof(*b->offset)),
                             b->offset,
-                            place_positions(b)};
+                            place_positions(b),
+                            1};
     if (paged) open_pool(b);
 }
 

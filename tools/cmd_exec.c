@@ -76,7 +76,7 @@ static gr_status adopt_own(gr_planned **p, gr_plan *plan, const char *path, cons
 {
     gr_diag why;
     gr_diag_init(&why);
-    gr_status st = gr_plan_adopt(p, plan, g, o, &why);
+    gr_status st = gr_plan_adopt(p, plan, g, o, GR_ADOPT_OWN, &why);
     if (st)
         gr_diag_error(
             d, (gr_loc){.file = path}, st,
@@ -98,7 +98,8 @@ static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, 
         gr_plan_free(plan);
         plan = NULL;
     }
-    if (!st && plan) st = own ? adopt_own(p, plan, own, g, o, d) : gr_plan_adopt(p, plan, g, o, d);
+    if (!st && plan)
+        st = own ? adopt_own(p, plan, own, g, o, d) : gr_plan_adopt(p, plan, g, o, GR_ADOPT_TO_RUN, d);
     if (st) gr_plan_free(plan);
     if (!st && !plan) st = gr_plan_graph(p, g, o, d);
     free(own);

@@ -159,7 +159,7 @@ int gr_cmd_verify(const gr_args *a, gr_diag *d)
     if (!st) how.ranks = gr_plan_all_ranks(plan);
     if (!st) how.hosts = plan->hosts;
     if (!st) st = gr_graph_parse(&g, plan->graph_text, strlen(plan->graph_text), a->operand[0], &how, d);
-    if (!st && (st = gr_plan_adopt(&p, plan, g, &o, d)))
+    if (!st && (st = gr_plan_adopt(&p, plan, g, &o, GR_ADOPT_TO_PROVE, d)))
         (void)gr_diag_error(d, (gr_loc){.file = a->operand[0]}, st, "not proven");
     if (!st) print_proven(plan, a->operand[0]);
     if (p)

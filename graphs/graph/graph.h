@@ -18,6 +18,7 @@
 #include "memplan/plan/policy.h"
 #include "ops/model/model.h"
 #include "runtime/base/index.h"
+#include "runtime/comm/mesh.h"
 
 typedef struct gr_graph gr_graph;
 typedef struct gr_node gr_node;
@@ -171,7 +172,9 @@ typedef struct gr_model_sharding {
     gr_gather gather;
     uint32_t tensor; /* ranks that its copy for rollouts is cut for, as written; 1: it is whole */
     gr_loc tensor_at;
-    uint32_t parts;       /* the same of the ranks that the graph is for: one alone has it whole */
+    uint32_t parts; /* the same of the ranks that the graph is for: one alone has it whole */
+    gr_mesh mesh;   /* `parallel:` its training passes, as written */
+    gr_loc mesh_at[GR_N_AXES];
     gr_model_shape slice; /* the shape of one of these parts (ops/model/tp.h) */
 } gr_model_sharding;
 
@@ -215,6 +218,7 @@ typedef struct gr_node_placement {
     uint32_t parts;            /* ranks of the tensor-parallel group that runs it; 1: each computes alone */
     gr_rows_bounds task;       /* of its rows' bounds, what these have together, at most; share, where each is
                                   alone */
+    gr_mesh mesh;              /* of training passes: how ranks share each sequence; theirs, too, is task */
 } gr_node_placement;
 
 /* When it runs. */

@@ -142,7 +142,8 @@ gr_value gr_source_as_written(gr_arena *arena, const gr_value *v);
 const char *gr_path_from(gr_arena *arena, gr_loc at, const char *path);
 
 /* keys.c */
-extern const gr_key gr_train_keys[], gr_residency_keys[], gr_run_keys[], gr_checkpoint_keys[];
+extern const gr_key gr_train_keys[], gr_residency_keys[], gr_parallel_keys[], gr_run_keys[],
+    gr_checkpoint_keys[];
 extern const gr_key gr_validate_keys[];   /* every, before: of any node; in gr_node */
 extern const char *const gr_node_keys[];  /* the keys of every node, NULL-terminated */
 extern const char *const gr_top_keys[];   /* of the file */
@@ -173,6 +174,12 @@ void gr_read_pools(gr_loader *l);
 const gr_ranks_pool *gr_pool_named(gr_loader *l, const gr_value *v);
 /* The pool of every node that does not say it; what cannot be so is reported. After gr_order. */
 void gr_map_pools(gr_loader *l);
+
+/* parallel.c: `parallel:` of a model; refuses what ranks cannot be or models do not allow, after
+ * gr_map_pools. Whether ranks share the sequences of a node as its model says: it is a pass of training. */
+void gr_read_parallel(gr_loader *l, const gr_value *v, gr_model *m);
+void gr_check_parallel(gr_loader *l);
+bool gr_node_trains_parallel(const gr_node *n);
 
 /* tensor.c: refuses models cut for ranks that do not come out even; after gr_map_pools. Then, when g->ranks
  * and g->view are set, what each node's ranks have together: parts, share and task; whole: a graph of several

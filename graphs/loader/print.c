@@ -266,6 +266,14 @@ static void print_train(const gr_model *m, gr_str *out)
     gr_str_puts(out, "}\n");
 }
 
+static void print_parallel(const gr_mesh *m, gr_str *out)
+{
+    if (gr_mesh_ranks(m) > 1) gr_str_puts(out, "    parallel:\n");
+    for (int a = 0; a < GR_N_AXES; a++)
+        if (gr_mesh_size(m, (gr_axis)a) > 1)
+            gr_str_printf(out, "      %s: %u\n", gr_axis_str((gr_axis)a), gr_mesh_size(m, (gr_axis)a));
+}
+
 static void print_residency(const gr_model_residency *r, gr_str *out)
 {
 #define X(name, text) text,
@@ -370,6 +378,7 @@ void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
                           g->models[i]->sharding.over == GR_SHARD_ALL ? "all" : "node");
         if (g->models[i]->sharding.tensor > 1)
             gr_str_printf(out, "    tensor: %u\n", g->models[i]->sharding.tensor);
+        print_parallel(&g->models[i]->sharding.mesh, out);
     }
     gr_str_puts(out, "nodes:\n");
     print_nodes(g, &of, out);

@@ -193,10 +193,11 @@ static json_t *model_schema(form f)
                              *const shards[] = {"auto", "all", "node", NULL};
     json_t *tensor = json_pack("{s:s, s:i, s:i}", "type", "integer", "minimum", 1, "maximum", GR_TP_MAX);
     json_t *properties = json_pack(
-        "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "checkpoint", value_of(text_schema(), f), "head",
+        "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "checkpoint", value_of(text_schema(), f), "head",
         one_of(heads, f), "train", value_of(table_schema(gr_train_keys, json_object(), f), f), "residency",
         value_of(table_schema(gr_residency_keys, json_object(), f), f), "gather", one_of(gathers, f), "shard",
-        one_of(shards, f), "tensor", value_of(tensor, f), "pool", value_of(text_schema(), f));
+        one_of(shards, f), "tensor", value_of(tensor, f), "parallel",
+        value_of(table_schema(gr_parallel_keys, json_object(), f), f), "pool", value_of(text_schema(), f));
     return value_of(closed_map(properties, json_pack("[s]", "checkpoint"), f), f);
 }
 
@@ -338,10 +339,13 @@ void gr_graph_ops(gr_str *out)
         "    tensor             tensor-parallel rollout: so many neighbouring ranks of one host have a\n"
         "                       part of each layer, and generate together; must divide heads, KV heads\n"
         "                       and the width of the feed-forward network; default: 1, whole\n"
+        "    parallel           how ranks share the sequences of log-prob passes and updates; default: each\n"
+        "                       sequence is one rank's\n"
         "    pool               the ranks that hold and train it, and run its nodes; default: the first "
         "pool\n");
     print_keys_of("models: NAME: train", gr_train_keys, out);
     print_keys_of("models: NAME: residency", gr_residency_keys, out);
+    print_keys_of("models: NAME: parallel", gr_parallel_keys, out);
     print_keys_of("pools: NAME", gr_pool_keys, out);
     print_keys_of("run", gr_run_keys, out);
     print_keys_of("run: checkpoint", gr_checkpoint_keys, out);

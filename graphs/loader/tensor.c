@@ -17,14 +17,15 @@ static void refuse(const gr_loader *l, const gr_model *m, const char *why)
 
 static void check_model(gr_loader *l, const gr_model *m)
 {
-    char uneven[48];
+    char buf[48];
+    const char *uneven = m->shape.layers ? gr_tp_uneven(&m->shape, m->sharding.tensor, buf)
+                                         : NULL; /* the shape is not known */
     if (l->g->canonical)
         refuse(l, m, "and canonical do not go together: sums over slices have another order");
     if (l->g->strict)
         refuse(l, m,
                "and strict do not go together: training is not in slices, whose sums have another order");
-    if (m->shape.layers &&
-        gr_tp_uneven(&m->shape, m->sharding.tensor, uneven)) { /* else the shape is not known */
+    if (uneven) {
         char *why = gr_printf("does not divide its %s", uneven);
         refuse(l, m, why);
         free(why);
@@ -132,6 +133,9 @@ void gr_set_shares(gr_graph *g, bool whole)
         n->placement.ranks = whole ? 1 : g->ranks;
         n->placement.share = share_of(&n->bounds, n->placement.ranks);
         n->placement.parts = n->model && gr_reads_rollout(n) ? n->model->sharding.parts : 1;
-        n->placement.task = share_of(&n->bounds, GR_MAX(n->placement.ranks / n->placement.parts, 1u));
+        n->placement.mesh =
+            !whole && g->ranks > 1 && gr_node_trains_parallel(n) ? n->model->sharding.mesh : (gr_mesh){{1}};
+        const uint32_t together = n->placement.parts * gr_mesh_ranks(&n->placement.mesh);
+        n->placement.task = share_of(&n->bounds, GR_MAX(n->placement.ranks / together, 1u));
     }
 }

@@ -11,8 +11,8 @@
 const char *const gr_top_keys[] = {"graph", "doc",    "params",        "use",       "functions",
                                    "pools", "models", "nodes",         "state",     "run",
                                    "log",   "strict", "deterministic", "canonical", NULL};
-const char *const gr_model_keys[] = {"checkpoint", "head",   "train", "residency", "gather",
-                                     "shard",      "tensor", "pool",  NULL};
+const char *const gr_model_keys[] = {"checkpoint", "head",   "train",    "residency", "gather",
+                                     "shard",      "tensor", "parallel", "pool",      NULL};
 
 /* ---- tables ----------------------------------------------------------------------------------------------
  */
@@ -244,11 +244,12 @@ static void read_model(gr_loader *l, const gr_pair *p)
                    *head = gr_value_get(&p->value, "head"), *train = gr_value_get(&p->value, "train"),
                    *residency = gr_value_get(&p->value, "residency"),
                    *gather = gr_value_get(&p->value, "gather"), *shard = gr_value_get(&p->value, "shard"),
-                   *tensor = gr_value_get(&p->value, "tensor"), *pool = gr_value_get(&p->value, "pool");
+                   *tensor = gr_value_get(&p->value, "tensor"),
+                   *parallel = gr_value_get(&p->value, "parallel"), *pool = gr_value_get(&p->value, "pool");
     for (size_t i = 0; i < p->value.n; i++) {
         const gr_value *v = &p->value.pairs[i].value;
         if (v != checkpoint && v != head && v != train && v != residency && v != gather && v != shard &&
-            v != tensor && v != pool)
+            v != tensor && v != parallel && v != pool)
             gr_unknown_key(l, &p->value.pairs[i], what, NULL, gr_model_keys);
     }
     if (!checkpoint)
@@ -263,6 +264,7 @@ static void read_model(gr_loader *l, const gr_pair *p)
     if (gather) read_gather(l, gather, m);
     if (shard) read_shard(l, shard, m);
     if (tensor) read_tensor(l, tensor, m);
+    if (parallel) gr_read_parallel(l, parallel, m);
     if (pool) m->pool = gr_pool_named(l, pool);
     if (pool) m->pool_at = pool->at;
 }

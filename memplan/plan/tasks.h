@@ -9,6 +9,7 @@
 #define GR_MEMPLAN_PLAN_TASKS_H
 
 #include "memplan/plan/plan.h"
+#include "runtime/comm/mesh.h"
 #include "runtime/base/index.h"
 
 /* How long an object's contents matter. */
@@ -109,8 +110,9 @@ typedef struct gr_task_comm {
     /* Of a collective: what it uses keeps its bytes until the next task of `compute` in its loop is done, so
      * that this task need not wait for it. */
     bool beside;
-    uint32_t peers;      /* ranks of the tensor-parallel group that do it together; 0: it is done alone */
-    double sums, summed; /* their sums of partial products within it: how many; bytes that a rank receives */
+    uint32_t peers;      /* ranks of the group that do it together, side by side; 0: it is done alone */
+    gr_axis axis;        /* what that group is of */
+    double sums, summed; /* their sums or exchanges within it: how many; bytes that a rank receives */
 } gr_task_comm;
 
 /* Of a loop, as in gr_step. */

@@ -189,9 +189,9 @@ static bool collective_ok(gr_verifier *v, uint32_t i, const gr_task *w)
     return true;
 }
 
-/* Ranks of a tensor-parallel group meet in the sums within a task, which are no collectives of all ranks: in
- * the order of one lane, `compute`. They have the same rows, so they count the trips of the node's own loops
- * alike; those of other nodes only where all ranks do. */
+/* Ranks of a tensor-parallel or context group meet in the sums and exchanges within a task, which are no
+ * collectives of all ranks: in the order of one lane, `compute`. They have the same rows, so they count the
+ * trips of the node's own loops alike; those of other nodes only where all ranks do. */
 static bool sums_ok(gr_verifier *v, uint32_t i, const gr_task *w)
 {
     const gr_step *s = &v->steps[i];

@@ -40,6 +40,9 @@ typedef struct gr_packed {
     const uint32_t *offset;      /* [n_seqs + 1] */
     const uint32_t *host_offset; /* the same, on the host */
     const int32_t *position; /* [n_tokens] of each token in its sequence; the CPU device does not read it */
+    /* Ranks that these sequences' tokens are cut over, as many each: the queue's group. n_tokens and ids are
+     * then this rank's, in their order; offset and position are of all of them. 0, 1: they are not cut. */
+    uint32_t cut;
 } gr_packed;
 
 /* Bounds that sizes are computed from. */
@@ -47,6 +50,7 @@ typedef struct gr_pass_bounds {
     uint32_t tokens, seqs; /* of one pass */
     uint32_t length;       /* of one sequence, or of its keys */
     unsigned threads;
+    uint32_t cut; /* as in gr_packed: tokens are of one rank, sequences of all */
 } gr_pass_bounds;
 
 /* Rows of hidden states that the head reads, and what it is asked about them. */

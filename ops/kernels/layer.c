@@ -149,11 +149,23 @@ static void ws_layout(gr_workspace *c, const gr_layer_call *l, bool acts, gr_lay
     if (acts) acts_layout(c, l, &w->acts);
 }
 
+/* Of norms and sums of columns, over a rank's tokens; and of rotations, where they are cut over all of them.
+ */
+static uint64_t scratch_bytes(const gr_layer_call *l)
+{
+    const uint64_t bytes = l->ops->back_ws_bytes(l->d, l->s->hidden, l->bounds.tokens);
+    gr_layer_desc own = *l->d;
+    own.attention = l->own;
+    return gr_layer_cut(l) < 2
+               ? bytes
+               : GR_MAX(bytes, l->ops->back_ws_bytes(&own, l->s->hidden, l->bounds.tokens * gr_layer_cut(l)));
+}
+
 static void back_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
 {
     const gr_layer_part *mixer = mixer_of(l->d), *mlp = mlp_of(l->d);
     kernels_layout(c, l, w);
-    w->scratch = gr_workspace_bytes(c, l->ops->back_ws_bytes(l->d, l->s->hidden, l->bounds.tokens));
+    w->scratch = gr_workspace_bytes(c, scratch_bytes(l));
     w->row = gr_layer_rows(c, l, l->s->hidden);
     w->d_row = gr_layer_rows(c, l, l->s->hidden);
     if (l->d->norm_after || l->s->residual_scale != 1) w->d_block = gr_layer_rows(c, l, l->s->hidden);
@@ -169,13 +181,15 @@ static void back_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
 static gr_layer_call sizes_of(const gr_kernels *k, const gr_model_shape *s, uint32_t layer,
                               const gr_pass_bounds *b, gr_layer_use use)
 {
+    const gr_layer_desc *d = gr_layer(s, layer);
     return (gr_layer_call){.k = k,
                            .ops = k->layer,
                            .s = s,
-                           .d = gr_layer(s, layer),
+                           .d = d,
                            .bucket = 1 + layer,
                            .use = use,
-                           .bounds = *b};
+                           .bounds = *b,
+                           .own = gr_attention_cut(&d->attention, GR_MAX(b->cut, 1u))};
 }
 
 uint64_t gr_layer_acts_bytes(const gr_kernels *k, const gr_model_shape *s, uint32_t layer,
@@ -301,15 +315,16 @@ static gr_layer_call packed_call(const gr_kernels *k, gr_queue *q, const gr_mode
                                  const void *w, const gr_packed *b, gr_layer_use use)
 {
     const gr_pass_bounds bounds = {b->n_tokens, b->n_seqs, longest_of(b->host_offset, NULL, b->n_seqs),
-                                   gr_team_size(q->team)};
+                                   gr_team_size(q->team), b->cut};
     gr_layer_call l = sizes_of(k, s, layer, &bounds, use);
     l.q = q;
     l.w = w;
-    l.b = (gr_tokens){.n = b->n_tokens,
-                      .n_seqs = b->n_seqs,
-                      .offset = b->offset,
-                      .host_offset = b->host_offset,
-                      .position = b->position};
+    l.b = l.all = (gr_tokens){.n = b->n_tokens,
+                              .n_seqs = b->n_seqs,
+                              .offset = b->offset,
+                              .host_offset = b->host_offset,
+                              .position = b->position};
+    l.all.n *= gr_layer_cut(&l);
     return l;
 }
 
@@ -332,22 +347,22 @@ void gr_layer_extend(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, 
     if (!e->n_tokens) return;
     /* a queued device's arrays are not the host's to read, and its workspace does not follow from lengths */
     const uint32_t longest = k->queued ? 0 : longest_of(e->offset, e->cached, e->n_seqs);
-    const gr_pass_bounds bounds = {e->n_tokens, e->n_seqs, longest, gr_team_size(q->team)};
+    const gr_pass_bounds bounds = {e->n_tokens, e->n_seqs, longest, gr_team_size(q->team), 1};
     gr_layer_call l = sizes_of(k, s, layer, &bounds, GR_LAYER_EXTEND);
     l.q = q;
     l.w = w;
-    l.b = (gr_tokens){.n = e->n_tokens,
-                      .n_seqs = e->n_seqs,
-                      .offset = e->offset,
-                      .position = e->position,
-                      .state = state,
-                      .cached = e->cached,
-                      .block_table = e->block_table,
-                      .table_stride = e->table_stride,
-                      .slot = e->slot,
-                      .held = e->held,
-                      .longest = e->longest,
-                      .decode = e->decode};
+    l.b = l.all = (gr_tokens){.n = e->n_tokens,
+                              .n_seqs = e->n_seqs,
+                              .offset = e->offset,
+                              .position = e->position,
+                              .state = state,
+                              .cached = e->cached,
+                              .block_table = e->block_table,
+                              .table_stride = e->table_stride,
+                              .slot = e->slot,
+                              .held = e->held,
+                              .longest = e->longest,
+                              .decode = e->decode};
     gr_workspace c = {.base = ws};
     gr_layer_ws at;
     ws_layout(&c, &l, true, &at);

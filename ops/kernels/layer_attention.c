@@ -1,6 +1,11 @@
 /* ops/kernels/layer_attention.c: grouped-query attention of a layer: q, k and v in one product, their norms
- * and rotation, attention, an output gate, the product out. */
+ * and rotation, attention, an output gate, the product out.
+ *
+ * Where tokens are cut over ranks, products and the gate are of a rank's own tokens. What stands between,
+ * norm, rotation and attention, is of all tokens and of its own heads (gr_layer_to_heads). */
 #include "ops/kernels/layer_impl.h"
+
+#include "runtime/comm/comm.h"
 
 static const gr_attention_desc *desc(const gr_layer_call *l)
 {
@@ -10,6 +15,17 @@ static const gr_attention_desc *desc(const gr_layer_call *l)
 static uint32_t wide(const gr_layer_call *l)
 {
     return desc(l)->heads * desc(l)->head_dim;
+}
+
+static bool is_cut(const gr_layer_call *l)
+{
+    return gr_layer_cut(l) > 1;
+}
+
+/* Output of the heads that this rank attends with. */
+static uint32_t own_wide(const gr_layer_call *l)
+{
+    return l->own.heads * l->own.head_dim;
 }
 
 static gr_product qkv(const gr_layer_call *l, const void *in)
@@ -34,7 +50,7 @@ static bool lean(const gr_layer_call *l)
  * behind it whose input the device keeps whole. */
 static bool splits(const gr_layer_call *l)
 {
-    return desc(l)->gate || (desc(l)->qk_norm && !l->ops->keeps_rotated && !lean(l));
+    return l->own.gate || (l->own.qk_norm && !l->ops->keeps_rotated && !lean(l));
 }
 
 /* Rotated q and k are the activations' on a device that keeps them, or where they are all there is. */
@@ -45,19 +61,24 @@ static bool keeps_qkv(const gr_layer_call *l)
 
 static void acts(gr_workspace *c, const gr_layer_call *l, gr_layer_acts *acts_of)
 {
-    const gr_attention_desc *d = desc(l);
+    const gr_attention_desc *d = &l->own;
     gr_attention_acts *a = &acts_of->attention;
-    if (splits(l)) a->proj = gr_layer_rows(c, l, gr_qkv_rows(d));
-    if (keeps_qkv(l)) a->qkv = gr_layer_rows(c, l, gr_qkv_width(d));
+    if (splits(l)) a->proj = gr_layer_all_rows(c, l, gr_qkv_rows(d));
+    if (keeps_qkv(l)) a->qkv = gr_layer_all_rows(c, l, gr_qkv_width(d));
     if (d->qk_norm && l->ops->keeps_rotated && !splits(l))
-        a->raw = gr_layer_rows(c, l, (uint64_t)(d->heads + d->kv_heads) * d->head_dim);
-    a->out = gr_layer_rows(c, l, wide(l));
-    if (!lean(l)) a->stats = gr_workspace_floats(c, (uint64_t)l->bounds.tokens * d->heads);
+        a->raw = gr_layer_all_rows(c, l, (uint64_t)(d->heads + d->kv_heads) * d->head_dim);
+    a->out = gr_layer_all_rows(c, l, own_wide(l));
+    if (!lean(l)) a->stats = gr_workspace_floats(c, (uint64_t)l->bounds.tokens * gr_layer_cut(l) * d->heads);
+    if (!is_cut(l)) return;
+    if (desc(l)->gate) a->local = gr_layer_rows(c, l, gr_qkv_rows(desc(l)));
+    a->merged = gr_layer_rows(c, l, wide(l));
 }
 
 static void kernel_ws(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
 {
-    w->attention.attend_bytes = l->ops->attend_ws_bytes(desc(l), &l->bounds, l->use);
+    gr_pass_bounds all = l->bounds;
+    all.tokens *= gr_layer_cut(l);
+    w->attention.attend_bytes = l->ops->attend_ws_bytes(&l->own, &all, l->use);
     w->attention.attend = gr_workspace_bytes(c, w->attention.attend_bytes);
 }
 
@@ -65,13 +86,17 @@ static void ws(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *ws_of)
 {
     const gr_attention_desc *d = desc(l);
     gr_attention_ws *w = &ws_of->attention;
-    if (!keeps_qkv(l)) w->qkv = gr_layer_rows(c, l, gr_qkv_width(d));
+    const bool back = l->use == GR_LAYER_BACKWARD;
+    if (!keeps_qkv(l)) w->qkv = gr_layer_all_rows(c, l, gr_qkv_width(&l->own));
     if (d->gate) w->gated = gr_layer_rows(c, l, wide(l));
-    if (l->use != GR_LAYER_BACKWARD) return;
-    w->d_out = gr_layer_rows(c, l, wide(l));
-    w->d_qkv = gr_layer_rows(c, l, gr_qkv_width(d));
-    w->d_proj = d->gate ? gr_layer_rows(c, l, gr_qkv_rows(d)) : w->d_qkv;
-    w->d_gated = d->gate ? gr_layer_rows(c, l, wide(l)) : w->d_out;
+    if (is_cut(l)) w->parts = gr_layer_rows(c, l, gr_qkv_width(d));
+    if (is_cut(l) && !back && !d->gate) w->local = gr_layer_rows(c, l, gr_qkv_width(d));
+    if (!back) return;
+    w->d_out = gr_layer_all_rows(c, l, own_wide(l));
+    w->d_qkv = gr_layer_all_rows(c, l, gr_qkv_width(&l->own));
+    w->d_proj = d->gate || is_cut(l) ? gr_layer_rows(c, l, gr_qkv_rows(d)) : w->d_qkv;
+    w->d_merged = is_cut(l) ? gr_layer_rows(c, l, wide(l)) : w->d_out;
+    w->d_gated = d->gate ? gr_layer_rows(c, l, wide(l)) : w->d_merged;
 }
 
 static uint64_t product_ws(const gr_layer_call *l)
@@ -83,10 +108,29 @@ static uint64_t product_ws(const gr_layer_call *l)
 /* ---- passes ----------------------------------------------------------------------------------------------
  */
 
+/* Groups of columns that are cut by heads: of q, k and v, or of attention's output. */
+static gr_layer_columns qkv_columns(const gr_layer_call *l)
+{
+    const uint32_t keys = desc(l)->kv_heads * desc(l)->head_dim;
+    return (gr_layer_columns){3, {wide(l), keys, keys}};
+}
+
+static gr_layer_columns out_columns(const gr_layer_call *l)
+{
+    return (gr_layer_columns){1, {wide(l)}};
+}
+
+/* Of what a model has a value for each head, those of this rank's. */
+static const char *of_own_heads(const gr_layer_call *l, const void *of_heads, gr_dtype type)
+{
+    const uint64_t place = is_cut(l) && of_heads ? l->q->peers->comm->rank : 0;
+    return of_heads ? (const char *)of_heads + place * l->own.heads * gr_dtype_size(type) : NULL;
+}
+
 static gr_rotate rotation(const gr_layer_call *l)
 {
-    return (gr_rotate){.d = desc(l),
-                       .b = &l->b,
+    return (gr_rotate){.d = &l->own,
+                       .b = &l->all,
                        .q_norm = gr_layer_tensor(l, GR_T_Q_NORM),
                        .k_norm = gr_layer_tensor(l, GR_T_K_NORM),
                        .eps = l->d->norm_eps,
@@ -95,10 +139,10 @@ static gr_rotate rotation(const gr_layer_call *l)
 
 static gr_attend attention(const gr_layer_call *l, const gr_attention_acts *a, const gr_layer_ws *w)
 {
-    return (gr_attend){.d = desc(l),
-                       .b = &l->b,
+    return (gr_attend){.d = &l->own,
+                       .b = &l->all,
                        .qkv = a->qkv ? a->qkv : w->attention.qkv,
-                       .sinks = gr_layer_tensor(l, GR_T_SINKS),
+                       .sinks = of_own_heads(l, gr_layer_tensor(l, GR_T_SINKS), l->k->dtype),
                        .ws = w->attention.attend,
                        .ws_bytes = w->attention.attend_bytes};
 }
@@ -112,10 +156,22 @@ static char *gate_in(const gr_layer_call *l, void *proj)
 /* What the product out reads: attention's output, behind its gate where there is one. */
 static void *gated(const gr_layer_call *l, const gr_attention_acts *a, const gr_layer_ws *w)
 {
-    if (!desc(l)->gate) return a->out;
-    l->ops->gate(l->q, l->b.n, wide(l), a->out, gate_in(l, a->proj), gr_qkv_rows(desc(l)),
+    void *out = is_cut(l) ? a->merged : a->out;
+    if (!desc(l)->gate) return out;
+    l->ops->gate(l->q, l->b.n, wide(l), out, gate_in(l, is_cut(l) ? a->local : a->proj), gr_qkv_rows(desc(l)),
                  w->attention.gated);
     return w->attention.gated;
+}
+
+/* q, k and v of the tokens and heads that this rank attends with, and the gate's logits of its tokens. */
+static void project(const gr_layer_call *l, const void *in, const gr_attention_acts *a, const gr_layer_ws *w,
+                    void *proj)
+{
+    const gr_product p = qkv(l, in);
+    const gr_layer_columns columns = qkv_columns(l);
+    void *local = a->local ? a->local : w->attention.local;
+    l->ops->product(l->q, &p, is_cut(l) ? local : proj, w->product);
+    if (is_cut(l)) gr_layer_to_heads(l, &columns, local, gr_qkv_rows(desc(l)), proj, w->attention.parts);
 }
 
 static void forward(const gr_layer_call *l, const void *in, const gr_layer_acts *acts_of,
@@ -125,11 +181,12 @@ static void forward(const gr_layer_call *l, const void *in, const gr_layer_acts 
     const gr_layer_ops *ops = l->ops;
     const gr_attend c = attention(l, a, w);
     const gr_rotate r = rotation(l);
-    const gr_product p = qkv(l, in);
+    const gr_layer_columns columns = out_columns(l);
     void *proj = a->proj ? a->proj : a->qkv;
-    ops->product(l->q, &p, proj, w->product);
+    project(l, in, a, w, proj);
     ops->rotate(l->q, &r, proj, (void *)(uintptr_t)c.qkv, a->raw);
     ops->attend(l->q, &c, a->out, a->stats);
+    if (is_cut(l)) gr_layer_to_tokens(l, &columns, a->out, a->merged, wide(l), w->attention.parts);
     const gr_product end = out(l, gated(l, a, w));
     gr_layer_close_product(l, &end, w, close);
 }
@@ -141,14 +198,23 @@ static void out_back(const gr_layer_call *l, const gr_attention_acts *a, const g
     const gr_attention_ws *t = &w->attention;
     const uint32_t ld = gr_qkv_rows(desc(l));
     const gr_product end = out(l, gated(l, a, w));
+    const gr_layer_columns columns = out_columns(l);
     gr_layer_product_back(l, &end, GR_T_O, GR_T_O_BIAS, d_out, t->d_gated, w);
     if (desc(l)->gate)
-        l->ops->gate_backward(l->q, l->b.n, wide(l), a->out, gate_in(l, a->proj), ld, t->d_gated, t->d_out,
+        l->ops->gate_backward(l->q, l->b.n, wide(l), is_cut(l) ? a->merged : a->out,
+                              gate_in(l, is_cut(l) ? a->local : a->proj), ld, t->d_gated, t->d_merged,
                               gate_in(l, t->d_proj));
+    if (is_cut(l)) gr_layer_to_heads(l, &columns, t->d_merged, wide(l), t->d_out, t->parts);
 }
 
+/* d loss / d the product's output, beside the gate's. */
 static void copy_to_proj(const gr_layer_call *l, const gr_attention_ws *t)
 {
+    const gr_layer_columns columns = qkv_columns(l);
+    if (is_cut(l)) {
+        gr_layer_to_tokens(l, &columns, t->d_qkv, t->d_proj, gr_qkv_rows(desc(l)), t->parts);
+        return;
+    }
     const uint64_t size = gr_dtype_size(l->k->dtype), row = gr_qkv_width(desc(l)) * size;
     if (t->d_proj != t->d_qkv)
         l->k->copy_rows(l->q, t->d_proj, gr_qkv_rows(desc(l)) * size, t->d_qkv, row, row, l->b.n);
@@ -159,7 +225,7 @@ static void backward(const gr_layer_call *l, const void *in, const gr_layer_acts
 {
     const gr_attention_acts *a = &acts_of->attention;
     const gr_attention_ws *t = &w->attention;
-    const gr_attention_desc *d = desc(l);
+    const gr_attention_desc *d = &l->own;
     const gr_layer_ops *ops = l->ops;
     const gr_attend c = attention(l, a, w);
     const gr_rotate r = rotation(l);
@@ -168,7 +234,9 @@ static void backward(const gr_layer_call *l, const void *in, const gr_layer_acts
     out_back(l, a, w, d_out);
     if (!a->qkv) ops->rotate(l->q, &r, a->proj, t->qkv, NULL);
     ops->attend_backward(l->q, &c, a->out, a->stats, t->d_out, t->d_qkv,
-                         d->sinks ? gr_layer_grad(l, GR_T_SINKS) : NULL, l->grads);
+                         d->sinks ? (void *)(uintptr_t)of_own_heads(l, gr_layer_grad(l, GR_T_SINKS), l->grads)
+                                  : NULL,
+                         l->grads);
     ops->rotate_backward(l->q, &r, raw, a->raw ? (d->heads + d->kv_heads) * d->head_dim : gr_qkv_rows(d),
                          t->d_qkv, gr_layer_grad(l, GR_T_Q_NORM), gr_layer_grad(l, GR_T_K_NORM), l->grads,
                          w->scratch);

@@ -20,6 +20,9 @@ typedef struct gr_layer_call {
     gr_layer_use use;
     gr_pass_bounds bounds;
     gr_tokens b;
+    /* Where tokens are cut over ranks: those of all of them; and the heads that this one attends with. */
+    gr_tokens all;
+    gr_attention_desc own;
     const char *w; /* the layer's bucket */
     char *grad;    /* its gradients */
     gr_dtype grads;
@@ -35,6 +38,10 @@ typedef struct gr_attention_acts {
         raw; /* [(heads + kv_heads) D] before norm and rotation, where proj is not kept and there is a norm */
     void *out;    /* [heads D] */
     float *stats; /* [heads] */
+    /* Where tokens are cut over ranks, these are of all tokens and this rank's heads, without a gate's
+     * logits; and of its tokens and all heads: */
+    void *local;  /* [gr_qkv_rows] as the product gave it, where it has a gate */
+    void *merged; /* [heads D] attention's output */
 } gr_attention_acts;
 
 typedef struct gr_delta_acts {
@@ -66,6 +73,11 @@ typedef struct gr_attention_ws {
     void *d_qkv;           /* [W] */
     void *d_proj;          /* [gr_qkv_rows], where there is a gate; else d_qkv */
     void *d_out, *d_gated; /* [heads D] */
+    /* Where tokens are cut over ranks, qkv, d_qkv and d_out are of all tokens and this rank's heads; and of
+     * its tokens and all heads: */
+    void *local;    /* [gr_qkv_rows] the product's output where acts do not have it; or d loss / d it */
+    void *d_merged; /* [heads D] */
+    void *parts;    /* [W] what goes to each rank, or comes from it */
 } gr_attention_ws;
 
 typedef struct gr_delta_ws {
@@ -94,6 +106,27 @@ typedef struct gr_layer_ws {
 
 /* rows values of T tokens. */
 void *gr_layer_rows(gr_workspace *c, const gr_layer_call *l, uint64_t values);
+
+/* ---- tokens that are cut over ranks ----------------------------------------------------------------------
+ */
+
+/* How many ranks they are cut over; 1: they are not. */
+uint32_t gr_layer_cut(const gr_layer_call *l);
+/* rows values of all their tokens. */
+void *gr_layer_all_rows(gr_workspace *c, const gr_layer_call *l, uint64_t values);
+
+/* The columns of a row, a group for each kind of head: each is cut by heads over the ranks. */
+typedef struct gr_layer_columns {
+    uint32_t n, width[3];
+} gr_layer_columns;
+
+/* From this rank's tokens, rows of ld values with the columns of all ranks, to all tokens, dense rows with
+ * its own columns; and back. Every rank of the queue's group does so. parts: room for this rank's tokens.
+ * Source: Jacobs et al., DeepSpeed Ulysses, arXiv:2309.14509, section 3. */
+void gr_layer_to_heads(const gr_layer_call *l, const gr_layer_columns *g, const void *rows, uint64_t ld,
+                       void *heads, void *parts);
+void gr_layer_to_tokens(const gr_layer_call *l, const gr_layer_columns *g, const void *heads, void *rows,
+                        uint64_t ld, void *parts);
 
 /* ---- a kind of mixer or MLP ------------------------------------------------------------------------------
  */

@@ -3,16 +3,37 @@
 
 #include <string.h>
 
-const gr_arch *const gr_all_archs[] = {
-    &gr_arch_llama,        &gr_arch_mistral,     &gr_arch_qwen2,     &gr_arch_qwen3,
-    &gr_arch_qwen3_5_text, &gr_arch_qwen3_moe,   &gr_arch_qwen2_moe, &gr_arch_glm4_moe,
-    &gr_arch_gemma2,       &gr_arch_gemma3_text, &gr_arch_granite,   &gr_arch_ministral,
-    &gr_arch_olmo2,        &gr_arch_olmo3,       &gr_arch_smollm3,   NULL};
+const gr_arch *const gr_all_archs[] = {&gr_arch_llama,
+                                       &gr_arch_mistral,
+                                       &gr_arch_qwen2,
+                                       &gr_arch_qwen3,
+                                       &gr_arch_qwen3_5_text,
+                                       &gr_arch_qwen3_5_moe_text,
+                                       &gr_arch_qwen3_next,
+                                       &gr_arch_qwen3_moe,
+                                       &gr_arch_qwen2_moe,
+                                       &gr_arch_glm4_moe,
+                                       &gr_arch_gpt_oss,
+                                       &gr_arch_gemma2,
+                                       &gr_arch_gemma3_text,
+                                       &gr_arch_granite,
+                                       &gr_arch_ministral,
+                                       &gr_arch_olmo2,
+                                       &gr_arch_olmo3,
+                                       &gr_arch_smollm3,
+                                       NULL};
 
 const gr_arch *gr_arch_find(const char *model_type)
 {
     for (const gr_arch *const *a = gr_all_archs; *a; a++)
         if (!strcmp((*a)->model_type, model_type)) return *a;
+    return NULL;
+}
+
+const gr_arch *gr_arch_find_outer(const char *model_type)
+{
+    for (const gr_arch *const *a = gr_all_archs; *a; a++)
+        if ((*a)->outer && !strcmp((*a)->outer, model_type)) return *a;
     return NULL;
 }
 
@@ -49,7 +70,14 @@ static const gr_arch_name names[] = {
     {GR_T_SELECTION, 0, "mlp.gate.e_score_correction_bias"},
     {GR_T_EXPERTS_GATE_UP, 0, "mlp.experts.#.gate_proj.weight"},
     {GR_T_EXPERTS_GATE_UP, 1, "mlp.experts.#.up_proj.weight"},
+    {GR_T_EXPERTS_GATE_UP, GR_ARCH_FUSED, "mlp.experts.gate_up_proj"},
+    {GR_T_EXPERTS_GATE_UP_BIAS, 0, "mlp.experts.#.gate_proj.bias"},
+    {GR_T_EXPERTS_GATE_UP_BIAS, 1, "mlp.experts.#.up_proj.bias"},
+    {GR_T_EXPERTS_GATE_UP_BIAS, GR_ARCH_FUSED, "mlp.experts.gate_up_proj_bias"},
     {GR_T_EXPERTS_DOWN, 0, "mlp.experts.#.down_proj.weight"},
+    {GR_T_EXPERTS_DOWN, GR_ARCH_FUSED, "mlp.experts.down_proj"},
+    {GR_T_EXPERTS_DOWN_BIAS, 0, "mlp.experts.#.down_proj.bias"},
+    {GR_T_EXPERTS_DOWN_BIAS, GR_ARCH_FUSED, "mlp.experts.down_proj_bias"},
     {GR_T_SHARED_ROUTER, 0, "mlp.shared_expert_gate.weight"},
     {GR_T_SHARED_GATE_UP, 0, "mlp.shared_expert.gate_proj.weight"},
     {GR_T_SHARED_GATE_UP, 1, "mlp.shared_expert.up_proj.weight"},
@@ -103,4 +131,61 @@ void gr_arch_in_turn(gr_config *c, gr_model_shape *s, uint8_t kind[GR_LAYERS_MAX
     static const char *const types[] = {"sliding_attention", "full_attention", NULL};
     gr_config_layer_types(c, s, types, kind);
     for (uint32_t l = 0; l < s->layers; l++) gr_arch_layer(c, s, l, kind[l] == GR_ARCH_FULL ? full : sliding);
+}
+
+/* ---- experts as Qwen says them ---------------------------------------------------------------------------
+ */
+
+gr_experts_desc gr_arch_qwen_experts(gr_config *c, const gr_experts_desc *usual)
+{
+    gr_experts_desc e = *usual;
+    e.count = gr_config_size(c, "num_experts", usual->count, GR_EXPERTS_MAX);
+    e.top_k = gr_config_size(c, "num_experts_per_tok", usual->top_k, GR_CHOICES_MAX);
+    e.inner = gr_config_size(c, "moe_intermediate_size", usual->inner, GR_INNER_MAX);
+    e.normalize = gr_config_flag(c, "norm_topk_prob", usual->normalize);
+    e.scale = 1;
+    if (usual->shared_inner)
+        e.shared_inner =
+            gr_config_size(c, "shared_expert_intermediate_size", usual->shared_inner, GR_INNER_MAX);
+    if (e.count && e.top_k > e.count)
+        gr_config_refuse(c, "num_experts_per_tok",
+                         "'num_experts_per_tok' %u is more than the 'num_experts' %u", e.top_k, e.count);
+    return e;
+}
+
+static bool is_named(gr_config *c, uint32_t layer)
+{
+    const json_t *list = gr_config_value(c, "mlp_only_layers");
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_integer_value(json_array_get(list, i)) == layer) return true;
+    return false;
+}
+
+static void check_named(gr_config *c, const gr_model_shape *s)
+{
+    const json_t *list = gr_config_value(c, "mlp_only_layers");
+    bool fine = !list || json_is_array(list);
+    for (size_t i = 0; fine && i < json_array_size(list); i++) {
+        const json_t *v = json_array_get(list, i);
+        fine = json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) < s->layers;
+    }
+    if (!fine)
+        gr_config_refuse(c, "mlp_only_layers", "'mlp_only_layers' is not a list of layers from 0 to %u",
+                         s->layers ? s->layers - 1 : 0);
+}
+
+void gr_arch_qwen_sparse(gr_config *c, const gr_model_shape *s, bool sparse[GR_LAYERS_MAX])
+{
+    const uint32_t step = gr_config_size(c, "decoder_sparse_step", 1, GR_LAYERS_MAX);
+    check_named(c, s);
+    for (uint32_t l = 0; l < s->layers; l++) sparse[l] = step && !((l + 1) % step || is_named(c, l));
+}
+
+gr_layer_desc gr_arch_with_experts(const gr_layer_desc *dense, const gr_experts_desc *e)
+{
+    gr_layer_desc d = *dense;
+    d.mlp = GR_MLP_EXPERTS;
+    d.dense = (gr_dense_desc){0};
+    d.experts = *e;
+    return d;
 }

@@ -18,10 +18,21 @@ typedef struct gr_arch_name {
                          the list */
 } gr_arch_name;
 
+#define GR_ARCH_FUSED 1000u /* the part of the one tensor of all experts, where a checkpoint has one */
+
+/* Sizes of a family where config.json does not say them; 0: it must. */
+typedef struct gr_arch_sizes {
+    uint32_t vocab, hidden, inner, layers, heads, positions;
+} gr_arch_sizes;
+
 typedef struct gr_arch {
     const char *model_type; /* in config.json */
     const char *class;      /* "Llama": LlamaForCausalLM, and so on */
+    const char *outer;      /* model_type of configs that have this one's as their text_config; NULL: none */
+    const char
+        *outer_class; /* and the class of their architecture, "Qwen3_5": Qwen3_5ForConditionalGeneration */
     const char *head_class; /* of value heads, "Gemma3Text"; NULL: class */
+    gr_arch_sizes sizes;    /* whose configs leave out what is usual */
     uint32_t head_dim;      /* where config.json has none; 0: hidden / heads */
     bool no_groups;         /* kv_heads are heads where config.json does not say */
     uint32_t kv_heads;      /* or this many, and heads where it says null; 0: it must say */
@@ -36,20 +47,29 @@ typedef struct gr_arch {
     void (*layers)(gr_config *c, gr_model_shape *s, const gr_layer_desc *base);
     const gr_arch_name *names; /* NULL: those that most have */
     const char *const *keys;   /* that layers reads beyond those that all do, ending with NULL; NULL: none */
+    bool predicts_ahead;       /* checkpoints may have layers behind the last, which predict further tokens */
     bool experts;              /* it has them: their keys are among `keys` */
+    bool experts_fused;        /* checkpoints always have one tensor of all of them, GR_EXPERTS_FUSED */
+    bool experts_turned;       /* which is [E, H, 2 I], and [E, I, H]; graphrun export writes it, too */
+    bool gate_up_in_turn;      /* and has rows (or columns) of gate and up in turn */
+    bool mxfp4;                /* it may be GR_EXPERTS_MXFP4 */
     const char *const *acts;   /* of hidden_act and hidden_activation that it takes, ending with NULL; NULL:
                                   "silu" alone */
 } gr_arch;
 
-extern const gr_arch gr_arch_gemma2, gr_arch_gemma3_text, gr_arch_granite, gr_arch_llama, gr_arch_ministral,
-    gr_arch_mistral, gr_arch_olmo2, gr_arch_olmo3, gr_arch_qwen2, gr_arch_qwen3, gr_arch_qwen3_5_text,
-    gr_arch_qwen3_moe, gr_arch_qwen2_moe, gr_arch_glm4_moe, gr_arch_smollm3;
+extern const gr_arch gr_arch_gemma2, gr_arch_gemma3_text, gr_arch_gpt_oss, gr_arch_granite, gr_arch_llama,
+    gr_arch_ministral, gr_arch_mistral, gr_arch_olmo2, gr_arch_olmo3, gr_arch_qwen2, gr_arch_qwen3,
+    gr_arch_qwen3_5_text, gr_arch_qwen3_5_moe_text, gr_arch_qwen3_next, gr_arch_qwen3_moe, gr_arch_qwen2_moe,
+    gr_arch_glm4_moe, gr_arch_smollm3;
 
 /* All of them, ending with NULL. */
 extern const gr_arch *const gr_all_archs[];
 
 /* By config.json's model_type; NULL: there is none. */
 const gr_arch *gr_arch_find(const char *model_type);
+
+/* The family that a config's text_config is of, by the config's own model_type; NULL: there is none. */
+const gr_arch *gr_arch_find_outer(const char *model_type);
 
 /* The checkpoint name of part i of a slot; of an unknown family what most have. */
 const char *gr_arch_tensor(const char *model_type, gr_tensor_slot slot, unsigned i);
@@ -65,6 +85,13 @@ uint32_t gr_arch_window(gr_config *c);
 
 /* Layers of Qwen 2 and 3: from max_window_layers on with a window, where use_sliding_window asks for it. */
 void gr_arch_qwen_layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *d);
+
+/* Experts as configs of Qwen say them; what they do not say is as usual. */
+gr_experts_desc gr_arch_qwen_experts(gr_config *c, const gr_experts_desc *usual);
+/* Which layers have them: not those of `mlp_only_layers`, nor those beside every `decoder_sparse_step`-th. */
+void gr_arch_qwen_sparse(gr_config *c, const gr_model_shape *s, bool sparse[GR_LAYERS_MAX]);
+/* A layer with experts in place of its dense MLP. */
+gr_layer_desc gr_arch_with_experts(const gr_layer_desc *dense, const gr_experts_desc *e);
 
 /* All layers are d; of layer_types each must be full_attention. */
 void gr_arch_alike(gr_config *c, gr_model_shape *s, const gr_layer_desc *d);

@@ -136,7 +136,7 @@ static size_t value_length(const char *value)
 /* Give a key of the object in text another value; all else stays as it was written. */
 static void set_key(gr_str *text, const char *key, const char *value)
 {
-    const gr_json j = {.text = text->text, .n = text->len};
+    const gr_json j = {.text = text->text, .n = text->len}; /* its root begins the text */
     size_t at = gr_json_find(&j, key);
     gr_str out = {0};
     if (at == j.n) {
@@ -153,6 +153,30 @@ static void set_key(gr_str *text, const char *key, const char *value)
     *text = out;
 }
 
+/* Take a key out of the object in text. */
+static void remove_key(gr_str *text, const char *key)
+{
+    const gr_json j = {.text = text->text, .n = text->len};
+    size_t from = gr_json_find(&j, key), end;
+    gr_str out = {0};
+    if (from == j.n) return;
+    const char *value = j.text + from + strlen(key) + 2;
+    value += strspn(value, " \t\r\n:");
+    end = (size_t)(value - j.text) + value_length(value);
+    const size_t comma = end + strspn(j.text + end, " \t\r\n");
+    if (j.text[comma] == ',') {
+        end = comma + 1 + strspn(j.text + comma + 1, " \t\r\n");
+    } else { /* the last one: the comma before it goes, too, where there is one */
+        size_t before = from;
+        while (before && strchr(" \t\r\n", j.text[before - 1])) before--;
+        if (before && j.text[before - 1] == ',') from = before - 1;
+    }
+    gr_str_add(&out, j.text, from);
+    gr_str_puts(&out, j.text + end);
+    gr_str_release(text);
+    *text = out;
+}
+
 /* Loaders take the dtype at its word and round to it. */
 static void set_dtype(gr_str *text, const json_t *root, gr_st_dtype dtype)
 {
@@ -160,17 +184,63 @@ static void set_dtype(gr_str *text, const json_t *root, gr_st_dtype dtype)
             dtype == GR_ST_F32 ? "\"float32\"" : "\"bfloat16\"");
 }
 
-/* Name the class that has these tensors; a value head has one label. */
-static void set_value_head(gr_str *text, const json_t *root, const gr_model_shape *s)
+static void set_architecture(gr_str *text, const gr_model_shape *s)
 {
     char class[GR_ARCHITECTURE_MAX], *list = gr_printf("[\"%s\"]", gr_model_architecture(s, class));
     set_key(text, "architectures", list);
     free(list);
+}
+
+/* Name the class that has these tensors; a value head has one label. */
+static void set_value_head(gr_str *text, const json_t *root, const gr_model_shape *s)
+{
+    set_architecture(text, s);
     if (json_object_size(json_object_get(root, "id2label")) != 1) {
         set_key(text, "label2id", "{\"LABEL_0\": 0}");
         set_key(text, "id2label", "{\"0\": \"LABEL_0\"}");
     }
     if (json_object_get(root, "num_labels")) set_key(text, "num_labels", "1");
+}
+
+/* Of a model of text and images, the config of its text, which stands by itself; ids that only the model says
+ * go with it. */
+static void set_text(gr_str *text, gr_json *j, const gr_model_shape *s)
+{
+    static const char *const ids[] = {"eos_token_id", "bos_token_id", "pad_token_id", "tie_word_embeddings"};
+    char *said[GR_LEN(ids)] = {0}, *type = gr_printf("\"%s\"", s->model_type);
+    for (size_t i = 0; i < GR_LEN(ids); i++) {
+        const json_t *v = json_object_get(j->root, ids[i]);
+        if (v) said[i] = json_dumps(v, JSON_ENCODE_ANY);
+    }
+    gr_json_into(j, "text_config");
+    gr_str_add(text, j->text + j->at, value_length(j->text + j->at));
+    gr_str_putc(text, '\n');
+    for (size_t i = 0; i < GR_LEN(ids); i++) {
+        if (said[i] && !json_object_get(j->root, ids[i])) set_key(text, ids[i], said[i]);
+        free(said[i]);
+    }
+    set_key(text, "model_type", type);
+    set_architecture(text, s);
+    free(type);
+}
+
+/* The config of what is written, from that of what was read. */
+static gr_status config_text(gr_str *text, const char *path, const gr_model_shape *s, gr_st_dtype dtype,
+                             gr_diag *d)
+{
+    gr_json j;
+    gr_status st = gr_json_read(&j, path, d);
+    if (st) return st;
+    const char *type = json_string_value(json_object_get(j.root, "model_type"));
+    if (type && strcmp(type, s->model_type) != 0)
+        set_text(text, &j, s);
+    else
+        gr_str_add(text, j.text, j.n);
+    set_dtype(text, j.root, dtype);
+    if (s->head == GR_HEAD_VALUE) set_value_head(text, j.root, s);
+    remove_key(text, "quantization_config"); /* it is widened */
+    gr_json_release(&j);
+    return GR_OK;
 }
 
 gr_status gr_checkpoint_write_config(const char *dir, const gr_model_shape *s, const char *config,
@@ -183,17 +253,12 @@ gr_status gr_checkpoint_write_config(const char *dir, const gr_model_shape *s, c
     char *path = is_folder(config) ? gr_printf("%s/config.json", config) : gr_strdup(config);
     char *to = gr_printf("%s/config.json", dir);
     bool found = false;
-    gr_json j;
     gr_str text = {0};
-    gr_status st = gr_json_read(&j, path, d);
-    if (!st) gr_str_add(&text, j.text, j.n);
-    if (!st) set_dtype(&text, j.root, dtype);
-    if (!st && s->head == GR_HEAD_VALUE) set_value_head(&text, j.root, s);
+    gr_status st = config_text(&text, path, s, dtype, d);
     if (!st) st = gr_file_write(to, text.text, text.len, d);
     if (!st) st = gr_file_copy(from, "generation_config.json", dir, &found, d);
     if (!st && tokenizer) st = copy_tokenizer(tokenizer, dir, d);
     gr_str_release(&text);
-    gr_json_release(&j);
     free(to);
     free(path);
     free(from);

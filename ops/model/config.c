@@ -35,6 +35,16 @@ uint32_t gr_config_size(gr_config *c, const char *key, uint32_t fallback, uint32
     return 0;
 }
 
+uint32_t gr_config_count(gr_config *c, const char *key, uint32_t fallback, uint32_t max)
+{
+    const json_t *v = gr_config_value(c, key);
+    const json_int_t n = json_integer_value(v);
+    if (!v) return fallback;
+    if (json_is_integer(v) && n >= 0 && n <= max) return (uint32_t)n;
+    gr_config_refuse(c, key, "'%s' is not an integer from 0 to %u", key, max);
+    return fallback;
+}
+
 double gr_config_number(gr_config *c, const char *key, const json_t *v, double fallback, double low,
                         double high)
 {

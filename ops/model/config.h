@@ -31,6 +31,8 @@ bool gr_config_has(const gr_config *c, const char *key);
 
 /* An integer in [1, max]; missing: fallback, or refused where that is 0. */
 uint32_t gr_config_size(gr_config *c, const char *key, uint32_t fallback, uint32_t max);
+/* An integer in [0, max]; missing: fallback. */
+uint32_t gr_config_count(gr_config *c, const char *key, uint32_t fallback, uint32_t max);
 /* A number in [low, high] of v, which is under key; missing: fallback. */
 double gr_config_number(gr_config *c, const char *key, const json_t *v, double fallback, double low,
                         double high);

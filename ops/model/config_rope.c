@@ -23,6 +23,7 @@ static const struct form {
     const char *keys[9]; /* what it has, ending with NULL */
 } forms[] = {
     {"default", GR_ROPE_DEFAULT, {NULL}},
+    {"dynamic", GR_ROPE_DEFAULT, {"factor", "original_max_position_embeddings", NULL}},
     {"linear", GR_ROPE_LINEAR, {"factor", NULL}},
     {"llama3",
      GR_ROPE_LLAMA3,
@@ -32,7 +33,7 @@ static const struct form {
      {"factor", "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate",
       "original_max_position_embeddings", NULL}},
 };
-#define SUPPORTED "default, linear, llama3 and yarn"
+#define SUPPORTED "default, dynamic, linear, llama3 and yarn"
 
 static const struct form *form_of(const char *name)
 {
@@ -50,8 +51,10 @@ static const struct form *read_form(gr_config *c, const said *o, const json_t *v
         const json_t *is = json_object_get(v, names[i]);
         const char *name = is ? json_string_value(is) : type;
         if (is && (!name || !form_of(name))) {
-            gr_config_refuse(c, o->key, "rope type '%s' is not supported; supported are " SUPPORTED,
-                             name ? name : "?");
+            const bool longrope = name && (!strcmp(name, "longrope") || !strcmp(name, "su"));
+            gr_config_refuse(
+                c, o->key, "rope type '%s' is not supported%s; supported are " SUPPORTED, name ? name : "?",
+                longrope ? ": positions of a token follow from the longest sequence beside it" : "");
             return NULL;
         }
         if (type && strcmp(type, name) != 0) {
@@ -168,6 +171,12 @@ static bool read_object(gr_config *c, const json_t *v, uint32_t max_positions, s
     gr_config_number(c, o->key, json_object_get(v, "partial_rotary_factor"), 1, c->partial > 0 ? 0 : 1, 1);
     o->theta = read_theta(c, o->key, json_object_get(v, "rope_theta"));
     o->rope.type = f->type;
+    if (!strcmp(f->name, "dynamic"))
+        gr_diag_warn(c->d, gr_json_at(&c->j, o->key),
+                     "'%s' of type 'dynamic' counts beyond the %u positions of 'max_position_embeddings' "
+                     "alone, and is "
+                     "not built there: up to them positions are those of 'default'",
+                     o->name, max_positions);
     if (f->type == GR_ROPE_LINEAR) o->rope.factor = part(c, o, v, "factor", NAN);
     if (f->type == GR_ROPE_LLAMA3) read_llama3(c, v, o);
     if (f->type == GR_ROPE_YARN) read_yarn(c, v, o, max_positions);
@@ -279,6 +288,9 @@ void gr_config_rope_of(gr_config *c, const char *type, const char *base, bool sc
         gr_config_refuse(c, "rope_scaling", "'rope_scaling' and 'rope_parameters' are both there");
     else if (!v || json_is_null(v))
         gr_config_refuse(c, "rope_parameters", "'rope_parameters' has no '%s'", type);
+    else if (json_is_false(json_object_get(v, "truncate"))) /* transformers looks for it in the wrong place */
+        gr_config_refuse(c, "rope_parameters",
+                         "'%s.truncate' of false is passed over by transformers; leave it out", o.name);
     else if (read_object(c, v, max_positions, &o)) {
         theta = read_theta(c, base, gr_config_value(c, base));
         take_theta(c, &o, &theta);

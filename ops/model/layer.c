@@ -2,6 +2,7 @@
 #include "ops/model/layer.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 gr_layer_desc gr_layer_plain(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t inner)
@@ -134,4 +135,28 @@ bool gr_layer_same(const gr_layer_desc *a, const gr_layer_desc *b)
     gr_str_release(&x);
     gr_str_release(&y);
     return same;
+}
+
+/* ---- tokens that are cut over ranks ---------------------------------------------------------------------
+ */
+
+gr_attention_desc gr_attention_cut(const gr_attention_desc *a, uint32_t ranks)
+{
+    gr_attention_desc own = *a;
+    own.heads /= ranks;
+    own.kv_heads /= ranks;
+    own.gate = a->gate && ranks < 2;
+    return own;
+}
+
+const char *gr_layer_cut_uneven(const gr_layer_desc *d, uint32_t ranks, char buf[48])
+{
+    const gr_attention_desc *a = &d->attention;
+    if (d->mixer == GR_MIXER_DELTA) return "layers of the gated delta rule";
+    if (a->heads % ranks || a->kv_heads % ranks) {
+        snprintf(buf, 48, a->heads % ranks ? "%u heads" : "%u KV heads",
+                 a->heads % ranks ? a->heads : a->kv_heads);
+        return buf;
+    }
+    return a->qk_norm == GR_QK_NORM_WHOLE ? "norms over all heads of q and k" : NULL;
 }

@@ -83,6 +83,7 @@ typedef struct gr_latent_desc {
  * value_dim] fp32 a value head. value_heads / key_heads value heads share a key head. */
 typedef struct gr_delta_desc {
     uint32_t key_heads, value_heads, key_dim, value_dim, conv;
+    bool by_head; /* checkpoints have its input by key heads; of no account to what is computed */
 } gr_delta_desc;
 
 /* ---- MLPs ---------------------------------------------------------------------------------------------- */
@@ -102,9 +103,10 @@ typedef struct gr_dense_desc {
     float limit; /* of GR_ACT_SWIGLU_OAI */
 } gr_dense_desc;
 
-#define GR_EXPERTS_MAX 512 /* of a layer */
-#define GR_CHOICES_MAX 32  /* of them for a token */
-#define GR_GROUPS_MAX  32  /* of them that are chosen first */
+#define GR_EXPERTS_MAX        512 /* of a layer */
+#define GR_BIASED_EXPERTS_MAX 256 /* that have biases, and so twice the tensors */
+#define GR_CHOICES_MAX        32  /* of them for a token */
+#define GR_GROUPS_MAX         32  /* of them that are chosen first */
 
 typedef enum gr_router { GR_ROUTER_SOFTMAX, GR_ROUTER_SIGMOID } gr_router;
 
@@ -158,6 +160,12 @@ static inline uint32_t gr_qkv_width(const gr_attention_desc *a)
 {
     return (a->heads + 2 * a->kv_heads) * a->head_dim;
 }
+
+/* What one of so many ranks attends with, each to all tokens: as many heads, and their keys, each. Of one:
+ * all. A gate stays with the tokens. */
+gr_attention_desc gr_attention_cut(const gr_attention_desc *a, uint32_t ranks);
+/* What of a layer does not come out even so, "6 heads"; NULL: it does. buf: for the text. */
+const char *gr_layer_cut_uneven(const gr_layer_desc *d, uint32_t ranks, char buf[48]);
 
 /* Of the gated delta rule: channels of its convolution (q, k, v), values that its output has, and P, those
  * that it is given (q, k, v; then a gate as wide as the output, b and a: ops/kernels/delta.h). */

@@ -171,24 +171,37 @@ uint64_t gr_tensor_offset(const gr_model_shape *s, uint32_t bucket, gr_tensor_sl
     return offset;
 }
 
-/* Of the rule's input: q, k and v; z; b; a. */
+/* Of the rule's input: q, k and v; z; b; a. By head q, k, v, z, b, a. */
 static uint32_t delta_in_rows(const gr_delta_desc *d, unsigned i)
 {
-    return i == 0 ? gr_delta_channels(d) : i == 1 ? gr_delta_out(d) : d->value_heads;
+    const uint32_t keys = d->key_heads * d->key_dim, values = gr_delta_out(d);
+    if (d->by_head) return i < 2 ? keys : i < 4 ? values : d->value_heads;
+    return i == 0 ? gr_delta_channels(d) : i == 1 ? values : d->value_heads;
 }
 
 /* Rows of part i of a slot; the parts of a slot add up to its rows. */
 static uint32_t part_rows(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot, unsigned i)
 {
     const gr_layer_desc *d = is_layer(s, bucket) ? gr_layer(s, bucket - 1) : NULL;
-    if (slot == GR_T_GATE_UP) return d->dense.inner;
-    if (slot == GR_T_DELTA_IN) return delta_in_rows(&d->delta, i);
-    if (slot == GR_T_EXPERTS_GATE_UP) return d->experts.inner;
-    if (slot == GR_T_EXPERTS_DOWN) return s->hidden;
-    if (slot == GR_T_SHARED_GATE_UP) return d->experts.shared_inner;
-    if (slot != GR_T_QKV && slot != GR_T_QKV_BIAS) return (uint32_t)slot_dims(s, bucket, slot).rows;
-    /* q, k, v, and the gate of q */
-    return (i % 3 ? d->attention.kv_heads : d->attention.heads) * d->attention.head_dim;
+    switch (slot) {
+    case GR_T_GATE_UP:
+        return d->dense.inner;
+    case GR_T_DELTA_IN:
+        return delta_in_rows(&d->delta, i);
+    case GR_T_EXPERTS_GATE_UP:
+    case GR_T_EXPERTS_GATE_UP_BIAS:
+        return d->experts.inner;
+    case GR_T_EXPERTS_DOWN:
+    case GR_T_EXPERTS_DOWN_BIAS:
+        return s->hidden;
+    case GR_T_SHARED_GATE_UP:
+        return d->experts.shared_inner;
+    case GR_T_QKV: /* q, k, v, and the gate of q */
+    case GR_T_QKV_BIAS:
+        return (i % 3 ? d->attention.kv_heads : d->attention.heads) * d->attention.head_dim;
+    default:
+        return (uint32_t)slot_dims(s, bucket, slot).rows;
+    }
 }
 
 /* What a tensor of one dimension holds before anybody has trained it. */
@@ -202,51 +215,106 @@ static float initial_value(const gr_model_shape *s, uint32_t bucket, gr_tensor_s
     return (is_layer(s, bucket) ? gr_layer(s, bucket - 1)->norm_plus_one : s->norm_plus_one) ? 0 : 1;
 }
 
-/* Part i of a slot; of slots of experts, which have so many parts each, '#' in the name is the expert. */
-static void set_name(gr_tensor *t, const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot, unsigned i)
+/* Parts that each expert has in a slot; 0: it is not one of experts. */
+static unsigned expert_parts(gr_tensor_slot slot)
 {
-    const unsigned each = slot == GR_T_EXPERTS_GATE_UP ? 2 : 1;
-    const bool experts = slot == GR_T_EXPERTS_GATE_UP || slot == GR_T_EXPERTS_DOWN;
-    const char *name = gr_arch_tensor(s->model_type, slot, experts ? i % each : i),
-               *number = strchr(name, '#');
+    const bool down = slot == GR_T_EXPERTS_DOWN || slot == GR_T_EXPERTS_DOWN_BIAS;
+    return slot == GR_T_EXPERTS_GATE_UP || slot == GR_T_EXPERTS_GATE_UP_BIAS ? 2 : down;
+}
+
+/* The name of part i of a slot, where in layers '#' is the number of an expert. */
+static void set_name(gr_tensor *t, const gr_model_shape *s, uint32_t bucket, const char *name,
+                     unsigned expert)
+{
+    const char *number = strchr(name, '#');
     char layer[32] = "";
     if (is_layer(s, bucket)) snprintf(layer, sizeof(layer), "model.layers.%u.", bucket - 1);
     if (number)
-        snprintf(t->name, sizeof(t->name), "%s%.*s%u%s", layer, (int)(number - name), name, i / each,
+        snprintf(t->name, sizeof(t->name), "%s%.*s%u%s", layer, (int)(number - name), name, expert,
                  number + 1);
     else
         snprintf(t->name, sizeof(t->name), "%s%s", layer, name);
+}
+
+/* Of q, k, v and z, or of b and a, of each key head. */
+static gr_woven delta_woven(const gr_delta_desc *d, unsigned i)
+{
+    const uint32_t each = d->value_heads / d->key_heads, k = d->key_dim, v = each * d->value_dim;
+    const uint32_t run[] = {k, k, v, v, each, each}, first[] = {0, k, 2 * k, 2 * k + v, 0, each};
+    const uint32_t period = i < 4 ? 2 * (k + v) : 2 * each;
+    return (gr_woven){.run = run[i],
+                      .period = period,
+                      .first = first[i],
+                      .rows = period * d->key_heads,
+                      .phase = i < 4 ? i : i - 4};
 }
 
 /* How the checkpoint has a tensor, where it is not as here. */
 static void set_stored(gr_tensor *t, const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot,
                        unsigned i)
 {
+    const gr_layer_desc *d = is_layer(s, bucket) ? gr_layer(s, bucket - 1) : NULL;
+    const uint32_t heads = d ? d->attention.head_dim : 0;
     t->thin = slot == GR_T_DELTA_CONV;
     t->sums = slot == GR_T_SELECTION ? GR_SELECTION_PARTS : 0;
-    if (slot != GR_T_QKV || i % 3 || !gr_layer(s, bucket - 1)->attention.gate) return;
-    t->weave = gr_layer(s, bucket - 1)->attention.head_dim;
-    t->phase = i / 3;
+    if (slot == GR_T_DELTA_IN && d->delta.by_head) t->woven = delta_woven(&d->delta, i);
+    if (slot == GR_T_QKV && i % 3 == 0 && d->attention.gate)
+        t->woven = (gr_woven){
+            .run = heads, .period = 2 * heads, .first = i / 3 * heads, .rows = 2 * t->rows, .phase = i / 3};
 }
 
-static size_t list_tensors(const gr_model_shape *s, uint32_t bucket, bool named, gr_tensor *out)
+/* Where part i of a slot of experts lies in the tensor of all of them. */
+static void set_fused(gr_tensor *t, const gr_layer_desc *d, gr_tensor_slot slot, unsigned i,
+                      gr_experts_form form, const gr_arch *a)
+{
+    const unsigned each = expert_parts(slot);
+    const bool in_turn = each == 2 && a->gate_up_in_turn;
+    t->woven = (gr_woven){.run = in_turn ? 1 : t->rows,
+                          .period = in_turn ? 2 : t->rows,
+                          .first = in_turn ? i / 2 * 2 * t->rows + i % 2 : i * t->rows,
+                          .rows = d->experts.count * each * t->rows,
+                          .depth = d->experts.count,
+                          .phase = i,
+                          .turned = form != GR_EXPERTS_MXFP4 && t->cols && a->experts_turned};
+}
+
+/* A list of a bucket's tensors, with names or without. */
+typedef struct listing {
+    const gr_model_shape *s;
+    uint32_t bucket;
+    bool named;
+    gr_experts_form form;
+    const gr_arch *arch; /* NULL: unknown */
+} listing;
+
+static void name_tensor(const listing *l, gr_tensor *t, gr_tensor_slot slot, unsigned i)
+{
+    const unsigned each = expert_parts(slot), part = each ? i % each : i;
+    const bool fused = each && (l->form != GR_EXPERTS_EACH || (l->arch && l->arch->experts_fused));
+    if (fused) set_fused(t, gr_layer(l->s, l->bucket - 1), slot, i, l->form, l->arch);
+    if (l->named)
+        set_name(t, l->s, l->bucket, gr_arch_tensor(l->s->model_type, slot, fused ? GR_ARCH_FUSED : part),
+                 each ? i / each : 0);
+}
+
+static size_t list_tensors(const listing *l, gr_tensor *out)
 {
     size_t n = 0;
     gr_tensor_slot first, last;
-    bucket_slots(s, bucket, &first, &last);
+    bucket_slots(l->s, l->bucket, &first, &last);
     for (gr_tensor_slot slot = first; slot <= last; slot++) {
-        const struct dims whole = slot_dims(s, bucket, slot);
-        uint64_t offset = gr_tensor_offset(s, bucket, slot), rows = 0;
+        const struct dims whole = slot_dims(l->s, l->bucket, slot);
+        uint64_t offset = gr_tensor_offset(l->s, l->bucket, slot), rows = 0;
         for (unsigned i = 0; rows < whole.rows; i++) {
-            const struct dims d = {part_rows(s, bucket, slot, i), whole.cols};
+            const struct dims d = {part_rows(l->s, l->bucket, slot, i), whole.cols};
             gr_tensor *t = &out[n++];
             *t = (gr_tensor){.rows = (uint32_t)d.rows,
                              .cols = (uint32_t)d.cols,
                              .offset = offset,
                              .decay = d.cols != 0,
-                             .initial = d.cols ? 0 : initial_value(s, bucket, slot)};
-            set_stored(t, s, bucket, slot, i);
-            if (named) set_name(t, s, bucket, slot, i);
+                             .initial = d.cols ? 0 : initial_value(l->s, l->bucket, slot)};
+            set_stored(t, l->s, l->bucket, slot, i);
+            name_tensor(l, t, slot, i);
             offset += elems(d);
             rows += d.rows;
         }
@@ -254,14 +322,20 @@ static size_t list_tensors(const gr_model_shape *s, uint32_t bucket, bool named,
     return n;
 }
 
+size_t gr_bucket_tensors_as(const gr_model_shape *s, uint32_t bucket, gr_experts_form form,
+                            gr_tensor out[GR_BUCKET_TENSORS_MAX])
+{
+    return list_tensors(&(listing){s, bucket, true, form, gr_arch_find(s->model_type)}, out);
+}
+
 size_t gr_bucket_tensors(const gr_model_shape *s, uint32_t bucket, gr_tensor out[GR_BUCKET_TENSORS_MAX])
 {
-    return list_tensors(s, bucket, true, out);
+    return gr_bucket_tensors_as(s, bucket, GR_EXPERTS_EACH, out);
 }
 
 size_t gr_bucket_ranges(const gr_model_shape *s, uint32_t bucket, gr_tensor out[GR_BUCKET_TENSORS_MAX])
 {
-    return list_tensors(s, bucket, false, out);
+    return list_tensors(&(listing){s, bucket, false, GR_EXPERTS_EACH, NULL}, out);
 }
 
 uint64_t gr_model_params(const gr_model_shape *s)

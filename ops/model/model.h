@@ -136,17 +136,36 @@ uint64_t gr_bucket_elems(const gr_model_shape *s, uint32_t bucket);
 /* Element offset of a tensor in its bucket; UINT64_MAX where this model does not have it. */
 uint64_t gr_tensor_offset(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot);
 
+/* A tensor that is several of ours: rows of them in turn. */
+typedef struct gr_woven {
+    uint32_t run;    /* so many rows of this one stand together; 0: the checkpoint's tensor is this one */
+    uint32_t period; /* and begin again so many rows later, */
+    uint32_t first;  /* from this row on */
+    uint32_t rows;   /* that the checkpoint's has */
+    uint32_t depth;  /* it is [depth, rows / depth, cols]; 0: [rows, cols] */
+    uint32_t phase;  /* which of ours in it this is, from 0 */
+    bool turned;     /* of the last two dimensions the other one comes first: [depth, cols, rows / depth] */
+} gr_woven;
+
+/* How a checkpoint has the experts of a layer. */
+typedef enum gr_experts_form {
+    GR_EXPERTS_EACH,  /* tensors of each expert: the form of gr_bucket_tensors, unless its family has another
+                       */
+    GR_EXPERTS_FUSED, /* one tensor of all: [E, 2 I, H] and [E, H, I]; a family may have them turned, see
+                         gr_arch */
+    GR_EXPERTS_MXFP4, /* fused, not turned, in blocks of 32 values of 4 bits with a scale each:
+                         NAME_blocks [E, rows, cols / 32, 16], NAME_scales [E, rows, cols / 32] */
+} gr_experts_form;
+
 /* One tensor as checkpoints name it; fused slots are several of these. */
 typedef struct gr_tensor {
     char name[96];       /* "model.layers.3.self_attn.q_proj.weight" */
     uint32_t rows, cols; /* cols 0: one dimension, [rows] */
     uint64_t offset;     /* elements from the start of the bucket */
     bool thin;           /* the checkpoint has it as [rows, 1, cols] */
-    uint32_t weave; /* not 0: the checkpoint's tensor of this name has two tensors' rows in turn, so many of
-                       each at a time; this one is part `phase` of it, the other one has the same shape */
-    uint32_t phase;
-    uint32_t sums; /* not 0: the checkpoint's tensor is a vector of fp32, each of them the sum of so many
-                      elements here, one after another: gr_selection_parts */
+    gr_woven woven;      /* where in the checkpoint's tensor of this name it lies */
+    uint32_t sums; /* not 0: the checkpoint's is a vector of fp32, each of them the sum of so many elements
+                      here, one after another: gr_selection_parts */
     bool decay;    /* weight decay applies (matrices; not norms, not biases) */
     float initial; /* what a new one that is no matrix holds: norms what changes nothing, biases 0 */
 } gr_tensor;
@@ -163,6 +182,9 @@ static inline float gr_selection_sum(const float part[GR_SELECTION_PARTS])
 #define GR_BUCKET_TENSORS_MAX (24 + 3 * GR_EXPERTS_MAX)
 /* Fill out with the checkpoint tensors of a bucket in memory order; returns how many. */
 size_t gr_bucket_tensors(const gr_model_shape *s, uint32_t bucket, gr_tensor out[GR_BUCKET_TENSORS_MAX]);
+/* The same as a checkpoint of that form has them: names and places alone differ. */
+size_t gr_bucket_tensors_as(const gr_model_shape *s, uint32_t bucket, gr_experts_form form,
+                            gr_tensor out[GR_BUCKET_TENSORS_MAX]);
 /* The same without their names, which take a search each: for what runs in every iteration. */
 size_t gr_bucket_ranges(const gr_model_shape *s, uint32_t bucket, gr_tensor out[GR_BUCKET_TENSORS_MAX]);
 

@@ -26,8 +26,10 @@ static bool is_in(const char *const *list, const char *key)
 /* "llama, mistral, qwen2 and qwen3" */
 static void list_families(gr_str *out)
 {
-    for (const gr_arch *const *a = gr_all_archs; *a; a++)
+    for (const gr_arch *const *a = gr_all_archs; *a; a++) {
         gr_str_printf(out, "%s%s", a == gr_all_archs ? "" : a[1] ? ", " : " and ", (*a)->model_type);
+        if ((*a)->outer) gr_str_printf(out, " (in %s)", (*a)->outer);
+    }
 }
 
 static void refuse_family(gr_config *c, const char *type)
@@ -48,10 +50,13 @@ static void refuse_family(gr_config *c, const char *type)
     gr_str_release(&list);
 }
 
-static const gr_arch *read_family(gr_config *c)
+/* *outer: it is a model of text and images, whose text_config is of the family. */
+static const gr_arch *read_family(gr_config *c, bool *outer)
 {
     const char *type = json_string_value(gr_config_value(c, "model_type"));
-    const gr_arch *a = type ? gr_arch_find(type) : NULL;
+    const gr_arch *a = type ? gr_arch_find(type) : NULL, *inner = type ? gr_arch_find_outer(type) : NULL;
+    *outer = !a && inner;
+    if (*outer) return inner;
     if (!type)
         gr_config_refuse(c, "model_type", "'model_type' is missing");
     else if (!a)
@@ -93,6 +98,21 @@ static void check_labels(gr_config *c)
         gr_config_refuse(c, key, "'%s' says %lld labels: a value head has one", key, (long long)n);
 }
 
+/* Of a model of text and images: what stands on its text is an output matrix. */
+static void check_outer_class(gr_config *c, const gr_arch *a)
+{
+    const json_t *list = gr_config_value(c, "architectures");
+    const char *name = json_string_value(json_array_get(list, 0));
+    char own[GR_ARCHITECTURE_MAX], text[GR_ARCHITECTURE_MAX];
+    snprintf(own, sizeof(own), "%sForConditionalGeneration", a->outer_class);
+    snprintf(text, sizeof(text), "%sForCausalLM", a->class);
+    if (list && (!name || (strcmp(name, own) != 0 && strcmp(name, text) != 0)))
+        gr_config_refuse(
+            c, "architectures",
+            "architecture '%s' is not supported; model_type '%s' must be '%s', whose text part is read",
+            name ? name : "?", a->outer, own);
+}
+
 static void read_head(gr_config *c, const gr_arch *a, gr_model_shape *s)
 {
     const json_t *list = gr_config_value(c, "architectures");
@@ -124,6 +144,20 @@ static void check_flags(gr_config *c, const gr_arch *a)
         if (!is_in(a->keys, keys[i])) gr_config_off(c, (const char *const[]){keys[i], NULL});
 }
 
+/* Transformers passes over a window that the family's code does not read; who wrote it down may rely on it.
+ */
+static void check_window(gr_config *c, const gr_arch *a, const gr_model_shape *s)
+{
+    const char *key = "sliding_window";
+    const json_t *v = gr_config_value(c, key);
+    const bool off = json_is_false(gr_config_value(c, "use_sliding_window"));
+    if (!v || json_is_false(v) || off || is_in(a->keys, key)) return;
+    if (!json_is_integer(v) || json_integer_value(v) < s->max_positions)
+        gr_config_refuse(
+            c, key, "'%s' is not supported for '%s', whose layers see all tokens before; it must be null",
+            key, a->model_type);
+}
+
 static void check_act(gr_config *c, const gr_arch *a)
 {
     static const char *const silu[] = {"silu", NULL};
@@ -142,24 +176,31 @@ static void check_forms(gr_config *c, const gr_arch *a)
     for (size_t i = 0; i < GR_LEN(quantized); i++) {
         const json_t *v = gr_config_value(c, quantized[i]);
         const char *method = json_string_value(json_object_get(v, "quant_method"));
-        if (v)
+        if (v && !(a && a->mxfp4 && method && !strcmp(method, "mxfp4")))
             gr_config_refuse(c, quantized[i], "'%s'%s%s%s: quantised weights are not supported", quantized[i],
                              method ? " (" : "", method ? method : "", method ? ")" : "");
     }
-    for (size_t i = 0; i < GR_LEN(experts); i++)
-        if (!(a && a->experts) && json_integer_value(gr_config_value(c, experts[i])) > 0)
+    for (size_t i = 0; i < GR_LEN(experts); i++) {
+        const json_t *v = gr_config_value(c, experts[i]);
+        const bool none = !v || json_is_false(v) || (json_is_number(v) && json_number_value(v) == 0);
+        if (none || (a && is_in(a->keys, experts[i]))) continue;
+        if (a && a->experts)
+            gr_config_refuse(c, experts[i], "'%s' is not what '%s' calls its experts", experts[i],
+                             a->model_type);
+        else
             gr_config_refuse(c, experts[i], "'%s': mixtures of experts are not supported%s%s%s", experts[i],
                              a ? " of model_type '" : "", a ? a->model_type : "", a ? "'" : "");
+    }
 }
 
 /* ---- what is read -------------------------------------------------------------------------------------- */
 
-static void read_sizes(gr_config *c, gr_model_shape *s)
+static void read_sizes(gr_config *c, const gr_arch_sizes *usual, gr_model_shape *s)
 {
-    s->vocab = gr_config_size(c, "vocab_size", 0, VOCAB_MAX);
-    s->hidden = gr_config_size(c, "hidden_size", 0, GR_HIDDEN_MAX);
-    s->layers = gr_config_size(c, "num_hidden_layers", 0, GR_LAYERS_MAX);
-    s->max_positions = gr_config_size(c, "max_position_embeddings", 0, GR_POSITIONS_MAX);
+    s->vocab = gr_config_size(c, "vocab_size", usual->vocab, VOCAB_MAX);
+    s->hidden = gr_config_size(c, "hidden_size", usual->hidden, GR_HIDDEN_MAX);
+    s->layers = gr_config_size(c, "num_hidden_layers", usual->layers, GR_LAYERS_MAX);
+    s->max_positions = gr_config_size(c, "max_position_embeddings", usual->positions, GR_POSITIONS_MAX);
 }
 
 static uint32_t read_head_dim(gr_config *c, const gr_arch *a, uint32_t hidden, uint32_t heads)
@@ -183,8 +224,8 @@ static uint32_t read_head_dim(gr_config *c, const gr_arch *a, uint32_t hidden, u
 /* The layer that a family begins with. */
 static gr_layer_desc read_base(gr_config *c, const gr_arch *a, const gr_model_shape *s)
 {
-    const uint32_t inner = gr_config_size(c, "intermediate_size", 0, GR_INNER_MAX),
-                   heads = gr_config_size(c, "num_attention_heads", 0, GR_HEADS_MAX);
+    const uint32_t inner = gr_config_size(c, "intermediate_size", a->sizes.inner, GR_INNER_MAX),
+                   heads = gr_config_size(c, "num_attention_heads", a->sizes.heads, GR_HEADS_MAX);
     if (!heads || !s->hidden) return (gr_layer_desc){0};
     const bool null = a->kv_heads && gr_config_has(c, "num_key_value_heads"); /* or a value, which counts */
     const uint32_t kv_heads =
@@ -239,11 +280,11 @@ static void read_eos(gr_config *c, gr_model_shape *s)
     for (size_t i = 0; i < json_array_size(v); i++) add_eos(c, json_array_get(v, i), s);
 }
 
-static void read_rest(gr_config *c, const gr_arch *a, gr_model_shape *s)
+static void read_rest(gr_config *c, gr_model_shape *s)
 {
     s->init_std =
         gr_config_number(c, "initializer_range", gr_config_value(c, "initializer_range"), 0.02, 0, 1e3);
-    s->tied = gr_config_flag(c, "tie_word_embeddings", a->tied);
+    s->tied = gr_config_flag(c, "tie_word_embeddings", s->tied);
     s->bos = token_id(c, "bos_token_id", gr_config_value(c, "bos_token_id"), s);
     s->pad = token_id(c, "pad_token_id", gr_config_value(c, "pad_token_id"), s);
 }
@@ -257,14 +298,56 @@ static void read_model(gr_config *c, const gr_arch *a, gr_model_shape *s)
     s->embed_scale = s->residual_scale = s->logit_scale = 1;
     check_flags(c, a);
     check_act(c, a);
-    read_sizes(c, s);
+    read_sizes(c, &a->sizes, s);
+    check_window(c, a, s);
     const gr_layer_desc base = read_base(c, a, s);
     s->norm_eps = base.norm_eps;
     a->layers(c, s, &base);
-    read_rest(c, a, s);
+    read_rest(c, s);
     read_head(c, a, s);
     read_eos(c, s);
+    for (uint32_t i = 0; i < s->n_eos && s->vocab; i++) /* of the model around it */
+        if (s->eos[i] >= (int32_t)s->vocab)
+            gr_config_refuse(c, "vocab_size", "'vocab_size' is %u, but 'eos_token_id' has %d", s->vocab,
+                             s->eos[i]);
     c->bad = gr_model_keys_check(&c->j, a->keys, c->d) || c->bad;
+}
+
+/* What of a model of text and images counts for its text: ids, and whether the output matrix is tied, which
+ * its two parts must not tell apart. */
+static void read_outer(gr_config *c, const gr_arch *a, gr_model_shape *s)
+{
+    const char *key = "tie_word_embeddings";
+    const json_t *tied = gr_config_value(c, key),
+                 *inner = json_object_get(gr_config_value(c, "text_config"), key);
+    if (json_is_boolean(tied) && json_is_boolean(inner) && tied != inner)
+        gr_config_refuse(c, key, "'%s' is not what 'text_config.%s' is; leave the one that is meant", key,
+                         key);
+    s->vocab = VOCAB_MAX; /* its own is in the text's */
+    s->tied = gr_config_flag(c, key, a->tied);
+    read_eos(c, s);
+}
+
+/* Go on with the text_config of the family. */
+static void enter_text(gr_config *c, const gr_arch *a, gr_model_shape *s)
+{
+    static const char *const read[] = {"boi_token_index",   "eoi_token_index",     "image_token_id",
+                                       "image_token_index", "mm_tokens_per_image", "text_config",
+                                       "vision_config",     "vision_end_token_id", "vision_start_token_id",
+                                       "video_token_id",    "language_model_only", NULL};
+    const json_t *text = gr_config_value(c, "text_config");
+    const char *type = json_string_value(json_object_get(text, "model_type"));
+    check_outer_class(c, a);
+    read_outer(c, a, s);
+    c->bad = gr_model_keys_check(&c->j, read, c->d) || c->bad;
+    if (!json_is_object(text))
+        gr_config_refuse(c, "text_config", "'text_config' is missing or not an object");
+    else if (type && strcmp(type, a->model_type) != 0)
+        gr_config_refuse(c, "text_config",
+                         "'text_config.model_type' is '%s'; of model_type '%s' it must be '%s'", type,
+                         a->outer, a->model_type);
+    else
+        gr_json_into(&c->j, "text_config");
 }
 
 static gr_status read_config(gr_model_shape *s, const char *path, gr_diag *d)
@@ -272,9 +355,13 @@ static gr_status read_config(gr_model_shape *s, const char *path, gr_diag *d)
     gr_config c = {.d = d};
     gr_status st = gr_json_read(&c.j, path, d);
     if (st) return st;
-    const gr_arch *a = read_family(&c);
+    bool outer;
+    const gr_arch *a = read_family(&c, &outer);
     check_forms(&c, a);
-    if (a) read_model(&c, a, s);
+    s->tied = a && a->tied;
+    if (outer) enter_text(&c, a, s);
+    if (outer && !c.bad) check_forms(&c, a);
+    if (a && !(outer && c.bad)) read_model(&c, a, s);
     gr_json_release(&c.j);
     return c.bad ? GR_E_INVALID : GR_OK;
 }

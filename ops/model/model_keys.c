@@ -40,6 +40,7 @@ static const char *const read_keys[] = {
     "rope_parameters",
     "rope_scaling",
     "rope_theta",
+    "sliding_window",
     "tie_word_embeddings",
     "use_mrope",
     "use_sliding_window",
@@ -76,7 +77,7 @@ static const char *const harmless[] = {
     "label2id",
     "length_penalty",
     "max_length",
-    "max_window_layers", /* of sliding windows, which are refused */
+    "max_window_layers", /* of sliding windows, which are refused where they do not count */
     "min_length",
     "model_max_length",
     "no_repeat_ngram_size",
@@ -95,7 +96,6 @@ static const char *const harmless[] = {
     "return_dict",
     "return_dict_in_generate",
     "sep_token_id",
-    "sliding_window", /* mistral's is read; the others' counts with use_sliding_window alone */
     "suppress_tokens",
     "task_specific_params",
     "temperature",

@@ -1,6 +1,7 @@
 /* A model's weights in safetensors: names, what must be there, reading, random ones, writing. */
 #include "ops/model/weights.h"
 
+#include "ops/model/arch.h"
 #include "ops/simd/simd.h"
 #include "runtime/base/half.h"
 
@@ -18,6 +19,10 @@ struct gr_weights {
     char *prefix;
     gr_safetensors *file;
     const char *head; /* the name that the value head has there; NULL: it has none */
+    const char
+        *base; /* what tensors' names begin with there instead of "model.", "lm_head." behind `above` */
+    const char *above;
+    gr_experts_form form; /* of its experts */
 };
 
 void gr_weights_free(gr_weights *w)
@@ -53,12 +58,85 @@ static const char *find_head(const gr_weights *w)
     return NULL;
 }
 
+#define BODY "model."
+
 /* The name of a tensor in the file; the caller frees it. */
 static char *stored_name(const gr_weights *w, const char *name)
 {
     const char *kind;
     if (w->head && is_head(name, &kind)) return gr_printf("%s%s.%s", w->prefix, w->head, kind);
-    return gr_printf("%s%s", w->prefix, name);
+    if (!strncmp(name, BODY, strlen(BODY)))
+        return gr_printf("%s%s%s", w->prefix, w->base, name + strlen(BODY));
+    return gr_printf("%s%s%s", w->prefix, is_head(name, NULL) ? "" : w->above, name);
+}
+
+static bool has(const gr_weights *w, const char *name)
+{
+    char *stored = stored_name(w, name);
+    const bool there = gr_safetensors_find(w->file, stored) != NULL;
+    free(stored);
+    return there;
+}
+
+/* Where a model of text and images has its text, as transformers 5 and 4 write it. */
+static void find_base(gr_weights *w)
+{
+    static const struct {
+        const char *base, *above;
+    } places[] = {{BODY, ""}, {"model.language_model.", ""}, {"language_model.model.", "language_model."}};
+    const gr_arch *a = gr_arch_find(w->shape.model_type);
+    const size_t n = a && a->outer ? GR_LEN(places) : 1;
+    for (size_t i = 0; i <= n; i++) { /* where there is none, the first */
+        w->base = places[i % n].base;
+        w->above = places[i % n].above;
+        if (has(w, "model.embed_tokens.weight")) return;
+    }
+}
+
+static size_t list(const gr_weights *w, uint32_t bucket, gr_tensor t[GR_BUCKET_TENSORS_MAX])
+{
+    return gr_bucket_tensors_as(&w->shape, bucket, w->form, t);
+}
+
+/* A matrix whose values are in blocks, under other names. */
+static bool in_blocks(const gr_weights *w, const gr_tensor *t)
+{
+    return w->form == GR_EXPERTS_MXFP4 && t->woven.depth && t->cols;
+}
+
+/* "NAME_blocks" or "NAME_scales"; the caller frees it. */
+static char *blocks_name(const gr_weights *w, const gr_tensor *t, const char *what)
+{
+    char *name = stored_name(w, t->name), *full = gr_printf("%s_%s", name, what);
+    free(name);
+    return full;
+}
+
+static bool is_fused(const gr_weights *w, const gr_tensor *t)
+{
+    if (!in_blocks(w, t)) return has(w, t->name);
+    char *name = blocks_name(w, t, "blocks");
+    const bool there = gr_safetensors_find(w->file, name) != NULL;
+    free(name);
+    return there;
+}
+
+/* As the first layer of experts has them. */
+static void find_form(gr_weights *w)
+{
+    const gr_arch *a = gr_arch_find(w->shape.model_type);
+    gr_tensor t[GR_BUCKET_TENSORS_MAX];
+    uint32_t l = 0;
+    while (l < w->shape.layers && gr_layer(&w->shape, l)->mlp != GR_MLP_EXPERTS) l++;
+    if (!a || l == w->shape.layers) return;
+    for (gr_experts_form form = GR_EXPERTS_FUSED; form <= (a->mxfp4 ? GR_EXPERTS_MXFP4 : GR_EXPERTS_FUSED);
+         form++) {
+        w->form = form;
+        size_t i = 0, n = list(w, l + 1, t);
+        while (i < n && !(t[i].woven.depth && t[i].cols)) i++;
+        if (i < n && is_fused(w, &t[i])) return;
+    }
+    w->form = GR_EXPERTS_EACH;
 }
 
 /* What need not be there: the bias of a head, and a fresh head. */
@@ -105,24 +183,59 @@ static int names_cmp(const void *a, const void *b)
 static bool is_needless(const gr_weights *w, const char *name)
 {
     bool no_matrix = w->shape.tied || w->shape.head == GR_HEAD_VALUE;
-    return (no_matrix && !strcmp(name, "lm_head.weight")) || strstr(name, "rotary_emb");
+    const size_t skip = strlen(w->above);
+    const bool matrix = !strncmp(name, w->above, skip) && !strcmp(name + skip, "lm_head.weight");
+    return (no_matrix && matrix) || strstr(name, "rotary_emb");
+}
+
+static bool begins(const char *name, const char *const *with)
+{
+    for (; *with; with++)
+        if (!strncmp(name, *with, strlen(*with))) return true;
+    return false;
+}
+
+/* What a checkpoint may have beside the model, each said in words of its own. */
+enum { OTHERS, IMAGES, AHEAD, N_BESIDE };
+
+static int what_beside(const gr_weights *w, const char *name)
+{
+    static const char *const images[] = {"model.visual.",
+                                         "visual.",
+                                         "model.vision_tower.",
+                                         "vision_tower.",
+                                         "model.multi_modal_projector.",
+                                         "multi_modal_projector.",
+                                         NULL},
+                             *const ahead[] = {"mtp.", "model.mtp.", NULL};
+    const gr_arch *a = gr_arch_find(w->shape.model_type);
+    unsigned long layer = 0;
+    const bool behind =
+        a && a->predicts_ahead && sscanf(name, "model.layers.%lu.", &layer) == 1 && layer >= w->shape.layers;
+    if (a && a->outer && begins(name, images)) return IMAGES;
+    return behind || begins(name, ahead) ? AHEAD : OTHERS;
 }
 
 static void warn_unexpected(const gr_weights *w, const char *const *known, size_t n, const char *path,
                             gr_diag *d)
 {
-    struct names unexpected = {0};
+    static const char *const words[] = {
+        "not the model's and ignored", "of images and left out: the model is its text part alone",
+        "of layers that predict further tokens and left out: they are neither used nor trained"};
+    struct names beside[N_BESIDE] = {0};
     size_t skip = strlen(w->prefix);
     for (size_t i = 0; i < gr_safetensors_count(w->file); i++) {
         const char *name = gr_safetensors_at(w->file, i)->name;
         if (strncmp(name, w->prefix, skip) != 0) continue; /* another set's */
         if (bsearch(&name, known, n, sizeof(*known), names_cmp) || is_needless(w, name + skip)) continue;
-        add_name(&unexpected, name);
+        add_name(&beside[what_beside(w, name + skip)], name);
     }
-    if (!unexpected.n) return;
-    char *text = say_names(&unexpected, "not the model's and ignored");
-    gr_diag_warn(d, (gr_loc){path, 0, 0}, "%s", text);
-    free(text);
+    for (int i = 0; i < N_BESIDE; i++) {
+        if (!beside[i].n) continue;
+        char *text = say_names(&beside[i], words[i]);
+        gr_diag_warn(d, (gr_loc){path, 0, 0}, "%s", text);
+        free(text);
+    }
 }
 
 /* Elements [first, first + n) of two tensors of one shape. */
@@ -160,8 +273,7 @@ static gr_status compare_tied(const gr_weights *w, const gr_st_tensor *embed, co
 static gr_status check_tied(const gr_weights *w, gr_diag *d)
 {
     if (!w->shape.tied) return GR_OK;
-    char *embed = gr_printf("%smodel.embed_tokens.weight", w->prefix),
-         *head = gr_printf("%slm_head.weight", w->prefix);
+    char *embed = stored_name(w, "model.embed_tokens.weight"), *head = stored_name(w, "lm_head.weight");
     const gr_st_tensor *stored = gr_safetensors_find(w->file, head),
                        *tied = gr_safetensors_find(w->file, embed);
     gr_status st = GR_OK;
@@ -172,64 +284,138 @@ static gr_status check_tied(const gr_weights *w, gr_diag *d)
     return st;
 }
 
-/* ---- woven tensors, and those of sums (gr_tensor.weave, .sums) ------------------------------------------
+/* ---- woven tensors, and those of sums (gr_woven, gr_tensor.sums) ----------------------------------------
  */
 
 static uint64_t stored_rows(const gr_tensor *t)
 {
-    return t->weave ? UINT64_C(2) * t->rows : t->sums ? t->rows / t->sums : t->rows;
+    return t->woven.run ? t->woven.rows : t->sums ? t->rows / t->sums : t->rows;
 }
 
 /* n of its elements, which begin and end with a sum's: to [n / sums]. Returns how many. */
 static uint64_t sums_of(const gr_tensor *t, const float *elems, uint64_t n, float *to)
 {
-    static_assert(GR_SELECTION_PARTS == 4, "gr_tensor.sums");
     assert(t->sums == GR_SELECTION_PARTS && n % t->sums == 0 && n / t->sums <= GR_EXPERTS_MAX);
     for (uint64_t i = 0; i < n / t->sums; i++) to[i] = gr_selection_sum(elems + i * t->sums);
     return n / t->sums;
 }
 
-/* Where element i of a tensor stands in the checkpoint's; *run: how many stand one after another from there
- * on. */
+/* Rows of one of `depth`; of the whole. */
+static uint64_t rows_each(const gr_tensor *t)
+{
+    return stored_rows(t) / GR_MAX(t->woven.depth, 1u);
+}
+
+/* Its shape in the checkpoint; returns how many dimensions. */
+static size_t stored_dims(const gr_tensor *t, uint64_t dims[3])
+{
+    const uint64_t each = rows_each(t), cols = t->cols;
+    size_t n = 0;
+    if (t->woven.depth) dims[n++] = t->woven.depth;
+    dims[n++] = t->woven.turned ? cols : each;
+    if (cols) dims[n++] = t->woven.turned ? each : cols;
+    return n;
+}
+
+/* The row of the checkpoint's tensor that row r is. */
+static uint64_t stored_row(const gr_woven *v, uint64_t r)
+{
+    return v->run ? v->first + r / v->run * v->period + r % v->run : r;
+}
+
+/* Where element i of a tensor that is not turned stands in the checkpoint's; *run: how many stand one after
+ * another from there on. */
 static uint64_t stored_at(const gr_tensor *t, uint64_t i, uint64_t *run)
 {
-    const uint64_t span = (uint64_t)t->weave * GR_MAX(t->cols, 1u);
-    *run = t->weave ? span - i % span : UINT64_MAX;
-    return t->weave ? (i / span * 2 + t->phase) * span + i % span : i;
+    const uint64_t cols = GR_MAX(t->cols, 1u), span = t->woven.run * cols;
+    *run = span ? span - i % span : UINT64_MAX;
+    return stored_row(&t->woven, i / cols) * cols + i % cols;
+}
+
+/* ---- what must be there -------------------------------------------------------------------------------- */
+
+static const gr_st_tensor *want(const gr_weights *w, const char *name, const gr_tensor *t, gr_diag *d)
+{
+    uint64_t dims[3];
+    if (!t->woven.depth) return gr_safetensors_want(w->file, name, stored_rows(t), t->cols, d);
+    return gr_safetensors_want_shape(w->file, name, dims, stored_dims(t, dims), d);
+}
+
+/* Values of a block, and bytes that they take. */
+enum { BLOCK_VALUES = 32, BLOCK_BYTES = 16 };
+
+/* blocks: else scales. */
+static const gr_st_tensor *want_blocks(const gr_weights *w, const char *name, const gr_tensor *t, bool blocks,
+                                       gr_diag *d)
+{
+    const uint64_t dims[] = {t->woven.depth, rows_each(t), t->cols / BLOCK_VALUES, BLOCK_BYTES};
+    return gr_safetensors_want_bytes(w->file, name, dims, blocks ? 4 : 3, d);
+}
+
+/* Names in the file, sorted at last; missing ones; and how many are not as they should be. */
+struct known {
+    gr_arena *arena;
+    const char **names;
+    size_t n, cap, n_bad;
+    struct names missing;
+};
+
+/* stored: freed here. part: of a tensor in blocks, 'b' or 's', else 0. */
+static void check_name(const gr_weights *w, const gr_tensor *t, char *stored, char part, struct known *k,
+                       gr_diag *d)
+{
+    const char *name = gr_arena_strdup(k->arena, stored);
+    free(stored);
+    if (t->woven.phase) return; /* the first of its parts is looked at */
+    GR_PUSH(k->names, k->n, k->cap, name);
+    if (!gr_safetensors_find(w->file, name)) {
+        if (!is_optional(w, t->name)) add_name(&k->missing, name);
+    } else if (k->n_bad < NAMED_MAX) { /* one wrong size makes every layer wrong: no need to say it a
+                                          thousand times */
+        k->n_bad += part ? !want_blocks(w, name, t, part == 'b', d) : !want(w, name, t, d);
+    }
+}
+
+static void check_bucket(const gr_weights *w, uint32_t bucket, struct known *k, gr_diag *d)
+{
+    gr_tensor t[GR_BUCKET_TENSORS_MAX];
+    const size_t n = list(w, bucket, t);
+    for (size_t i = 0; i < n; i++) {
+        if (!in_blocks(w, &t[i])) {
+            check_name(w, &t[i], stored_name(w, t[i].name), 0, k, d);
+            continue;
+        }
+        check_name(w, &t[i], blocks_name(w, &t[i], "blocks"), 'b', k, d);
+        check_name(w, &t[i], blocks_name(w, &t[i], "scales"), 's', k, d);
+    }
+}
+
+/* Whole blocks alone. */
+static gr_status check_blocks(const gr_weights *w, const char *path, gr_diag *d)
+{
+    for (uint32_t i = 0; w->form == GR_EXPERTS_MXFP4 && i < w->shape.n_kinds; i++)
+        if (w->shape.hidden % BLOCK_VALUES || w->shape.kinds[i].experts.inner % BLOCK_VALUES)
+            return gr_diag_error(d, (gr_loc){path, 0, 0}, GR_E_INVALID,
+                                 "experts in MXFP4 need sizes that are multiples of %d: they have %u and %u",
+                                 BLOCK_VALUES, w->shape.hidden, w->shape.kinds[i].experts.inner);
+    return GR_OK;
 }
 
 static gr_status check_names(const gr_weights *w, const char *path, gr_diag *d)
 {
-    gr_arena *arena = gr_arena_new();
-    const char **known = NULL;
-    size_t n = 0, cap = 0, n_bad = 0;
-    struct names missing = {0};
-    for (uint32_t b = 0; b < gr_model_buckets(&w->shape); b++) {
-        gr_tensor t[GR_BUCKET_TENSORS_MAX];
-        size_t n_tensors = gr_bucket_tensors(&w->shape, b, t);
-        for (size_t i = 0; i < n_tensors; i++) {
-            char *stored = stored_name(w, t[i].name);
-            const char *name = gr_arena_strdup(arena, stored);
-            free(stored);
-            GR_PUSH(known, n, cap, name);
-            if (!gr_safetensors_find(w->file, name)) {
-                if (!is_optional(w, t[i].name)) add_name(&missing, name);
-            } else if (n_bad < NAMED_MAX) { /* one wrong size makes every layer wrong: no need to say it a
-                                           thousand times */
-                n_bad += !gr_safetensors_want(w->file, name, stored_rows(&t[i]), t[i].cols, d);
-            }
-        }
-    }
-    gr_status st = n_bad ? GR_E_INVALID : GR_OK;
-    if (missing.n) {
-        char *text = say_names(&missing, "missing");
+    struct known k = {.arena = gr_arena_new()};
+    gr_status st = check_blocks(w, path, d);
+    for (uint32_t b = 0; b < gr_model_buckets(&w->shape) && !st; b++) check_bucket(w, b, &k, d);
+    if (k.n_bad) st = GR_E_INVALID;
+    if (k.missing.n) {
+        char *text = say_names(&k.missing, "missing");
         st = gr_diag_error(d, (gr_loc){path, 0, 0}, GR_E_INVALID, "%s", text);
         free(text);
     }
-    qsort(known, n, sizeof(*known), names_cmp);
-    warn_unexpected(w, known, n, path, d);
-    free(known);
-    gr_arena_free(arena);
+    if (k.n) qsort(k.names, k.n, sizeof(*k.names), names_cmp);
+    if (k.n) warn_unexpected(w, k.names, k.n, path, d);
+    free(k.names);
+    gr_arena_free(k.arena);
     return st;
 }
 
@@ -241,6 +427,8 @@ gr_status gr_weights_open(gr_weights **out, const gr_model_shape *s, const char 
     w->prefix = gr_strdup(prefix);
     gr_status st = gr_safetensors_open(&w->file, path, d);
     if (!st && s->head == GR_HEAD_VALUE) w->head = find_head(w);
+    if (!st) find_base(w);
+    if (!st) find_form(w);
     if (!st) st = check_names(w, path, d);
     if (!st) st = check_tied(w, d);
     if (st) {
@@ -272,72 +460,199 @@ static bool overlap(const gr_tensor *t, uint64_t first, uint64_t end, uint64_t *
     return *from < *to;
 }
 
-/* x holds the elements from first on of a tensor of cols columns; one of them is not finite. */
-static gr_status not_finite(const gr_st_tensor *t, uint64_t first, uint64_t cols, const float *x, gr_diag *d)
+/* "[2, 17]" of element i of a stored tensor. */
+static void say_place(const gr_st_tensor *t, uint64_t i, gr_str *out)
 {
-    uint64_t i = 0;
-    while (isfinite(x[i])) i++;
-    const uint64_t at = first + i;
-    char place[64];
-    if (cols)
-        snprintf(place, sizeof(place), "[%ju, %ju]", (uintmax_t)(at / cols), (uintmax_t)(at % cols));
-    else
-        snprintf(place, sizeof(place), "[%ju]", (uintmax_t)at);
-    return gr_diag_error(d, (gr_loc){t->file, 0, 0}, GR_E_INVALID,
-                         "tensor '%s': element %s is %s, but weights are finite numbers", t->name, place,
-                         isnan(x[i]) ? "nan"
-                         : x[i] < 0  ? "-inf"
-                                     : "inf");
+    uint64_t each = 1;
+    for (uint32_t k = 0; k < t->n_dims; k++) each *= t->dims[k];
+    for (uint32_t k = 0; k < t->n_dims; k++) {
+        each /= t->dims[k];
+        gr_str_printf(out, "%s%ju", k ? ", " : "[", (uintmax_t)(i / each));
+        i %= each;
+    }
+    gr_str_putc(out, ']');
 }
 
-/* Elements [first, first + n) of a stored tensor, in blocks, each checked while it is in the cache. */
-static gr_status read_finite(const gr_weights *w, const gr_st_tensor *stored, const gr_tensor *t,
-                             uint64_t first, uint64_t n, float *dst, gr_diag *d)
+/* Element i of a stored tensor is x. */
+static gr_status not_finite(const gr_st_tensor *t, uint64_t i, float x, gr_diag *d)
+{
+    gr_str place = {0};
+    say_place(t, i, &place);
+    const gr_status st =
+        gr_diag_error(d, (gr_loc){t->file, 0, 0}, GR_E_INVALID,
+                      "tensor '%s': element %s is %s, but weights are finite numbers", t->name, place.text,
+                      isnan(x) ? "nan"
+                      : x < 0  ? "-inf"
+                               : "inf");
+    gr_str_release(&place);
+    return st;
+}
+
+/* Elements [first, first + n) of one of our tensors, wanted at dst. */
+struct reading {
+    const gr_weights *w;
+    const gr_st_tensor *stored;
+    const gr_tensor *t;
+    uint64_t first, n;
+    float *dst;
+};
+
+/* In blocks, each checked while it is in the cache. */
+static gr_status read_rows(const struct reading *r, gr_diag *d)
 {
     gr_status st = GR_OK;
-    for (uint64_t i = 0, block; i < n && !st; i += block) {
-        const uint64_t at = stored_at(t, first + i, &block);
-        block = GR_MIN(GR_MIN(n - i, (uint64_t)BLOCK_ELEMS), block);
-        st = gr_safetensors_read_part_f32(w->file, stored->name, stored_rows(t), t->cols, at, block, dst + i,
-                                          d);
-        if (!st && !gr_f32_all_finite(dst + i, block)) st = not_finite(stored, at, t->cols, dst + i, d);
+    for (uint64_t i = 0, block; i < r->n && !st; i += block) {
+        const uint64_t at = stored_at(r->t, r->first + i, &block);
+        block = GR_MIN(GR_MIN(r->n - i, (uint64_t)BLOCK_ELEMS), block);
+        float *to = r->dst + i;
+        st = gr_safetensors_read_elems(r->w->file, r->stored, at, block, to, d);
+        if (st || gr_f32_all_finite(to, block)) continue;
+        uint64_t bad = 0;
+        while (isfinite(to[bad])) bad++;
+        st = not_finite(r->stored, at + bad, to[bad], d);
     }
     return st;
 }
 
-/* The same of a tensor of sums: the parts of each. */
-static gr_status read_sums(const gr_weights *w, const gr_st_tensor *stored, const gr_tensor *t,
-                           uint64_t first, uint64_t n, float *dst, gr_diag *d)
+/* A tensor of sums: the parts of each. */
+static gr_status read_sums(const struct reading *r, gr_diag *d)
 {
+    const uint32_t parts = r->t->sums;
     float sum[GR_EXPERTS_MAX], part[GR_SELECTION_PARTS];
-    const uint64_t from = first / t->sums, end = (first + n + t->sums - 1) / t->sums;
-    gr_tensor whole = *t;
-    whole.rows /= t->sums;
-    whole.sums = 0;
-    const gr_status st = read_finite(w, stored, &whole, from, end - from, sum, d);
-    for (uint64_t i = first; i < first + n && !st; i++) {
-        gr_selection_parts(sum[i / t->sums - from], part);
-        dst[i - first] = part[i % t->sums];
+    struct reading whole = *r;
+    whole.first = r->first / parts;
+    whole.n = (r->first + r->n + parts - 1) / parts - whole.first;
+    whole.dst = sum;
+    const gr_status st = read_rows(&whole, d);
+    for (uint64_t i = 0; i < r->n && !st; i++) {
+        const uint64_t at = r->first + i;
+        gr_selection_parts(sum[at / parts - whole.first], part);
+        r->dst[i] = part[at % parts];
     }
     return st;
+}
+
+/* Columns [col, col + n) of a turned tensor, which are rows of the checkpoint's, at band. */
+static gr_status take_columns(const struct reading *r, uint64_t col, uint64_t n, const float *band,
+                              gr_diag *d)
+{
+    const uint64_t cols = r->t->cols, each = rows_each(r->t), end = r->first + r->n;
+    for (uint64_t row = r->first / cols; row * cols < end; row++) {
+        const uint64_t from = stored_row(&r->t->woven, row), expert = from / each;
+        for (uint64_t c = col; c < col + n; c++) {
+            const uint64_t i = row * cols + c;
+            if (i < r->first || i >= end) continue;
+            const float x = band[(c - col) * each + from % each];
+            if (!isfinite(x)) return not_finite(r->stored, (expert * cols + c) * each + from % each, x, d);
+            r->dst[i - r->first] = x;
+        }
+    }
+    return GR_OK;
+}
+
+/* A turned tensor: some of its expert's columns at a time. */
+static gr_status read_turned(const struct reading *r, gr_diag *d)
+{
+    const uint64_t cols = r->t->cols, each = rows_each(r->t), expert = r->t->woven.first / each;
+    const uint64_t most = GR_MAX((uint64_t)BLOCK_ELEMS / each, UINT64_C(1));
+    float *band = gr_malloc(most * each * sizeof(*band));
+    gr_status st = GR_OK;
+    for (uint64_t col = 0, n; col < cols && !st; col += n) {
+        n = GR_MIN(most, cols - col);
+        st =
+            gr_safetensors_read_elems(r->w->file, r->stored, (expert * cols + col) * each, n * each, band, d);
+        if (!st) st = take_columns(r, col, n, band, d);
+    }
+    free(band);
+    return st;
+}
+
+/* A row of blocks: two values a byte, the lower half first, times 2^(scale - 127). Source: Open Compute
+ * Project, Microscaling Formats (MX) Specification 1.0, E2M1 and E8M0. */
+static void widen_blocks(const uint8_t *bytes, const uint8_t *scales, uint64_t cols, float *row)
+{
+    static const float values[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+    for (uint64_t i = 0; i < cols / 2; i++) {
+        const int exponent = (int)scales[2 * i / BLOCK_VALUES] - 127;
+        row[2 * i] = ldexpf(values[bytes[i] & 15], exponent);
+        row[2 * i + 1] = ldexpf(values[bytes[i] >> 4], exponent);
+    }
+}
+
+/* What is read at a time of a tensor in blocks: rows of the checkpoint's. */
+struct band {
+    const gr_st_tensor *scales;
+    uint64_t row, n; /* of the checkpoint's */
+    uint8_t *bytes, *scale;
+    float *values; /* a row */
+};
+
+/* Rows [row, row + n) of ours, which are in the band. */
+static gr_status take_blocks(const struct reading *r, const struct band *b, uint64_t row, uint64_t n,
+                             gr_diag *d)
+{
+    const uint64_t cols = r->t->cols, groups = cols / BLOCK_VALUES, end = r->first + r->n;
+    for (uint64_t i = row; i < row + n; i++) {
+        const uint64_t at = stored_row(&r->t->woven, i) - b->row, from = GR_MAX(i * cols, r->first),
+                       to = GR_MIN((i + 1) * cols, end);
+        const uint8_t *nan = memchr(b->scale + at * groups, 255, groups); /* E8M0 has no infinity */
+        if (nan) return not_finite(b->scales, b->row * groups + (uint64_t)(nan - b->scale), NAN, d);
+        widen_blocks(b->bytes + at * cols / 2, b->scale + at * groups, cols, b->values);
+        memcpy(r->dst + (from - r->first), b->values + (from - i * cols), (to - from) * sizeof(float));
+    }
+    return GR_OK;
+}
+
+static gr_status read_blocks(const struct reading *r, gr_diag *d)
+{
+    enum { ROWS = 128 };
+    const uint64_t cols = r->t->cols, groups = cols / BLOCK_VALUES, last = (r->first + r->n - 1) / cols;
+    const uint64_t most = ROWS * (uint64_t)(r->t->woven.run == 1 ? r->t->woven.period : 1);
+    char *name = blocks_name(r->w, r->t, "scales");
+    struct band b = {.scales = gr_safetensors_find(r->w->file, name),
+                     .bytes = gr_malloc(most * cols / 2),
+                     .scale = gr_malloc(most * groups),
+                     .values = gr_malloc(cols * sizeof(float))};
+    gr_status st = GR_OK;
+    for (uint64_t row = r->first / cols, n; row <= last && !st; row += n) {
+        n = GR_MIN((uint64_t)ROWS, last - row + 1);
+        b.row = stored_row(&r->t->woven, row);
+        b.n = stored_row(&r->t->woven, row + n - 1) - b.row + 1;
+        st = gr_safetensors_read_bytes(r->w->file, r->stored, b.row * cols / 2, b.n * cols / 2, b.bytes, d);
+        if (!st)
+            st = gr_safetensors_read_bytes(r->w->file, b.scales, b.row * groups, b.n * groups, b.scale, d);
+        if (!st) st = take_blocks(r, &b, row, n, d);
+    }
+    free(b.values);
+    free(b.scale);
+    free(b.bytes);
+    free(name);
+    return st;
+}
+
+static gr_status read_tensor(const gr_weights *w, const gr_tensor *t, uint64_t first, uint64_t n, float *dst,
+                             gr_diag *d)
+{
+    char *name = in_blocks(w, t) ? blocks_name(w, t, "blocks") : stored_name(w, t->name);
+    const struct reading r = {w, gr_safetensors_find(w->file, name), t, first, n, dst};
+    free(name);
+    if (!r.stored) return GR_OK; /* it need not be there */
+    if (in_blocks(w, t)) return read_blocks(&r, d);
+    if (t->sums) return read_sums(&r, d);
+    return t->woven.turned ? read_turned(&r, d) : read_rows(&r, d);
 }
 
 gr_status gr_weights_read_part(const gr_weights *w, uint32_t bucket, uint64_t first, uint64_t n, float *dst,
                                gr_diag *d)
 {
     gr_tensor t[GR_BUCKET_TENSORS_MAX];
-    size_t n_tensors = gr_bucket_tensors(&w->shape, bucket, t);
+    size_t n_tensors = list(w, bucket, t);
     gr_status st = GR_OK;
     if (n) memset(dst, 0, n * sizeof(*dst));
     for (size_t i = 0; i < n_tensors && !st; i++) {
         uint64_t from, to;
         if (!overlap(&t[i], first, first + n, &from, &to)) continue;
-        char *name = stored_name(w, t[i].name);
-        const gr_st_tensor *stored = gr_safetensors_find(w->file, name);
-        if (stored)
-            st = (t[i].sums ? read_sums : read_finite)(w, stored, &t[i], from - t[i].offset, to - from,
-                                                       dst + (from - first), d);
-        free(name);
+        st = read_tensor(w, &t[i], from - t[i].offset, to - from, dst + (from - first), d);
     }
     return st;
 }
@@ -369,7 +684,8 @@ static void random_tensor(gr_team *team, const gr_model_shape *s, uint64_t seed,
 {
     float *to = bucket + t->offset;
     if (t->cols) {
-        struct fill f = {to, (uint64_t)t->rows * t->cols, s->init_std, seed, gr_stream(t->name) + t->phase};
+        struct fill f = {to, (uint64_t)t->rows * t->cols, s->init_std, seed,
+                         gr_stream(t->name) + t->woven.phase};
         gr_team_run(team, fill_normal, &f);
         return;
     }
@@ -399,41 +715,67 @@ struct gr_weights_writer {
     gr_model_shape shape;
     size_t n_sets, puts;
     gr_st_writer *file;
+    gr_experts_form form;
 };
 
-static gr_st_spec *specs_of(const gr_model_shape *s, const char *const *prefix, size_t n_sets,
-                            gr_arena *arena, size_t *n)
+/* What a file has: sets of arrays, with experts in this form. */
+struct contents {
+    const gr_model_shape *s;
+    const char *const *prefix;
+    size_t n_sets;
+    gr_experts_form form;
+};
+
+static gr_st_spec spec_of(const gr_tensor *t, const char *name)
+{
+    return (gr_st_spec){.name = name,
+                        .rows = stored_rows(t),
+                        .cols = t->cols,
+                        .thin = t->thin,
+                        .depth = t->woven.depth,
+                        .turned = t->woven.turned,
+                        .exact = t->sums != 0};
+}
+
+static gr_st_spec *specs_of(const struct contents *c, gr_arena *arena, size_t *n)
 {
     gr_st_spec *specs = NULL;
     size_t cap = 0;
     *n = 0;
-    for (uint32_t b = 0; b < gr_model_buckets(s); b++) {
+    for (uint32_t b = 0; b < gr_model_buckets(c->s); b++) {
         gr_tensor t[GR_BUCKET_TENSORS_MAX];
-        size_t n_tensors = gr_bucket_tensors(s, b, t);
-        for (size_t set = 0; set < n_sets; set++)
+        size_t n_tensors = gr_bucket_tensors_as(c->s, b, c->form, t);
+        for (size_t set = 0; set < c->n_sets; set++)
             for (size_t i = 0; i < n_tensors; i++) {
-                if (t[i].phase) continue;
-                const char *name = gr_arena_printf(arena, "%s%s", prefix[set], t[i].name);
-                GR_PUSH(specs, *n, cap,
-                        ((gr_st_spec){name, stored_rows(&t[i]), t[i].cols, t[i].thin, t[i].sums != 0}));
+                if (t[i].woven.phase) continue;
+                const char *name = gr_arena_printf(arena, "%s%s", c->prefix[set], t[i].name);
+                GR_PUSH(specs, *n, cap, spec_of(&t[i], name));
             }
     }
     return specs;
 }
 
-/* A file that another writer has begun, or a new one. */
-static gr_status open_writer(gr_weights_writer **out, const gr_model_shape *s, const char *dir,
-                             const char *stem, const char *const *prefix, size_t n_sets, bool begun,
-                             gr_st_dtype dtype, uint64_t shard_bytes, gr_diag *d)
+/* Where the file goes. */
+struct target {
+    const char *dir, *stem;
+    bool begun; /* another writer has */
+    gr_st_dtype dtype;
+    uint64_t shard_bytes;
+};
+
+static gr_status open_writer(gr_weights_writer **out, const struct contents *c, const struct target *to,
+                             gr_diag *d)
 {
     gr_arena *arena = gr_arena_new();
     size_t n;
-    gr_st_spec *specs = specs_of(s, prefix, n_sets, arena, &n);
+    gr_st_spec *specs = specs_of(c, arena, &n);
     gr_weights_writer *w = gr_calloc(1, sizeof(*w));
-    w->shape = *s;
-    w->n_sets = n_sets;
-    gr_status st = begun ? gr_st_writer_join(&w->file, dir, stem, specs, n, d)
-                         : gr_st_writer_new(&w->file, dir, stem, dtype, specs, n, shard_bytes, d);
+    w->shape = *c->s;
+    w->n_sets = c->n_sets;
+    w->form = c->form;
+    gr_status st =
+        to->begun ? gr_st_writer_join(&w->file, to->dir, to->stem, specs, n, d)
+                  : gr_st_writer_new(&w->file, to->dir, to->stem, to->dtype, specs, n, to->shard_bytes, d);
     if (st)
         gr_weights_writer_free(w);
     else
@@ -447,13 +789,15 @@ gr_status gr_weights_writer_new(gr_weights_writer **out, const gr_model_shape *s
                                 const char *stem, const char *const *prefix, size_t n_sets, gr_st_dtype dtype,
                                 uint64_t shard_bytes, gr_diag *d)
 {
-    return open_writer(out, s, dir, stem, prefix, n_sets, false, dtype, shard_bytes, d);
+    return open_writer(out, &(struct contents){s, prefix, n_sets, GR_EXPERTS_EACH},
+                       &(struct target){dir, stem, false, dtype, shard_bytes}, d);
 }
 
 gr_status gr_weights_writer_join(gr_weights_writer **out, const gr_model_shape *s, const char *dir,
                                  const char *stem, const char *const *prefix, size_t n_sets, gr_diag *d)
 {
-    return open_writer(out, s, dir, stem, prefix, n_sets, true, GR_ST_F32, 0, d);
+    return open_writer(out, &(struct contents){s, prefix, n_sets, GR_EXPERTS_EACH},
+                       &(struct target){dir, stem, true, GR_ST_F32, 0}, d);
 }
 
 gr_seal *gr_weights_seal_new(const gr_model_shape *s, const char *const *prefix, size_t n_sets)
@@ -461,7 +805,7 @@ gr_seal *gr_weights_seal_new(const gr_model_shape *s, const char *const *prefix,
     gr_arena *arena = gr_arena_new();
     gr_seal *seal = gr_seal_new();
     size_t n;
-    gr_st_spec *specs = specs_of(s, prefix, n_sets, arena, &n);
+    gr_st_spec *specs = specs_of(&(struct contents){s, prefix, n_sets, GR_EXPERTS_EACH}, arena, &n);
     for (size_t i = 0; i < n; i++)
         gr_seal_add(seal, specs[i].name, specs[i].rows * GR_MAX(specs[i].cols, UINT64_C(1)) * sizeof(float));
     free(specs);
@@ -478,7 +822,7 @@ void gr_weights_writer_seal(gr_weights_writer *w, gr_seal *seal)
 static size_t count_stored(const gr_tensor *t, size_t n)
 {
     size_t count = 0;
-    for (size_t i = 0; i < n; i++) count += t[i].phase == 0;
+    for (size_t i = 0; i < n; i++) count += t[i].woven.phase == 0;
     return count;
 }
 
@@ -486,7 +830,7 @@ static size_t count_stored(const gr_tensor *t, size_t n)
 static size_t stored_index(const gr_tensor *t, size_t i)
 {
     const char *name = t[i].name;
-    while (t[i].phase || strcmp(t[i].name, name) != 0) i--;
+    while (t[i].woven.phase || strcmp(t[i].name, name) != 0) i--;
     return count_stored(t, i);
 }
 
@@ -545,21 +889,35 @@ void gr_weights_writer_free(gr_weights_writer *w)
     free(w);
 }
 
-/* Tensor i and the other of its name, as one. */
+/* What of a tensor lies in rows [at, at + n) of the checkpoint's, into a piece of those rows. */
+static void weave(const gr_tensor *t, const float *elems, uint64_t at, uint64_t n, float *piece)
+{
+    const uint64_t cols = GR_MAX(t->cols, 1u);
+    for (uint64_t r = 0; r < t->rows; r++) {
+        const uint64_t row = stored_row(&t->woven, r) - at;
+        const float *from = elems + t->offset + r * cols;
+        if (row >= n) continue; /* or below `at` */
+        if (!t->woven.turned) memcpy(piece + row * cols, from, cols * sizeof(*from));
+        for (uint64_t c = 0; t->woven.turned && c < cols; c++) piece[c * n + row] = from[c];
+    }
+}
+
+/* Tensor i and the others of its name, as one: an expert's rows at a time, or all. */
 static gr_status put_woven(gr_weights_writer *w, const gr_tensor *t, size_t n, size_t i, const float *elems,
                            gr_diag *d)
 {
-    const uint64_t each = (uint64_t)t[i].rows * GR_MAX(t[i].cols, 1u);
-    float *woven = gr_malloc(2 * each * sizeof(*woven));
-    for (size_t j = i; j < n; j++) {
-        if (strcmp(t[j].name, t[i].name) != 0) continue;
-        for (uint64_t e = 0, run; e < each; e += run) {
-            float *to = woven + stored_at(&t[j], e, &run);
-            memcpy(to, elems + t[j].offset + e, run * sizeof(*to));
-        }
+    const uint64_t rows = rows_each(&t[i]), size = rows * GR_MAX(t[i].cols, 1u);
+    float *piece = gr_malloc(size * sizeof(*piece));
+    gr_status st = GR_OK;
+    size_t end = i + 1;
+    for (size_t j = i; j < n; j++)
+        if (!strcmp(t[j].name, t[i].name)) end = j + 1;
+    for (uint64_t at = 0; at < stored_rows(&t[i]) && !st; at += rows) {
+        for (size_t j = i; j < end; j++)
+            if (!strcmp(t[j].name, t[i].name)) weave(&t[j], elems, at, rows, piece);
+        st = gr_st_writer_put_piece(w->file, piece, size, d);
     }
-    const gr_status st = gr_st_writer_put(w->file, woven, d);
-    free(woven);
+    free(piece);
     return st;
 }
 
@@ -567,7 +925,7 @@ static gr_status put_one(gr_weights_writer *w, const gr_tensor *t, size_t n, siz
                          gr_diag *d)
 {
     float sum[GR_EXPERTS_MAX];
-    if (t[i].weave) return put_woven(w, t, n, i, elems, d);
+    if (t[i].woven.run) return put_woven(w, t, n, i, elems, d);
     if (!t[i].sums) return gr_st_writer_put(w->file, elems + t[i].offset, d);
     sums_of(&t[i], elems + t[i].offset, t[i].rows, sum);
     return gr_st_writer_put(w->file, sum, d);
@@ -576,12 +934,12 @@ static gr_status put_one(gr_weights_writer *w, const gr_tensor *t, size_t n, siz
 static gr_status put_bucket(gr_weights_writer *w, uint32_t bucket, const float *elems, gr_diag *d)
 {
     gr_tensor t[GR_BUCKET_TENSORS_MAX];
-    size_t n = gr_bucket_tensors(&w->shape, bucket, t);
+    size_t n = gr_bucket_tensors_as(&w->shape, bucket, w->form, t);
     gr_status st = GR_OK;
     assert(bucket == w->puts / w->n_sets); /* the file has its tensors in this order */
     w->puts++;
     for (size_t i = 0; i < n && !st; i++)
-        if (!t[i].phase) st = put_one(w, t, n, i, elems, d);
+        if (!t[i].woven.phase) st = put_one(w, t, n, i, elems, d);
     return st;
 }
 
@@ -589,7 +947,10 @@ gr_status gr_weights_write(const gr_model_shape *s, const char *dir, const char 
                            const gr_weights_source *from, gr_st_dtype dtype, uint64_t shard_bytes, gr_diag *d)
 {
     gr_weights_writer *w = NULL;
-    gr_status st = gr_weights_writer_new(&w, s, dir, stem, from->prefix, from->n_sets, dtype, shard_bytes, d);
+    const gr_arch *a = gr_arch_find(s->model_type);
+    const gr_experts_form form = a && a->experts_turned ? GR_EXPERTS_FUSED : GR_EXPERTS_EACH;
+    gr_status st = open_writer(&w, &(struct contents){s, from->prefix, from->n_sets, form},
+                               &(struct target){dir, stem, false, dtype, shard_bytes}, d);
     for (uint32_t b = 0; b < gr_model_buckets(s) && !st; b++)
         for (size_t set = 0; set < from->n_sets && !st; set++) {
             const float *elems = NULL;

@@ -9,6 +9,11 @@
  * names that are in use too: classifier, v_head.summary (TRL), v_head, value_head (OpenRLHF),
  * regression_head.
  *
+ * Where a checkpoint has one tensor for all experts of a layer, or has them in MXFP4 (blocks of values of 4
+ * bits, widened as they are read), or a model of text and images around the text, it is read as well; see
+ * gr_experts_form and gr_arch. Training writes each expert by itself, gr_weights_write as transformers has
+ * it.
+ *
  * Threads: an open gr_weights does not change; buckets may be read by several threads at once.
  */
 #ifndef GR_OPS_MODEL_WEIGHTS_H
@@ -23,9 +28,9 @@ typedef struct gr_weights gr_weights;
 
 /* Open path (folder, file or index; see gr_safetensors_open) and check that every tensor of the model is
  * there under prefix, with its shape and a dtype that can be read: all that are missing are named at once.
- * Unexpected ones are warned about; rotary tables and, where it holds the same numbers, an output matrix
- * beside the embedding it is tied to are not unexpected. One that holds others is refused: dropped, it would
- * make another model. */
+ * Unexpected ones are warned about, those of images and of layers that predict further tokens as such; rotary
+ * tables and, where it holds the same numbers, an output matrix beside the embedding it is tied to are not
+ * unexpected. One that holds others is refused: dropped, it would make another model. */
 GR_NODISCARD gr_status gr_weights_open(gr_weights **out, const gr_model_shape *s, const char *path,
                                        const char *prefix, gr_diag *d);
 void gr_weights_free(gr_weights *w); /* NULL is fine */

@@ -2,6 +2,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/files.h"
 
+#include <assert.h>
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -37,7 +38,7 @@ gr_status gr_json_read(gr_json *j, const char *path, gr_diag *d)
     json_error_t e;
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
     if (json_is_object(root)) {
-        *j = (gr_json){gr_strdup(path), text, n, root};
+        *j = (gr_json){gr_strdup(path), text, n, root, 0};
         return GR_OK;
     }
     if (root)
@@ -70,8 +71,9 @@ size_t gr_json_find(const gr_json *j, const char *key)
 {
     size_t n = strlen(key);
     int depth = 0;
-    for (const char *c = j->text; c < j->text + j->n; c++) {
+    for (const char *c = j->text + j->at; c < j->text + j->n; c++) {
         depth += (*c == '{' || *c == '[') - (*c == '}' || *c == ']');
+        if (!depth && (*c == '}' || *c == ']')) break; /* the end of the root */
         if (*c != '"') continue;
         const char *end = string_end(c), *next = end + 1 + strspn(end + 1, " \t\r\n");
         if (depth == 1 && (size_t)(end - c) == n + 1 && !memcmp(c + 1, key, n) && *next == ':')
@@ -79,6 +81,18 @@ size_t gr_json_find(const gr_json *j, const char *key)
         c = end;
     }
     return j->n;
+}
+
+void gr_json_into(gr_json *j, const char *key)
+{
+    json_t *inner = json_object_get(j->root, key);
+    const size_t quote = gr_json_find(j, key);
+    assert(json_is_object(inner) && quote < j->n);
+    json_incref(inner);
+    json_decref(j->root);
+    j->root = inner;
+    j->at = quote + strlen(key) + 2;
+    j->at += strcspn(j->text + j->at, "{");
 }
 
 gr_loc gr_json_at(const gr_json *j, const char *key)

@@ -15,6 +15,7 @@ typedef struct gr_json {
     char *path, *text;
     size_t n;
     json_t *root; /* always an object */
+    size_t at;    /* byte offset in the text where the root begins: 0, or within it (gr_json_into) */
 } gr_json;
 
 #define GR_JSON_LIMIT (64u << 20) /* bytes; the largest tokenizers are 20 MB */
@@ -22,6 +23,9 @@ typedef struct gr_json {
 /* Read and parse a file that holds one object. On failure *j is empty; gr_json_release is fine either way. */
 GR_NODISCARD gr_status gr_json_read(gr_json *j, const char *path, gr_diag *d);
 void gr_json_release(gr_json *j);
+
+/* Make the object under a key of the root the root. */
+void gr_json_into(gr_json *j, const char *key);
 
 /* Byte offset in the text of the quote that opens a key of the root object; n where it has no such key. */
 size_t gr_json_find(const gr_json *j, const char *key);

@@ -1,6 +1,7 @@
 /* runtime/comm/comm.c: what holds of any group of ranks: agreement, splitting, ends. */
 #include "runtime/comm/comm.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,6 +73,20 @@ void gr_tp_sum(gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how)
 {
     gr_tp_group *p = q->peers;
     if (!p->failed) p->failed = p->comm->type->all_reduce(p->comm, q, x, bytes, how, p->d);
+}
+
+void gr_tp_exchange(gr_queue *q, const void *from, void *to, uint64_t bytes, uint32_t unit)
+{
+    gr_tp_group *p = q->peers;
+    const uint32_t ranks = p->comm->ranks;
+    uint64_t at[GR_PEERS_MAX], each[GR_PEERS_MAX];
+    assert(ranks <= GR_PEERS_MAX);
+    for (uint32_t r = 0; r < ranks; r++) {
+        at[r] = r * bytes;
+        each[r] = bytes;
+    }
+    const gr_comm_exchange e = {from, at, each, to, at, each, unit};
+    if (!p->failed) p->failed = p->comm->type->all_to_all(p->comm, q, &e, p->d);
 }
 
 void gr_comm_abort(gr_comm *c, int status)

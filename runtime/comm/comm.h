@@ -135,17 +135,23 @@ GR_NODISCARD gr_status gr_comm_open_nccl(gr_comm **out, gr_comm *host, const gr_
  * them all. c NULL, one rank: *out is NULL. GR_E_INVALID on all of them for a color that is too large. */
 GR_NODISCARD gr_status gr_comm_split(gr_comm **out, gr_comm *c, uint32_t color, gr_diag *d);
 
-/* A tensor-parallel group: ranks that each have a shard of one layer (ops/model/tp.h), while kernels of a
- * queue work on it. */
+/* Ranks that run a task together, while kernels of a queue work on it: a tensor-parallel group, of which each
+ * has a shard of one layer (ops/model/tp.h); or a context group, which has the tokens of the same sequences
+ * (runtime/comm/mesh.h). */
 struct gr_tp_group {
     gr_comm *comm;
     gr_diag *d;
     gr_status failed; /* the first sum that was */
 };
 
-/* x, a partial product on each rank of the queue's group, becomes their sum: an all_reduce, in the
- * queue's order. A failure is kept with the group: whoever set it looks there. */
+/* x, a partial product on each rank of the queue's group, becomes their sum (or what else `how` says): an
+ * all_reduce, in the queue's order. A failure is kept with the group: whoever set it looks there. */
 void gr_tp_sum(gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how);
+/* From part r of `from` to rank r of the group, and from each rank into its part of `to`: parts of so many
+ * bytes each, side by side; likewise. unit: as in gr_comm_exchange. */
+void gr_tp_exchange(gr_queue *q, const void *from, void *to, uint64_t bytes, uint32_t unit);
+/* The most ranks of such a group. */
+#define GR_PEERS_MAX 64
 
 /* NULL is fine: one rank. */
 void gr_comm_close(gr_comm *c);

@@ -492,36 +492,77 @@ static void add_shape(gr_str *s, const uint64_t *dims, size_t n)
     gr_str_puts(s, n ? "]" : "[]");
 }
 
-/* The weights of a convolution of each channel by itself have a dimension of 1 between. */
-static bool has_shape(const gr_st_tensor *t, uint64_t rows, uint64_t cols)
+static bool has_shape(const gr_st_tensor *t, const uint64_t *dims, size_t n)
 {
-    if (t->n_dims == 3 && cols) return t->dims[0] == rows && t->dims[1] == 1 && t->dims[2] == cols;
-    return t->n_dims == (cols ? 2 : 1) && t->dims[0] == rows && (!cols || t->dims[1] == cols);
+    return t->n_dims == n && (!n || !memcmp(t->dims, dims, n * sizeof(*dims)));
+}
+
+/* A tensor of one of some dtypes, which have names in a message, and of a shape. */
+struct wanted {
+    const char *name;
+    const gr_st_dtype *dtypes;
+    size_t n_dtypes;
+    const char *dtype_names;
+    const uint64_t *dims;
+    size_t n;
+};
+
+static const gr_st_tensor *find_wanted(const gr_safetensors *s, const struct wanted *w, gr_diag *d)
+{
+    const gr_st_tensor *t = gr_safetensors_find(s, w->name);
+    if (!t) {
+        gr_diag_error(d, in(s->n_shards ? s->shards[0].path : NULL), GR_E_INVALID, "no tensor '%s'", w->name);
+        return NULL;
+    }
+    for (size_t i = 0; i < w->n_dtypes; i++)
+        if (t->dtype == w->dtypes[i]) return t;
+    gr_diag_error(d, in(t->file), GR_E_INVALID, "tensor '%s' is %s; weights are read from %s", w->name,
+                  gr_st_dtype_str(t->dtype), w->dtype_names);
+    return NULL;
+}
+
+static void refuse_shape(const gr_st_tensor *t, const uint64_t *dims, size_t n, gr_diag *d)
+{
+    gr_str text = {0};
+    add_shape(&text, t->dims, t->n_dims);
+    gr_str_puts(&text, ", but the model needs ");
+    add_shape(&text, dims, n);
+    gr_diag_error(d, in(t->file), GR_E_INVALID, "tensor '%s' has the shape %s", t->name, text.text);
+    gr_str_release(&text);
+}
+
+static const gr_st_tensor *want(const gr_safetensors *s, const struct wanted *w, gr_diag *d)
+{
+    const gr_st_tensor *t = find_wanted(s, w, d);
+    if (!t || has_shape(t, w->dims, w->n)) return t;
+    refuse_shape(t, w->dims, w->n, d);
+    return NULL;
+}
+
+static const gr_st_dtype floats[] = {GR_ST_F32, GR_ST_BF16, GR_ST_F16}, octets[] = {GR_ST_U8};
+#define FLOATS floats, GR_LEN(floats), "F32, BF16 and F16"
+
+const gr_st_tensor *gr_safetensors_want_shape(const gr_safetensors *s, const char *name, const uint64_t *dims,
+                                              size_t n, gr_diag *d)
+{
+    return want(s, &(struct wanted){name, FLOATS, dims, n}, d);
+}
+
+const gr_st_tensor *gr_safetensors_want_bytes(const gr_safetensors *s, const char *name, const uint64_t *dims,
+                                              size_t n, gr_diag *d)
+{
+    return want(s, &(struct wanted){name, octets, GR_LEN(octets), "U8", dims, n}, d);
 }
 
 const gr_st_tensor *gr_safetensors_want(const gr_safetensors *s, const char *name, uint64_t rows,
                                         uint64_t cols, gr_diag *d)
 {
-    const gr_st_tensor *t = gr_safetensors_find(s, name);
-    if (!t) {
-        gr_diag_error(d, in(s->n_shards ? s->shards[0].path : NULL), GR_E_INVALID, "no tensor '%s'", name);
-        return NULL;
-    }
-    if (t->dtype != GR_ST_F32 && t->dtype != GR_ST_BF16 && t->dtype != GR_ST_F16) {
-        gr_diag_error(d, in(t->file), GR_E_INVALID,
-                      "tensor '%s' is %s; weights are read from F32, BF16 and F16", name,
-                      gr_st_dtype_str(t->dtype));
-        return NULL;
-    }
-    const uint64_t want[] = {rows, cols};
-    size_t n = cols ? 2 : 1;
-    if (has_shape(t, rows, cols)) return t;
-    gr_str text = {0};
-    add_shape(&text, t->dims, t->n_dims);
-    gr_str_puts(&text, ", but the model needs ");
-    add_shape(&text, want, n);
-    gr_diag_error(d, in(t->file), GR_E_INVALID, "tensor '%s' has the shape %s", name, text.text);
-    gr_str_release(&text);
+    /* the weights of a convolution of each channel by itself have a dimension of 1 between */
+    const uint64_t dims[] = {rows, cols}, thin[] = {rows, 1, cols};
+    const size_t n = cols ? 2 : 1;
+    const gr_st_tensor *t = find_wanted(s, &(struct wanted){name, FLOATS, dims, n}, d);
+    if (!t || has_shape(t, dims, n) || (cols && has_shape(t, thin, 3))) return t;
+    refuse_shape(t, dims, n, d);
     return NULL;
 }
 
@@ -598,16 +639,26 @@ gr_status gr_safetensors_read_f32(const gr_safetensors *s, const char *name, uin
     return gr_safetensors_read_part_f32(s, name, rows, cols, 0, rows * (cols ? cols : 1), dst, d);
 }
 
+gr_status gr_safetensors_read_bytes(const gr_safetensors *s, const gr_st_tensor *t, uint64_t first,
+                                    uint64_t n, uint8_t *dst, gr_diag *d)
+{
+    return s->seal ? read_held(s, t, first, n, (char *)dst, d)
+                   : read_at(&s->shards[t->fd_index], dst, n, t->offset + first, t->name, d);
+}
+
+gr_status gr_safetensors_read_elems(const gr_safetensors *s, const gr_st_tensor *t, uint64_t first,
+                                    uint64_t n, float *dst, gr_diag *d)
+{
+    const uint64_t size = t->dtype == GR_ST_F32 ? sizeof(float) : sizeof(uint16_t);
+    uint8_t *at = (uint8_t *)dst + n * (sizeof(float) - size);
+    const gr_status st = gr_safetensors_read_bytes(s, t, first * size, n * size, at, d);
+    if (!st && t->dtype != GR_ST_F32) widen_in_place(dst, n, t->dtype);
+    return st;
+}
+
 gr_status gr_safetensors_read_part_f32(const gr_safetensors *s, const char *name, uint64_t rows,
                                        uint64_t cols, uint64_t first, uint64_t n, float *dst, gr_diag *d)
 {
     const gr_st_tensor *t = gr_safetensors_want(s, name, rows, cols, d);
-    if (!t) return GR_E_INVALID;
-    uint64_t size = t->dtype == GR_ST_F32 ? sizeof(float) : sizeof(uint16_t);
-    char *at = (char *)dst + n * (sizeof(float) - size);
-    gr_status st = s->seal
-                       ? read_held(s, t, first * size, n * size, at, d)
-                       : read_at(&s->shards[t->fd_index], at, n * size, t->offset + first * size, name, d);
-    if (!st && t->dtype != GR_ST_F32) widen_in_place(dst, n, t->dtype);
-    return st;
+    return t ? gr_safetensors_read_elems(s, t, first, n, dst, d) : GR_E_INVALID;
 }

@@ -80,6 +80,19 @@ GR_NODISCARD gr_status gr_safetensors_hold(gr_safetensors *s, const struct gr_se
 const gr_st_tensor *gr_safetensors_want(const gr_safetensors *s, const char *name, uint64_t rows,
                                         uint64_t cols, gr_diag *d);
 
+/* The same of a shape of n dimensions. */
+const gr_st_tensor *gr_safetensors_want_shape(const gr_safetensors *s, const char *name, const uint64_t *dims,
+                                              size_t n, gr_diag *d);
+/* The same in U8. */
+const gr_st_tensor *gr_safetensors_want_bytes(const gr_safetensors *s, const char *name, const uint64_t *dims,
+                                              size_t n, gr_diag *d);
+
+/* Elements [first, first + n) of a tensor that was wanted, as fp32; and bytes. */
+GR_NODISCARD gr_status gr_safetensors_read_elems(const gr_safetensors *s, const gr_st_tensor *t,
+                                                 uint64_t first, uint64_t n, float *dst, gr_diag *d);
+GR_NODISCARD gr_status gr_safetensors_read_bytes(const gr_safetensors *s, const gr_st_tensor *t,
+                                                 uint64_t first, uint64_t n, uint8_t *dst, gr_diag *d);
+
 /* Read it as fp32 into dst [rows * max(cols, 1)]; BF16 and F16 convert exactly, F32 keeps its bits. */
 GR_NODISCARD gr_status gr_safetensors_read_f32(const gr_safetensors *s, const char *name, uint64_t rows,
                                                uint64_t cols, float *dst, gr_diag *d);
@@ -95,13 +108,15 @@ typedef struct gr_st_spec {
     const char *name;
     uint64_t rows, cols; /* cols 0: [rows] */
     bool thin;           /* [rows, 1, cols] */
+    uint64_t depth;      /* not 0: [depth, rows / depth, cols] */
+    bool turned;         /* [depth, cols, rows / depth] */
     bool exact;          /* fp32 whatever the others are */
 } gr_st_spec;
 
 typedef struct gr_st_writer gr_st_writer;
 
-/* Begin DIR/STEM.safetensors with n tensors of one dtype (GR_ST_F32 or GR_ST_BF16) but for those that are
- * exact. Where their bytes exceed shard_bytes (0: never), DIR/STEM-0000i-of-0000n.safetensors and
+/* Begin DIR/STEM.safetensors with n tensors of one dtype (GR_ST_F32 or GR_ST_BF16), but for exact ones. Where
+ * their bytes exceed shard_bytes (0: never), DIR/STEM-0000i-of-0000n.safetensors and
  * DIR/STEM.safetensors.index.json instead; a tensor is never split. Files are written aside, as NAME.tmp in a
  * folder that is the writer's alone (one that is there is refused), and appear, whole, in
  * gr_st_writer_finish. specs and their names are copied. */
@@ -124,6 +139,9 @@ GR_NODISCARD gr_status gr_st_writer_put_part(gr_st_writer *w, gr_team *team, siz
 
 /* Give the next tensor, in the order of specs: all its elements. BF16 rounds to nearest even. */
 GR_NODISCARD gr_status gr_st_writer_put(gr_st_writer *w, const float *src, gr_diag *d);
+
+/* Give the next n elements of it, where it is given in pieces: the last one ends where it does. */
+GR_NODISCARD gr_status gr_st_writer_put_piece(gr_st_writer *w, const float *src, uint64_t n, gr_diag *d);
 
 /* All tensors were given: sync, rename, write the index. The writer is to be freed in any case. */
 GR_NODISCARD gr_status gr_st_writer_finish(gr_st_writer *w, gr_diag *d);

@@ -23,6 +23,7 @@ struct gr_st_writer {
     gr_st_spec *specs; /* names are owned */
     uint32_t *shard;   /* [n] the file of each */
     size_t n, next;    /* next: the spec whose data comes next */
+    uint64_t given;    /* elements of the one before it, which is given in pieces */
     uint32_t n_shards;
     uint32_t n_renamed; /* files [0, n_renamed) are in place */
     int fd;             /* of the current shard; -1: none */
@@ -91,6 +92,17 @@ static void add_json_string(gr_str *s, const char *text)
     json_decref(v);
 }
 
+static void add_shape(gr_str *s, const gr_st_spec *t)
+{
+    const uint64_t each = t->depth ? t->rows / t->depth : t->rows;
+    if (t->depth) gr_str_printf(s, "%ju,", (uintmax_t)t->depth);
+    if (t->turned)
+        gr_str_printf(s, "%ju,%ju", (uintmax_t)t->cols, (uintmax_t)each);
+    else
+        gr_str_printf(s, "%ju%s", (uintmax_t)each, t->thin ? ",1" : "");
+    if (t->cols && !t->turned) gr_str_printf(s, ",%ju", (uintmax_t)t->cols);
+}
+
 static void add_header(gr_str *s, const gr_st_writer *w, uint32_t shard)
 {
     uint64_t at = 0;
@@ -100,10 +112,8 @@ static void add_header(gr_str *s, const gr_st_writer *w, uint32_t shard)
         uint64_t end = at + bytes_of(w, &w->specs[i]);
         gr_str_putc(s, ',');
         add_json_string(s, w->specs[i].name);
-        gr_str_printf(s, ":{\"dtype\":\"%s\",\"shape\":[%ju", gr_st_dtype_str(dtype_of(w, &w->specs[i])),
-                      (uintmax_t)w->specs[i].rows);
-        if (w->specs[i].thin) gr_str_puts(s, ",1");
-        if (w->specs[i].cols) gr_str_printf(s, ",%ju", (uintmax_t)w->specs[i].cols);
+        gr_str_printf(s, ":{\"dtype\":\"%s\",\"shape\":[", gr_st_dtype_str(dtype_of(w, &w->specs[i])));
+        add_shape(s, &w->specs[i]);
         gr_str_printf(s, "],\"data_offsets\":[%ju,%ju]}", (uintmax_t)at, (uintmax_t)end);
         at = end;
     }
@@ -225,24 +235,37 @@ static bool write_rounded(gr_st_writer *w, const float *src, uint64_t n)
     return true;
 }
 
-gr_status gr_st_writer_put(gr_st_writer *w, const float *src, gr_diag *d)
+/* The file of the next tensor, which begins. */
+static gr_status begin_tensor(gr_st_writer *w, gr_diag *d)
 {
     assert(w->next < w->n);
-    gr_status st = GR_OK;
-    size_t i = w->next++;
-    if (i && w->shard[i] != w->shard[i - 1]) {
-        st = end_shard(w, w->shard[i - 1], d);
-        if (!st) st = begin_shard(w, w->shard[i], d);
-        if (st) return st;
-    }
-    uint64_t n = elems(&w->specs[i]);
-    bool ok = dtype_of(w, &w->specs[i]) == GR_ST_F32 ? write_all(w->fd, src, n * sizeof(*src))
-                                                     : write_rounded(w, src, n);
+    const size_t i = w->next++;
+    w->given = 0;
+    if (!i || w->shard[i] == w->shard[i - 1]) return GR_OK;
+    const gr_status st = end_shard(w, w->shard[i - 1], d);
+    return st ? st : begin_shard(w, w->shard[i], d);
+}
+
+gr_status gr_st_writer_put_piece(gr_st_writer *w, const float *src, uint64_t n, gr_diag *d)
+{
+    const bool begins = !w->next || w->given == elems(&w->specs[w->next - 1]);
+    gr_status st = begins ? begin_tensor(w, d) : GR_OK;
+    if (st) return st;
+    w->given += n;
+    assert(w->given <= elems(&w->specs[w->next - 1]));
+    const bool exact = dtype_of(w, &w->specs[w->next - 1]) == GR_ST_F32;
+    bool ok = exact ? write_all(w->fd, src, n * sizeof(*src)) : write_rounded(w, src, n);
     if (ok) return GR_OK;
-    char *aside = shard_path(w, w->shard[i], ".tmp");
+    char *aside = shard_path(w, w->shard[w->next - 1], ".tmp");
     st = write_error(aside, d);
     free(aside);
     return st;
+}
+
+gr_status gr_st_writer_put(gr_st_writer *w, const float *src, gr_diag *d)
+{
+    assert(w->next < w->n);
+    return gr_st_writer_put_piece(w, src, elems(&w->specs[w->next]), d);
 }
 
 void gr_st_writer_seal(gr_st_writer *w, gr_seal *seal)

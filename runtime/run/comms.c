@@ -37,15 +37,16 @@ static gr_status split_nodes(gr_comms *c, uint32_t node_ranks, gr_diag *d)
     return st ? st : gr_comm_split(&c->replicas, c->own_device, rank % node_ranks, d);
 }
 
-/* Neighbours have the slices of a layer. */
-static gr_status split_peers(gr_comms *c, const gr_graph *g, gr_diag *d)
+/* Neighbours run tasks together: so many of them are one group, whatever they share. */
+static gr_status split_peers(gr_comms *c, const gr_tasks *p, gr_diag *d)
 {
     gr_status st = GR_OK;
-    c->peers = gr_calloc(g->n_models + 1, sizeof(*c->peers));
-    for (size_t i = 0; i < g->n_models && !st; i++) {
-        const uint32_t parts = g->models[i]->sharding.parts;
-        if (parts < 2 || gr_comms_tp(c, parts)) continue;
-        st = gr_comm_split(&c->peers[c->n_peers].comm, c->own_device, gr_comm_rank(c->own) / parts, d);
+    for (size_t i = 0; i < p->n_tasks && !st; i++) {
+        const gr_task_comm *t = &p->task[i].comm;
+        if (t->peers < 2 || gr_comms_peers(c, t)) continue;
+        c->peers = gr_realloc(c->peers, (c->n_peers + 1) * sizeof(*c->peers));
+        c->peers[c->n_peers] = (gr_tp_group){0};
+        st = gr_comm_split(&c->peers[c->n_peers].comm, c->own_device, gr_comm_rank(c->own) / t->peers, d);
         if (!st) c->n_peers++;
     }
     return st;
@@ -56,7 +57,7 @@ gr_status gr_comms_open_device(gr_comms *c, const gr_graph *g, const gr_tasks *p
 {
     gr_status st = join_devices(c, gr_graph_one_role(g), device, arena, d);
     if (!st) st = split_nodes(c, p->node_ranks, d);
-    if (!st) st = split_peers(c, g, d);
+    if (!st) st = split_peers(c, p, d);
     return st;
 }
 
@@ -83,9 +84,9 @@ gr_comm *gr_comms_group(const gr_comms *c, gr_comm_group group)
     return group == GR_GROUP_NODE ? c->node : group == GR_GROUP_REPLICAS ? c->replicas : c->own_device;
 }
 
-gr_tp_group *gr_comms_tp(const gr_comms *c, uint32_t parts)
+gr_tp_group *gr_comms_peers(const gr_comms *c, const gr_task_comm *t)
 {
     for (size_t i = 0; i < c->n_peers; i++)
-        if (c->peers[i].comm->ranks == parts) return &c->peers[i];
+        if (c->peers[i].comm->ranks == t->peers) return &c->peers[i];
     return NULL;
 }

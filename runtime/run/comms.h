@@ -2,8 +2,9 @@
  * together.
  *
  * All ranks of a run, those of a role (memplan/plan/plan.h), those of a role's node, those of one place in
- * all of its nodes, and those that have the slices of a layer (ops/model/tp.h). The first two are there
- * twice: for memory of the host, and for memory of the device, which may be the same communicator.
+ * all of its nodes, and those that run a task together: neighbours, who have the slices of a layer
+ * (ops/model/tp.h) or the tokens of the same sequences. The first two are there twice: for memory of the
+ * host, and for memory of the device, which may be the same communicator.
  *
  * Ownership: `all` is the caller's and must outlive the rest. All ranks make these calls together. Threads:
  * runtime/comm/comm.h; each lane has communicators of its own, or is the only one that runs.
@@ -19,7 +20,7 @@ typedef struct gr_comms {
     gr_comm *all, *own;               /* of the run and of the role, for memory of the host; NULL: one rank */
     gr_comm *all_device, *own_device; /* the same for memory of the device */
     gr_comm *node, *replicas;         /* of the role; NULL: its nodes are no replicas of each other */
-    gr_tp_group *peers;               /* [n_peers] of this rank: one for each number of slices of a model */
+    gr_tp_group *peers;               /* [n_peers] of this rank: one for each kind of group that tasks name */
     size_t n_peers;
 } gr_comms;
 
@@ -34,7 +35,7 @@ void gr_comms_close(gr_comms *c, bool together);
 
 /* Who takes part in a collective of the role, on memory of the device. */
 gr_comm *gr_comms_group(const gr_comms *c, gr_comm_group group);
-/* Of a node whose model is in so many parts; NULL: it is one rank's. */
-gr_tp_group *gr_comms_tp(const gr_comms *c, uint32_t parts);
+/* Who runs a task together (gr_task_comm.peers); NULL: each rank does it alone. */
+gr_tp_group *gr_comms_peers(const gr_comms *c, const gr_task_comm *t);
 
 #endif

@@ -27,7 +27,7 @@ static void bind_task(gr_running *r, const gr_binding *b, gr_lane lane, gr_bound
     out->task = w;
     out->model = sent_model(r, w);
     out->comm = gr_comms_group(&r->comms, w->comm.group);
-    out->peers = gr_comms_tp(&r->comms, n->placement.parts);
+    out->peers = gr_comms_peers(&r->comms, &w->comm);
     out->call =
         (gr_call){.session = &r->session,
                   .node = n,

@@ -59,6 +59,14 @@ static double ring_rate(const gr_hardware *h, gr_comm_group group, const extent 
     return e->each == 1 ? out : GR_MIN(h->link, out);
 }
 
+double gr_peers_rate(const gr_hardware *h, uint32_t peers)
+{
+    const extent e = extent_of(h, GR_GROUP_ALL);
+    const uint32_t hosts = (peers + e.each - 1) / e.each;
+    if (e.hosts < 2 || hosts < 2) return h->link;
+    return GR_MIN(h->link, host_rate(h, e.each, leaves_pod(h, 0, hosts)) / e.each);
+}
+
 static double reached(const gr_protocol *p, double rate, double share)
 {
     return p->most > 0 ? GR_MIN(p->most, rate * share) : rate * share;

@@ -11,6 +11,9 @@
  * what a step costs anyway. One rank's takes no time. */
 uint64_t gr_collective_ns(const gr_hardware *h, gr_comm_group group, gr_comm_form form, double bytes);
 
+/* Bytes a second that each of so many neighbours receives of the others, who run a task together. */
+double gr_peers_rate(const gr_hardware *h, uint32_t peers);
+
 /* Ranks of a role, as one side of what goes from role to role. */
 typedef struct gr_side {
     uint32_t ranks, hosts, first_host;

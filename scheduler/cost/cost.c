@@ -78,7 +78,7 @@ static double own_seconds(const gr_task *w, const gr_hardware *h)
     const double rate = h->n_rates && c->rows ? matrix_rate(h, c) : h->flops;
     seconds += fmax(flops / rate + c->head / (h->head > 0 ? h->head : rate), bytes / h->memory_bytes);
     if (h->slowest > 0) seconds *= h->slowest; /* the others wait for it at the next collective */
-    if (m->sums > 0) seconds += m->summed / h->link + m->sums * (double)h->sum_ns * 1e-9;
+    if (m->sums > 0) seconds += m->summed / gr_peers_rate(h, m->peers) + m->sums * (double)h->sum_ns * 1e-9;
     return seconds;
 }
 

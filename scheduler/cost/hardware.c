@@ -253,8 +253,7 @@ static gr_hardware whole_profile(const gr_hardware *p)
     return h;
 }
 
-/* The profile of a name, with its network; false: there is none. */
-static bool profile_of(const char *name, gr_hardware *out)
+bool gr_hardware_profile(gr_hardware *out, const char *name)
 {
     const char *of = name;
     uint32_t adapters = 0;
@@ -280,6 +279,11 @@ static void describe_cpu_copies(gr_hardware *h)
     h->copy = h->copies[0];
 }
 
+uint64_t gr_hardware_cpu_overhead(unsigned cores)
+{
+    return 3 * MIB + (uint64_t)cores * 256 * 1024;
+}
+
 /* Rates are those of one ordinary core with 256-bit vectors, times the cores. Device and host pool share the
  * machine's memory: half each by default, less an eighth for everything else. Overhead: what a
  * run touches beside its arena once it has started: small objects, buffers of files, the threads' stacks. */
@@ -295,7 +299,7 @@ static void describe_cpu(gr_hardware *out)
                          .disk = 0.5e9,
                          .device_bytes = memory,
                          .host_bytes = memory,
-                         .overhead_bytes = 3 * MIB + (uint64_t)cores * 256 * 1024,
+                         .overhead_bytes = gr_hardware_cpu_overhead(cores),
                          .step_ns = 2000,
                          .link = 4e9,
                          .collective_ns = 20000,
@@ -353,7 +357,7 @@ gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
         describe_cpu(out);
         return GR_OK;
     }
-    if (profile_of(name, out)) return GR_OK;
+    if (gr_hardware_profile(out, name)) return GR_OK;
     if (strpbrk(name, "/.") || gr_path_exists(name)) return gr_hardware_read(out, name, d);
     for (size_t i = 0; i < GR_LEN(profiles); i++) names[1 + i] = profiles[i].name;
     for (size_t i = 0; i < GR_LEN(variants); i++) names[1 + GR_LEN(profiles) + i] = variants[i].name;
@@ -372,7 +376,7 @@ gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
 void gr_hardware_share(gr_hardware *hw, const char *name, uint32_t ranks)
 {
     gr_hardware known;
-    if (name && profile_of(name, &known)) return;
+    if (name && gr_hardware_profile(&known, name)) return;
     hw->host_bytes /= ranks;
     if (!strcmp(hw->device, "cpu")) hw->device_bytes /= ranks;
 }

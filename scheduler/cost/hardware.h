@@ -122,6 +122,9 @@ GR_NODISCARD gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_d
  * gr_hardware_find, NULL for this machine. */
 void gr_hardware_share(gr_hardware *hw, const char *name, uint32_t ranks);
 
+/* The profile of a name, with its network; false: there is none. "cpu" is none: it is of one machine. */
+bool gr_hardware_profile(gr_hardware *out, const char *name);
+
 /* Profiles that have names, but for "cpu": NULL after the last. */
 const gr_hardware *gr_hardware_known(size_t i);
 
@@ -132,6 +135,9 @@ gr_hardware gr_hardware_for(const gr_hardware *hw, uint32_t hosts, uint32_t rank
 /* Copies of so many ranks of one host at once. Between counts that were measured, what all of them move
  * together is interpolated; beyond the last it stays what it is. */
 gr_copy_rate gr_hardware_copy(const gr_hardware *hw, uint32_t ranks);
+
+/* What a process takes of the CPU device beside its arena, with so many cores. */
+uint64_t gr_hardware_cpu_overhead(unsigned cores);
 
 /* What a process takes on the device beside its arena: as one of so many ranks, in so many groups of some of
  * them (counted as if each were of all), with so many layers in captured graphs, and such a host pool. */

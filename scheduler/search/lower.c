@@ -50,14 +50,19 @@ static void declare_nodes(assembly *a, bool validation, const gr_node *end)
     gr_traffic_declare(a->traffic, a->g, a->p, a->k, end, &a->crossed); /* where others run the end */
 }
 
-/* One for each number of slices that models are cut into. */
+/* Ranks that run tasks of a node together (gr_task_comm.peers). */
+static uint32_t peers_of(const gr_graph *g, const gr_node *n)
+{
+    return n->model && gr_node_runs(g, n) ? n->placement.parts * gr_mesh_ranks(&n->placement.mesh) : 1;
+}
+
+/* One for each number of ranks that run tasks together. */
 static uint32_t count_groups(const gr_graph *g)
 {
     uint32_t n = 0;
-    for (size_t i = 0; i < g->n_models; i++) {
-        bool known = g->models[i]->sharding.parts < 2;
-        for (size_t j = 0; j < i; j++)
-            known = known || g->models[j]->sharding.parts == g->models[i]->sharding.parts;
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        bool known = peers_of(g, g->nodes[i]) < 2;
+        for (size_t j = 0; j < i; j++) known = known || peers_of(g, g->nodes[j]) == peers_of(g, g->nodes[i]);
         n += !known;
     }
     return n;
@@ -71,7 +76,7 @@ static gr_tasks *empty_tasks(const gr_graph *g, const gr_kernels *k, const gr_ch
     p->queued = k->queued;
     p->ranks = g->ranks;
     p->leaves = g->canonical ? GR_LEAVES / g->ranks : 0;
-    p->groups = g->n_roles > 1 ? 1 : count_groups(g); /* what crosses does by one of all ranks */
+    p->groups = (g->n_roles > 1) + count_groups(g); /* what crosses does by one of all ranks */
     for (size_t i = 0; i < g->n_nodes; i++) {
         if (how[i].sharded) p->sharded |= 1ULL << g->nodes[i]->model->index;
         if (!how[i].shards) continue;

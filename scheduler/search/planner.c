@@ -392,6 +392,9 @@ static gr_status check_roles(const gr_plan *plan, const gr_graph *g, gr_diag *d)
     if (gr_plan_all_ranks(plan) != g->ranks)
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for ranks %s%s, not for %u",
                              plan->ranks, plan->n_more ? " and other roles" : "", g->ranks);
+    if (plan->n_more && plan->hosts != g->hosts)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "the plan is for %u hosts, not for %u",
+                             plan->hosts, g->hosts);
     for (uint32_t c = 0; c < GR_MAX(plan->n_more + 1, g->n_roles); c++) {
         const char *theirs = c <= plan->n_more ? gr_plan_role(plan, c)->ranks : "none",
                    *ours = c < g->n_roles ? g->roles[c].text : "none";
@@ -420,42 +423,17 @@ static gr_status check_fits(const gr_plan *plan, gr_diag *d)
     return GR_OK;
 }
 
-/* The memory beside the arena that hardware known by its name takes; of other hardware, and of a CPU, whose
- * cores it follows from, it is some. */
-static uint64_t least_overhead(const gr_plan *plan, const gr_tasks *g)
+gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, const gr_plan_options *device,
+                        gr_adoption why, gr_diag *d)
 {
-    const gr_hardware *hw = NULL, *known;
-    for (size_t i = 0; (known = gr_hardware_known(i)); i++)
-        if (!strcmp(known->name, plan->hardware)) hw = known;
-    return hw ? gr_hardware_overhead(hw, g->ranks, g->groups, g->captured, plan->host_bytes) : 1;
-}
-
-/* The verifier knows nothing of hardware: it takes what the plan says of this memory. */
-static gr_status check_overhead(const gr_planned *p, gr_diag *d)
-{
-    char said[32], needed[32];
-    for (uint32_t c = 0; c <= p->n_more; c++) {
-        const gr_planned *own = gr_planned_role(p, c);
-        const uint64_t least = least_overhead(own->plan, own->tasks);
-        if (own->plan->overhead_bytes < least)
-            return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                                 "the plan counts %s beside the arena, where hardware '%s' takes %s",
-                                 gr_bytes_format(own->plan->overhead_bytes, said), own->plan->hardware,
-                                 gr_bytes_format(least, needed));
-    }
-    return GR_OK;
-}
-
-gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, const gr_plan_options *o,
-                        gr_diag *d)
-{
-    gr_plan_options own = *o;
+    gr_plan_options own = *device, *o = &own;
+    const char *text = plan->graph_text, *numerics = plan->numerics;
     own.kernels = gr_kernels_find(plan->device);
     if (!own.kernels)
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                              "the plan is for a device '%s', of which nothing is known", plan->device);
     own.kernels = gr_kernels_as(own.kernels, g->strict, !g->nondeterministic);
-    o = &own;
+    gr_hardware_profile(&own.hardware, plan->hardware); /* else the machine at hand stands for it */
     if (check_device(g, o->kernels, d) || check_roles(plan, g, d)) return GR_E_INVALID;
     gr_status st = check_fits(plan, d);
     if (st) return st;
@@ -472,9 +450,10 @@ gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g, cons
         transfers_release(&across);
         st = prove(p, d);
     }
-    if (!st) st = check_overhead(p, d);
+    if (!st) st = gr_check_claims(p, device, why, d);
+    if (!st) name_plan(p, g, o); /* what runs is g, which may differ in what needs no other memory */
+    if (!st && why != GR_ADOPT_OWN) st = gr_check_numerics(p, numerics, text, d);
     if (!st) {
-        name_plan(p, g, o); /* what runs is g, which may differ in what needs no other memory */
         *out = p;
         return GR_OK;
     }

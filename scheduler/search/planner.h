@@ -42,11 +42,16 @@ typedef struct gr_planned {
  * refuses the plan: our own bug, with its findings. */
 GR_NODISCARD gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *o,
                                      gr_diag *d);
-/* The same for a plan made before (`--plan FILE`): proven against the graph, which must need the memory of
- * the one it was made from. The plan then holds this graph's name, text and numerics. GR_E_NOFIT: it says
- * itself that it does not fit; GR_E_INVALID: it is not proven. */
+/* What a plan made before is taken for: to be proven (`verify`), to run (`--plan FILE`), or to go on with, as
+ * the run's own, which its manifest seals. */
+typedef enum gr_adoption { GR_ADOPT_TO_PROVE, GR_ADOPT_TO_RUN, GR_ADOPT_OWN } gr_adoption;
+
+/* The same for a plan made before: proven against the graph, which must need the memory of the one it was
+ * made from. What it says of its hardware and of its bits is worked out again (claims.c). The plan then holds
+ * this graph's name, text and numerics. GR_E_NOFIT: it says itself that it does not fit; GR_E_INVALID: it is
+ * not proven. */
 GR_NODISCARD gr_status gr_plan_adopt(gr_planned **out, gr_plan *plan, const gr_graph *g,
-                                     const gr_plan_options *o, gr_diag *d);
+                                     const gr_plan_options *o, gr_adoption why, gr_diag *d);
 void gr_planned_free(gr_planned *p); /* NULL is fine */
 
 /* Of role c of 1 + n_more. */

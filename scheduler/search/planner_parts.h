@@ -4,6 +4,7 @@
  *     lower.c     the program of a role, from what its nodes declare
  *     numerics.c  what fixes the bits of a run
  *     settings.c  choices as plans keep them
+ *     claims.c    what a plan's file says, held against graph and hardware
  *     planner.c   plans of all roles, together and proven
  *
  * Graphs here are as a role sees them (gr_graph.views), unless it says otherwise.
@@ -58,6 +59,16 @@ bool gr_host_step_changes_bits(const gr_kernels *k);
 /* A hash of all that does, as text in pool. g: of all roles; choices: of every node those of its role. */
 const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_plan_options *o,
                         gr_arena *arena);
+
+/* ---- claims.c ---- */
+
+/* Whether p's plan, proven, says what is so: the memory beside the arena, how long its steps and an iteration
+ * take on the hardware that it names. */
+GR_NODISCARD gr_status gr_check_claims(const gr_planned *p, const gr_plan_options *o, gr_adoption why,
+                                       gr_diag *d);
+/* Whether it said the numerics that it has now: of_graph is the text that it had then. */
+GR_NODISCARD gr_status gr_check_numerics(const gr_planned *p, const char *said, const char *of_graph,
+                                         gr_diag *d);
 
 /* ---- settings.c ---- */
 

@@ -499,7 +499,7 @@ static void free_all(runner *all, uint32_t n)
     free(all);
 }
 
-static uint64_t time_of_all(const gr_plan *plan)
+uint64_t gr_roles_ns(const gr_plan *plan)
 {
     runner *all = run_all(plan);
     uint32_t n = plan->n_more + 1;
@@ -560,6 +560,6 @@ void gr_roles_link(gr_plan *plan, const gr_tasks *const *tasks)
     for (uint32_t c = 0; c < n; c++) find_sends(gr_plan_role(plan, c), tasks[c], c, send);
     for (uint32_t c = 0; c < n; c++) set_meetings(gr_plan_role(plan, c), tasks[c], send);
     free(send);
-    uint64_t ns = time_of_all(plan);
+    uint64_t ns = gr_roles_ns(plan);
     for (uint32_t c = 0; c < n; c++) gr_plan_role(plan, c)->ns = ns;
 }

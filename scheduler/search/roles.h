@@ -59,6 +59,9 @@ void gr_roles_link(gr_plan *plan, const gr_tasks *const *tasks);
  * that is longer than the plan's time, for the roles are in two iterations at once. */
 uint64_t gr_roles_times(const gr_plan *plan, uint32_t role, uint64_t *begin, uint64_t *end);
 
+/* The time of an iteration of all roles, as gr_roles_link sets it. */
+uint64_t gr_roles_ns(const gr_plan *plan);
+
 /* Whether an iteration or a validation may leave a node out. Validations that all come together leave out
  * nothing. */
 bool gr_node_optional(const gr_graph *g, const gr_node *n);

@@ -21,7 +21,18 @@ family gemma2 gemma2 Gemma2 "$turns, \"final_logit_softcapping\": 5.0"
 family gemma3 gemma3_text Gemma3 "$turns, \"rope_local_base_freq\": 100.0"
 family untied gemma3_text Gemma3 "$turns, \"rope_local_base_freq\": 100.0, \"tie_word_embeddings\": false"
 
-for m in mistral olmo2 smollm3 granite gemma2 gemma3; do
+delta='"linear_num_key_heads": 1, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "full_attention_interval": 2, "partial_rotary_factor": 0.5'
+experts='"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8'
+family next qwen3_next Qwen3Next "$delta, $experts"
+family moe35 qwen3_5_moe_text Qwen3_5Moe "$delta, $experts"
+family oss gpt_oss GptOss '"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5, "swiglu_limit": 0.5'
+
+family olmo3 olmo3 Olmo3 '"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]'
+family ministral ministral Ministral '"sliding_window": 5'
+family glm glm4_moe Glm4Moe '"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8'
+family moe2 qwen2_moe Qwen2Moe "$experts"
+
+for m in mistral olmo2 smollm3 granite gemma2 gemma3 next moe35 oss olmo3 ministral glm moe2; do
     rm -rf model
     cp -r $m model
     status 0 "$gr" exec grpo.yaml --steps 2 --out whole-$m --check-memory
@@ -37,13 +48,28 @@ for m in mistral olmo2 smollm3 granite gemma2 gemma3; do
     status 0 "$gr" exec grpo.yaml --steps 1 --out again-$m
 done
 
-# Two kinds of layers under budgets; value heads behind norms of both forms.
-rm -rf model
-cp -r untied model
-status 0 "$gr" exec grpo.yaml --out all
-any_budget grpo all
+# The first pass after a rollout sees its log-probs to the bit, whatever is in a batch.
+for m in gemma3 next oss; do
+    for set in '--steps 1' '--steps 1 --set nodes.rollout.concurrent=3 --set nodes.old_logprob.micro_tokens=33'; do
+        rm -rf model one
+        cp -r $m model
+        # shellcheck disable=SC2086 # settings have no spaces
+        status 0 "$gr" exec grpo.yaml $set --out one
+        for name in kl logprob_gap_max; do
+            [ "$(metric one 1 $name)" = 0 ] || fail "$m, $set: $name is $(metric one 1 $name), not 0"
+        done
+    done
+done
+
+# Kinds of layers under budgets; value heads behind norms of both forms, and on experts.
+for m in untied next oss; do
+    rm -rf model all
+    cp -r $m model
+    status 0 "$gr" exec grpo.yaml --out all
+    any_budget grpo all
+done
 ppo_graph ppo.yaml
-for m in gemma3 olmo2; do
+for m in gemma3 olmo2 next oss; do
     rm -rf model
     cp -r $m model
     cp $m.json model.json

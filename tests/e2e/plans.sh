@@ -43,6 +43,37 @@ edit kind 's/"kind": *"run"/"kind": "walk"/'
 edit peak 's/"peak_bytes": *[0-9]+/"peak_bytes": 1/'
 edit overhead "s/\"overhead_bytes\": *[0-9]+/\"overhead_bytes\": 0/; s/\"peak_bytes\": *[0-9]+/\"peak_bytes\": $total/g"
 grep -q 'beside the arena' err || fail "overhead 0 is refused for another reason: $(cat err)"
+# What the file says of its machine and its bits is worked out again, each change by itself.
+claim() { # MESSAGE SED-SCRIPT: of plan.json
+    sed -E "$2" plan.json >claim.json
+    ! cmp -s plan.json claim.json || fail "edit $2 changed nothing"
+    refused "$1" "$gr" verify claim.json
+}
+for ranks in 1 2x2; do
+    status 0 "$gr" plan grpo.yaml --ranks $ranks --device cuda --hardware h200 --format json -o plan.json
+    status 0 "$gr" verify plan.json
+    lacks err 'is not known here'
+    over=$(json_number plan.json overhead_bytes)
+    peak=$(json_number plan.json peak_bytes)
+    for by in -1 1; do
+        claim 'beside the arena' "s/\"overhead_bytes\": *$over/\"overhead_bytes\": $((over + by))/; s/\"peak_bytes\": *$peak/\"peak_bytes\": $((peak + by))/g"
+    done
+    claim 'numerics' 's/"numerics": *"[0-9a-f]+"/"numerics": "0123456789abcdef"/'
+    claim "beside the arena|hardware 'h100-80g' takes" 's/"hardware": *"h200"/"hardware": "h100-80g"/'
+    claim 'an iteration takes' '0,/"seconds": *[0-9.]+/s//"seconds": 0.000000001/'
+    claim 'an iteration takes' '0,/"seconds": *[0-9.]+/s//"seconds": 1000.000000000/'
+    claim "step .* takes .* s, hardware 'h200' takes" 's/("what": *"[a-z_]*.forward.0".*"seconds": *)[0-9.]+/\10.5/'
+    sed 's/"hardware": *"h200"/"hardware": "mine"/' plan.json >other.json
+    status 0 "$gr" verify other.json
+    has err "hardware 'mine' is not known here"
+done
+# A plan that is to run counts at least what this machine takes, whatever it says of another.
+sed -E "s/\"hardware\": *\"cpu\"/\"hardware\": \"mine\"/" a.json >other.json
+status 0 "$gr" exec grpo.yaml --plan other.json --out other-machine
+sed -E "s/\"overhead_bytes\": *[0-9]+/\"overhead_bytes\": 1/; s/\"peak_bytes\": *[0-9]+/\"peak_bytes\": $((total + 1))/g" other.json >less.json
+refused 'beside the arena' "$gr" exec grpo.yaml --plan less.json --out less
+sed 's/"numerics": *"[0-9a-f]*"/"numerics": "0123456789abcdef"/' a.json >bits.json
+refused 'numerics 0123456789abcdef, those of its graph' "$gr" exec grpo.yaml --plan bits.json --out bits
 edit short '$s/..$//'
 for name in micro_tokens kv_blocks; do
     edit $name "s/\"$name\", \"value\": [0-9]+/\"$name\", \"value\": 1/"

@@ -152,7 +152,7 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
 {
     const gr_kernels *k = s->k;
     gr_queue *q = &s->q;
-    const gr_pass_bounds bounds = {b->n, b->seqs, longest, 1};
+    const gr_pass_bounds bounds = {b->n, b->seqs, longest, 1, 1};
     uint64_t ws_bytes = GR_MAX(gr_layers_ws_bytes(k, shape, &bounds, GR_LAYER_FORWARD),
                                gr_layers_ws_bytes(k, shape, &bounds, GR_LAYER_BACKWARD));
     void *ws = take(s, GR_MAX(ws_bytes, k->embed_ws_bytes(b->n)));
@@ -165,7 +165,8 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
                          upload(s, b->ids, b->n * 4),
                          upload(s, b->offset, (b->seqs + 1) * 4),
                          b->offset,
-                         upload(s, position, b->n * 4)};
+                         upload(s, position, b->n * 4),
+                         1};
     free(position);
     const uint32_t *row = upload(s, b->row, b->n * 4);
     const int32_t *target = upload(s, b->target, b->n * 4);
@@ -208,7 +209,7 @@ static void extend(side *s, const gr_model_shape *shape, const batch *b, uint32_
 {
     const gr_kernels *k = s->k;
     gr_queue *q = &s->q;
-    const gr_pass_bounds bounds = {b->n, b->seqs, b->n, 1};
+    const gr_pass_bounds bounds = {b->n, b->seqs, b->n, 1, 1};
     const uint32_t stride = BLOCKS / b->seqs;
     void *ws = take(s, gr_layers_ws_bytes(k, shape, &bounds, GR_LAYER_EXTEND)),
          *head_ws = take(s, k->head_ws_bytes(shape, b->seqs, GR_HEAD_SAMPLE, 1));
@@ -241,7 +242,7 @@ static void extend(side *s, const gr_model_shape *shape, const batch *b, uint32_
         e.cached = upload(s, cached, b->seqs * 4);
         e.position = upload(s, position, b->n * 4);
         e.slot = upload(s, slot, b->n * 4);
-        const gr_packed p = {e.n_tokens, e.n_seqs, e.ids, e.offset, offset, e.position};
+        const gr_packed p = {e.n_tokens, e.n_seqs, e.ids, e.offset, offset, e.position, 1};
         k->embed_forward(q, shape, s->w[0], &p, x);
         for (uint32_t l = 0; l < shape->layers; l++)
             gr_layer_extend(k, q, shape, l, s->w[l + 1], &e, x,

@@ -165,7 +165,8 @@ static gr_packed packed_of(const prompts *p, uint32_t *longest)
                          upload(p->ids, p->tokens * sizeof(*p->ids)),
                          upload(p->offset, (p->n + 1) * sizeof(*p->offset)),
                          p->offset,
-                         upload(position, p->tokens * sizeof(*position))};
+                         upload(position, p->tokens * sizeof(*position)),
+                         1};
     free(position);
     return b;
 }
@@ -177,7 +178,7 @@ static float *forward(const model *m, const prompts *p, gr_bf16 **hidden)
     const uint64_t mark = used;
     uint32_t longest;
     const gr_packed b = packed_of(p, &longest);
-    const gr_pass_bounds bounds = {b.n_tokens, b.n_seqs, longest, 1};
+    const gr_pass_bounds bounds = {b.n_tokens, b.n_seqs, longest, 1, 1};
     void *ws = take_poisoned(gr_layers_ws_bytes(k, s, &bounds, GR_LAYER_FORWARD)),
          *head_ws = take_poisoned(k->head_ws_bytes(s, ROWS, GR_HEAD_GRADIENT, 1)),
          *x = take_poisoned((uint64_t)b.n_tokens * s->hidden * sizeof(gr_bf16));
@@ -265,7 +266,7 @@ typedef struct decoder {
 static void layers(const decoder *d, const gr_extend *e)
 {
     const gr_model_shape *s = &d->m->shape;
-    const gr_packed b = {e->n_tokens, e->n_seqs, e->ids, e->offset, NULL, e->position};
+    const gr_packed b = {e->n_tokens, e->n_seqs, e->ids, e->offset, NULL, e->position, 1};
     k->embed_forward(&queue, s, d->m->w[0], &b, d->x);
     for (uint32_t l = 0; l < s->layers; l++)
         gr_layer_extend(k, &queue, s, l, d->m->w[l + 1], e, d->x, d->kv + l * d->layer_bytes, d->ws);
@@ -289,7 +290,7 @@ static decoder decoder_of(const model *m, uint32_t tokens, uint32_t slots, uint3
                           uint32_t blocks)
 {
     const gr_model_shape *s = &m->shape;
-    const gr_pass_bounds bounds = {tokens, slots, max_length, 1};
+    const gr_pass_bounds bounds = {tokens, slots, max_length, 1, 1};
     return (decoder){.m = m,
                      .x = take_poisoned((uint64_t)tokens * s->hidden * sizeof(gr_bf16)),
                      .ws = take_poisoned(gr_layers_ws_bytes(k, s, &bounds, GR_LAYER_EXTEND)),
@@ -623,7 +624,7 @@ static double pass_ms(const model *m)
     pass one = {.m = m, .b = packed_of(&p, &longest)};
     one.x = take_random((uint64_t)p.tokens * m->shape.hidden * sizeof(gr_bf16));
     one.ws = take_poisoned(
-        gr_layers_ws_bytes(k, &m->shape, &(gr_pass_bounds){p.tokens, p.n, longest, 1}, GR_LAYER_FORWARD));
+        gr_layers_ws_bytes(k, &m->shape, &(gr_pass_bounds){p.tokens, p.n, longest, 1, 1}, GR_LAYER_FORWARD));
     CUDA(cudaEventCreate(&begin));
     CUDA(cudaEventCreate(&end));
     one_pass(&one, 0);

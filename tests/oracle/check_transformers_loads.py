@@ -24,8 +24,12 @@ SIZES = dict(vocab_size=96, hidden_size=48, intermediate_size=80, num_hidden_lay
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=32)
 
-TYPES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen2_moe", "glm4_moe")
+TYPES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss",
+         "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "gemma3_text")
 EXPERTS = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24)
+SHARED = dict(shared_expert_intermediate_size=40, **EXPERTS)
+DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=12,
+             full_attention_interval=2)
 
 
 def config_of(model_type, tied):
@@ -33,13 +37,17 @@ def config_of(model_type, tied):
              "qwen2": {}, "qwen3": dict(head_dim=16),
              "qwen3_moe": dict(head_dim=16, mlp_only_layers=[1], **EXPERTS),
              "qwen2_moe": dict(shared_expert_intermediate_size=40, **EXPERTS),
+             "gpt_oss": dict(head_dim=16, num_local_experts=6, num_experts_per_tok=2),
+             "qwen3_5_text": dict(head_dim=16, **DELTA), "qwen3_5_moe_text": dict(head_dim=16, **DELTA, **SHARED),
+             "qwen3_next": dict(head_dim=16, mlp_only_layers=[1], **DELTA, **SHARED),
+             "gemma3_text": dict(head_dim=16, hidden_activation="gelu_pytorch_tanh"),
              "glm4_moe": dict(head_dim=16, moe_intermediate_size=24, n_routed_experts=6, num_experts_per_tok=2)}[model_type]
     return dict(model_type=model_type, tie_word_embeddings=tied, torch_dtype="float16", **SIZES, **extra)
 
 
 def held(loaded, name):
     """What transformers has of a stored tensor: experts are parts of one."""
-    if ".experts." not in name:
+    if ".experts." not in name or name in loaded:
         return loaded[name]
     stem, e, kind, _ = name.rsplit(".", 3)
     if kind == "down_proj":

@@ -70,17 +70,49 @@ CASES |= {
                          rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5),
                          tie_word_embeddings=False, **SMALL),
 }
+# Hybrids with experts: of qwen3_next key heads of two value heads each, and a dense layer; of qwen3_5_moe the experts as
+# one tensor, as it is published, and the model a part of one of text and images.
+HYBRID = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=6, num_experts=4,
+              num_experts_per_tok=2, moe_intermediate_size=8, shared_expert_intermediate_size=12, tie_word_embeddings=False,
+              rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))
+SEEDS |= dict(qwen3_next=103, qwen3_5_moe=104, gemma3=105)
+CASES |= {
+    "qwen3_next": dict(model_type="qwen3_next", layer_types=["linear_attention", "full_attention", "linear_attention"],
+                       mlp_only_layers=[2], **HYBRID, **SMALL | dict(num_hidden_layers=3)),
+    "qwen3_5_moe": dict(model_type="qwen3_5_moe_text", layer_types=["linear_attention", "full_attention"], **HYBRID, **SMALL),
+    "gemma3": dict(model_type="gemma3_text", rope_theta=1e6, rope_local_base_freq=1e3, **SMALL, **TURNS),
+}
+# Of text and images: the config around the text's, where the text is in the tensors, and what is beside it.
+OUTER = {
+    "qwen3_5_moe": ("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "model.language_model.", "lm_head.",
+                    ["model.visual.patch_embed.proj.weight", "mtp.fc.weight"]),
+    "gemma3": ("gemma3", "Gemma3ForConditionalGeneration", "language_model.model.", "language_model.lm_head.",
+               ["vision_tower.vision_model.post_layernorm.weight", "multi_modal_projector.mm_soft_emb_norm.weight"]),
+}
+# Sinks, biases everywhere, a clamp that clamps; and its experts in MXFP4, as published.
+OSS = dict(model_type="gpt_oss", num_local_experts=4, num_experts_per_tok=2, swiglu_limit=0.3, sliding_window=6,
+           layer_types=["sliding_attention", "full_attention"], tie_word_embeddings=False, rope_theta=1e4,
+           rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, truncate=False))
+SEEDS |= dict(gpt_oss=106, gpt_oss_mxfp4=107)
+CASES |= {
+    "gpt_oss": dict(**OSS, **SMALL),
+    "gpt_oss_mxfp4": dict(**OSS, **SMALL | dict(hidden_size=32, intermediate_size=32),
+                          quantization_config=dict(quant_method="mxfp4", modules_to_not_convert=["lm_head"])),
+}
+FUSED = ["qwen3_5_moe", "gpt_oss", "gpt_oss_mxfp4"]  # experts stay in one tensor
+EXPERTS = {"num_experts", "n_routed_experts", "num_local_experts"}
 LENGTHS = [37, 5, 20]
 STEPS = 12
 TEMPERATURE = 0.7
 
 
 def plus_one(config):
-    return config["model_type"].startswith(("gemma", "qwen3_5"))
+    return config["model_type"].startswith(("gemma", "qwen3_5", "qwen3_next"))
 
 
 def build(config):
     # Newer transformers takes rope_theta inside rope_parameters and reads the old form.
+    config = {k: v for k, v in config.items() if k != "quantization_config"}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32,
                                              attn_implementation="eager",
                                              **({"experts_implementation": "eager"} if "_moe" in config["model_type"] else {})).eval()
@@ -88,7 +120,7 @@ def build(config):
         for name, p in model.named_parameters():
             if "norm" in name:
                 p.copy_((0 if plus_one(config) and "linear_attn" not in name else 1) + 0.2 * torch.randn_like(p))
-            elif "bias" in name:
+            elif "bias" in name or "sinks" in name:
                 p.copy_(0.2 * torch.randn_like(p))
             p.copy_(p.bfloat16().float())
         for name, b in model.named_buffers():
@@ -135,6 +167,39 @@ def split_experts(tensors):
     return out
 
 
+def to_mxfp4(model):
+    """Random blocks and scales of experts; the model gets what transformers widens them to."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    out = {}
+    for name, p in model.named_parameters():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            continue
+        experts, inputs, outputs = p.shape
+        blocks = torch.randint(256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8)
+        scales = torch.randint(119, 124, (experts, outputs, inputs // 32), dtype=torch.uint8)
+        out |= {name + "_blocks": blocks, name + "_scales": scales}
+        with torch.no_grad():
+            p.copy_(convert_moe_packed_tensors(blocks, scales, dtype=torch.float32))
+    return out
+
+
+def enclose(tensors, config, model_type, architecture, base, head, beside):
+    """The tensors and the config of a model of text and images around a text."""
+    out = {}
+    for name, t in tensors.items():
+        prefix = "grad." if name.startswith("grad.") else ""
+        rest = name[len(prefix):]
+        for old, new in ("model.", base), ("lm_head.", head):
+            if rest.startswith(old):
+                rest = new + rest[len(old):]
+                break
+        out[prefix + rest] = t
+    out |= {name: torch.zeros(4) for name in beside}
+    return out, dict(architectures=[architecture], model_type=model_type, eos_token_id=config.pop("eos_token_id"),
+                     tie_word_embeddings=config["tie_word_embeddings"], text_config=config, vision_config={"depth": 1})
+
+
 def main(folder, names):
     for i, (name, case) in enumerate(CASES.items()):
         if names and name not in names:
@@ -142,16 +207,24 @@ def main(folder, names):
         torch.manual_seed(SEEDS.get(name, i))
         config = {**BASE, **case}
         model = build(config)
+        blocks = to_mxfp4(model) if "quantization_config" in config else {}
         tensors = golden(model, config["vocab_size"])
+        tensors |= blocks
         for k, p in model.named_parameters():
-            tensors[k] = p.detach().bfloat16().contiguous()
             tensors["grad." + k] = p.grad.contiguous()
+            if k + "_blocks" in blocks:
+                continue
+            tensors[k] = p.detach().bfloat16().contiguous()
         for k, b in model.named_buffers():
             if "e_score_correction_bias" in k:
                 tensors[k], tensors["grad." + k] = b.detach().clone(), torch.zeros_like(b)
         path = os.path.join(folder, name)
         os.makedirs(path, exist_ok=True)
-        save_file(split_experts(tensors), os.path.join(path, "model.safetensors"))
+        if name not in FUSED:
+            tensors = split_experts(tensors)
+        if name in OUTER:
+            tensors, config = enclose(tensors, config, *OUTER[name])
+        save_file(tensors, os.path.join(path, "model.safetensors"))
         with open(os.path.join(path, "config.json"), "w") as f:
             json.dump(config, f, indent=1)
             f.write("\n")

@@ -63,12 +63,17 @@ static const gr_arch_name names[] = {{GR_T_MIXER_AFTER, 0, "post_attention_layer
                                      {GR_T_MLP_AFTER, 0, "post_feedforward_layernorm.weight"},
                                      {0, 0, NULL}};
 static const char *const acts[] = {"gelu_pytorch_tanh", NULL};
-static const char *const keys_2[] = {"attn_logit_softcapping", "final_logit_softcapping",
-                                     "query_pre_attn_scalar", "use_bidirectional_attention", NULL};
-/* Its attention has no cap: one is refused, though transformers passes over it. */
-static const char *const keys_3[] = {"final_logit_softcapping",     "query_pre_attn_scalar",
-                                     "rope_local_base_freq",        "sliding_window_pattern",
+static const char *const keys_2[] = {"attn_logit_softcapping",      "final_logit_softcapping",
+                                     "query_pre_attn_scalar",       "sliding_window",
                                      "use_bidirectional_attention", NULL};
+/* Its attention has no cap: one is refused, though transformers passes over it. */
+static const char *const keys_3[] = {"final_logit_softcapping",
+                                     "query_pre_attn_scalar",
+                                     "rope_local_base_freq",
+                                     "sliding_window",
+                                     "sliding_window_pattern",
+                                     "use_bidirectional_attention",
+                                     NULL};
 
 const gr_arch gr_arch_gemma2 = {.model_type = "gemma2",
                                 .class = "Gemma2",
@@ -82,6 +87,10 @@ const gr_arch gr_arch_gemma2 = {.model_type = "gemma2",
 const gr_arch gr_arch_gemma3_text = {.model_type = "gemma3_text",
                                      .class = "Gemma3",
                                      .head_class = "Gemma3Text",
+                                     .outer = "gemma3",
+                                     .outer_class = "Gemma3",
+                                     .sizes = {262208, 2304, 9216, 26, 8, 131072},
+                                     .kv_heads = 4,
                                      .head_dim = 256,
                                      .tied = true,
                                      .ropes = true,

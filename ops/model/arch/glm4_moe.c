@@ -41,8 +41,7 @@ static void check_groups(gr_config *c, const gr_experts_desc *e)
 
 static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
 {
-    const json_t *dense_layers = gr_config_value(c, "first_k_dense_replace");
-    const double first = gr_config_number(c, "first_k_dense_replace", dense_layers, 1, 0, GR_LAYERS_MAX);
+    const uint32_t first = gr_config_count(c, "first_k_dense_replace", 1, GR_LAYERS_MAX);
     gr_layer_desc dense = *base;
     dense.attention.qkv_bias = gr_config_flag(c, "attention_bias", false);
     dense.attention.qk_norm = gr_config_flag(c, "use_qk_norm", false) ? GR_QK_NORM_HEAD : GR_QK_NORM_NONE;
@@ -61,17 +60,26 @@ static const gr_arch_name names[] = {
     {0, 0, NULL},
 };
 
-static const char *const keys[] = {"attention_bias",        "first_k_dense_replace",
-                                   "moe_intermediate_size", "n_group",
-                                   "n_shared_experts",      "norm_topk_prob",
-                                   "num_experts_per_tok",   "num_nextn_predict_layers",
-                                   "routed_scaling_factor", "topk_group",
-                                   "use_qk_norm",           NULL};
+static const char *const keys[] = {"attention_bias",
+                                   "first_k_dense_replace",
+                                   "moe_intermediate_size",
+                                   "n_group",
+                                   "n_routed_experts",
+                                   "n_shared_experts",
+                                   "norm_topk_prob",
+                                   "num_experts_per_tok",
+                                   "num_nextn_predict_layers",
+                                   "routed_scaling_factor",
+                                   "topk_group",
+                                   "use_qk_norm",
+                                   NULL};
 
 const gr_arch gr_arch_glm4_moe = {.model_type = "glm4_moe",
                                   .class = "Glm4Moe",
                                   .partial = 0.5,
+                                  .eps = 1e-5,
                                   .layers = layers,
+                                  .predicts_ahead = true,
                                   .experts = true,
                                   .names = names,
                                   .keys = keys};

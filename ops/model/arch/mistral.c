@@ -26,5 +26,8 @@ static void layers_in_turn(gr_config *c, gr_model_shape *s, const gr_layer_desc 
     gr_arch_in_turn(c, s, kind, &sliding, base);
 }
 
-const gr_arch gr_arch_mistral = {.model_type = "mistral", .class = "Mistral", .layers = layers};
-const gr_arch gr_arch_ministral = {.model_type = "ministral", .class = "Ministral", .layers = layers_in_turn};
+static const char *const keys[] = {"sliding_window", NULL};
+
+const gr_arch gr_arch_mistral = {.model_type = "mistral", .class = "Mistral", .layers = layers, .keys = keys};
+const gr_arch gr_arch_ministral = {
+    .model_type = "ministral", .class = "Ministral", .layers = layers_in_turn, .keys = keys};

@@ -32,6 +32,8 @@ static const gr_arch_name names[] = {{GR_T_MIXER_AFTER, 0, "post_attention_layer
                                      {GR_T_MLP_AFTER, 0, "post_feedforward_layernorm.weight"},
                                      {0, 0, NULL}};
 
+static const char *const keys_3[] = {"sliding_window", NULL};
+
 const gr_arch gr_arch_olmo2 = {.model_type = "olmo2",
                                .class = "Olmo2",
                                .no_groups = true,
@@ -46,4 +48,5 @@ const gr_arch gr_arch_olmo3 = {.model_type = "olmo3",
                                .theta = 5e5,
                                .ropes = true,
                                .layers = layers_3,
-                               .names = names};
+                               .names = names,
+                               .keys = keys_3};

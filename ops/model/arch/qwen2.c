@@ -10,8 +10,7 @@ void gr_arch_qwen_layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *d
         return;
     }
     gr_layer_desc sliding = *d;
-    const double first = gr_config_number(c, "max_window_layers", gr_config_value(c, "max_window_layers"), 28,
-                                          0, GR_LAYERS_MAX);
+    const uint32_t first = gr_config_count(c, "max_window_layers", 28, GR_LAYERS_MAX);
     sliding.attention.window = gr_config_size(c, "sliding_window", 4096, GR_POSITIONS_MAX);
     for (uint32_t l = 0; l < s->layers; l++) kind[l] = l < first ? GR_ARCH_FULL : GR_ARCH_SLIDING;
     gr_arch_in_turn(c, s, kind, &sliding, d);
@@ -25,6 +24,6 @@ static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
 }
 
 /* It has its biases whatever attention_bias says. */
-static const char *const keys[] = {"attention_bias", "use_sliding_window", NULL};
+static const char *const keys[] = {"attention_bias", "sliding_window", "use_sliding_window", NULL};
 
 const gr_arch gr_arch_qwen2 = {.model_type = "qwen2", .class = "Qwen2", .layers = layers, .keys = keys};

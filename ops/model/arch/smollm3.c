@@ -34,7 +34,8 @@ static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
         gr_arch_layer(c, s, l, rotates(c, l, every) ? base : &without);
 }
 
-static const char *const keys[] = {"no_rope_layers", "no_rope_layer_interval", NULL};
+/* A window counts with use_sliding_window alone, which is refused. */
+static const char *const keys[] = {"no_rope_layers", "no_rope_layer_interval", "sliding_window", NULL};
 
 const gr_arch gr_arch_smollm3 = {.model_type = "smollm3",
                                  .class = "SmolLM3",

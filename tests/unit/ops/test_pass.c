@@ -64,7 +64,7 @@ static void check_rows(const fixture *f, const gr_pass *p, const gr_micro *k, ui
 static walk run_pass(const fixture *f, gr_pass *p, uint32_t first, uint32_t end, uint32_t micro_tokens)
 {
     gr_balance_bounds most = {end - first, (uint64_t)(end - first) * f->rows.stride};
-    gr_micro_bounds b = gr_micro_bounds_of(&f->bounds, &most, micro_tokens);
+    gr_micro_bounds b = gr_micro_bounds_of(&f->bounds, &most, micro_tokens, 1);
     uint64_t bytes = gr_micro_bytes(&b);
     void *packed = gr_calloc(1, bytes), *staging = gr_calloc(1, bytes);
     gr_micro k = gr_micro_at(packed, &b);
@@ -189,12 +189,90 @@ static void test_one_length_gives_equal_micro_batches(void **state)
     }
 }
 
+/* What the ranks of a group have of a micro-batch: side by side their tokens are those of one rank, with
+ * padding behind, as many each; and each row is one rank's, whose token predicts it. */
+static void check_cut(const fixture *f, uint32_t seqs, uint32_t bound, uint32_t cut, bool last)
+{
+    const gr_balance_bounds most = {seqs, (uint64_t)seqs * f->rows.stride};
+    const gr_micro_bounds b = gr_micro_bounds_of(&f->bounds, &most, bound, cut),
+                          one = gr_micro_bounds_of(&f->bounds, &most, bound, 1);
+    gr_pass whole = {.last = last}, *part = gr_calloc(cut, sizeof(*part));
+    void *block = gr_calloc(1, gr_micro_bytes(&one)), *room = gr_calloc(1, gr_micro_bytes(&one));
+    void **mine = gr_calloc(cut, sizeof(*mine)), *staging = gr_calloc(1, gr_micro_bytes(&b));
+    gr_seqs all = gr_seqs_new(seqs);
+    gr_queue q = {0};
+    gr_seqs_range(&all, 0, seqs);
+    gr_pass_open(&whole, seqs);
+    gr_pass_begin(&whole, &all);
+    for (uint32_t r = 0; r < cut; r++) {
+        part[r] = (gr_pass){.last = last, .place = r};
+        mine[r] = gr_calloc(1, gr_micro_bytes(&b));
+        gr_pass_open(&part[r], seqs);
+        gr_pass_begin(&part[r], &all);
+    }
+    while (gr_pass_more(&whole)) {
+        const gr_micro k = gr_micro_at(block, &one);
+        uint8_t *asked = gr_calloc(f->rows.token_offset[seqs] + seqs + 1, 1);
+        uint32_t rows = 0, in_whole = 0;
+        gr_pass_next(&whole, &f->rows, &one, &q, block, room);
+        for (uint32_t r = 0; r < cut; r++) {
+            const gr_micro own = gr_micro_at(mine[r], &b);
+            gr_pass_next(&part[r], &f->rows, &b, &q, mine[r], staging);
+            const gr_packed packed = gr_pass_packed(&part[r], &b, &own);
+            assert_int_equal(part[r].n_tokens, whole.n_tokens);
+            assert_int_equal(packed.n_tokens, (whole.n_tokens + cut - 1) / cut);
+            assert_int_equal(packed.host_offset[packed.n_seqs], packed.n_tokens * cut);
+            assert_in_range(packed.n_tokens, 1, gr_micro_own(&b, b.tokens));
+            assert_in_range(part[r].n_rows, 0, b.own_rows);
+            for (uint32_t t = 0, at = r * packed.n_tokens; t < packed.n_tokens; t++, at++)
+                assert_int_equal(own.ids[t], at < whole.n_tokens ? k.ids[at] : 0);
+            for (uint32_t t = 0; t < whole.n_tokens; t++) assert_int_equal(own.position[t], k.position[t]);
+            check_rows(f, &part[r], &own, 3);
+            for (gr_chunk c = {0}; gr_pass_chunk(&part[r], 2, &c);)
+                for (uint32_t i = 0; i < c.n; i++) assert_int_equal(asked[c.at + i]++, 0);
+            rows += part[r].n_rows;
+        }
+        assert_int_equal(rows, whole.n_rows);
+        for (gr_chunk c = {0}; gr_pass_chunk(&whole, UINT32_MAX, &c);)
+            for (uint32_t i = 0; i < c.n; i++) assert_int_equal(asked[c.at + i], 1);
+        for (gr_chunk c = {0}; !last && gr_pass_whole(&part[0], &c);)
+            for (uint32_t i = 0; i < c.n; i++, in_whole++) assert_int_equal(asked[c.at + i]++, 1);
+        assert_int_equal(in_whole, last ? 0 : whole.n_rows);
+        free(asked);
+    }
+    for (uint32_t r = 0; r < cut; r++) {
+        assert_false(gr_pass_more(&part[r]));
+        gr_pass_release(&part[r]);
+        free(mine[r]);
+    }
+    gr_pass_release(&whole);
+    free(part);
+    free(mine);
+    free(block);
+    free(room);
+    free(staging);
+    free(all.seq);
+}
+
+static void test_ranks_of_a_group_share_the_tokens(void **state)
+{
+    (void)state;
+    uint64_t seed = 11;
+    for (uint32_t round = 0; round < 120; round++) {
+        const uint32_t seqs = 1 + round % 17;
+        fixture f = make_rows(&seed, seqs, 5, 9);
+        check_cut(&f, seqs, 14 + round % 50, 1 + round % 8, round % 3 == 0);
+        free(f.block);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sequences_are_taken_in_their_order_and_cuts_are_even),
         cmocka_unit_test(test_the_longest_come_first_where_asked),
         cmocka_unit_test(test_one_length_gives_equal_micro_batches),
+        cmocka_unit_test(test_ranks_of_a_group_share_the_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

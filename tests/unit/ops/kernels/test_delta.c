@@ -50,7 +50,7 @@ static void problem_free(problem *p)
 static gr_delta_call call_of(problem *p, gr_layer_use use)
 {
     gr_delta_call c = p->c;
-    const gr_pass_bounds b = {c.n_tokens, c.n_seqs, c.longest, gr_team_size(p->q.team)};
+    const gr_pass_bounds b = {c.n_tokens, c.n_seqs, c.longest, gr_team_size(p->q.team), 1};
     c.conv = p->conv, c.a_log = p->a_log, c.dt_bias = p->dt_bias, c.norm = p->norm;
     c.in = p->in;
     c.offset = p->offset;
@@ -180,7 +180,7 @@ static void check_slopes(problem *p, float *x, const float *got, size_t n, size_
  */
 
 static const gr_delta_desc shapes[] = {
-    {1, 1, 8, 8, 4}, {2, 4, 16, 24, 4}, {2, 2, 20, 12, 2}, {1, 3, 8, 32, 5}};
+    {1, 1, 8, 8, 4, false}, {2, 4, 16, 24, 4, false}, {2, 2, 20, 12, 2, false}, {1, 3, 8, 32, 5, true}};
 
 static void test_outputs_and_gradients_agree_with_their_definition(void **state)
 {
@@ -358,7 +358,7 @@ static void test_numbers_of_transformers(void **state)
     uint32_t d[5], length[] = {(uint32_t)json_integer_value(json_object_get(root, "tokens"))};
     const uint32_t slot[] = {0}, cached[] = {0};
     for (size_t i = 0; i < 5; i++) d[i] = (uint32_t)json_integer_value(json_array_get(dims, i));
-    problem p = problem_new((gr_delta_desc){d[0], d[1], d[2], d[3], d[4]}, 1, length, 1), g = p;
+    problem p = problem_new((gr_delta_desc){d[0], d[1], d[2], d[3], d[4], false}, 1, length, 1), g = p;
     g.in = golden(root, "in"), g.dout = golden(root, "dout"), g.conv = golden(root, "conv");
     g.a_log = golden(root, "a_log"), g.dt_bias = golden(root, "dt_bias"), g.norm = golden(root, "norm");
     result r = run(&g);

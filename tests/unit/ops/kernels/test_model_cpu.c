@@ -184,7 +184,7 @@ static fixture filled(int shape_index, unsigned threads)
 static float *hidden(fixture *f, const struct data *d)
 {
     const size_t bytes = (size_t)N * f->s.hidden * sizeof(float);
-    fx_forward(f, &(gr_packed){N, SEQS, d->ids, offsets, offsets, NULL}, NULL, NULL);
+    fx_forward(f, &(gr_packed){N, SEQS, d->ids, offsets, offsets, NULL, 1}, NULL, NULL);
     return memcpy(gr_malloc(bytes), f->x, bytes);
 }
 
@@ -197,7 +197,7 @@ static void test_a_sequence_has_the_same_bits_alone_and_packed(void **state)
         float *want = hidden(&f, &d);
         for (uint32_t s = 0; s < SEQS; s++) {
             const uint32_t n = offsets[s + 1] - offsets[s], one[] = {0, n};
-            fx_forward(&f, &(gr_packed){n, 1, d.ids + offsets[s], one, one, NULL}, NULL, NULL);
+            fx_forward(&f, &(gr_packed){n, 1, d.ids + offsets[s], one, one, NULL, 1}, NULL, NULL);
             assert_memory_equal(f.x, want + offsets[s] * f.s.hidden, n * f.s.hidden * sizeof(float));
         }
         free(want);
@@ -257,7 +257,7 @@ static void test_a_long_sequence_crosses_score_panels_with_the_same_bits(void **
     for (int i = 0; i < 400; i++) ids[i] = (int32_t)((fx_random(&seed) + 1) * 549);
     for (uint32_t i = 0; i < 25; i++) table[i] = 2 * i;
     const uint32_t whole[] = {0, 400};
-    fx_forward(&f, &(gr_packed){400, 1, ids, whole, whole, NULL}, NULL, NULL);
+    fx_forward(&f, &(gr_packed){400, 1, ids, whole, whole, NULL, 1}, NULL, NULL);
     float *want = memcpy(gr_malloc(400 * f.s.hidden * sizeof(float)), f.x, 400 * f.s.hidden * sizeof(float));
     for (uint32_t at = 0, n; at < 400; at += n) {
         n = at < 250 ? 50 : 3;
@@ -291,7 +291,7 @@ static void test_threads_change_no_bit_of_hidden_states_or_gradients(void **stat
     (void)state;
     const struct data d = random_data();
     const fx_loss loss = {d.target, d.d_logprob, d.d_entropy, 1};
-    const gr_packed p = {N, SEQS, d.ids, offsets, offsets, NULL};
+    const gr_packed p = {N, SEQS, d.ids, offsets, offsets, NULL, 1};
     for (int i = 0; i < SHAPES; i++) {
         fixture one = filled(i, 1);
         float logprob[2][N], entropy[2][N];
@@ -325,7 +325,7 @@ static void test_gradients_agree_with_differences(void **state)
     (void)state;
     const struct data d = random_data();
     const fx_loss loss = {d.target, d.d_logprob, d.d_entropy, 1};
-    const gr_packed p = {N, SEQS, d.ids, offsets, offsets, NULL};
+    const gr_packed p = {N, SEQS, d.ids, offsets, offsets, NULL, 1};
     for (int i = 0; i < SHAPES; i++) {
         if (i == CHOOSES) continue; /* where another expert is chosen the loss jumps */
         fixture f = filled(i, 2);

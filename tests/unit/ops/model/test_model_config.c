@@ -162,11 +162,12 @@ static void test_rope_that_is_ambiguous_or_not_built_is_refused(void **state)
 {
     (void)state;
 #define DEFAULT "'rope_parameters': {'rope_type': 'default', 'rope_theta': 10000.0}"
-    static const char *const types[] = {"dynamic", "longrope", "su", "mrope", "Llama3"};
+    static const char *const types[] = {"proportional", "mrope", "Llama3"};
     for (size_t i = 0; i < GR_LEN(types); i++) {
         char *changes = gr_printf("{" DEFAULT ", 'rope_scaling': {'type': '%s', 'factor': 4.0}}", types[i]);
         char *text = gr_printf(
-            "rope type '%s' is not supported; supported are default, linear, llama3 and yarn", types[i]);
+            "rope type '%s' is not supported; supported are default, dynamic, linear, llama3 and yarn",
+            types[i]);
         assert_refused(changes, text);
         free(text);
         free(changes);
@@ -180,6 +181,12 @@ static void test_rope_that_is_ambiguous_or_not_built_is_refused(void **state)
         {"{'rope_theta': 1e6, 'rope_parameters': {'rope_type': 'default', 'rope_theta': 10000.0}}",
          "'rope_parameters.rope_theta' is 10000, but another place says 1000000"},
         {"{'rope_scaling': {'factor': 4.0}}", "'rope_scaling' has 'factor', but no 'rope_type'"},
+        {"{'rope_scaling': {'type': 'longrope', 'factor': 4.0}}",
+         "rope type 'longrope' is not supported: positions of a token follow from the longest sequence"},
+        {"{'rope_scaling': {'type': 'su', 'factor': 4.0}}", "rope type 'su' is not supported: positions of"},
+        {"{'model_type': 'olmo3', 'rope_parameters': {'sliding_attention': {'rope_type': 'default'}, "
+         "'full_attention': {'rope_type': 'yarn', 'factor': 4.0, 'truncate': false}}}",
+         "'rope_parameters.full_attention.truncate' of false is passed over by transformers"},
         {"{'rope_parameters': {'rope_theta': 1e6, 'factor': 4.0}}", "'rope_parameters' has 'factor', but no"},
         {"{'rope_scaling': {'rope_type': 7}}", "rope type '?' is not supported"},
         {"{'rope_scaling': {'rope_type': null, 'factor': 2}}", "rope type '?' is not supported"},
@@ -204,10 +211,40 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
     (void)state;
     static const char *const table[][2] = {
         {"{'model_type': null}", "'model_type' is missing"},
-        {"{'model_type': 'lama'}",
-         "model_type 'lama' is not supported; supported are llama, mistral, qwen2, qwen3, qwen3_5_text, "
-         "qwen3_moe, qwen2_moe, glm4_moe, gemma2, gemma3_text, granite, ministral, olmo2, olmo3 and smollm3; "
-         "did you mean 'llama'?"},
+        {"{'model_type': 'lama'}", "model_type 'lama' is not supported; supported are llama, mistral, qwen2, "
+                                   "qwen3, qwen3_5_text (in qwen3_5), "},
+        {"{'model_type': 'lama'}", " and smollm3; did you mean 'llama'?"},
+        {"{'sliding_window': 511}",
+         "'sliding_window' is not supported for 'llama', whose layers see all tokens"},
+        {"{'model_type': 'granite', 'sliding_window': 'x'}",
+         "'sliding_window' is not supported for 'granite'"},
+        {"{'model_type': 'qwen3_next', 'attn_output_gate': false}", "'attn_output_gate' of false is not"},
+        {"{'model_type': 'qwen3_5_moe_text', 'norm_topk_prob': false}", "'norm_topk_prob' must be true"},
+        {"{'model_type': 'qwen3_next', 'num_experts': 9}",
+         "'num_experts_per_tok' 10 is more than the 'num_experts' 9"},
+        {"{'model_type': 'gpt_oss', 'swiglu_alpha': 1.5}",
+         "a 'swiglu_alpha' other than 1.702 is not supported"},
+        {"{'model_type': 'gpt_oss', 'num_local_experts': 3}", "'num_experts_per_tok' 4 is more than"},
+        {"{'model_type': 'gpt_oss', 'num_local_experts': 257}",
+         "'num_local_experts' is not an integer from 1 to 256"},
+        {"{'model_type': 'gpt_oss', 'sliding_window': null}", "'sliding_window' is null: 'gpt_oss' has one"},
+        {"{'model_type': 'gpt_oss', 'quantization_config': {'quant_method': 'fp8'}}",
+         "'quantization_config' (fp8)"},
+        {"{'quantization_config': {'quant_method': 'mxfp4'}}",
+         "'quantization_config' (mxfp4): quantised weights"},
+        {"{'model_type': 'gemma3'}", "'text_config' is missing or not an object"},
+        {"{'model_type': 'gemma3', 'text_config': []}", "'text_config' is missing or not an object"},
+        {"{'model_type': 'gemma3', 'text_config': {'model_type': 'gemma2'}}",
+         "'text_config.model_type' is 'gemma2'; of model_type 'gemma3' it must be 'gemma3_text'"},
+        {"{'model_type': 'qwen3_5', 'architectures': ['Qwen3_5ForTokenClassification'], 'text_config': {}}",
+         "must be 'Qwen3_5ForConditionalGeneration', whose text part is read"},
+        {"{'model_type': 'gemma3', 'tie_word_embeddings': false, 'text_config': {'tie_word_embeddings': "
+         "true}}",
+         "'tie_word_embeddings' is not what 'text_config.tie_word_embeddings' is"},
+        {"{'model_type': 'gemma3', 'eos_token_id': 9, 'text_config': {'vocab_size': 8}}",
+         "'vocab_size' is 8, but 'eos_token_id' has 9"},
+        {"{'model_type': 'qwen3_5', 'quantization_config': {'quant_method': 'fp8'}, 'text_config': {}}",
+         "'quantization_config' (fp8): quantised"},
         {"{'model_type': 'mixtral'}", "model_type 'mixtral' is not supported (a mixture of experts)"},
         {"{'num_local_experts': 8}",
          "'num_local_experts': mixtures of experts are not supported of model_type 'llama'"},
@@ -274,8 +311,8 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
         {"{'model_type': 'gemma3_text', 'rope_scaling': {'rope_type': 'linear', 'factor': 8.0}, "
          "'rope_parameters': {'full_attention': {}, 'sliding_attention': {}}}",
          "'rope_scaling' and 'rope_parameters' are both there"},
-        {"{'model_type': 'gemma3_text', 'rope_scaling': {'rope_type': 'dynamic', 'factor': 8.0}}",
-         "rope type 'dynamic' is not supported"},
+        {"{'model_type': 'gemma3_text', 'rope_scaling': {'rope_type': 'longrope', 'factor': 8.0}}",
+         "rope type 'longrope' is not supported"},
         {"{'model_type': 'gemma3_text', 'rope_parameters': {'full_attention': {'rope_type': 'linear'}, "
          "'sliding_attention': {}}}",
          "'rope_parameters.full_attention.factor' is missing or not a positive number"},
@@ -456,6 +493,41 @@ static void test_a_hybrid_has_both_kinds_of_layers(void **state)
     assert_int_equal(gr_layer(&s, 1)->attention.rope.dims, gr_layer(&s, 1)->attention.head_dim / 2);
 }
 
+/* As published: Gemma's leave out what is usual; ids and ties may stand around the text. */
+static void test_a_text_within_a_model_of_text_and_images_is_read(void **state)
+{
+    (void)state;
+    gr_model_shape s =
+        accepted("{'model_type': 'gemma3', 'architectures': ['Gemma3ForConditionalGeneration'], "
+                 "'eos_token_id': [1, 106], 'boi_token_index': 255999, 'mm_tokens_per_image': 256, "
+                 "'vision_config': {'hidden_size': 1152}, 'text_config': {'hidden_size': 2560, "
+                 "'num_hidden_layers': 34, "
+                 "'intermediate_size': 10240, 'model_type': 'gemma3_text', 'sliding_window': 1024, "
+                 "'rope_scaling': {'factor': 8.0, 'rope_type': 'linear'}}}");
+    assert_string_equal(s.model_type, "gemma3_text");
+    assert_int_equal(gr_model_params(&s), 3880263168); /* of gemma-3-4b's 4300079472, less its images' */
+    assert_int_equal(s.n_eos, 2);
+    assert_int_equal(s.max_positions, 131072);
+    assert_true(s.tied);
+    assert_int_equal(gr_layer(&s, 0)->attention.window, 1024);
+    assert_int_equal(gr_layer(&s, 5)->attention.rope.type, GR_ROPE_LINEAR);
+    s = accepted(
+        "{'model_type': 'qwen3_5', 'tie_word_embeddings': true, 'text_config': {'vocab_size': 64, "
+        "'hidden_size': 16, 'intermediate_size': 24, 'num_hidden_layers': 4, 'num_attention_heads': 2, "
+        "'num_key_value_heads': 1, 'max_position_embeddings': 64, 'mtp_num_hidden_layers': 1}}");
+    assert_true(s.tied);
+    assert_string_equal(s.model_type, "qwen3_5_text");
+    char class[GR_ARCHITECTURE_MAX];
+    assert_string_equal(gr_model_architecture(&s, class), "Qwen3_5ForCausalLM");
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(
+        read_changed("{'model_type': 'gemma3', 'text_config': {'num_hidden_layers': 0}}", &s, &d),
+        GR_E_INVALID);
+    assert_true(d.messages[0].at.line > 10); /* within text_config */
+    gr_diag_release(&d);
+}
+
 static void test_errors_are_all_named_with_their_lines(void **state)
 {
     (void)state;
@@ -520,6 +592,10 @@ static void test_what_is_ignored_is_said(void **state)
                   "'auto_map' of {\"AutoModel\":\"modeling_x.X\"} is not known and is ignored");
     assert_warned("{'rope_parameters': {'rope_type': 'default', 'factor': 4.0}}",
                   "'rope_parameters.factor' is ignored: rope type 'default' has none");
+    assert_warned(
+        "{'rope_scaling': {'type': 'dynamic', 'factor': 4.0}}",
+        "'rope_scaling' of type 'dynamic' counts beyond the 512 positions of 'max_position_embeddings' "
+        "alone, and is not built there: up to them positions are those of 'default'");
     accepted("{'layer_scale_init': 1.0, 'new_bias': false, 'new_list': [], 'new_name': '', 'extra': 0, "
              "'scale_emb': 1, 'alibi': false, 'query_pre_attn_scalar': null, 'sliding_window': 4096, "
              "'torch_dtype': 'bfloat16', 'use_cache': true, 'partial_rotary_factor': 1.0, "
@@ -555,6 +631,7 @@ static const struct {
 };
 
 /* Of the families beyond the first four: what is not a default, as published with these models. */
+/* [S] sizes as published; params of the text alone, from the model cards. */
 static const struct {
     const char *changes;
     uint64_t params, macs; /* macs: of a token in the layers */
@@ -597,6 +674,30 @@ static void test_families_have_their_published_parameters(void **state)
         assert_int_equal(gr_model_params(&s), published[i].params);
         assert_int_equal(gr_model_token_macs(&s), published[i].macs);
         assert_int_equal(s.n_kinds, published[i].kinds);
+    }
+}
+
+/* Those of tests/golden/configs, which has their sources. */
+static void test_published_sizes_have_the_parameters_of_transformers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        uint64_t params;
+    } sizes[] = {{"Qwen3-235B-A22B", 235093634560},   {"Qwen3.5-397B-A17B", 396346350336},
+                 {"Qwen3-Next-80B-A3B", 79674391296}, {"GLM-4.7", 352796486560},
+                 {"Qwen3.5-27B", 26895998464},        {"gpt-oss-20b", 20914757184},
+                 {"gpt-oss-120b", 116829156672},      {"gemma-3-27b-it", 27009346304}};
+    for (size_t i = 0; i < GR_LEN(sizes); i++) {
+        gr_model_shape s;
+        gr_diag d;
+        gr_diag_init(&d);
+        char *path = gr_printf("tests/golden/configs/%s.json", sizes[i].name);
+        if (gr_model_shape_read(&s, path, &d) || d.n) fail_msg("%s: %s", sizes[i].name, d.messages[0].text);
+        if (gr_model_params(&s) != sizes[i].params)
+            fail_msg("%s has %ju parameters", sizes[i].name, (uintmax_t)gr_model_params(&s));
+        gr_diag_release(&d);
+        free(path);
     }
 }
 
@@ -666,11 +767,13 @@ int main(void)
         cmocka_unit_test(test_what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(test_families_describe_their_layers),
         cmocka_unit_test(test_a_hybrid_has_both_kinds_of_layers),
+        cmocka_unit_test(test_a_text_within_a_model_of_text_and_images_is_read),
         cmocka_unit_test(test_errors_are_all_named_with_their_lines),
         cmocka_unit_test(test_zero_bytes_are_refused),
         cmocka_unit_test(test_what_is_ignored_is_said),
         cmocka_unit_test(test_eos_is_the_union_with_the_generation_config),
         cmocka_unit_test(test_families_have_their_published_parameters),
+        cmocka_unit_test(test_published_sizes_have_the_parameters_of_transformers),
         cmocka_unit_test(test_published_configs_are_read),
         cmocka_unit_test(test_which_layers_have_experts),
     };

@@ -49,8 +49,9 @@ static void golden_release(struct golden *g)
 }
 
 static const char *const names[] = {
-    "llama",  "qwen2",       "qwen3", "mistral",      "yarn",      "olmo2",     "smollm3",  "granite",
-    "gemma2", "gemma3_text", "olmo3", "qwen3_window", "qwen3_moe", "qwen2_moe", "glm4_moe", "qwen3_5_text"};
+    "llama",    "qwen2",        "qwen3",       "mistral",     "yarn",         "olmo2",     "smollm3",
+    "granite",  "gemma2",       "gemma3_text", "olmo3",       "qwen3_window", "qwen3_moe", "qwen2_moe",
+    "glm4_moe", "qwen3_5_text", "qwen3_next",  "qwen3_5_moe", "gemma3",       "gpt_oss",   "gpt_oss_mxfp4"};
 
 static void assert_near(const char *what, const char *name, const float *got, const float *want, size_t n,
                         double rtol)
@@ -73,7 +74,7 @@ static void test_logits_agree_with_transformers(void **state)
         const uint32_t vocab = g.f.s.vocab;
         float *logits = gr_malloc(N * vocab * sizeof(*logits)), logprob[N], first[N];
         read_floats(&g, "golden.logits", N, vocab, logits);
-        fx_forward(&g.f, &(gr_packed){N, SEQS, g.ids, g.offset, g.offset, NULL}, NULL, NULL);
+        fx_forward(&g.f, &(gr_packed){N, SEQS, g.ids, g.offset, g.offset, NULL, 1}, NULL, NULL);
         for (uint32_t v = 0; v < vocab; v++) {
             int32_t target[N];
             for (uint32_t t = 0; t < N; t++) target[t] = (int32_t)v;
@@ -98,7 +99,7 @@ static void test_logprobs_entropies_and_gradients_agree_with_transformers(void *
         golden_open(&g, names[i]);
         float logprob[N], entropy[N], want[N];
         const fx_loss loss = {g.target, g.d_logprob, g.d_entropy, 1 / 0.7f};
-        fx_backward(&g.f, &(gr_packed){N, SEQS, g.ids, g.offset, g.offset, NULL}, &loss, logprob, entropy);
+        fx_backward(&g.f, &(gr_packed){N, SEQS, g.ids, g.offset, g.offset, NULL, 1}, &loss, logprob, entropy);
         read_floats(&g, "golden.logprob", N, 0, want);
         assert_near("logprob", names[i], logprob, want, N, 1e-5);
         read_floats(&g, "golden.entropy", N, 0, want);
@@ -154,6 +155,91 @@ static void test_greedy_continuations_agree_with_transformers(void **state)
     }
 }
 
+static float *copy_states(const struct golden *g, uint32_t n)
+{
+    const size_t bytes = (size_t)n * g->f.s.hidden * sizeof(float);
+    return memcpy(gr_malloc(bytes), g->f.x, bytes);
+}
+
+/* Hidden states of all tokens, packed: [N, H]. */
+static float *packed_states(struct golden *g)
+{
+    fx_forward(&g->f, &(gr_packed){N, SEQS, g->ids, g->offset, g->offset, NULL, 0}, NULL, NULL);
+    return copy_states(g, N);
+}
+
+static void test_a_sequence_has_the_same_bits_alone(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < GR_LEN(names); i++) {
+        struct golden g;
+        golden_open(&g, names[i]);
+        float *want = packed_states(&g);
+        const size_t row = g.f.s.hidden;
+        for (uint32_t s = 0; s < SEQS; s++) {
+            const uint32_t n = g.offset[s + 1] - g.offset[s], whole[] = {0, n};
+            fx_forward(&g.f, &(gr_packed){n, 1, g.ids + g.offset[s], whole, whole, NULL, 0}, NULL, NULL);
+            if (memcmp(g.f.x, want + g.offset[s] * row, n * row * sizeof(float)) != 0)
+                fail_msg("%s: sequence %u has other bits alone", names[i], s);
+        }
+        free(want);
+        golden_release(&g);
+    }
+}
+
+/* New tokens of all sequences, as many as each has left of `most`; returns how many. held: those of sequences
+ * that have some, first[i] being the place of the tokens of sequence i among all. */
+static uint32_t extend_all(struct golden *g, uint32_t most, uint32_t done[SEQS], uint32_t first[SEQS + 1])
+{
+    enum { STRIDE = 3 };
+    static const uint32_t slots[SEQS] = {5, 0, 2};
+    int32_t ids[N];
+    uint32_t offset[SEQS + 1] = {0}, cached[SEQS], table[SEQS * STRIDE], held[SEQS], n = 0, total = 0;
+    for (uint32_t s = 0; s < SEQS; s++) {
+        const uint32_t left = g->offset[s + 1] - g->offset[s] - done[s], some = GR_MIN(left, most);
+        first[s] = total;
+        if (!some) continue;
+        memcpy(ids + total, g->ids + g->offset[s] + done[s], some * sizeof(*ids));
+        for (uint32_t b = 0; b < STRIDE; b++) table[n * STRIDE + b] = (b * SEQS + s) * 5 % 61;
+        cached[n] = done[s];
+        held[n] = slots[s];
+        total += some;
+        done[s] += some;
+        offset[++n] = total;
+    }
+    first[SEQS] = total;
+    if (n)
+        fx_extend(&g->f,
+                  &(gr_extend){total, n, ids, offset, cached, table, STRIDE, NULL, NULL, 0, held, NULL});
+    return total;
+}
+
+/* Prompts in parts of any size, then token by token. */
+static void test_a_rollout_has_the_bits_of_a_pass(void **state)
+{
+    (void)state;
+    static const uint32_t parts[] = {1, 4, 9, 1, 1, 3, 1};
+    for (size_t i = 0; i < GR_LEN(names); i++) {
+        struct golden g;
+        golden_open(&g, names[i]);
+        float *want = packed_states(&g);
+        const size_t row = g.f.s.hidden;
+        uint32_t done[SEQS] = {0}, first[SEQS + 1], seen = 0;
+        for (size_t k = 0; seen < N; k++) {
+            uint32_t before[SEQS];
+            memcpy(before, done, sizeof(before));
+            seen += extend_all(&g, parts[k % GR_LEN(parts)], done, first);
+            for (uint32_t s = 0; s < SEQS; s++)
+                if (memcmp(g.f.x + first[s] * row, want + (g.offset[s] + before[s]) * row,
+                           (done[s] - before[s]) * row * sizeof(float)) != 0)
+                    fail_msg("%s: tokens %u to %u of sequence %u have other bits in a rollout", names[i],
+                             before[s], done[s], s);
+        }
+        free(want);
+        golden_release(&g);
+    }
+}
+
 /* An independent engine's greedy text, teacher-forced: its fifth step was a tie in bf16, where exact
  * arithmetic gives 112. */
 static void test_a_bf16_checkpoint_gives_the_text_of_another_engine(void **state)
@@ -175,7 +261,7 @@ static void test_a_bf16_checkpoint_gives_the_text_of_another_engine(void **state
     int32_t got[STEP];
     float logprob[STEP];
     const uint32_t whole[] = {0, GR_LEN(ids)};
-    fx_forward(&f, &(gr_packed){GR_LEN(ids), 1, ids, whole, whole, NULL}, NULL, NULL);
+    fx_forward(&f, &(gr_packed){GR_LEN(ids), 1, ids, whole, whole, NULL, 1}, NULL, NULL);
     K.head_sample(&f.q, &f.s, fx_norm(&f), fx_lm(&f), f.x, row, STEP, &(gr_sampling){.top_p = 1},
                   (const uint32_t(*)[2])draw, got, logprob, f.ws);
     assert_memory_equal(got, want, sizeof(want));
@@ -188,6 +274,8 @@ int main(void)
         cmocka_unit_test(test_logits_agree_with_transformers),
         cmocka_unit_test(test_logprobs_entropies_and_gradients_agree_with_transformers),
         cmocka_unit_test(test_greedy_continuations_agree_with_transformers),
+        cmocka_unit_test(test_a_sequence_has_the_same_bits_alone),
+        cmocka_unit_test(test_a_rollout_has_the_bits_of_a_pass),
         cmocka_unit_test(test_a_bf16_checkpoint_gives_the_text_of_another_engine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

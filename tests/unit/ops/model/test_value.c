@@ -56,7 +56,7 @@ static void golden_release(struct golden *g)
 
 static gr_packed packed(const struct golden *g)
 {
-    return (gr_packed){N, SEQS, g->ids, g->offset, g->offset, NULL};
+    return (gr_packed){N, SEQS, g->ids, g->offset, g->offset, NULL, 1};
 }
 
 /* Values of rows [0, n) of f->x, chunk rows at a time. */
@@ -230,7 +230,7 @@ static void test_a_value_has_the_same_bits_alone_and_packed_and_in_any_chunk(voi
     }
     for (uint32_t s = 0; s < SEQS; s++) {
         uint32_t n = g.offset[s + 1] - g.offset[s], one[] = {0, n};
-        all_values(&g.f, &(gr_packed){n, 1, g.ids + g.offset[s], one, one, NULL}, FX_CHUNK, some);
+        all_values(&g.f, &(gr_packed){n, 1, g.ids + g.offset[s], one, one, NULL, 1}, FX_CHUNK, some);
         assert_memory_equal(some, all + g.offset[s], n * sizeof(*some));
     }
     golden_release(&g);
@@ -288,11 +288,12 @@ static void write_with_head(const char *weight, const char *bias)
         gr_tensor t[GR_BUCKET_TENSORS_MAX];
         size_t n_tensors = gr_bucket_tensors(&s, b, t);
         for (size_t i = 0; i < n_tensors; i++)
-            specs[n++] = (gr_st_spec){gr_arena_strdup(arena, t[i].name), t[i].rows, t[i].cols, false, false};
+            specs[n++] =
+                (gr_st_spec){gr_arena_strdup(arena, t[i].name), t[i].rows, t[i].cols, false, 0, false, false};
     }
     size_t n_backbone = n;
-    if (weight) specs[n++] = (gr_st_spec){weight, 1, H, false, false};
-    if (bias) specs[n++] = (gr_st_spec){bias, 1, 0, false, false};
+    if (weight) specs[n++] = (gr_st_spec){weight, 1, H, false, 0, false, false};
+    if (bias) specs[n++] = (gr_st_spec){bias, 1, 0, false, 0, false, false};
     gr_st_writer *w = NULL;
     assert_int_equal(gr_st_writer_new(&w, dir, "model", GR_ST_F32, specs, n, 0, NULL), GR_OK);
     for (size_t i = 0; i < n_backbone; i++) assert_int_equal(gr_st_writer_put(w, zeros, NULL), GR_OK);

@@ -1,0 +1,261 @@
+/* Plans of models whose training passes are on a mesh of ranks: what a rank holds and exchanges, that every
+ * plan runs in any interleaving of its lanes, that no changed plan which goes wrong is accepted, and what is
+ * refused. */
+#include "tests/unit/all_ways.h"
+#include "tests/unit/mutants.h"
+#include "tests/unit/test_folder.h"
+#include "graphs/loader/load.h"
+#include "scheduler/cost/cost.h"
+
+static const char *const config_text =
+    "{\"model_type\": \"qwen3\", \"vocab_size\": 64, \"hidden_size\": 32, \"num_hidden_layers\": 3, "
+    "\"rms_norm_eps\": 1e-06, \"max_position_embeddings\": 256, \"eos_token_id\": 2, "
+    "\"intermediate_size\": 48, \"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 8, "
+    "\"rope_theta\": 10000.0, \"tie_word_embeddings\": false}";
+static const char *const graph_text =
+    "graph: mesh\n"
+    "models:\n"
+    "  actor: {checkpoint: %s, train: {lr: 0.01}%s}\n"
+    "  ref: {checkpoint: %s}\n"
+    "nodes:\n"
+    "  prompts: {op: prompts, file: none.jsonl, batch: 8, max_tokens: 24, template: '{q}'}\n"
+    "  rollout: {op: generate, model: actor, prompts: prompts, samples: 2, max_tokens: 40, kv_blocks: 8%s}\n"
+    "  reward: {op: reward, of: rollout, answer: prompts.a, rule: {extract: '(.)', compare: string}}\n"
+    "  old: {op: logprob, model: actor, of: rollout, micro_tokens: 128}\n"
+    "  ref_logprob: {op: logprob, model: ref, of: rollout}\n"
+    "  update: {op: update, model: actor, of: rollout, mini_batch: 8, micro_tokens: 128, loss: \"%s\"}\n"
+    "run: {steps: 2}\n%s";
+
+static const char *const by_token = "token_mean(reward * (logprob - old) + ref_logprob * 0)",
+                         *const by_sequence = "batch_mean(reward * exp(seq_mean(logprob - old)) + "
+                                              "seq_mean(ref_logprob) * 0)";
+
+typedef struct config {
+    const char *model, *rollout, *loss, *more;
+    uint32_t ranks, hosts;
+    gr_policy policy;
+} config;
+
+static gr_status try_load(gr_graph **g, const config *c, gr_diag *d)
+{
+    char *path = gr_printf("%s/config.json", dir), *text;
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(config_text, f);
+    fclose(f);
+    text = gr_printf(graph_text, path, c->model ? c->model : "", path, c->rollout ? c->rollout : "",
+                     c->loss ? c->loss : by_token, c->more ? c->more : "");
+    gr_load_options o = {.need_shapes = true, .ranks = c->ranks, .hosts = c->hosts};
+    gr_status st = gr_graph_parse(g, text, strlen(text), "mesh.yaml", &o, d);
+    free(text);
+    free(path);
+    return st;
+}
+
+static gr_graph *load(const config *c)
+{
+    gr_graph *g = NULL;
+    gr_diag d;
+    gr_diag_init(&d);
+    gr_status st = try_load(&g, c, &d);
+    for (size_t i = 0; st && i < d.n; i++) print_message("%s\n", d.messages[i].text);
+    assert_int_equal(st, GR_OK);
+    gr_diag_release(&d);
+    return g;
+}
+
+static gr_planned *plan(const config *c, const gr_graph *g)
+{
+    gr_planned *p = plan_or_null(g, c->policy, 0, GR_MAX(c->hosts, 1u));
+    assert_non_null(p);
+    return p;
+}
+
+static uint64_t entry_bytes(const gr_plan *p, const char *what)
+{
+    for (uint32_t e = 0; e < p->n_ledger; e++)
+        if (!strcmp(p->ledger[e].what, what)) return p->ledger[e].bytes;
+    return 0;
+}
+
+static const gr_task *task_named(const gr_tasks *p, const char *what)
+{
+    for (size_t i = 0; i < p->n_tasks; i++)
+        if (!strcmp(p->task[i].what, what)) return &p->task[i];
+    return NULL;
+}
+
+/* Hidden states of its tokens alone; shards and gradients as ever; and who meets whom, by hand: of 16 KV and
+ * 8 query heads of 8 in rows of (8 + 2 * 4) * 8 = 128 values, and 64 that come back. */
+static void test_a_rank_holds_its_tokens(void **state)
+{
+    (void)state;
+    const char *const keys[] = {"", ", parallel: {context: 2}", ", parallel: {context: 4}"};
+    for (uint32_t i = 0; i < GR_LEN(keys); i++) {
+        config c = {.model = keys[i], .ranks = 4};
+        const uint32_t cut = 1u << i;
+        gr_graph *g = load(&c);
+        gr_planned *p = plan(&c, g);
+        assert_int_equal(entry_bytes(p->plan, "update.x"), 128 / cut * 32 * sizeof(float));
+        assert_int_equal(entry_bytes(p->plan, "old.x"), 128 / cut * 32 * sizeof(float));
+        assert_int_equal(entry_bytes(p->plan, "update.full_grads.1"), /* whole layers */
+                         gr_align(gr_bucket_elems(&g->models[0]->shape, 1) * sizeof(float), GR_ALIGN));
+        const gr_task *layer = task_named(p->tasks, "update.forward.1"),
+                      *back = task_named(p->tasks, "update.backward.1"),
+                      *other = task_named(p->tasks, "ref_logprob.layer.1");
+        assert_int_equal(layer->comm.peers, cut > 1 ? cut : 0);
+        assert_int_equal(back->comm.peers, cut > 1 ? cut : 0);
+        assert_int_equal(other->comm.peers, 0);
+        if (cut > 1) {
+            const double tokens = 128.0 / cut; /* two sequences of 64 fill a micro-batch */
+            assert_int_equal(layer->comm.axis, GR_AXIS_CONTEXT);
+            assert_close(layer->comm.summed, tokens * (128 + 64) * 4 * (cut - 1) / cut, 0, 1e-9);
+        }
+        assert_int_equal(p->tasks->groups, cut > 1);
+        gr_planned_free(p);
+        gr_graph_free(g);
+    }
+}
+
+/* A group that leaves its host pays the adapters' rate. */
+static void test_groups_over_hosts_take_longer(void **state)
+{
+    (void)state;
+    uint64_t ns[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        config c = {.model = ", parallel: {context: 4}", .ranks = 8, .hosts = i ? 4 : 1};
+        gr_graph *g = load(&c);
+        gr_planned *p = plan(&c, g);
+        gr_hardware hw = machine();
+        hw.link = 1e9, hw.network = 1e8;
+        hw = gr_hardware_for(&hw, c.hosts, c.ranks);
+        ns[i] = gr_task_ns(task_named(p->tasks, "update.forward.1"), &hw);
+        gr_planned_free(p);
+        gr_graph_free(g);
+    }
+    assert_true(ns[1] > ns[0]);
+}
+
+static const char *const meshes[] = {", parallel: {context: 2}", ", parallel: {context: 4}",
+                                     ", parallel: {context: 2}, tensor: 4",
+                                     ", parallel: {context: 2}, residency: {rollout_weights: keep}"};
+
+static void test_every_plan_runs_in_any_order(void **state)
+{
+    (void)state;
+    uint32_t plans = 0;
+    for (uint32_t k = 0; k < GR_LEN(meshes); k++)
+        for (int policy = (int)k % 2; policy < GR_N_POLICIES; policy += 2) {
+            config c = {.model = meshes[k], .loss = k % 2 ? by_sequence : by_token, .ranks = 4};
+            gr_graph *g = load(&c);
+            run_all_ways(g, (gr_policy)policy, 0, 1, meshes[k], &plans);
+            gr_graph_free(g);
+        }
+    print_message("%u plans\n", plans);
+    assert_true(plans > 10);
+}
+
+/* Random changes; and of tasks whose ranks meet: taken away, twice, on another lane, moved past another that
+ * ranks meet in. */
+static void test_no_mutant_that_goes_wrong_is_accepted(void **state)
+{
+    (void)state;
+    const uint32_t each = getenv("GR_SLOW") ? 2500 : 40;
+    uint32_t broken = 0, refused = 0, total = 0;
+    for (uint32_t k = 0; k < GR_LEN(meshes); k++) {
+        config c = {.model = meshes[k], .loss = k % 2 ? by_sequence : by_token, .ranks = 4};
+        gr_graph *g = load(&c);
+        gr_planned *p = plan(&c, g);
+        draw d = {k * 977 + 5};
+        for (uint32_t m = 0; m < each; m++) {
+            gr_plan *mutant = copy_plan(p->plan);
+            const bool changed = mutate(mutant, &d), ok = accepted(mutant, p->tasks, NULL);
+            total += changed;
+            refused += changed && !ok;
+            if (!changed) assert_true(ok);
+            if (changed && can_simulate(mutant, p->tasks)) {
+                char what[128];
+                const char *fault = breaks(mutant, p->tasks, k * 1000 + m, what);
+                broken += fault != NULL;
+                if (fault && ok)
+                    fail_msg("%s, mutant %u: %s: %s, and nobody says so", meshes[k], m, fault, what);
+            }
+            gr_plan_free(mutant);
+        }
+        const gr_path *path = &p->plan->paths[GR_PATH_STEADY];
+        for (uint32_t i = 0, last = GR_NONE; i < path->n; i++) {
+            const gr_task *w = p->binding[i].task;
+            if (!w || w->comm.peers < 2) continue;
+            for (int how = 0; how < 4; how++) {
+                if (how == 3 && last == GR_NONE) continue;
+                gr_plan *mutant = copy_plan(p->plan);
+                if (how == 0) delete_step(mutant, GR_PATH_STEADY, i);
+                if (how == 1) double_step(mutant, GR_PATH_STEADY, i);
+                if (how == 2) mutant->paths[GR_PATH_STEADY].steps[i].lane = GR_LANE_COMM;
+                if (how == 3) swap_steps(mutant, GR_PATH_STEADY, last, i);
+                assert_false(accepted(mutant, p->tasks, NULL));
+                gr_plan_free(mutant);
+                total++, refused++;
+            }
+            last = i;
+        }
+        gr_planned_free(p);
+        gr_graph_free(g);
+    }
+    print_message("%u mutants, %u refused, %u seen to break in a run\n", total, refused, broken);
+    assert_true(broken > 20);
+}
+
+/* Models are in line 3. */
+static void test_what_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        config c;
+        const char *text; /* NULL: it is fine */
+    } cases[] = {
+        {{.model = ", parallel: {context: 2}", .ranks = 2}, NULL},
+        {{.model = ", parallel: {context: 4}", .ranks = 8, .hosts = 4}, NULL},
+        {{.model = ", parallel: {context: 2}", .ranks = 2, .more = "strict: true\n"}, NULL},
+        {{.model = ", parallel: {}", .ranks = 2}, NULL},
+        {{.model = ", parallel: {context: 4}", .ranks = 2}, "'context: 4' does not divide the 2 ranks"},
+        {{.model = ", parallel: {context: 3}", .ranks = 3}, "'context: 3' does not divide its 8 heads"},
+        {{.model = ", parallel: {context: 8}", .ranks = 8}, "'context: 8' does not divide its 4 KV heads"},
+        {{.model = ", parallel: {context: 65}", .ranks = 2}, "'context' must be a whole number from 1 to 64"},
+        {{.model = ", parallel: {ring: 2}", .ranks = 2}, "unknown key 'ring'"},
+        {{.model = ", parallel: 2", .ranks = 2}, "'parallel' must be"},
+        {{.model = ", parallel: {context: 2}", .ranks = 2, .more = "canonical: true\n"},
+         "and canonical do not go together"},
+        {{.model = ", parallel: {context: 2}, pool: a",
+          .rollout = ", pool: b",
+          .ranks = 5,
+          .more = "pools: {a: {ranks: 3}, b: {share: 1}}\n"},
+         "'context: 2' does not divide the 3 ranks 0-2, which run 'old'"},
+    };
+    for (size_t i = 0; i < GR_LEN(cases); i++) {
+        gr_graph *g = NULL;
+        gr_diag d;
+        gr_diag_init(&d);
+        gr_status st = try_load(&g, &cases[i].c, &d);
+        bool found = false;
+        for (size_t k = 0; k < d.n; k++)
+            found = found || (cases[i].text && strstr(d.messages[k].text, cases[i].text) &&
+                              d.messages[k].at.line == 3);
+        if (cases[i].text ? !found || !st : st != GR_OK)
+            fail_msg("case %zu: %s", i, d.n ? d.messages[0].text : "nothing is said");
+        gr_diag_release(&d);
+        gr_graph_free(g);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_rank_holds_its_tokens),
+        cmocka_unit_test(test_groups_over_hosts_take_longer),
+        cmocka_unit_test(test_every_plan_runs_in_any_order),
+        cmocka_unit_test(test_no_mutant_that_goes_wrong_is_accepted),
+        cmocka_unit_test(test_what_is_refused),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,280 @@
+/* Checkpoints whose tensors are not one each of ours: woven, fused and turned ones, blocks of 4 bits, and a
+ * text within a model of text and images. The models are those of tests/oracle/make_model_goldens.py.
+ */
+#include "ops/model/checkpoint.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "ops/model/arch.h"
+#include "tests/unit/test.h"
+#include "tests/unit/test_folder.h"
+#include "runtime/base/files.h"
+
+static const char *const names[] = {"qwen3_5_text", "qwen3_next", "qwen3_5_moe",
+                                    "gemma3",       "gpt_oss",    "gpt_oss_mxfp4"};
+
+/* A model that is open. */
+struct model {
+    gr_model_shape s;
+    gr_weights *w;
+    gr_diag d;
+};
+
+static void open_model(struct model *m, const char *path)
+{
+    gr_diag_init(&m->d);
+    assert_int_equal(gr_model_shape_read(&m->s, path, &m->d), GR_OK);
+    if (gr_weights_open(&m->w, &m->s, path, "", &m->d)) fail_msg("%s", m->d.messages[m->d.n - 1].text);
+}
+
+static void open_golden(struct model *m, const char *name)
+{
+    char path[256];
+    snprintf(path, sizeof(path), "tests/golden/model/%s", name);
+    open_model(m, path);
+}
+
+static void close_model(struct model *m)
+{
+    gr_weights_free(m->w);
+    gr_diag_release(&m->d);
+}
+
+static float *read_bucket(const struct model *m, uint32_t b)
+{
+    float *x = gr_malloc(gr_bucket_elems(&m->s, b) * sizeof(*x));
+    assert_int_equal(gr_weights_read_bucket(m->w, b, x, NULL), GR_OK);
+    return x;
+}
+
+static void assert_same(const struct model *a, const struct model *b)
+{
+    for (uint32_t i = 0; i < gr_model_buckets(&a->s); i++) {
+        float *x = read_bucket(a, i), *y = read_bucket(b, i);
+        assert_int_equal(gr_bucket_elems(&a->s, i), gr_bucket_elems(&b->s, i));
+        assert_memory_equal(x, y, gr_bucket_elems(&a->s, i) * sizeof(*x));
+        free(x), free(y);
+    }
+}
+
+static void test_a_part_is_the_part_of_the_whole(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < GR_LEN(names); i++) {
+        struct model m;
+        open_golden(&m, names[i]);
+        for (uint32_t b = 0; b < gr_model_buckets(&m.s); b++) {
+            const uint64_t n = gr_bucket_elems(&m.s, b);
+            float *whole = read_bucket(&m, b), *part = gr_malloc(n * sizeof(*part));
+            for (uint64_t at = 0, size = 1; at < n; at += size, size = size * 5 % 997 + 1) {
+                const uint64_t some = GR_MIN(size, n - at);
+                assert_int_equal(gr_weights_read_part(m.w, b, at, some, part, NULL), GR_OK);
+                assert_memory_equal(part, whole + at, some * sizeof(*part));
+            }
+            free(whole), free(part);
+        }
+        close_model(&m);
+    }
+}
+
+/* Exported as transformers has them, and read again. */
+static void test_what_is_exported_reads_back_to_the_bit(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < GR_LEN(names); i++) {
+        struct model m, again;
+        char from[256], *to = in_dir(names[i]), *config = gr_printf("%s/config.json", to), *text;
+        size_t n;
+        snprintf(from, sizeof(from), "tests/golden/model/%s", names[i]);
+        assert_int_equal(gr_checkpoint_export(to, from, GR_ST_F32, 20000, true, NULL), GR_OK);
+        open_model(&m, from);
+        open_model(&again, to);
+        assert_int_equal(again.d.n, 0); /* nothing beside it, and no key unknown */
+        assert_same(&m, &again);
+        assert_int_equal(gr_file_read(config, 0, &text, &n, NULL), GR_OK);
+        assert_null(strstr(text, "quantization_config"));
+        assert_null(strstr(text, "vision_config"));
+        if (m.s.n_eos) assert_non_null(strstr(text, "eos_token_id"));
+        close_model(&m), close_model(&again);
+        free(text), free(config), free(to);
+    }
+}
+
+static void assert_tensor(const char *folder, const char *name, const uint64_t *dims, size_t n)
+{
+    gr_safetensors *s = NULL;
+    char *path = in_dir(folder);
+    assert_int_equal(gr_safetensors_open(&s, path, NULL), GR_OK);
+    const gr_st_tensor *t = gr_safetensors_find(s, name);
+    if (!t) fail_msg("no '%s' in %s", name, folder);
+    assert_int_equal(t->n_dims, n);
+    assert_memory_equal(t->dims, dims, n * sizeof(*dims));
+    gr_safetensors_free(s);
+    free(path);
+}
+
+#define DIMS(...) (const uint64_t[]){__VA_ARGS__}, GR_LEN(((const uint64_t[]){__VA_ARGS__}))
+
+/* After the test before. */
+static void test_names_are_those_of_transformers(void **state)
+{
+    (void)state;
+    assert_tensor("gpt_oss", "model.layers.0.mlp.experts.gate_up_proj", DIMS(4, 16, 48));
+    assert_tensor("gpt_oss", "model.layers.1.mlp.experts.gate_up_proj_bias", DIMS(4, 48));
+    assert_tensor("gpt_oss_mxfp4", "model.layers.1.mlp.experts.down_proj", DIMS(4, 32, 32));
+    assert_tensor("gpt_oss", "model.layers.1.mlp.experts.down_proj_bias", DIMS(4, 16));
+    assert_tensor("gpt_oss", "model.layers.0.mlp.router.bias", DIMS(4));
+    assert_tensor("gpt_oss", "model.layers.0.self_attn.sinks", DIMS(2));
+    assert_tensor("qwen3_next", "model.layers.0.linear_attn.in_proj_qkvz.weight", DIMS(80, 16));
+    assert_tensor("qwen3_next", "model.layers.0.linear_attn.in_proj_ba.weight", DIMS(8, 16));
+    assert_tensor("qwen3_next", "model.layers.1.mlp.experts.3.up_proj.weight", DIMS(8, 16));
+    assert_tensor("qwen3_5_moe", "model.layers.1.mlp.shared_expert_gate.weight", DIMS(1, 16));
+    assert_tensor("gemma3", "model.embed_tokens.weight", DIMS(32, 16));
+}
+
+/* Training writes buckets in parts of any size. */
+static void test_what_training_writes_reads_back_to_the_bit(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < GR_LEN(names); i++) {
+        struct model m;
+        gr_weights_writer *w = NULL;
+        gr_weights *again = NULL;
+        char *folder = gr_printf("%s/training-%zu", dir, i);
+        open_golden(&m, names[i]);
+        assert_int_equal(gr_dir_make(folder, NULL), GR_OK);
+        assert_int_equal(gr_weights_writer_new(&w, &m.s, folder, "model", (const char *const[]){""}, 1,
+                                               GR_ST_F32, 0, NULL),
+                         GR_OK);
+        for (uint32_t b = gr_model_buckets(&m.s); b-- > 0;) {
+            float *x = read_bucket(&m, b);
+            const uint64_t n = gr_bucket_elems(&m.s, b);
+            for (uint64_t at = 0, size = 77; at < n; at += size)
+                assert_int_equal(
+                    gr_weights_writer_put_part(w, NULL, 0, b, at, GR_MIN(size, n - at), x + at, NULL), GR_OK);
+            free(x);
+        }
+        assert_int_equal(gr_weights_writer_finish(w, NULL), GR_OK);
+        gr_weights_writer_free(w);
+        assert_int_equal(gr_weights_open(&again, &m.s, folder, "", NULL), GR_OK);
+        assert_same(&m, &(struct model){.s = m.s, .w = again});
+        gr_weights_free(again);
+        close_model(&m);
+        free(folder);
+    }
+}
+
+static void assert_said(const gr_diag *d, const char *text)
+{
+    for (size_t i = 0; i < d->n; i++)
+        if (strstr(d->messages[i].text, text)) return;
+    fail_msg("nothing says \"%s\"", text);
+}
+
+static void test_what_is_left_out_is_said(void **state)
+{
+    (void)state;
+    struct model m;
+    open_golden(&m, "qwen3_5_moe");
+    assert_said(&m.d, "1 tensor is of images and left out: the model is its text part alone: "
+                      "'model.visual.patch_embed.proj.weight'");
+    assert_said(&m.d,
+                "1 tensor is of layers that predict further tokens and left out: they are neither used nor "
+                "trained: 'mtp.fc.weight'");
+    close_model(&m);
+    open_golden(&m, "gemma3");
+    assert_said(&m.d, "2 tensors are of images and left out");
+    close_model(&m);
+}
+
+/* ---- what is refused of blocks ---------------------------------------------------------------------------
+ */
+
+/* A copy of gpt_oss_mxfp4 in a folder. */
+static char *copy_blocks(const char *name)
+{
+    char *to = in_dir(name);
+    bool found = false;
+    assert_int_equal(gr_dir_make(to, NULL), GR_OK);
+    assert_int_equal(gr_file_copy("tests/golden/model/gpt_oss_mxfp4", "config.json", to, &found, NULL),
+                     GR_OK);
+    assert_int_equal(gr_file_copy("tests/golden/model/gpt_oss_mxfp4", "model.safetensors", to, &found, NULL),
+                     GR_OK);
+    return to;
+}
+
+static void assert_not_read(const char *path, const char *text)
+{
+    gr_model_shape s;
+    gr_weights *w = NULL;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(gr_model_shape_read(&s, path, &d), GR_OK);
+    gr_status st = gr_weights_open(&w, &s, path, "", &d);
+    for (uint32_t b = 0; b < gr_model_buckets(&s) && !st; b++) {
+        float *x = gr_malloc(gr_bucket_elems(&s, b) * sizeof(*x));
+        st = gr_weights_read_bucket(w, b, x, &d);
+        free(x);
+    }
+    assert_int_equal(st, GR_E_INVALID);
+    assert_said(&d, text);
+    gr_weights_free(w);
+    gr_diag_release(&d);
+}
+
+/* Change a byte at so many behind where `what` stands in the header; from its end where behind < 0: in the
+ * data of the tensor. */
+static void write_at(const char *path, uint64_t at, const void *bytes, size_t n)
+{
+    char *file = gr_printf("%s/model.safetensors", path);
+    const int fd = open(file, O_WRONLY | O_CLOEXEC);
+    assert_int_equal(pwrite(fd, bytes, n, (off_t)at), n);
+    close(fd);
+    free(file);
+}
+
+static void test_blocks_that_cannot_be_widened_are_refused(void **state)
+{
+    (void)state;
+    char *nan = copy_blocks("nan"), *gone = copy_blocks("gone"), *text;
+    gr_safetensors *s = NULL;
+    size_t n;
+    assert_int_equal(gr_safetensors_open(&s, nan, NULL), GR_OK);
+    const gr_st_tensor *t = gr_safetensors_find(s, "model.layers.1.mlp.experts.down_proj_scales");
+    write_at(nan, t->offset + 2 * 32 + 5, "\xff", 1);
+    gr_safetensors_free(s);
+    assert_not_read(nan, "tensor 'model.layers.1.mlp.experts.down_proj_scales': element [2, 5, 0] is nan");
+    char *file = gr_printf("%s/model.safetensors", gone);
+    assert_int_equal(gr_file_read(file, 0, &text, &n, NULL), GR_OK);
+    const char *name = memmem(text, n, "1.mlp.experts.down_proj_scales", 30);
+    write_at(gone, (uint64_t)(name - text), "1.mlp.experts.down_proj_gone  ", 30);
+    assert_not_read(gone, "1 tensor is missing: 'model.layers.1.mlp.experts.down_proj_scales'");
+    free(text), free(file), free(nan), free(gone);
+}
+
+static void test_blocks_must_be_whole(void **state)
+{
+    (void)state;
+    char *path = copy_blocks("uneven"), *config = gr_printf("%s/config.json", path), *text;
+    size_t n;
+    assert_int_equal(gr_file_read(config, 0, &text, &n, NULL), GR_OK);
+    memcpy(strstr(text, "\"hidden_size\": 32"), "\"hidden_size\": 48", 17);
+    assert_int_equal(gr_file_write(config, text, n, NULL), GR_OK);
+    assert_not_read(path, "experts in MXFP4 need sizes that are multiples of 32: they have 48 and 32");
+    free(text), free(config), free(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_part_is_the_part_of_the_whole),
+        cmocka_unit_test(test_what_is_exported_reads_back_to_the_bit),
+        cmocka_unit_test(test_names_are_those_of_transformers),
+        cmocka_unit_test(test_what_training_writes_reads_back_to_the_bit),
+        cmocka_unit_test(test_what_is_left_out_is_said),
+        cmocka_unit_test(test_blocks_that_cannot_be_widened_are_refused),
+        cmocka_unit_test(test_blocks_must_be_whole),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
