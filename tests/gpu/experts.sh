@@ -52,9 +52,10 @@ train moved --steps 8 --policy every_node
 grep -q '"kind": "offload"' "$work/moved/plan.json" || { echo "nothing moves"; exit 1; }
 same whole moved
 
-# Other routers: a number of experts that is no vector, a gate of the shared expert; sigmoids, and a bias that selects.
+# Other routers: a number of experts that is no vector, a gate of the shared expert; sigmoids, and a bias that selects; biases and
+# clamps, with sinks and windows.
 other() { # NAME CLASS KEYS
-    sed 's/"model_type": "[a-z0-9_]*"/"model_type": "'"$1"'", "num_experts_per_tok": 2, "moe_intermediate_size": 32, '"$3"'/
+    sed 's/"model_type": "[a-z0-9_]*"/"model_type": "'"$1"'", "num_experts_per_tok": 2, '"$3"'/
         s/"architectures": \["[A-Za-z0-9]*"\]/"architectures": ["'"$2"'"]/' graphs/quickstart/config.json >"$work/$1.json"
     "$gr" init --config "$work/$1.json" --tokenizer graphs/quickstart --seed 1 -o "$work/$1" >/dev/null
     model=$1
@@ -70,5 +71,6 @@ other() { # NAME CLASS KEYS
         { echo "$1: resumed, other bits"; exit 1; }
     echo "$1: no gap under strict, the same bits resumed"
 }
-other qwen2_moe Qwen2MoeForCausalLM '"num_experts": 6, "norm_topk_prob": false, "shared_expert_intermediate_size": 40'
-other glm4_moe Glm4MoeForCausalLM '"n_routed_experts": 12, "n_group": 4, "topk_group": 2, "n_shared_experts": 1, "first_k_dense_replace": 1, "routed_scaling_factor": 2.5'
+other qwen2_moe Qwen2MoeForCausalLM '"moe_intermediate_size": 32, "num_experts": 6, "norm_topk_prob": false, "shared_expert_intermediate_size": 40'
+other glm4_moe Glm4MoeForCausalLM '"moe_intermediate_size": 32, "n_routed_experts": 12, "n_group": 4, "topk_group": 2, "n_shared_experts": 1, "first_k_dense_replace": 1, "routed_scaling_factor": 2.5'
+other gpt_oss GptOssForCausalLM '"num_local_experts": 6, "swiglu_limit": 7.0, "sliding_window": 8'
