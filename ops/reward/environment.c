@@ -117,11 +117,14 @@ gr_answer *gr_answer_read(const json_t *reply, bool start, const char *const *me
     gr_answer *a = gr_calloc(1, sizeof(*a));
     a->metrics = gr_calloc(n_metrics + 1, sizeof(*a->metrics)); /* + 1: never of size 0 */
     *why = check_keys(reply);
+    if (!*why && gr_json_has_nul(reply)) *why = gr_strdup("it holds the character \\u0000");
     if (!*why) *why = take_messages(a, json_object_get(reply, "messages"));
     if (!*why) *why = take_text(a, json_object_get(reply, "text"));
     if (!*why && a->text && a->messages)
         *why = gr_strdup("it has 'text' and 'messages', of which one is wanted");
     if (!*why) *why = take_done(a, json_object_get(reply, "done"), start);
+    if (!*why && start && json_object_get(reply, "reward"))
+        *why = gr_strdup("'reward' answers no start: the model has had no turn");
     if (!*why) *why = take_number(json_object_get(reply, "reward"), "'reward'", &a->reward);
     if (!*why) *why = take_metrics(a, json_object_get(reply, "metrics"), metrics, n_metrics);
     if (!*why) return a;

@@ -57,6 +57,7 @@ struct gr_pool {
     struct queue waiting;
     gr_pool_reply *done; /* [next_done, n_done) are to be collected */
     size_t n_pending, next_done, n_done, cap_done;
+    uint64_t listened_ns; /* when it was last looked what workers say; 0: never */
 };
 
 static void queue_init(struct queue *q)
@@ -352,7 +353,7 @@ static bool take_reply(gr_pool *w, struct worker *k, const json_t *reply, const 
 /* One line of output. false where the worker was stopped for it. */
 static bool take_line(gr_pool *w, struct worker *k, const char *line, size_t n)
 {
-    json_t *reply = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL);
+    json_t *reply = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     const size_t several = json_is_array(reply) ? json_array_size(reply) : 0;
     bool runs = true;
     for (size_t i = 0; runs && i < GR_MAX(several, (size_t)1); i++) {
@@ -510,9 +511,19 @@ static void check_deadlines(gr_pool *w, uint64_t now)
         while (k->has.first && k->has.first->deadline_ns <= now) ran_late(w, k);
 }
 
+/* A time limit is the worker's: what passes while nobody listens to it does not count. */
+static void extend_deadlines(gr_pool *w, uint64_t now)
+{
+    const uint64_t deaf = w->listened_ns ? now - w->listened_ns : 0;
+    for (struct worker *k = w->worker; k < w->worker + w->cfg.n; k++)
+        for (struct request *r = k->has.first; r; r = r->next)
+            r->deadline_ns += GR_MIN(deaf, now - r->sent_ns);
+}
+
 /* Wait for input or output, or until a request's time or `until` is up, and deal with what happened. */
 static void step(gr_pool *w, uint64_t until)
 {
+    extend_deadlines(w, gr_now_ns());
     for (unsigned i = 0; i < w->cfg.n; i++) {
         const struct worker *k = &w->worker[i];
         w->fds[2 * i] = (struct pollfd){k->guard.pid ? k->out : -1, POLLIN, 0};
@@ -527,7 +538,7 @@ static void step(gr_pool *w, uint64_t until)
         if (w->fds[2 * i].revents) read_output(w, k);
         if (w->fds[2 * i + 1].revents && k->guard.pid == pid) write_input(w, k);
     }
-    check_deadlines(w, gr_now_ns());
+    check_deadlines(w, w->listened_ns = gr_now_ns());
 }
 
 /* ---- the pool ----------------------------------------------------------------------------------------- */

@@ -43,7 +43,8 @@ typedef struct gr_pool_config {
     gr_loc at;           /* place of the command in the graph, for messages */
     unsigned n;          /* processes, >= 1 */
     unsigned depth;      /* requests a worker holds at once; 0 is 1 */
-    unsigned timeout_ms; /* for one request, from when it goes to a worker; 0 is 60 seconds */
+    unsigned timeout_ms; /* for one request, from when it goes to a worker, while gr_pool_collect is asked
+                            often enough to listen; 0 is 60 seconds */
     unsigned grace_ms;   /* for workers to end by themselves at gr_pool_free; 0 is 2 seconds */
     size_t line_bytes;   /* longest reply; 0 is 16 MiB */
     bool keeps_state;

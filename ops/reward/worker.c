@@ -76,6 +76,11 @@ static void *read_score(void *user, size_t n_tokens, const json_t *reply, char *
 {
     const gr_workers *w = user;
     gr_reward *r = gr_calloc(1, sizeof(*r));
+    if (gr_json_has_nul(reply)) {
+        *why = gr_strdup("it holds the character \\u0000");
+        free(r);
+        return NULL;
+    }
     r->values = take_values(&w->cfg, n_tokens, json_object_get(reply, "score"), &r->n, why);
     if (r->values) return r;
     free(r);

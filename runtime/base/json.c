@@ -119,6 +119,17 @@ bool gr_json_fits_float(double value)
     return fabs(value) <= (double)FLT_MAX;
 }
 
+bool gr_json_has_nul(const json_t *value)
+{
+    const char *key;
+    json_t *v, *all = (json_t *)(uintptr_t)value;
+    size_t i;
+    if (json_is_string(value)) return strlen(json_string_value(value)) != json_string_length(value);
+    json_object_foreach(all, key, v) if (gr_json_has_nul(v)) return true;
+    json_array_foreach(all, i, v) if (gr_json_has_nul(v)) return true;
+    return false;
+}
+
 /* Bytes of the character at the beginning of a text that is not empty; *whole: it is one, and not a byte of
  * none. */
 static size_t character(const char *text, size_t n, bool *whole)

@@ -40,6 +40,9 @@ const char *gr_json_kind(const json_t *value);
  */
 bool gr_json_fits_float(double value);
 
+/* Whether a text in it, at any depth, holds the character \u0000, where a C string ends. */
+bool gr_json_has_nul(const json_t *value);
+
 /* A JSON string of any text: bytes that are not UTF-8, as a response may hold, become U+FFFD. */
 json_t *gr_json_string(const char *text, size_t n);
 

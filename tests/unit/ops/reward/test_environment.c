@@ -1,6 +1,8 @@
 /* An environment's answers: their shapes, many conversations in one process, and faults of each kind. */
 #include "ops/reward/environment.h"
 
+#include <time.h>
+
 #include "tests/unit/test.h"
 
 enum { CONVERSATIONS = 64 };
@@ -172,6 +174,27 @@ static void test_a_late_answer_fails_alone(void **state)
     gr_environment_free(e);
 }
 
+/* What passes while nobody listens is not the process's: its answers wait, more of them than a pipe holds. */
+static void test_time_counts_while_somebody_listens(void **state)
+{
+    (void)state;
+    enum { MANY = 40 };
+    gr_environment *e = open_environment((gr_environment_config){.timeout_ms = 300},
+                                         "exec perl -ne 'BEGIN{$|=1} ($i) = /\"id\":(\\d+)/; print "
+                                         "qq({\"id\":$i,\"text\":\"), \"x\" x 8192, qq(\"}\\n)'");
+    for (uint32_t i = 0; i < MANY; i++) start(e, i, 0);
+    gr_answer *a = NULL;
+    assert_int_equal(gr_environment_next(e, 0, &a, NULL), GR_OK);
+    nanosleep(&(struct timespec){0, 800000000}, NULL);
+    for (uint32_t i = a ? 1 : 0; i < MANY; i++) {
+        gr_answer *next_one = next(e);
+        if (next_one->error) fail_msg("%s", next_one->error);
+        gr_answer_free(next_one);
+    }
+    gr_answer_free(a);
+    gr_environment_free(e);
+}
+
 static void test_a_process_that_hangs_is_killed(void **state)
 {
     (void)state;
@@ -200,13 +223,15 @@ static void test_wrong_answers_fail_alone(void **state)
         {"\"done\": \"yes\"", "'done' is a string; true or false is wanted"},
         {"\"reward\": \"1\"", "'reward' is a string; a number is wanted"},
         {"\"reward\": 1e300", "more than a 32-bit float can hold"},
+        {"\"text\": \"a\\u0000b\"", "it holds the character \\u0000"},
+        {"\"messages\": [{\"role\": \"user\", \"content\": \"\\u0000\"}]", "it holds the character \\u0000"},
         {"\"Reward\": 1", "unknown key 'Reward'; it has id, text, messages, done, reward, metrics"},
         {"\"metrics\": []", "'metrics' is a list; an object is wanted"},
         {"\"metrics\": {\"calls\": true}", "'calls' of 'metrics' is"},
     };
     for (size_t i = 0; i < GR_LEN(wrong); i++) {
         char *text = gr_printf("{\"id\": 1, %s}", wrong[i].reply), *why = NULL;
-        json_t *reply = json_loads(text, 0, NULL);
+        json_t *reply = json_loads(text, JSON_ALLOW_NUL, NULL);
         assert_non_null(reply);
         assert_null(gr_answer_read(reply, false, metrics, 1, &why));
         if (!strstr(why, wrong[i].wants)) fail_msg("'%s' does not have '%s'", why, wrong[i].wants);
@@ -214,6 +239,12 @@ static void test_wrong_answers_fail_alone(void **state)
         free(text);
         free(why);
     }
+    char *why = NULL;
+    json_t *paid = json_pack("{s:i, s:f}", "id", 1, "reward", 1.0);
+    assert_null(gr_answer_read(paid, true, metrics, 1, &why));
+    assert_string_equal(why, "'reward' answers no start: the model has had no turn");
+    json_decref(paid);
+    free(why);
     gr_environment *e = open_environment((gr_environment_config){0},
                                          "exec perl -ne 'BEGIN{$|=1} ($i) = /\"id\":(\\d+)/; print /wrong/ ? "
                                          "qq({\"id\":$i,\"done\":3}\\n) : qq({\"id\":$i}\\n)'");
@@ -281,6 +312,7 @@ int main(void)
         cmocka_unit_test(test_a_line_may_have_several_answers),
         cmocka_unit_test(test_a_process_that_ends_takes_its_conversations),
         cmocka_unit_test(test_a_late_answer_fails_alone),
+        cmocka_unit_test(test_time_counts_while_somebody_listens),
         cmocka_unit_test(test_a_process_that_hangs_is_killed),
         cmocka_unit_test(test_all_that_fail_with_a_process_say_why),
         cmocka_unit_test(test_wrong_answers_fail_alone),
