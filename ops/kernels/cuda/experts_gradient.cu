@@ -82,17 +82,12 @@ template <class G> __device__ __forceinline__ void keep(const args &a, const uin
     const uint32_t lane = threadIdx.x % GR_WARP, to = gr_shared(p.held);
     uint32_t parity = 0;
     tiles<GR_CU_EXPERTS_DW> all(a, start);
-    tile at;
-    for (bool more = all.next(at); more; parity ^= 1) {
+    for (tile at; all.next(at); parity ^= 1) {
         const area<G> own(a, at, p.group);
         if (lane == 0) gr_barrier_expect(p.there, own.rows * own.bytes);
         __syncwarp();
         for (uint32_t r = lane; r < own.rows; r += GR_WARP)
             gr_row_copy(to + held<G>::place(r), own.first + (size_t)r * a.n, own.bytes, p.there);
-        more = all.next(at);
-        const area<G> next(a, at, p.group);
-        for (uint32_t r = lane; more && r < next.rows; r += GR_WARP)
-            gr_row_ahead(next.first + (size_t)r * a.n, next.bytes);
         gr_barrier_wait(p.done, parity);
         for (uint32_t r = lane; r < own.rows; r += GR_WARP)
             gr_row_store(own.first + (size_t)r * a.n, to + held<G>::place(r), own.bytes);

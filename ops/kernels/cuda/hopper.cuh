@@ -130,12 +130,6 @@ GR_DEVICE void gr_row_copy(uint32_t to, const void *from, uint32_t bytes, uint32
         : "memory");
 }
 
-/* Into the L2 cache alone. */
-GR_DEVICE void gr_row_ahead(const void *from, uint32_t bytes)
-{
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 /* From shared memory back; of this thread's group, see gr_rows_commit. */
 GR_DEVICE void gr_row_store(void *to, uint32_t from, uint32_t bytes)
 {
