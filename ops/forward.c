@@ -93,8 +93,7 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
                                     [GR_FORWARD_X] = {f->x, GR_UPDATE},
                                     [GR_FORWARD_WS] = {ws, GR_WRITE}},
                          GR_N_FORWARD_LAYER, "layer.%u", l);
-        gr_layer_cost(task, k, s, l, f->cost.tokens / b->cut, bounds.length, 1);
-        gr_layer_cut_cost(task, k, gr_layer(s, l), b->cut, f->cost.tokens / b->cut, 1);
+        gr_layer_mesh_cost(task, k, n, l, f->cost.tokens, bounds.length, 1);
     }
 }
 
@@ -169,7 +168,7 @@ static void run_begin(const gr_call *c, gr_pass *pass, const gr_rows *rows)
     const gr_rows_bounds *b = &c->node->rows->bounds;
     uint64_t n = pass->last ? b->seqs : (uint64_t)b->seqs * b->response_tokens;
     find_own(c, pass, rows, pass->balancer, &pass->own);
-    pass->place = gr_mesh_place(&c->node->placement.mesh, c->session->rank, GR_AXIS_CONTEXT);
+    pass->place = c->session->rank % gr_node_cut(c->node);
     gr_pass_begin(pass, &pass->own);
     for (uint32_t i = GR_N_FORWARD_BEGIN; i < c->n_ptr; i++)
         if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], n * sizeof(float));

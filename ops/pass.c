@@ -331,7 +331,9 @@ uint64_t gr_hidden_bytes(const gr_kernels *k, const gr_model_shape *s, uint64_t 
 
 const gr_model_shape *gr_node_shape(const gr_node *n)
 {
-    return n->placement.parts > 1 ? &n->model->sharding.slice : &n->model->shape;
+    if (n->placement.parts > 1) return &n->model->sharding.slice;
+    return gr_mesh_size(&n->placement.mesh, GR_AXIS_TENSOR) > 1 ? &n->model->sharding.train_slice
+                                                                : &n->model->shape;
 }
 
 gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b, uint32_t seqs)
@@ -352,6 +354,15 @@ static double elems_read(const gr_layer_desc *d, double elems, double hidden, do
     return elems - experts * untouched;
 }
 
+/* Values of the gated delta rule that go to memory and back for a token: what it is given, the convolution's
+ * output, and its own before and behind its norm. */
+static double delta_values(const gr_layer_desc *d)
+{
+    const gr_delta_desc *e = &d->delta;
+    if (d->mixer != GR_MIXER_DELTA) return 0;
+    return 2.0 * (gr_delta_in(e) + gr_delta_channels(e)) + 4.0 * gr_delta_out(e);
+}
+
 void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
                    double length, double times)
 {
@@ -359,7 +370,7 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
     const double projections = 2.0 * (double)gr_layer_token_macs(d, s->hidden);
     double weights = elems_read(d, (double)gr_bucket_elems(s, 1 + layer), s->hidden, tokens),
            activations =
-               tokens * (8.0 * s->hidden + 4.0 * gr_layer_inner(d) +
+               tokens * (8.0 * s->hidden + 4.0 * gr_layer_inner(d) + delta_values(d) +
                          4.0 * d->experts.top_k * s->hidden); /* rows of experts: gathered, and summed up */
     w->cost.flops = times * tokens * projections;
     w->cost.attention = times * tokens * 2.0 * gr_layer_keys(d, length) * d->attention.heads *
@@ -375,16 +386,35 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
     w->comm.summed = 2 * tokens * s->hidden * (double)gr_dtype_size(k->dtype) * 2 * (s->parts - 1) / s->parts;
 }
 
-/* Ranks send each other all but their own part of q, k and v, and of attention's output. */
-void gr_layer_cut_cost(gr_task *w, const gr_kernels *k, const gr_layer_desc *d, uint32_t cut, double tokens,
-                       double times)
+/* Ranks send each other all but their own part of q, k and v, and of attention's output; back likewise. */
+static void context_cost(gr_task *w, const gr_kernels *k, const gr_layer_desc *d, uint32_t cut, double tokens)
 {
     const double values = gr_qkv_width(&d->attention) + (double)d->attention.heads * d->attention.head_dim;
-    if (cut < 2) return;
     w->comm.axis = GR_AXIS_CONTEXT;
     w->comm.peers = cut;
-    w->comm.sums = 2 * times;
-    w->comm.summed = times * tokens * values * (double)gr_dtype_size(k->dtype) * (cut - 1) / cut;
+    w->comm.sums = 2;
+    w->comm.summed = tokens / cut * values * (double)gr_dtype_size(k->dtype) * (cut - 1) / cut;
+}
+
+/* Each half gathers what it reads, and scatters the sum of what it gives; back it gathers twice. */
+static void tensor_cost(gr_task *w, const gr_kernels *k, uint32_t hidden, uint32_t parts, double tokens,
+                        bool backward)
+{
+    w->comm.axis = GR_AXIS_TENSOR;
+    w->comm.peers = parts;
+    w->comm.sums = backward ? 6 : 4;
+    w->comm.summed = w->comm.sums * tokens * hidden * (double)gr_dtype_size(k->dtype) * (parts - 1) / parts;
+}
+
+void gr_layer_mesh_cost(gr_task *w, const gr_kernels *k, const gr_node *n, uint32_t layer, double tokens,
+                        double length, double times)
+{
+    const gr_mesh *m = &n->placement.mesh;
+    const gr_model_shape *s = gr_node_shape(n);
+    const uint32_t cut = gr_mesh_size(m, GR_AXIS_CONTEXT), parts = gr_mesh_size(m, GR_AXIS_TENSOR);
+    gr_layer_cost(w, k, s, layer, tokens / cut, length, times);
+    if (cut > 1) context_cost(w, k, gr_layer(s, layer), cut, tokens);
+    if (parts > 1) tensor_cost(w, k, s->hidden, parts, tokens, times > 1);
 }
 
 void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times)

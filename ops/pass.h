@@ -123,7 +123,7 @@ void gr_check_micro_tokens(const gr_node *n, uint32_t micro_tokens, const gr_row
  * such ranks. */
 static inline uint32_t gr_node_cut(const gr_node *n)
 {
-    return gr_mesh_size(&n->placement.mesh, GR_AXIS_CONTEXT);
+    return gr_mesh_ranks(&n->placement.mesh);
 }
 static inline uint32_t gr_node_parts(const gr_node *n)
 {
@@ -148,9 +148,10 @@ gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b
  */
 void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
                    double length, double times);
-/* Then, where a layer's tokens are cut over ranks: what it exchanges with them, forward, times `times`. */
-void gr_layer_cut_cost(gr_task *w, const gr_kernels *k, const gr_layer_desc *d, uint32_t cut, double tokens,
-                       double times);
+/* The same of a layer of a training pass on a mesh of ranks, and what it exchanges with them. tokens: of all
+ * ranks that share them; times: 1 forward, 2 backward. */
+void gr_layer_mesh_cost(gr_task *w, const gr_kernels *k, const gr_node *n, uint32_t layer, double tokens,
+                        double length, double times);
 void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times);
 /* The same again, so many times in all. */
 void gr_cost_times(gr_task *w, double times);

@@ -417,6 +417,7 @@ static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr
     for (uint32_t g = 0; g < n_groups; g++) {
         r->groups[g] = (gr_rollout_group){
             .prompt = prompts->prompt_len[g],
+            .held = r->bounds.samples,
             .table = r->group_tables + (size_t)g * gr_prompt_blocks(r->node->bounds.prompt_tokens)};
         rows->record[g] = prompts->record[g];
         for (uint32_t j = 0; j < samples; j++) {
@@ -465,8 +466,8 @@ void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, co
         r->copy_from[r->n_copies] = g->table[shared];
         r->copy_to[r->n_copies++] = s->table[shared];
     }
-    if (r->bounds.slots) { /* it goes on from its prompt's state */
-        r->held_from[r->n_held] = r->bounds.samples;
+    if (r->bounds.slots && g->held != s->held) { /* it goes on from its prompt's state */
+        r->held_from[r->n_held] = g->held;
         r->held_to[r->n_held++] = s->held;
     }
     g->admitted++;

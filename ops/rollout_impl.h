@@ -40,11 +40,13 @@ static inline uint32_t gr_blocks_of(uint32_t tokens)
 }
 
 /* What the state of all layers has room for. Slots: one of each running sample, and one of the prompt that is
- * being read or whose samples wait; 0: every layer's state is paged. */
+ * being read or whose samples wait; where several prompts are read at once, another of the next one. 0: every
+ * layer's state is paged. */
 static inline gr_state_room gr_rollout_room(const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const uint32_t samples = GR_MIN(how->concurrent, n->placement.task.seqs);
-    return (gr_state_room){how->kv_blocks, gr_layers_have_slots(k, gr_node_shape(n)) ? samples + 1 : 0};
+    const uint32_t prompts = k->steps ? 2 : 1;
+    return (gr_state_room){how->kv_blocks, gr_layers_have_slots(k, gr_node_shape(n)) ? samples + prompts : 0};
 }
 
 /* Shared blocks of a prompt: all its tokens but the last. */
@@ -89,6 +91,7 @@ typedef struct gr_rollout_group {
     uint32_t admitted, running; /* samples */
     bool begun;                 /* it has its blocks */
     uint32_t *table;            /* [prompt_blocks] */
+    uint32_t held;              /* the place of its prompt's state of one size, where there are any */
 } gr_rollout_group;
 
 typedef struct gr_rollout {

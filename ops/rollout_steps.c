@@ -16,10 +16,13 @@
 #define NEVER UINT32_MAX
 enum { CHUNK = 8 }; /* steps; a slot stands empty for one or two chunks between two sequences */
 
-/* Packed tokens of prompts, and blocks to copy behind them; on the device, and twice on the host. */
+/* Packed tokens of prompts, and blocks and states to copy behind them; on the device, and twice on the host.
+ */
 typedef struct prefill_arrays {
     int32_t *ids, *position;
     uint32_t *slot, *offset, *cached, *table, *copy_from, *copy_to;
+    uint32_t *held, *held_from,
+        *held_to; /* states of one size, [prompts] and [slots]; NULL: there are none */
 } prefill_arrays;
 
 struct gr_rollout_steps {
@@ -35,27 +38,29 @@ struct gr_rollout_steps {
                         run it, as it waits for an environment or for what that said to be read */
     uint64_t *order; /* [slots] group, then slot, of the running ones */
     uint32_t n_tokens, n_prompts, longest; /* of this trip's prefill */
+    uint32_t own_prompts;                  /* prompts whose states had places of their own so far */
     prefill_arrays host, device;           /* of this trip */
 };
 
 /* ---- declaring -------------------------------------------------------------------------------------------
  */
 
-static gr_steps_bounds steps_bounds(const gr_node *n, const gr_choices *how)
+static gr_steps_bounds steps_bounds(const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const uint32_t longest = n->bounds.prompt_tokens + n->bounds.response_tokens;
     return (gr_steps_bounds){.slots = GR_MIN(how->concurrent, n->placement.task.seqs),
                              .stride = gr_blocks_of(longest),
                              .max_length = longest,
                              .chunk = CHUNK,
-                             .stop_ids = gr_rollout_stop_ids(n).n};
+                             .stop_ids = gr_rollout_stop_ids(n).n,
+                             .states = gr_layers_have_slots(k, gr_node_shape(n))};
 }
 
 /* Prompts of one prefill: one goes on from the trip before, others begin only where a slot is free. */
 static prefill_arrays layout(gr_workspace *c, const gr_steps_bounds *b, const gr_choices *how)
 {
     const uint64_t tokens = how->prefill_tokens, prompts = b->slots + 1ull, word = sizeof(uint32_t);
-    prefill_arrays a;
+    prefill_arrays a = {0};
     a.ids = gr_workspace_bytes(c, tokens * word);
     a.position = gr_workspace_bytes(c, tokens * word);
     a.slot = gr_workspace_bytes(c, tokens * word);
@@ -64,6 +69,10 @@ static prefill_arrays layout(gr_workspace *c, const gr_steps_bounds *b, const gr
     a.table = gr_workspace_bytes(c, prompts * b->stride * word);
     a.copy_from = gr_workspace_bytes(c, b->slots * word);
     a.copy_to = gr_workspace_bytes(c, b->slots * word);
+    if (!b->states) return a;
+    a.held = gr_workspace_bytes(c, prompts * word);
+    a.held_from = gr_workspace_bytes(c, b->slots * word);
+    a.held_to = gr_workspace_bytes(c, b->slots * word);
     return a;
 }
 
@@ -169,7 +178,7 @@ static void set_prefill_cost(gr_task *w, const gr_node *n, const gr_choices *how
 }
 
 /* The average of a trip where every response runs to its end, in as many slots as there are blocks for;
- * prompts' keys are read once a group. */
+ * prompts' keys are read once a group, states of one size are read and written. */
 static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const gr_model_shape *s = gr_node_shape(n);
@@ -189,8 +198,9 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
         const double seen = gr_layer_keys(gr_layer(s, first), 2 * keys) / 2;
         gr_layer_cost(&layers, k, s, first, slots, b->prompt_tokens + b->response_tokens / 2.0, 1);
         gr_cost_times(&layers, alike * steps);
-        layers.cost.kv =
-            alike * steps * slots * seen * (double)gr_layer_block_bytes(k, s, first) / GR_KV_BLOCK;
+        layers.cost.kv = alike * steps * slots *
+                         (seen * (double)gr_layer_block_bytes(k, s, first) / GR_KV_BLOCK +
+                          2 * (double)gr_layer_slot_bytes(k, s, first));
         gr_cost_add(w, &layers);
     }
     w->cost.head = head.cost.head;
@@ -202,7 +212,7 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
 void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p)
 {
     const gr_model_shape *s = gr_node_shape(n);
-    const gr_steps_bounds b = steps_bounds(n, how);
+    const gr_steps_bounds b = steps_bounds(n, how, k);
     const uint32_t tokens = GR_MAX(b.slots, how->prefill_tokens);
     gr_pass_bounds pass = {
         .tokens = tokens, .seqs = b.slots + 1, .length = b.max_length, .threads = how->threads};
@@ -289,14 +299,14 @@ gr_status gr_rollout_steps_begin(const gr_call *c, gr_rollout *r, gr_diag *d)
 {
     const gr_model_shape *shape = gr_node_shape(r->node);
     const gr_steps_ops *ops = c->session->kernels->steps;
-    const gr_steps_bounds b = steps_bounds(r->node, c->how);
+    const gr_steps_bounds b = steps_bounds(r->node, c->how, c->session->kernels);
     if (!r->steps) r->steps = take_state(r, ops);
     struct gr_rollout_steps *s = r->steps;
     if (!s->steps) {
         const gr_status st = ops->open(&s->steps, shape, &b, d);
         if (st) return st;
     }
-    s->trip = 0;
+    s->trip = s->own_prompts = 0;
     for (uint32_t i = 0; i < b.slots; i++) {
         r->slots[i].seq = GR_NONE;
         s->stale[i] = false;
@@ -391,6 +401,7 @@ static void set_slot(gr_rollout *r, const gr_rows *rows, uint32_t at, const gr_s
     s->since[at] = s->trip;
     const uint32_t stride = r->bounds.stride;
     memcpy(in->table + (size_t)*n_changes * stride, slot->table, stride * sizeof(*slot->table));
+    if (in->held) in->held[*n_changes] = slot->held;
     in->change[(*n_changes)++] = (gr_slot_change){.slot = at,
                                                   .from = GR_SLOT_SET,
                                                   .id = slot->next,
@@ -410,8 +421,8 @@ static void place(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows, uint3
 
 /* Tokens [*cached, end) of a sequence into the packed arrays, as many as there is room for; false: not all of
  * them have been given. */
-static bool prefill(gr_rollout *r, const int32_t *ids, const uint32_t *table, uint32_t *cached, uint32_t end,
-                    const gr_choices *how)
+static bool prefill(gr_rollout *r, const int32_t *ids, const uint32_t *table, uint32_t held, uint32_t *cached,
+                    uint32_t end, const gr_choices *how)
 {
     struct gr_rollout_steps *s = r->steps;
     const prefill_arrays *a = &s->host;
@@ -424,6 +435,7 @@ static bool prefill(gr_rollout *r, const int32_t *ids, const uint32_t *table, ui
         a->slot[at] = table[position / GR_KV_BLOCK] * GR_KV_BLOCK + position % GR_KV_BLOCK;
     }
     a->cached[s->n_prompts] = *cached;
+    if (a->held) a->held[s->n_prompts] = held;
     memcpy(a->table + (size_t)s->n_prompts * r->bounds.stride, table, gr_blocks_of(end) * sizeof(*a->table));
     s->n_tokens += n;
     a->offset[++s->n_prompts] = s->n_tokens;
@@ -435,7 +447,7 @@ static bool prefill(gr_rollout *r, const int32_t *ids, const uint32_t *table, ui
 static bool prefill_group(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows, const gr_choices *how)
 {
     const int32_t *ids = gr_rows_ids(rows, (uint32_t)(g - r->groups) * r->cfg->samples);
-    return prefill(r, ids, g->table, &g->cached, g->prompt - 1, how);
+    return prefill(r, ids, g->table, g->held, &g->cached, g->prompt - 1, how);
 }
 
 /* Conversations whose environment has answered: what it said is read, and the model goes on. */
@@ -448,9 +460,33 @@ static uint32_t wake(gr_rollout *r, const gr_rows *rows, const gr_choices *how, 
         const int32_t *ids = gr_rows_ids(rows, slot->seq);
         const uint32_t last = gr_rollout_length(rows, slot->seq) - 1;
         slot->next = ids[last];
-        if (prefill(r, ids, slot->table, &slot->cached, last, how)) set_slot(r, rows, at, in, &n_changes);
+        if (prefill(r, ids, slot->table, slot->held, &slot->cached, last, how))
+            set_slot(r, rows, at, in, &n_changes);
     }
     return n_changes;
+}
+
+/* Whether all of a group that begins runs from this trip on: then its prompt is read in the place of its
+ * first sample, and needs none of its own. */
+static bool runs_at_once(const gr_rollout *r, const gr_rollout_group *g, const gr_choices *how)
+{
+    const uint64_t own = gr_own_blocks(g->prompt, r->longest), samples = r->cfg->samples;
+    uint32_t free_slots = 0;
+    for (uint32_t i = 0; i < r->bounds.samples; i++) free_slots += r->slots[i].seq == GR_NONE;
+    return g->prompt - 1 <= how->prefill_tokens - r->steps->n_tokens && samples <= free_slots &&
+           samples * own <= r->n_free;
+}
+
+/* Where the state of a prompt goes that begins to be read. Those with places of their own take turns: while
+ * the next one begins, the one before is still copied to its last samples. */
+static void place_prompt(gr_rollout *r, gr_rollout_group *g, const gr_rollout_slot *first,
+                         const gr_choices *how)
+{
+    if (!r->bounds.slots) return;
+    if (runs_at_once(r, g, how))
+        g->held = first->held;
+    else
+        g->held = r->bounds.samples + (r->steps->own_prompts++ & 1);
 }
 
 /* Groups in order, as far as slots, blocks and tokens of the prefill go. */
@@ -460,7 +496,10 @@ static uint32_t admit(gr_rollout *r, const gr_rows *rows, const gr_choices *how,
     for (uint32_t at = free_slot(r, 0); r->current < r->n_groups; r->current++) {
         gr_rollout_group *g = &r->groups[r->current];
         const uint32_t own = gr_own_blocks(g->prompt, r->longest);
-        if (!g->begun && (at == r->bounds.samples || !gr_rollout_begin_group(r, g))) return n_changes;
+        if (!g->begun) {
+            if (at == r->bounds.samples || !gr_rollout_begin_group(r, g)) return n_changes;
+            place_prompt(r, g, &r->slots[at], how);
+        }
         if (!prefill_group(r, g, rows, how)) return n_changes;
         for (; g->admitted < r->cfg->samples; at = free_slot(r, at)) {
             if (at == r->bounds.samples || r->n_free < own) return n_changes;
@@ -553,6 +592,13 @@ static uint32_t list_groups(gr_rollout *r, const gr_steps_input *in, uint32_t n_
     return n_groups;
 }
 
+static void write_words(const gr_call *c, uint32_t *to, uint32_t *staged, const uint32_t *from, uint32_t n)
+{
+    if (!n) return;
+    memcpy(staged, from, n * sizeof(*from));
+    c->session->kernels->copy(c->queue, to, staged, n * sizeof(*from));
+}
+
 static void write_prefill(gr_rollout *r, const gr_call *c)
 {
     const struct gr_rollout_steps *s = r->steps;
@@ -565,13 +611,13 @@ static void write_prefill(gr_rollout *r, const gr_call *c)
         k->copy(c->queue, to->slot, from->slot, tokens);
         k->copy(c->queue, to->offset, from->offset, prompts + word);
         k->copy(c->queue, to->cached, from->cached, prompts);
+        if (to->held) k->copy(c->queue, to->held, from->held, prompts);
         k->copy(c->queue, to->table, from->table, prompts * r->bounds.stride);
     }
-    if (!r->n_copies) return;
-    memcpy(from->copy_from, r->copy_from, r->n_copies * word);
-    memcpy(from->copy_to, r->copy_to, r->n_copies * word);
-    k->copy(c->queue, to->copy_from, from->copy_from, r->n_copies * word);
-    k->copy(c->queue, to->copy_to, from->copy_to, r->n_copies * word);
+    write_words(c, to->copy_from, from->copy_from, r->copy_from, r->n_copies);
+    write_words(c, to->copy_to, from->copy_to, r->copy_to, r->n_copies);
+    write_words(c, to->held_from, from->held_from, r->held_from, r->n_held);
+    write_words(c, to->held_to, from->held_to, r->held_to, r->n_held);
 }
 
 /* Where every conversation waits and nothing is to be read, the next answer. */
@@ -588,7 +634,7 @@ static gr_status wait_for_turns(gr_rollout *r, uint32_t n_changes, gr_diag *d)
 static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
 {
     struct gr_rollout_steps *s = r->steps;
-    const gr_steps_bounds b = steps_bounds(r->node, c->how);
+    const gr_steps_bounds b = steps_bounds(r->node, c->how, c->session->kernels);
     gr_rows rows = gr_rows_at(c->ptr[PLAN_ROWS], &r->node->bounds);
     s->device = arrays_at(c->ptr[PLAN_PACKED], &b, c->how, 0);
     s->host = arrays_at(c->ptr[PLAN_STAGING], &b, c->how, s->trip % 2);
@@ -597,7 +643,7 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     if (st) return st;
     gr_session_finished(r->session, r->node, &rows, GR_NONE);
     const gr_steps_input in = s->ops->input(s->steps, s->trip);
-    s->n_tokens = s->n_prompts = s->longest = s->host.offset[0] = r->n_copies = 0;
+    s->n_tokens = s->n_prompts = s->longest = s->host.offset[0] = r->n_copies = r->n_held = 0;
     uint32_t n_changes = r->turns ? wake(r, &rows, c->how, &in) : 0;
     n_changes = admit(r, &rows, c->how, &in, n_changes);
     if (r->turns) n_changes = clear_stale(r, &in, n_changes); /* no slot is moved and cleared */
@@ -656,7 +702,8 @@ static void run_prefill(const gr_call *c, const gr_rollout *r)
                          .table_stride = r->bounds.stride,
                          .position = a->position,
                          .slot = a->slot,
-                         .longest = s->longest};
+                         .longest = s->longest,
+                         .held = a->held};
     run_layers(c, c->queue, &e, s->host.offset);
 }
 
@@ -682,27 +729,32 @@ static uint64_t key_of(const gr_call *c)
     return key;
 }
 
-/* Of every layer; those that follow each other and whose blocks are of one size at once. */
-static void copy_blocks(const gr_call *c, const gr_rollout *r)
+/* Blocks or states of every layer; those that follow each other and whose sizes are the same at once. */
+static void copy_states(const gr_call *c, const gr_rollout *r)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = gr_node_shape(c->node);
-    const struct gr_rollout_steps *steps = r->steps;
+    const gr_state_room room = gr_rollout_room(c->node, c->how, k);
+    const prefill_arrays *a = &r->steps->device;
     for (uint32_t l = 0, n; l < s->layers; l += n) {
-        const uint64_t block = gr_layer_block_bytes(k, s, l),
-                       at = gr_layer_state_at(k, s, l, gr_rollout_room(c->node, c->how, k));
-        for (n = 1; l + n < s->layers && gr_layer_block_bytes(k, s, l + n) == block;) n++;
-        const gr_steps_blocks blocks = {(char *)use(c, USE_KV) + at, n, c->how->kv_blocks * block, block};
-        if (block)
-            steps->ops->copy(steps->steps, c->queue, &blocks, steps->device.copy_from, steps->device.copy_to,
-                             r->n_copies);
+        const uint64_t block = gr_layer_block_bytes(k, s, l), slot = gr_layer_slot_bytes(k, s, l),
+                       at = gr_layer_state_at(k, s, l, room);
+        for (n = 1; l + n < s->layers && gr_layer_block_bytes(k, s, l + n) == block &&
+                    gr_layer_slot_bytes(k, s, l + n) == slot;)
+            n++;
+        const gr_steps_blocks all = {.kv = (char *)use(c, USE_KV) + at,
+                                     .layers = n,
+                                     .layer_bytes = gr_layer_state_at(k, s, l + 1, room) - at,
+                                     .block_bytes = block + slot};
+        r->steps->ops->copy(r->steps->steps, c->queue, &all, block ? a->copy_from : a->held_from,
+                            block ? a->copy_to : a->held_to, block ? r->n_copies : r->n_held);
     }
 }
 
 static void run_decode(const gr_call *c, gr_rollout *r)
 {
     struct gr_rollout_steps *s = r->steps;
-    if (r->n_copies) copy_blocks(c, r);
+    if (r->n_copies || r->n_held) copy_states(c, r);
     const gr_steps_chunk chunk = {
         .n = s->n[s->trip % 2], .step = model_step, .user = (void *)c, .key = key_of(c)};
     s->ops->run(s->steps, c->queue, s->trip, &chunk);

@@ -268,7 +268,7 @@ static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
     const gr_rows *block = &e->blocks[c->node->rows->index];
     t->seq = rows->first_seq;
     t->seq_end = t->seq + rows->n_seqs;
-    t->pass.place = gr_mesh_place(&c->node->placement.mesh, t->session->rank, GR_AXIS_CONTEXT);
+    t->pass.place = t->session->rank % gr_node_cut(c->node);
     count_dealt(t, find_own(c, t, block, &t->pass.balancer, &t->pass.own));
     if (c->how->whole_grads) t->micro_batches = gr_pass_count(&t->pass, block, &shape.micro, &t->pass.own);
     t->leaf = 0;
@@ -441,10 +441,10 @@ static void share_current(const head *h)
  * that adds to them begins at zero. */
 static void begin_grads(const gr_call *c, void *grads, uint32_t bucket)
 {
-    const gr_model *m = c->node->model;
     if (gr_shard_place_of(c).shards < 2 || c->how->leaves || c->how->whole_grads) return;
     c->session->kernels->zero(c->queue, grads,
-                              gr_bucket_elems(&m->shape, bucket) * gr_dtype_size(m->train.grads));
+                              gr_bucket_elems(gr_node_shape(c->node), bucket) *
+                                  gr_dtype_size(c->node->model->train.grads));
 }
 
 /* A chunk that is all of the micro-batch is still in the workspace and needs no second forward. */
@@ -495,8 +495,7 @@ static double learning_rate(const gr_train *t, uint32_t step, uint32_t steps)
 
 static uint64_t bucket_bytes(const gr_call *c)
 {
-    const gr_model *m = c->node->model;
-    return gr_bucket_elems(&m->shape, c->arg) * gr_dtype_size(m->train.grads);
+    return gr_bucket_elems(gr_node_shape(c->node), c->arg) * gr_dtype_size(c->node->model->train.grads);
 }
 
 static void run_zero(const gr_call *c)
@@ -757,7 +756,7 @@ static uint32_t packed_at(uint32_t kernel)
 static void run_pass(const gr_call *c, train_state *t)
 {
     const gr_kernels *k = c->session->kernels;
-    const gr_model_shape *s = &c->node->model->shape;
+    const gr_model_shape *s = gr_node_shape(c->node);
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     gr_micro pack = gr_micro_at(c->ptr[packed_at(c->kernel)], &shape.micro);
     gr_packed b = gr_pass_packed(&t->pass, &shape.micro, &pack);

@@ -35,6 +35,7 @@ typedef struct declaring {
     const gr_kernels *k;
     gr_tasks *p;
     const gr_model_shape *s;
+    const gr_model_shape *layers; /* as a rank computes them: its slices */
     gr_train_shape shape;
     gr_pass_bounds bounds;
     train_objects o;
@@ -252,7 +253,7 @@ static void add_device_loss(declaring *w, const gr_loss *l)
 
 static uint32_t layer_ws(declaring *w, gr_layer_use use, const char *what)
 {
-    return gr_tasks_temp(w->p, GR_CAT_WORKSPACE, gr_layers_ws_bytes(w->k, w->s, &w->bounds, use), "%s%s",
+    return gr_tasks_temp(w->p, GR_CAT_WORKSPACE, gr_layers_ws_bytes(w->k, w->layers, &w->bounds, use), "%s%s",
                          w->pass.all, what);
 }
 
@@ -362,8 +363,8 @@ static bool recomputed(const declaring *w, uint32_t l)
 
 static uint32_t layer_acts(declaring *w, uint32_t l)
 {
-    uint64_t bytes = recomputed(w, l) ? gr_layers_acts_bytes(w->k, w->s, &w->bounds)
-                                      : gr_layer_acts_bytes(w->k, w->s, l, &w->bounds);
+    uint64_t bytes = recomputed(w, l) ? gr_layers_acts_bytes(w->k, w->layers, &w->bounds)
+                                      : gr_layer_acts_bytes(w->k, w->layers, l, &w->bounds);
     return recomputed(w, l) ? gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sacts", w->pass.all)
                             : gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sacts.%u", w->pass.all, l);
 }
@@ -374,7 +375,7 @@ static uint32_t layer_acts(declaring *w, uint32_t l)
 static uint32_t turn_ws(declaring *w, gr_layer_use use, const char *what, uint32_t l)
 {
     return w->how->recompute
-               ? gr_tasks_temp(w->p, GR_CAT_WORKSPACE, gr_layer_ws_bytes(w->k, w->s, l, &w->bounds, use),
+               ? gr_tasks_temp(w->p, GR_CAT_WORKSPACE, gr_layer_ws_bytes(w->k, w->layers, l, &w->bounds, use),
                                "%s%s.%u", w->pass.all, what, l)
                : layer_ws(w, use, what);
 }
@@ -438,9 +439,7 @@ static void declare_pack(declaring *w)
 /* times: 1 forward, 2 backward. */
 static void layer_cost(const declaring *w, gr_task *task, uint32_t l, double times)
 {
-    const double tokens = w->cost.tokens / w->shape.micro.cut;
-    gr_layer_cost(task, w->k, w->s, l, tokens, w->bounds.length, times);
-    gr_layer_cut_cost(task, w->k, gr_layer(w->s, l), w->shape.micro.cut, tokens, 1);
+    gr_layer_mesh_cost(task, w->k, w->n, l, w->cost.tokens, w->bounds.length, times);
 }
 
 static void declare_layer(declaring *w, uint32_t l, bool keep)
@@ -468,7 +467,8 @@ static void head_group(const declaring *w, gr_task *task, bool backward)
 {
     const uint32_t cut = w->shape.micro.cut;
     if (cut < 2 || !backward || w->shape.role != GR_LOSS_SEQ) return;
-    task->comm.axis = GR_AXIS_CONTEXT;
+    task->comm.axis =
+        gr_mesh_size(&w->n->placement.mesh, GR_AXIS_TENSOR) > 1 ? GR_AXIS_TENSOR : GR_AXIS_CONTEXT;
     task->comm.peers = cut;
     task->comm.sums = w->o.entropy == GR_NONE ? 1 : 2;
     task->comm.summed = task->comm.sums * w->shape.loss.tokens * sizeof(float) * 2 * (cut - 1) / cut;
@@ -728,7 +728,8 @@ static void declare_step(declaring *w)
 void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                       gr_tasks *p)
 {
-    declaring w = {.g = g, .n = n, .how = how, .k = k, .p = p, .s = &n->model->shape};
+    declaring w = {
+        .g = g, .n = n, .how = how, .k = k, .p = p, .s = &n->model->shape, .layers = gr_node_shape(n)};
     w.shape = gr_train_shape_of(n, how);
     w.bounds = gr_pass_bounds_of(&w.shape.micro, &n->rows->bounds, how);
     w.cost = gr_micro_cost_of(&w.shape.micro, &n->rows->bounds, w.shape.own_seqs);

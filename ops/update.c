@@ -3,6 +3,8 @@
 #include "ops/pass.h"
 #include "ops/train.h"
 
+#include <stdlib.h>
+
 #define CFG(f) offsetof(gr_update_cfg, f)
 
 /* clang-format off */
@@ -19,6 +21,19 @@ static const gr_key keys[] = {
 
 static const gr_field fields[] = {{0}};
 
+/* With the divisors on either side. */
+static void refuse_mini_batch(const gr_node *n, uint32_t mini_batch, uint32_t batch, gr_diag *d)
+{
+    uint32_t less = GR_MIN(mini_batch, batch), more = GR_MIN(mini_batch, batch);
+    while (batch % less) less--;
+    while (batch % more) more++;
+    char * or = more != less ? gr_printf(" or %u", more) : gr_strdup("");
+    gr_diag_error(d, gr_value_get(n->value, "mini_batch")->at, GR_E_INVALID,
+                  "mini_batch: %u does not divide the batch of %u prompts; %u%s would", mini_batch, batch,
+                  less, or);
+    free(or);
+}
+
 static void check_update(gr_graph *g, gr_node *n, gr_diag *d)
 {
     (void)g;
@@ -30,8 +45,7 @@ static void check_update(gr_graph *g, gr_node *n, gr_diag *d)
                       "mini_batch: %u does not divide the %u rows that '%s' draws, each a group of its own",
                       c->mini_batch, batch, c->of->rows->name);
     else if (c->mini_batch && batch % c->mini_batch)
-        gr_diag_error(d, n->at, GR_E_INVALID, "mini_batch: %u does not divide the batch of %u prompts",
-                      c->mini_batch, batch);
+        refuse_mini_batch(n, c->mini_batch, batch, d);
     if (!n->model->trained)
         gr_diag_error(d, n->at, GR_E_INVALID, "model '%s' has no 'train' settings, but node '%s' updates it",
                       n->model->name, n->name);

@@ -1,6 +1,7 @@
 /* tools/args.c: commands and options: one table, from which help, man page and completion are made. */
 #include "tools/args.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -189,9 +190,30 @@ static bool parse_count(const char *text, uint64_t *out)
     return *text >= '0' && *text <= '9' && !*end && !errno;
 }
 
+enum { FEW_BYTES = 1 << 20 }; /* of a budget: a unit may have been forgotten */
+
 static gr_status wrong_value(const option *o, const char *value, const char *want, gr_diag *d)
 {
     return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--%s '%s' must be %s", o->name, value, want);
+}
+
+/* 80G and 80gb: which unit is meant is asked. */
+static gr_status wrong_size(const option *o, const char *value, gr_diag *d)
+{
+    const size_t n = strspn(value, "0123456789.");
+    static const char units[] = "KMGT";
+    const char *unit = value[n] ? strchr(units, toupper((unsigned char)value[n])) : NULL;
+    if (!n || (value[n] && !unit)) return wrong_value(o, value, "a size such as 80GiB, or max", d);
+    char which = unit ? *unit : 'G';
+    char *wants = gr_printf("a size with its unit, such as %.*s%ciB (or %.*s%cB, %s bytes each), or max",
+                            (int)n, value, which, (int)n, value, which,
+                            which == 'K'   ? "1000"
+                            : which == 'M' ? "10^6"
+                            : which == 'G' ? "10^9"
+                                           : "10^12");
+    const gr_status st = wrong_value(o, value, wants, d);
+    free(wants);
+    return st;
 }
 
 static gr_status store(gr_args *a, const option *o, const char *value, gr_diag *d)
@@ -223,7 +245,10 @@ static gr_status store(gr_args *a, const option *o, const char *value, gr_diag *
         break;
     case BYTES:
         if (strcmp(value, "max") && (!gr_bytes_parse(value, &number) || !number))
-            return wrong_value(o, value, "a size such as 80GiB, or max", d);
+            return wrong_size(o, value, d);
+        if (strspn(value, "0123456789") == strlen(value) && number < FEW_BYTES)
+            gr_diag_warn(d, (gr_loc){0}, "--%s %s is %s bytes; %sGiB has its unit", o->name, value, value,
+                         value);
         break;
     }
     *(uint64_t *)(void *)field = number;

@@ -105,12 +105,41 @@ gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
 /* ---- check
  * -------------------------------------------------------------------------------------------------- */
 
+/* Files that nodes will read and that are not here: elsewhere they may be. */
+static void warn_of_files(const gr_graph *g, gr_diag *d)
+{
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const gr_node *n = g->nodes[i];
+        for (const gr_key *k = n->op->keys; k->name; k++) {
+            if (k->kind != GR_KEY_PATH) continue;
+            const char *path = *(const char *const *)(const void *)((const char *)n->cfg + k->offset);
+            const gr_value *v = gr_value_get(n->value, k->name);
+            if (path && v && !gr_path_exists(path))
+                gr_diag_warn(d, v->at, "'%s' of node '%s' is not here: '%s'", k->name, n->name, path);
+        }
+    }
+}
+
+static void put_found(const gr_graph *g, gr_str *out)
+{
+    gr_str_printf(out, "%s: no errors; nodes: %zu; models: ", g->name, g->n_nodes);
+    for (size_t i = 0; i < g->n_models; i++)
+        gr_str_printf(out, "%s%s%s", i ? ", " : "", g->models[i]->name,
+                      g->models[i]->trained ? " (trained)" : "");
+    if (!g->n_models) gr_str_puts(out, "none");
+    gr_str_puts(out, "\n");
+}
+
 int gr_cmd_check(const gr_args *a, gr_diag *d)
 {
     gr_graph *g = NULL;
     if (gr_cmd_load(&g, a, a->operand[0], NULL, d)) return 2;
     gr_str text = {0};
-    if (a->explain) gr_graph_explain(g, &text);
+    warn_of_files(g, d);
+    if (a->explain)
+        gr_graph_explain(g, &text);
+    else
+        put_found(g, &text);
     gr_graph_free(g);
     return gr_cmd_finish(&text, NULL, d);
 }

@@ -91,6 +91,12 @@ static gr_str fields_called(const checker *c, const char *name)
     return s;
 }
 
+static bool ends_with(const char *name, const char *end)
+{
+    const size_t n = strlen(name), m = strlen(end);
+    return n >= m && !strcmp(name + n - m, end);
+}
+
 static gr_typed unknown_name(checker *c, const gr_ast *a)
 {
     value_add(c, a->name, poison, a->at); /* said once */
@@ -107,6 +113,10 @@ static gr_typed unknown_name(checker *c, const gr_ast *a)
     gr_typed bad = near ? fail(c, a->at, "unknown name '%s'; did you mean '%s'?", a->name, near)
                         : fail(c, a->at, "unknown name '%s'", a->name);
     gr_str_release(&fields);
+    if (ends_with(a->name, "logprob") || ends_with(a->name, "logp"))
+        gr_diag_note(c->d, a->at,
+                     "the log-probs of a model are a node: '%s: {op: logprob, model: MODEL, of: ROLLOUT}'",
+                     a->name);
     return bad;
 }
 
@@ -403,6 +413,9 @@ static gr_typed lower_reduce(checker *c, const gr_ast *a, const gr_expr_function
     else if (r.rows < 0 && (r.rows = ambient_rows(c, a)) < 0)
         return poison;
     if (r.to == GR_LEVEL_SEQ && stat == GR_STAT_SUM) warn_of_repeats(c, a, f, v[0]);
+    if (r.to == GR_LEVEL_GROUP && a->n_args && v[0].level == GR_LEVEL_GROUP)
+        gr_diag_warn(c->d, a->at, "'%s' takes '%.*s', which is one value for all of a group already", f->name,
+                     WORDS(a->arg[0]));
     int x = statistic(&r, stat, a->n_args ? v[0].node : -1);
     return (gr_typed){x, r.to, GR_KIND_NUMBER, r.to >= GR_LEVEL_SEQ ? r.rows : -1};
 }
@@ -643,6 +656,11 @@ static const char *called_here(const char *name)
         {"sum", "token_sum', 'seq_sum', 'group_sum' or 'batch_sum"},
         {"std", "token_std', 'seq_std', 'group_std' or 'batch_std"},
         {"count", "token_count', 'seq_count', 'group_count' or 'batch_count"},
+        {"group_avg", "group_mean"},
+        {"token_avg", "token_mean"},
+        {"seq_avg", "seq_mean"},
+        {"batch_avg", "batch_mean"},
+        {"avg", "token_mean', 'seq_mean', 'group_mean' or 'batch_mean"},
         {"len", "seq_count', 'group_count' or 'batch_count"},
         {"masked_mean", "token_mean(x, mask)"},
         {"masked_sum", "token_sum(x, mask)"},

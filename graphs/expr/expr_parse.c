@@ -239,8 +239,17 @@ static void note_name(parser *ps, const char *name, gr_loc at)
     GR_PUSH(e->names, e->n_names, e->cap_names, ((gr_expr_name){name, at}));
 }
 
+/* The end of what a parenthesis at `open` begins. */
+static void close_parenthesis(parser *ps, gr_loc open, const char *wanted)
+{
+    if (ps->failed || accept(ps, ")")) return;
+    unexpected(ps, wanted);
+    gr_diag_note(ps->d, open, "the '(' that is not closed stands here");
+}
+
 static gr_ast *parse_call(parser *ps, gr_ast *n)
 {
+    const gr_loc open = ps->tok.at;
     n->kind = GR_AST_CALL;
     ps->nesting++;
     advance(ps); /* the parenthesis; what follows may be on the next line */
@@ -254,7 +263,7 @@ static gr_ast *parse_call(parser *ps, gr_ast *n)
         } while (!ps->failed && accept(ps, ","));
     }
     ps->nesting--;
-    if (!ps->failed && !accept(ps, ")")) unexpected(ps, "',' or ')'");
+    close_parenthesis(ps, open, "',' or ')'");
     return n;
 }
 
@@ -283,11 +292,12 @@ static double number_of(parser *ps, const token *t)
 
 static gr_ast *parse_group(parser *ps)
 {
+    const gr_loc open = ps->tok.at;
     ps->nesting++;
     advance(ps);
     gr_ast *n = parse_or(ps);
     ps->nesting--;
-    if (!ps->failed && !accept(ps, ")")) unexpected(ps, "')'");
+    close_parenthesis(ps, open, "')'");
     return n;
 }
 
@@ -487,7 +497,9 @@ static void check_lines(parser *ps)
 {
     gr_expr *e = ps->e;
     if (!e->n_lines) {
-        (void)gr_diag_error(ps->d, ps->start, GR_E_INVALID, "empty expression");
+        (void)gr_diag_error(
+            ps->d, ps->start, GR_E_INVALID,
+            "empty expression: it says what is computed, such as reward - group_mean(reward)");
         return;
     }
     for (size_t i = 0; i + 1 < e->n_lines; i++) {

@@ -299,6 +299,44 @@ static void fill(gr_loader *l, const gr_key *k, const gr_value *v, void *cfg, gr
     }
 }
 
+/* What other tools call a key, where it is one of these names. */
+static const char *called_here(const char *key, const char *const *names, size_t n)
+{
+    static const char *const words[][2] = {{"n", "samples"},
+                                           {"num_generations", "samples"},
+                                           {"num_return_sequences", "samples"},
+                                           {"group_size", "samples"},
+                                           {"max_new_tokens", "max_tokens"},
+                                           {"max_response_length", "max_tokens"},
+                                           {"max_prompt_length", "max_tokens"},
+                                           {"max_grad_norm", "grad_clip"},
+                                           {"clip_grad", "grad_clip"},
+                                           {"learning_rate", "lr"},
+                                           {"warmup_steps", "warmup"},
+                                           {"lr_scheduler", "schedule"},
+                                           {"lr_scheduler_type", "schedule"},
+                                           {"batch_size", "batch"},
+                                           {"train_batch_size", "batch"},
+                                           {"mini_batch_size", "mini_batch"},
+                                           {"ppo_mini_batch_size", "mini_batch"},
+                                           {"micro_batch_size", "micro_tokens"},
+                                           {"max_token_len", "micro_tokens"},
+                                           {"data", "file"},
+                                           {"reward_fn", "command"},
+                                           {"max_steps", "steps"},
+                                           {"total_steps", "steps"},
+                                           {"save_steps", "checkpoint"},
+                                           {"path", "checkpoint"},
+                                           {"model_path", "checkpoint"},
+                                           {"num_turns", "turns"},
+                                           {"max_turns", "turns"},
+                                           {"max_model_len", "max_context"}};
+    for (size_t i = 0; i < GR_LEN(words); i++)
+        for (size_t k = 0; k < n && !strcmp(words[i][0], key); k++)
+            if (!strcmp(words[i][1], names[k])) return names[k];
+    return NULL;
+}
+
 void gr_unknown_key(gr_loader *l, const gr_pair *p, const char *what, const gr_key *keys,
                     const char *const *also)
 {
@@ -306,7 +344,8 @@ void gr_unknown_key(gr_loader *l, const gr_pair *p, const char *what, const gr_k
     size_t n = 0;
     for (; keys && keys->name && n < GR_LEN(names); keys++) names[n++] = keys->name;
     for (; also && *also && n < GR_LEN(names); also++) names[n++] = *also;
-    const char *near = gr_near(p->key, names, n);
+    const char *near = called_here(p->key, names, n);
+    if (!near) near = gr_near(p->key, names, n);
     gr_str all = {0};
     for (size_t i = 0; !near && i < n; i++) gr_str_printf(&all, "%s%s", i ? ", " : "; it has ", names[i]);
     if (near) gr_str_printf(&all, "; did you mean '%s'?", near);

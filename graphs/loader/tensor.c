@@ -127,6 +127,8 @@ void gr_set_shares(gr_graph *g, bool whole)
         gr_model *m = g->models[i];
         m->sharding.parts = whole ? 1 : parts_of(g, m);
         m->sharding.slice = gr_tp_shape(&m->shape, m->sharding.parts);
+        m->sharding.train_parts = whole || g->ranks < 2 ? 1 : gr_mesh_size(&m->sharding.mesh, GR_AXIS_TENSOR);
+        m->sharding.train_slice = gr_tp_shape(&m->shape, m->sharding.train_parts);
     }
     for (size_t i = 0; i < g->n_nodes; i++) {
         gr_node *n = g->nodes[i];

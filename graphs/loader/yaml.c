@@ -39,6 +39,21 @@ static gr_loc loc_of_byte(const reader *r, size_t offset)
     return at;
 }
 
+/* A key that is further in or out than those beside it is said by its column: libyaml says what it expected.
+ */
+static bool indented_otherwise(const reader *r)
+{
+    const yaml_parser_t *p = &r->parser;
+    const bool map = p->context && !strcmp(p->context, "while parsing a block mapping");
+    if (!map || !p->problem || strcmp(p->problem, "did not find expected key")) return false;
+    if (p->problem_mark.column == p->context_mark.column) return false;
+    gr_diag_error(r->d, loc_of(r, p->problem_mark), GR_E_INVALID,
+                  "this line is indented by %zu spaces; the keys of the map that it stands in by %zu",
+                  p->problem_mark.column, p->context_mark.column);
+    gr_diag_note(r->d, loc_of(r, p->context_mark), "that map begins here");
+    return true;
+}
+
 static void yaml_failed(reader *r)
 {
     const yaml_parser_t *p = &r->parser;
@@ -49,6 +64,7 @@ static void yaml_failed(reader *r)
                       p->problem);
         return;
     }
+    if (indented_otherwise(r)) return;
     bool tab = p->problem_mark.index < r->n && r->text[p->problem_mark.index] == '\t';
     const char *problem = tab ? "a tab cannot stand here: indent with spaces" : p->problem;
     gr_diag_error(r->d, loc_of(r, p->problem_mark), GR_E_INVALID, "%s", problem);

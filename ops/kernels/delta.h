@@ -15,9 +15,10 @@
  * In a rollout a slot keeps the last conv - 1 rows of (q, k, v) as they came and S, both fp32; a call goes on
  * from there, be it one token a slot or a part of a prompt.
  *
- * The CPU device goes token by token everywhere, so its bits are those of one token at a time. CUDA takes
- * packed sequences and parts of prompts in chunks of GR_DELTA_CHUNK tokens (the same sums in another order,
- * with products in bf16 of fp32 states), and steps token by token in fp32.
+ * The CPU device goes token by token everywhere, so its bits are those of one token at a time. So does CUDA
+ * under `strict: true`, in fp32. Without it CUDA takes packed sequences and parts of prompts in chunks of
+ * GR_DELTA_CHUNK tokens (the same sums in another order, with products in bf16 of fp32 states), as it does
+ * for all gradients, and steps token by token.
  *
  * Types: in, out, weights and gradients of activations are the device's; states fp32; gradients of weights of
  * type `grads`, added to. All pointers are device pointers. Only enqueues, allocates nothing.

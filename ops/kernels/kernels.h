@@ -41,7 +41,8 @@ typedef struct gr_packed {
     const uint32_t *host_offset; /* the same, on the host */
     const int32_t *position; /* [n_tokens] of each token in its sequence; the CPU device does not read it */
     /* Ranks that these sequences' tokens are cut over, as many each: the queue's group. n_tokens and ids are
-     * then this rank's, in their order; offset and position are of all of them. 0, 1: they are not cut. */
+     * then this rank's, in their order; offset and position are of all of them. 0, 1: they are not cut. Where
+     * the shape is a slice's, these ranks have the other slices (ops/kernels/layer_cut.c). */
     uint32_t cut;
 } gr_packed;
 

@@ -68,9 +68,37 @@ static void sum_peers(const gr_layer_call *l, void *out)
                   l->k->dtype == GR_F32 ? GR_COMM_SUM_F32 : GR_COMM_SUM_BF16);
 }
 
+/* out [T, H] is there: of a rank's own tokens, or of all tokens a part of the sum. */
+static void close_rows(const gr_layer_call *l, void *out, const gr_layer_close *c)
+{
+    const gr_norm after = norm_of(l, out, c->after);
+    const uint64_t n = (uint64_t)l->b.n * l->s->hidden, size = gr_dtype_size(l->k->dtype);
+    if (c->keep && c->keep != out) l->k->copy(l->q, c->keep, out, n * size);
+    if (l->d->norm_after) {
+        l->ops->norm_add(l->q, &after, c->add, c->y);
+        return;
+    }
+    if (c->y != c->add) l->k->copy(l->q, c->y, c->add, n * size);
+    l->k->add(l->q, c->y, out, l->k->dtype, n);
+}
+
+/* Its scale is the sum's, too. */
+static void close_gathered(const gr_layer_call *l, const gr_product *p, const gr_layer_ws *w,
+                           const gr_layer_close *c)
+{
+    const float scale = l->d->norm_after ? 1 : l->s->residual_scale;
+    l->ops->product(l->q, p, c->all, w->product);
+    if (scale != 1) l->ops->scale(l->q, c->all, scale, (uint64_t)l->b.n * l->s->hidden, c->all);
+    gr_layer_close_rows(l, c->all, c);
+}
+
 void gr_layer_close_product(const gr_layer_call *l, const gr_product *p, const gr_layer_ws *w,
                             const gr_layer_close *c)
 {
+    if (l->outer) {
+        close_gathered(l, p, w, c);
+        return;
+    }
     void *out = c->keep ? c->keep : c->temp;
     const gr_norm after = norm_of(l, out, c->after);
     if (!l->d->norm_after) {
@@ -84,15 +112,13 @@ void gr_layer_close_product(const gr_layer_call *l, const gr_product *p, const g
 
 void gr_layer_close_rows(const gr_layer_call *l, void *out, const gr_layer_close *c)
 {
-    const gr_norm after = norm_of(l, out, c->after);
-    const uint64_t n = (uint64_t)l->b.n * l->s->hidden;
-    sum_peers(l, out);
-    if (l->d->norm_after) {
-        l->ops->norm_add(l->q, &after, c->add, c->y);
+    if (!l->outer) {
+        sum_peers(l, out);
+        close_rows(l, out, c);
         return;
     }
-    if (c->y != c->add) l->k->copy(l->q, c->y, c->add, n * gr_dtype_size(l->k->dtype));
-    l->k->add(l->q, c->y, out, l->k->dtype, n);
+    gr_layer_scatter(l->outer, out, c->staging);
+    close_rows(l->outer, gr_layer_own(l->outer, out), c);
 }
 
 void gr_layer_product_back(const gr_layer_call *l, const gr_product *p, gr_tensor_slot slot,
@@ -120,9 +146,10 @@ static bool in_place(const gr_layer_call *l)
 static void acts_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_acts *a)
 {
     const bool keeps = l->d->norm_after && l->use != GR_LAYER_FORWARD && l->use != GR_LAYER_EXTEND;
+    const gr_layer_call half = gr_layer_half(l);
     *a = (gr_layer_acts){0};
-    mixer_of(l->d)->acts(c, l, a);
-    mlp_of(l->d)->acts(c, l, a);
+    mixer_of(l->d)->acts(c, &half, a);
+    mlp_of(l->d)->acts(c, &half, a);
     if (!in_place(l)) a->mid = gr_layer_rows(c, l, l->s->hidden);
     if (keeps) a->mixed = gr_layer_rows(c, l, l->s->hidden);
     if (keeps) a->fed = gr_layer_rows(c, l, l->s->hidden);
@@ -132,20 +159,34 @@ static void acts_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_acts *
 static void kernels_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
 {
     const gr_layer_part *mixer = mixer_of(l->d), *mlp = mlp_of(l->d);
-    const uint64_t products = GR_MAX(mixer->product_ws(l), mlp->product_ws(l));
+    const gr_layer_call half = gr_layer_half(l);
+    const uint64_t products = GR_MAX(mixer->product_ws(&half), mlp->product_ws(&half));
     *w = (gr_layer_ws){.product = gr_workspace_bytes(c, products)};
-    if (mixer->kernel_ws) mixer->kernel_ws(c, l, w);
-    if (mlp->kernel_ws) mlp->kernel_ws(c, l, w);
+    if (mixer->kernel_ws) mixer->kernel_ws(c, &half, w);
+    if (mlp->kernel_ws) mlp->kernel_ws(c, &half, w);
+}
+
+/* Of slices whose tokens are cut. */
+static void all_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
+{
+    const uint64_t values = l->s->hidden;
+    if (!gr_layer_gathers(l)) return;
+    w->all_in = gr_layer_all_rows(c, l, values);
+    w->all_out = gr_layer_all_rows(c, l, values);
+    if (l->use == GR_LAYER_BACKWARD) w->all_d = gr_layer_all_rows(c, l, values);
+    if (l->k->chained) w->staging = gr_layer_all_rows(c, l, values);
 }
 
 /* acts: room for them, too. */
 static void ws_layout(gr_workspace *c, const gr_layer_call *l, bool acts, gr_layer_ws *w)
 {
     const gr_layer_part *mixer = mixer_of(l->d), *mlp = mlp_of(l->d);
+    const gr_layer_call half = gr_layer_half(l);
     kernels_layout(c, l, w);
+    all_layout(c, l, w);
     w->row = gr_layer_rows(c, l, l->s->hidden);
-    mixer->ws(c, l, w);
-    mlp->ws(c, l, w);
+    mixer->ws(c, &half, w);
+    mlp->ws(c, &half, w);
     if (acts) acts_layout(c, l, &w->acts);
 }
 
@@ -169,9 +210,11 @@ static void back_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
     w->row = gr_layer_rows(c, l, l->s->hidden);
     w->d_row = gr_layer_rows(c, l, l->s->hidden);
     if (l->d->norm_after || l->s->residual_scale != 1) w->d_block = gr_layer_rows(c, l, l->s->hidden);
+    all_layout(c, l, w);
+    const gr_layer_call half = gr_layer_half(l);
     gr_workspace turn = *c;
-    mixer->ws(c, l, w);
-    mlp->ws(l->ops->turns ? &turn : c, l, w);
+    mixer->ws(c, &half, w);
+    mlp->ws(l->ops->turns ? &turn : c, &half, w);
     c->used = GR_MAX(c->used, turn.used);
 }
 
@@ -189,7 +232,8 @@ static gr_layer_call sizes_of(const gr_kernels *k, const gr_model_shape *s, uint
                            .bucket = 1 + layer,
                            .use = use,
                            .bounds = *b,
-                           .own = gr_attention_cut(&d->attention, GR_MAX(b->cut, 1u))};
+                           /* of a slice it is what is left of them */
+                           .own = gr_attention_cut(&d->attention, s->parts > 1 ? 1 : GR_MAX(b->cut, 1u))};
 }
 
 uint64_t gr_layer_acts_bytes(const gr_kernels *k, const gr_model_shape *s, uint32_t layer,
@@ -293,13 +337,26 @@ static const void *before(const gr_layer_call *l, const void *x, gr_tensor_slot 
     return row;
 }
 
+/* The same of all tokens, where ranks that have the others have the other slices. */
+static const void *before_all(const gr_layer_call *l, const void *x, gr_tensor_slot slot,
+                              const gr_layer_ws *w)
+{
+    if (!gr_layer_gathers(l)) return before(l, x, slot, w->row);
+    void *own = gr_layer_own(l, w->all_in);
+    if (before(l, x, slot, own) == x)
+        l->k->copy(l->q, own, x, (uint64_t)l->b.n * l->s->hidden * gr_dtype_size(l->k->dtype));
+    gr_layer_gather(l, w->all_in);
+    return w->all_in;
+}
+
 static void run(const gr_layer_call *l, void *x, const gr_layer_acts *a, const gr_layer_ws *w)
 {
     void *mid = a->mid ? a->mid : x;
-    const gr_layer_close mixed = {x, mid, w->row, a->mixed, GR_T_MIXER_AFTER},
-                         fed = {mid, x, w->row, a->fed, GR_T_MLP_AFTER};
-    mixer_of(l->d)->forward(l, before(l, x, GR_T_MIXER_NORM, w->row), a, w, &mixed);
-    mlp_of(l->d)->forward(l, before(l, mid, GR_T_MLP_NORM, w->row), a, w, &fed);
+    const gr_layer_call half = gr_layer_half(l);
+    const gr_layer_close mixed = {x, mid, w->row, a->mixed, w->all_out, w->staging, GR_T_MIXER_AFTER},
+                         fed = {mid, x, w->row, a->fed, w->all_out, w->staging, GR_T_MLP_AFTER};
+    mixer_of(l->d)->forward(&half, before_all(l, x, GR_T_MIXER_NORM, w), a, w, &mixed);
+    mlp_of(l->d)->forward(&half, before_all(l, mid, GR_T_MLP_NORM, w), a, w, &fed);
 }
 
 static uint32_t longest_of(const uint32_t *offset, const uint32_t *cached, uint32_t n_seqs)
@@ -379,6 +436,24 @@ typedef struct half {
     gr_tensor_slot norm, after;
 } half;
 
+/* From d_out, d loss / d what the mixer or MLP gave, to d loss / d what it read. */
+static const void *part_back(const gr_layer_call *l, const half *h, const gr_layer_acts *a,
+                             const gr_layer_ws *w, const void *d_out)
+{
+    const gr_layer_call call = gr_layer_half(l);
+    const void *in = before_all(l, h->x, h->norm, w);
+    if (!call.outer) {
+        h->part->backward(l, in, a, w, d_out, w->d_row);
+        return w->d_row;
+    }
+    l->k->copy(l->q, gr_layer_own(l, w->all_d), d_out,
+               (uint64_t)l->b.n * l->s->hidden * gr_dtype_size(l->k->dtype));
+    gr_layer_gather(l, w->all_d);
+    h->part->backward(&call, in, a, w, w->all_d, w->all_out);
+    gr_layer_scatter(l, w->all_out, w->staging);
+    return gr_layer_own(l, w->all_out);
+}
+
 static void half_back(const gr_layer_call *l, const half *h, const gr_layer_acts *a, const gr_layer_ws *w,
                       void *dx)
 {
@@ -390,12 +465,11 @@ static void half_back(const gr_layer_call *l, const half *h, const gr_layer_acts
                            w->scratch);
     else if (w->d_block)
         ops->scale(l->q, dx, l->s->residual_scale, n, w->d_block);
-    const void *in = before(l, h->x, h->norm, w->row);
-    h->part->backward(l, in, a, w, w->d_block ? w->d_block : dx, w->d_row);
+    const void *d_row = part_back(l, h, a, w, w->d_block ? w->d_block : dx);
     if (l->d->norm_before)
-        ops->norm_backward(l->q, &norm, w->d_row, dx, true, gr_layer_grad(l, h->norm), l->grads, w->scratch);
+        ops->norm_backward(l->q, &norm, d_row, dx, true, gr_layer_grad(l, h->norm), l->grads, w->scratch);
     else
-        l->k->add(l->q, dx, w->d_row, l->k->dtype, n);
+        l->k->add(l->q, dx, d_row, l->k->dtype, n);
 }
 
 void gr_layer_backward(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,

@@ -1,5 +1,6 @@
 /* ops/kernels/layer_cut.c: tokens that are cut over ranks: from some tokens of all heads to all tokens of
- * some heads, and back. */
+ * some heads, and back; or, of ranks that have slices of a layer, from some tokens to all tokens, and from
+ * partial sums of all to the sums of some. */
 #include "ops/kernels/layer_impl.h"
 
 #include <assert.h>
@@ -63,4 +64,43 @@ void gr_layer_to_tokens(const gr_layer_call *l, const gr_layer_columns *g, const
 {
     gr_tp_exchange(l->q, heads, parts, part_bytes(l, g), (uint32_t)gr_dtype_size(l->k->dtype));
     place(l, g, rows, ld, parts, false);
+}
+
+/* ---- slices ----------------------------------------------------------------------------------------------
+ */
+
+bool gr_layer_gathers(const gr_layer_call *l)
+{
+    return l->s->parts > 1 && gr_layer_cut(l) > 1;
+}
+
+gr_layer_call gr_layer_half(const gr_layer_call *l)
+{
+    gr_layer_call inner = *l;
+    if (!gr_layer_gathers(l)) return inner;
+    inner.b = l->all;
+    inner.bounds.tokens *= gr_layer_cut(l);
+    inner.bounds.cut = 1;
+    inner.outer = l;
+    return inner;
+}
+
+static uint64_t own_values(const gr_layer_call *l)
+{
+    return (uint64_t)l->b.n * l->s->hidden;
+}
+
+void *gr_layer_own(const gr_layer_call *l, void *all)
+{
+    return (char *)all + l->q->peers->comm->rank * own_values(l) * gr_dtype_size(l->k->dtype);
+}
+
+void gr_layer_gather(const gr_layer_call *l, void *all)
+{
+    gr_tp_gather(l->q, all, own_values(l), (uint32_t)gr_dtype_size(l->k->dtype));
+}
+
+void gr_layer_scatter(const gr_layer_call *l, void *all, void *staging)
+{
+    gr_tp_scatter(l->q, all, own_values(l), (uint32_t)gr_dtype_size(l->k->dtype), staging);
 }

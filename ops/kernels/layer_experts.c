@@ -133,7 +133,7 @@ static void sum_up(const gr_layer_call *l, const void *in, const gr_layer_acts *
 static void forward(const gr_layer_call *l, const void *in, const gr_layer_acts *a, const gr_layer_ws *w,
                     const gr_layer_close *close)
 {
-    void *out = close->keep ? close->keep : w->experts_sum;
+    void *out = close->keep && !l->outer ? close->keep : w->experts_sum;
     if (adds(l)) {
         sum_up(l, in, a, w, close->add, close->y);
         return;

@@ -23,6 +23,9 @@ typedef struct gr_layer_call {
     /* Where tokens are cut over ranks: those of all of them; and the heads that this one attends with. */
     gr_tokens all;
     gr_attention_desc own;
+    /* Where they have slices of the layer: a half works on all tokens, and this is the call on its own, which
+     * it begins and ends with; else NULL. */
+    const struct gr_layer_call *outer;
     const char *w; /* the layer's bucket */
     char *grad;    /* its gradients */
     gr_dtype grads;
@@ -99,8 +102,11 @@ typedef struct gr_layer_ws {
     gr_attention_ws attention;
     gr_delta_ws delta;
     gr_dense_ws dense;
-    void *experts;      /* of experts, and of a shared one */
-    void *experts_sum;  /* [H] where a sum is not added up in place */
+    void *experts;     /* of experts, and of a shared one */
+    void *experts_sum; /* [H] where a sum is not added up in place */
+    /* Of slices whose tokens are cut, [H] of all tokens: what a half reads, what it gives (or d loss / d what
+     * it reads), d loss / d what it gives; and room for their sum's parts where it has one order. */
+    void *all_in, *all_out, *all_d, *staging;
     gr_layer_acts acts; /* where they are not kept */
 } gr_layer_ws;
 
@@ -128,6 +134,16 @@ void gr_layer_to_heads(const gr_layer_call *l, const gr_layer_columns *g, const 
 void gr_layer_to_tokens(const gr_layer_call *l, const gr_layer_columns *g, const void *heads, void *rows,
                         uint64_t ld, void *parts);
 
+/* Whether the ranks that have the other tokens have the other slices of the layer. */
+bool gr_layer_gathers(const gr_layer_call *l);
+/* The call on all tokens; l, which is not such a one, must outlive it. */
+gr_layer_call gr_layer_half(const gr_layer_call *l);
+/* Of [H] rows of all tokens, this rank's; everyone's become whole; everyone's sum becomes its own's. Source:
+ * Korthikanti et al., arXiv:2205.05198, section 4.2.2 (sequence parallelism). */
+void *gr_layer_own(const gr_layer_call *l, void *all);
+void gr_layer_gather(const gr_layer_call *l, void *all);
+void gr_layer_scatter(const gr_layer_call *l, void *all, void *staging);
+
 /* ---- a kind of mixer or MLP ------------------------------------------------------------------------------
  */
 
@@ -137,6 +153,7 @@ typedef struct gr_layer_close {
     void *y;              /* may be add */
     void *temp;           /* [H] */
     void *keep;           /* [H] where out is kept; NULL: it is not */
+    void *all, *staging;  /* of slices whose tokens are cut: see gr_layer_ws */
     gr_tensor_slot after; /* of the norm behind, where the layer has one */
 } gr_layer_close;
 

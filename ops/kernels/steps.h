@@ -30,6 +30,7 @@ typedef struct gr_steps_bounds {
     uint32_t max_length; /* keys of a sequence, at most */
     uint32_t chunk;      /* steps of a chunk */
     uint32_t stop_ids;
+    bool states; /* layers have states of one size (gr_layer_slot_bytes) */
 } gr_steps_bounds;
 
 /* What holds for all sequences of one rollout. */
@@ -44,7 +45,8 @@ typedef struct gr_steps_rules {
 typedef struct gr_steps_input {
     gr_slot_change *change; /* [slots]; no slot is named by two of them, whether as slot or as from */
     uint32_t *table;        /* [slots, stride] row i: of change i where it sets */
-    uint32_t *member;       /* [slots] of the slots that take part in the chunk (before its n), no others */
+    uint32_t *held;   /* [slots] entry i: of change i where it sets, see gr_extend; NULL without states */
+    uint32_t *member; /* [slots] of the slots that take part in the chunk (before its n), no others */
     uint32_t *
         group_first; /* [slots + 1]: group g's slots are member[group_first[g]] .. [group_first[g + 1] - 1] */
     uint32_t *shared; /* [slots] first keys that the slots of a group share, a multiple of GR_KV_BLOCK */
@@ -75,7 +77,7 @@ typedef struct gr_steps_chunk {
     uint64_t key; /* of all addresses that the step uses: where it changes, nothing captured is used again */
 } gr_steps_chunk;
 
-/* Blocks of layers that follow each other in the pool. */
+/* Blocks of layers that follow each other in the pool, or their states of one size. */
 typedef struct gr_steps_blocks {
     void *kv;
     uint32_t layers;

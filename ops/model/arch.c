@@ -3,25 +3,19 @@
 
 #include <string.h>
 
-const gr_arch *const gr_all_archs[] = {&gr_arch_llama,
-                                       &gr_arch_mistral,
-                                       &gr_arch_qwen2,
-                                       &gr_arch_qwen3,
-                                       &gr_arch_qwen3_5_text,
-                                       &gr_arch_qwen3_5_moe_text,
-                                       &gr_arch_qwen3_next,
-                                       &gr_arch_qwen3_moe,
-                                       &gr_arch_qwen2_moe,
-                                       &gr_arch_glm4_moe,
-                                       &gr_arch_gpt_oss,
-                                       &gr_arch_gemma2,
-                                       &gr_arch_gemma3_text,
-                                       &gr_arch_granite,
-                                       &gr_arch_ministral,
-                                       &gr_arch_olmo2,
-                                       &gr_arch_olmo3,
-                                       &gr_arch_smollm3,
-                                       NULL};
+const gr_arch *const gr_all_archs[] = {&gr_arch_llama,        &gr_arch_mistral,
+                                       &gr_arch_qwen2,        &gr_arch_qwen3,
+                                       &gr_arch_qwen3_5_text, &gr_arch_qwen3_5_moe_text,
+                                       &gr_arch_qwen3_next,   &gr_arch_qwen3_moe,
+                                       &gr_arch_qwen2_moe,    &gr_arch_glm4_moe,
+                                       &gr_arch_gpt_oss,      &gr_arch_mixtral,
+                                       &gr_arch_olmoe,        &gr_arch_granitemoe,
+                                       &gr_arch_gemma,        &gr_arch_gemma2,
+                                       &gr_arch_gemma3_text,  &gr_arch_granite,
+                                       &gr_arch_ministral,    &gr_arch_olmo2,
+                                       &gr_arch_olmo3,        &gr_arch_phi3,
+                                       &gr_arch_seed_oss,     &gr_arch_exaone4,
+                                       &gr_arch_smollm3,      NULL};
 
 const gr_arch *gr_arch_find(const char *model_type)
 {
@@ -125,6 +119,14 @@ uint32_t gr_arch_window(gr_config *c)
     return gr_config_size(c, "sliding_window", 4096, GR_POSITIONS_MAX);
 }
 
+uint32_t gr_arch_any_window(gr_config *c, const gr_model_shape *s, uint32_t usual)
+{
+    const bool said = gr_config_value(c, "sliding_window"),
+               none = !said && (!usual || gr_config_has(c, "sliding_window"));
+    const uint32_t window = none ? 0 : gr_config_size(c, "sliding_window", usual, GR_POSITIONS_MAX);
+    return window < s->max_positions ? window : 0;
+}
+
 void gr_arch_in_turn(gr_config *c, gr_model_shape *s, uint8_t kind[GR_LAYERS_MAX],
                      const gr_layer_desc *sliding, const gr_layer_desc *full)
 {
@@ -135,6 +137,13 @@ void gr_arch_in_turn(gr_config *c, gr_model_shape *s, uint8_t kind[GR_LAYERS_MAX
 
 /* ---- experts as Qwen says them ---------------------------------------------------------------------------
  */
+
+void gr_arch_check_choices(gr_config *c, const char *key, const gr_experts_desc *e)
+{
+    if (e->count && e->top_k > e->count)
+        gr_config_refuse(c, "num_experts_per_tok", "'num_experts_per_tok' %u is more than the '%s' %u",
+                         e->top_k, key, e->count);
+}
 
 gr_experts_desc gr_arch_qwen_experts(gr_config *c, const gr_experts_desc *usual)
 {
@@ -147,9 +156,7 @@ gr_experts_desc gr_arch_qwen_experts(gr_config *c, const gr_experts_desc *usual)
     if (usual->shared_inner)
         e.shared_inner =
             gr_config_size(c, "shared_expert_intermediate_size", usual->shared_inner, GR_INNER_MAX);
-    if (e.count && e.top_k > e.count)
-        gr_config_refuse(c, "num_experts_per_tok",
-                         "'num_experts_per_tok' %u is more than the 'num_experts' %u", e.top_k, e.count);
+    gr_arch_check_choices(c, "num_experts", &e);
     return e;
 }
 

@@ -57,10 +57,11 @@ typedef struct gr_arch {
                                   "silu" alone */
 } gr_arch;
 
-extern const gr_arch gr_arch_gemma2, gr_arch_gemma3_text, gr_arch_gpt_oss, gr_arch_granite, gr_arch_llama,
-    gr_arch_ministral, gr_arch_mistral, gr_arch_olmo2, gr_arch_olmo3, gr_arch_qwen2, gr_arch_qwen3,
-    gr_arch_qwen3_5_text, gr_arch_qwen3_5_moe_text, gr_arch_qwen3_next, gr_arch_qwen3_moe, gr_arch_qwen2_moe,
-    gr_arch_glm4_moe, gr_arch_smollm3;
+extern const gr_arch gr_arch_exaone4, gr_arch_gemma, gr_arch_granitemoe, gr_arch_mixtral, gr_arch_olmoe,
+    gr_arch_phi3, gr_arch_seed_oss, gr_arch_gemma2, gr_arch_gemma3_text, gr_arch_gpt_oss, gr_arch_granite,
+    gr_arch_llama, gr_arch_ministral, gr_arch_mistral, gr_arch_olmo2, gr_arch_olmo3, gr_arch_qwen2,
+    gr_arch_qwen3, gr_arch_qwen3_5_text, gr_arch_qwen3_5_moe_text, gr_arch_qwen3_next, gr_arch_qwen3_moe,
+    gr_arch_qwen2_moe, gr_arch_glm4_moe, gr_arch_smollm3;
 
 /* All of them, ending with NULL. */
 extern const gr_arch *const gr_all_archs[];
@@ -83,6 +84,10 @@ void gr_arch_in_turn(gr_config *c, gr_model_shape *s, uint8_t kind[GR_LAYERS_MAX
  */
 uint32_t gr_arch_window(gr_config *c);
 
+/* The window of a family whose layers all have the same one, or none, which null says, too; usual: where
+ * nothing is said, 0: none. One that reaches over all positions is none. */
+uint32_t gr_arch_any_window(gr_config *c, const gr_model_shape *s, uint32_t usual);
+
 /* Layers of Qwen 2 and 3: from max_window_layers on with a window, where use_sliding_window asks for it. */
 void gr_arch_qwen_layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *d);
 
@@ -90,6 +95,8 @@ void gr_arch_qwen_layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *d
 gr_experts_desc gr_arch_qwen_experts(gr_config *c, const gr_experts_desc *usual);
 /* Which layers have them: not those of `mlp_only_layers`, nor those beside every `decoder_sparse_step`-th. */
 void gr_arch_qwen_sparse(gr_config *c, const gr_model_shape *s, bool sparse[GR_LAYERS_MAX]);
+/* More choices for a token than there are experts, which `key` says, are refused. */
+void gr_arch_check_choices(gr_config *c, const char *key, const gr_experts_desc *e);
 /* A layer with experts in place of its dense MLP. */
 gr_layer_desc gr_arch_with_experts(const gr_layer_desc *dense, const gr_experts_desc *e);
 

@@ -287,11 +287,27 @@ typedef struct listing {
     const gr_arch *arch; /* NULL: unknown */
 } listing;
 
-static void name_tensor(const listing *l, gr_tensor *t, gr_tensor_slot slot, unsigned i)
+/* Parts of one name follow each other in the checkpoint's tensor. rows: of those before. */
+static void set_joined(const listing *l, gr_tensor *t, gr_tensor_slot slot, unsigned i, uint64_t rows)
+{
+    const char *type = l->s->model_type, *name = gr_arch_tensor(type, slot, i);
+    if (strcmp(gr_arch_tensor(type, slot, 0), gr_arch_tensor(type, slot, 1)) != 0 ||
+        strcmp(name, gr_arch_tensor(type, slot, 0)) != 0)
+        return;
+    t->woven = (gr_woven){.run = t->rows,
+                          .period = t->rows,
+                          .first = (uint32_t)rows,
+                          .rows = (uint32_t)slot_dims(l->s, l->bucket, slot).rows,
+                          .phase = i};
+}
+
+static void name_tensor(const listing *l, gr_tensor *t, gr_tensor_slot slot, unsigned i, uint64_t rows)
 {
     const unsigned each = expert_parts(slot), part = each ? i % each : i;
     const bool fused = each && (l->form != GR_EXPERTS_EACH || (l->arch && l->arch->experts_fused));
     if (fused) set_fused(t, gr_layer(l->s, l->bucket - 1), slot, i, l->form, l->arch);
+    if (l->named && !t->woven.run && (slot == GR_T_QKV || slot == GR_T_GATE_UP))
+        set_joined(l, t, slot, i, rows);
     if (l->named)
         set_name(t, l->s, l->bucket, gr_arch_tensor(l->s->model_type, slot, fused ? GR_ARCH_FUSED : part),
                  each ? i / each : 0);
@@ -314,7 +330,7 @@ static size_t list_tensors(const listing *l, gr_tensor *out)
                              .decay = d.cols != 0,
                              .initial = d.cols ? 0 : initial_value(l->s, l->bucket, slot)};
             set_stored(t, l->s, l->bucket, slot, i);
-            name_tensor(l, t, slot, i);
+            name_tensor(l, t, slot, i, rows);
             offset += elems(d);
             rows += d.rows;
         }

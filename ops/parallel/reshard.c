@@ -6,6 +6,11 @@
 
 #include <stdlib.h>
 
+/* Elements of the whole bucket. */
+typedef struct shard_span {
+    uint64_t first, end;
+} shard_span;
+
 typedef struct blocks {
     gr_tp_block at[GR_TP_BLOCKS_MAX];
     size_t n;
@@ -135,6 +140,114 @@ gr_status gr_reshard_run(const gr_reshard *r, gr_comm *c, const void *shard, voi
     gr_status st = c->type->all_to_all(c, r->q, &e, d);
     if (!st) gr_reshard_unpack(r, in, buffer, tp);
     return st;
+}
+
+/* ---- back ------------------------------------------------------------------------------------------------
+ */
+
+static shard_span shard_range(const gr_reshard *r, uint32_t rank)
+{
+    const uint64_t part = shard_elems(r->shape, r->bucket, r->ranks);
+    return (shard_span){rank * part, (rank + 1) * part};
+}
+
+/* What of a slice lies in a rank's flat shard. */
+static uint64_t share_of(const gr_reshard *r, uint32_t place, uint32_t rank)
+{
+    const blocks b = blocks_of(r, place);
+    const shard_span in = shard_range(r, rank);
+    return gr_tp_count(b.at, b.n, in.first, in.end);
+}
+
+static uint64_t slice_elems(const gr_model_shape *s, uint32_t parts, uint32_t bucket)
+{
+    const gr_model_shape tp = gr_tp_shape(s, parts);
+    return gr_bucket_elems(&tp, bucket);
+}
+
+uint64_t gr_reshard_back_room(const gr_model_shape *s, uint32_t parts, uint32_t bucket, uint32_t ranks)
+{
+    const uint64_t in = ranks / parts * out_room(s, parts, bucket, ranks);
+    return slice_elems(s, parts, bucket) + in + shard_elems(s, bucket, ranks);
+}
+
+/* This rank's slice, in the order of the flat shards that its pieces are for. */
+static void pack_slice(const gr_reshard *r, uint64_t size, const char *tp, char *buffer)
+{
+    const blocks b = blocks_of(r, r->rank % r->parts);
+    for (uint32_t to = 0; to < r->ranks; to++) {
+        const shard_span in = shard_range(r, to);
+        gr_tp_block piece[3];
+        for (size_t i = 0; i < b.n; i++)
+            for (size_t k = 0, n = gr_tp_cut(&b.at[i], in.first, in.end, piece); k < n; k++) {
+                const gr_tp_block *p = &piece[k];
+                r->k->copy_rows(r->q, buffer, p->n * size, tp + p->to * size, p->to_stride * size,
+                                p->n * size, p->count);
+                buffer += p->n * p->count * size;
+            }
+    }
+}
+
+/* The sum of a slice's pieces into the shard's: what another slice has brought already is added to. */
+static void unpack_sum(const gr_reshard *r, gr_dtype type, uint32_t place, const char *packed, char *sum)
+{
+    const uint64_t size = gr_dtype_size(type);
+    const gr_model_shape shape = gr_tp_shape(r->shape, r->parts);
+    const shard_span in = shard_range(r, r->rank);
+    const blocks b = blocks_of(r, place);
+    gr_tensor whole[GR_BUCKET_TENSORS_MAX], slice[GR_BUCKET_TENSORS_MAX];
+    gr_bucket_tensors(r->shape, r->bucket, whole);
+    gr_bucket_tensors(&shape, r->bucket, slice);
+    for (size_t i = 0; i < b.n; i++) {
+        const bool common = whole[i].rows == slice[i].rows && whole[i].cols == slice[i].cols;
+        gr_tp_block piece[3];
+        for (size_t k = 0, n = gr_tp_cut(&b.at[i], in.first, in.end, piece); k < n; k++) {
+            const gr_tp_block *p = &piece[k];
+            char *to = sum + (p->from - in.first) * size;
+            if (common)
+                r->k->add(r->q, to, packed, type, p->n * p->count);
+            else
+                r->k->copy_rows(r->q, to, p->from_stride * size, packed, p->n * size, p->n * size, p->count);
+            packed += p->n * p->count * size;
+        }
+    }
+}
+
+/* Neighbours of a slice first, then neighbouring sums: into the first one's. at: where each rank's begins. */
+static void add_slices(const gr_reshard *r, gr_dtype type, const uint64_t *at, char *in)
+{
+    for (uint32_t place = 0; place < r->parts; place++) {
+        const uint64_t n = share_of(r, place, r->rank);
+        for (uint32_t step = r->parts; step < r->ranks; step *= 2)
+            for (uint32_t i = place; n && i + step < r->ranks; i += 2 * step)
+                r->k->add(r->q, in + at[i], in + at[i + step], type, n);
+    }
+}
+
+gr_status gr_reshard_back(const gr_reshard *r, gr_comm *c, gr_dtype type, const void *tp, void *shard,
+                          void *buffer, void *room, gr_diag *d)
+{
+    const uint64_t size = gr_dtype_size(type), part = shard_elems(r->shape, r->bucket, r->ranks),
+                   first = GR_MIN(r->rank * part, gr_bucket_elems(r->shape, r->bucket)),
+                   own = GR_MIN(part, gr_bucket_elems(r->shape, r->bucket) - first);
+    uint64_t *at = room, *bytes = at + r->ranks, *to = bytes + r->ranks, *comes = to + r->ranks;
+    char *in = (char *)buffer + slice_elems(r->shape, r->parts, r->bucket) * size;
+    uint64_t goes = 0, came = 0;
+    for (uint32_t i = 0; i < r->ranks; i++) {
+        at[i] = goes, to[i] = came;
+        goes += bytes[i] = share_of(r, r->rank % r->parts, i) * size;
+        came += comes[i] = share_of(r, i % r->parts, r->rank) * size;
+    }
+    pack_slice(r, size, tp, buffer);
+    const gr_comm_exchange e = {buffer, at, bytes, in, to, comes, (uint32_t)size};
+    gr_status st = c->type->all_to_all(c, r->q, &e, d);
+    if (st || !own) return st;
+    char *sum = in + came;
+    add_slices(r, type, to, in);
+    r->k->zero(r->q, sum, part * size);
+    for (uint32_t place = 0; place < r->parts; place++) unpack_sum(r, type, place, in + to[place], sum);
+    r->k->add(r->q, shard, sum, type, own);
+    return GR_OK;
 }
 
 void gr_reshard_local(const gr_reshard *r, const void *whole, void *tp)

@@ -43,6 +43,17 @@ uint64_t gr_reshard_room_bytes(uint32_t ranks, uint32_t parts);
 GR_NODISCARD gr_status gr_reshard_run(const gr_reshard *r, gr_comm *c, const void *shard, void *tp,
                                       void *buffer, void *room, gr_diag *d);
 
+/* The way back, for gradients: what each rank has summed up in a slice, into flat shards. A flat shard is the
+ * sum over all ranks; of what every slice has (norms), over all of them too. Sums are of one binary tree over
+ * the ranks of a slice, then over slices in their order. */
+
+/* Elements of the buffer on any rank: what goes out, what comes in, and the shard's sum. */
+uint64_t gr_reshard_back_room(const gr_model_shape *s, uint32_t parts, uint32_t bucket, uint32_t ranks);
+/* All of it. shard: what it has, to which the sum is added. type: of the gradients. room: host memory of
+ * gr_reshard_room_bytes. */
+GR_NODISCARD gr_status gr_reshard_back(const gr_reshard *r, gr_comm *c, gr_dtype type, const void *tp,
+                                       void *shard, void *buffer, void *room, gr_diag *d);
+
 /* From a whole bucket that is here. */
 void gr_reshard_local(const gr_reshard *r, const void *whole, void *tp);
 

@@ -38,6 +38,11 @@ enum {
     SHARDING_COPY,    /* of a bucket that is whole already */
     SHARDING_TP,      /* of one, what a tensor-parallel shard has of it */
     SHARDING_RESHARD, /* flat shards into tensor-parallel shards */
+    /* The same for a training pass that is on a mesh; and back, as REDUCE and REDUCE_ALL. */
+    SHARDING_PASS_TP,
+    SHARDING_PASS_RESHARD,
+    SHARDING_BACK,
+    SHARDING_BACK_ALL,
     SHARDING_TOTAL,
     SHARDING_SHARE,
 };
@@ -84,30 +89,69 @@ static void named(char out[64], const char *pass, const char *kind, uint32_t buc
     snprintf(out, 64, "%s%s.%u", pass, kind, bucket);
 }
 
+/* Whether a training pass reads a slice of a bucket: of layers, on a mesh with an axis tensor. */
+static bool is_cut(const gr_model *m, uint32_t bucket)
+{
+    return m->sharding.train_parts > 1 && bucket > 0 && bucket <= m->shape.layers;
+}
+
 bool gr_sharding_gathers(const gr_tasks *p, const gr_model *m)
 {
-    return sharded(p, m);
+    return sharded(p, m) || m->sharding.train_parts > 1;
+}
+
+/* Of what a pass reads of a bucket, or has gradients of. */
+static uint64_t pass_elems(const gr_model *m, uint32_t bucket)
+{
+    return gr_bucket_elems(is_cut(m, bucket) ? &m->sharding.train_slice : &m->shape, bucket);
 }
 
 static uint32_t gathered(gr_tasks *p, const gr_kernels *k, const gr_model *m, const char *pass,
                          uint32_t bucket)
 {
-    return gr_tasks_temp(p, GR_CAT_COMM, gr_part_bytes(k, m, GR_PART_PARAMS, bucket), "%sgathered.%u", pass,
-                         bucket);
+    return gr_tasks_temp(p, GR_CAT_COMM, pass_elems(m, bucket) * gr_dtype_size(k->dtype), "%sgathered.%u",
+                         pass, bucket);
 }
 
 uint32_t gr_sharding_params(gr_tasks *p, const gr_kernels *k, const gr_model *m, const char *pass,
                             uint32_t bucket)
 {
-    if (sharded(p, m)) return gathered(p, k, m, pass, bucket);
+    if (sharded(p, m) || is_cut(m, bucket)) return gathered(p, k, m, pass, bucket);
     return gr_model_object(p, k, m, remote(p, m) ? GR_PART_ROLLOUT : GR_PART_PARAMS, bucket);
+}
+
+/* Fill the slice that a pass reads: from flat shards, through a buffer, or from what is whole here. */
+static void gather_slice(gr_tasks *p, const gr_kernels *k, const gr_model *m, const char *pass,
+                         uint32_t bucket)
+{
+    const bool shards = sharded(p, m);
+    const uint32_t parts = m->sharding.train_parts, size = (uint32_t)gr_dtype_size(k->dtype);
+    const uint64_t bytes = pass_elems(m, bucket) * size;
+    uint32_t exchange = GR_NONE;
+    char what[64];
+    if (shards)
+        exchange = gr_tasks_temp(p, GR_CAT_COMM,
+                                 gr_reshard_room(&m->shape, parts, bucket, gr_sharding_shards(p, m)) * size,
+                                 "%sexchange.%u", pass, bucket);
+    named(what, pass, shards ? "gather" : "slice", bucket); /* the other is of what was stepped */
+    of_shards(
+        p, m, GR_STEP_GATHER, shards ? SHARDING_PASS_RESHARD : SHARDING_PASS_TP, bucket, shards ? bytes : 0,
+        (gr_use[]){
+            [SYNC_FROM] = {gr_model_object(p, k, m, remote(p, m) ? GR_PART_ROLLOUT : GR_PART_PARAMS, bucket),
+                           GR_READ},
+            [SYNC_COPY] = {gathered(p, k, m, pass, bucket), GR_WRITE},
+            [SYNC_EXCHANGE] = {exchange, GR_WRITE}},
+        shards ? N_SYNC : SYNC_EXCHANGE, what)
+        ->cost.bytes = (shards ? 4.0 : 2.0) * (double)bytes;
 }
 
 void gr_sharding_gather(gr_tasks *p, const gr_kernels *k, const gr_model *m, const char *pass,
                         uint32_t bucket)
 {
     char what[64];
-    if (!sharded(p, m) || bucket >= gr_model_buckets(&m->shape)) return;
+    if (bucket >= gr_model_buckets(&m->shape)) return;
+    if (is_cut(m, bucket)) gather_slice(p, k, m, pass, bucket);
+    if (!sharded(p, m) || is_cut(m, bucket)) return;
     named(what, pass, "gather", bucket);
     of_shards(p, m, GR_STEP_GATHER, SHARDING_GATHER, bucket, gr_part_bytes(k, m, GR_PART_PARAMS, bucket),
               (gr_use[]){[GATHER_SHARD] = {gr_model_object(p, k, m, GR_PART_PARAMS, bucket), GR_READ},
@@ -221,8 +265,9 @@ void gr_sharding_older(gr_tasks *p, const gr_kernels *k, const gr_model *m)
 
 uint32_t gr_sharding_whole(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
-    return gr_tasks_temp(p, GR_CAT_GRADIENTS, gr_part_bytes(k, m, GR_PART_GRADS, bucket), "full_grads.%u",
-                         bucket);
+    (void)k;
+    return gr_tasks_temp(p, GR_CAT_GRADIENTS, pass_elems(m, bucket) * gr_dtype_size(m->train.grads),
+                         "full_grads.%u", bucket);
 }
 
 gr_use gr_sharding_grads(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool first)
@@ -239,6 +284,19 @@ uint32_t gr_sharding_tree(gr_tasks *p, const gr_kernels *k, const gr_model *m, u
     return levels ? gr_tasks_temp(p, GR_CAT_GRADIENTS, levels * bytes, "fold.%u", bucket) : GR_NONE;
 }
 
+/* Where sums have one order: the shards of all ranks, side by side. Of slices what is exchanged. */
+static uint32_t reduce_room(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
+{
+    const uint32_t shards = gr_sharding_shards(p, m);
+    if (is_cut(m, bucket))
+        return gr_tasks_temp(p, GR_CAT_COMM,
+                             gr_reshard_back_room(&m->shape, m->sharding.train_parts, bucket, shards) *
+                                 gr_dtype_size(m->train.grads),
+                             "shards.%u", bucket);
+    const uint64_t parts = shards * gr_shard_elems(gr_bucket_elems(&m->shape, bucket), shards);
+    return k->chained ? gr_tasks_temp(p, GR_CAT_COMM, parts * sizeof(float), "shards.%u", bucket) : GR_NONE;
+}
+
 /* Those of layers run beside the backward pass; on the CPU device they are its processors' work as well.
  * Those of the head and of the embedding would keep much more than a layer's. */
 void gr_sharding_reduce(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool all)
@@ -246,18 +304,20 @@ void gr_sharding_reduce(gr_tasks *p, const gr_kernels *k, const gr_model *m, uin
     char what[64];
     uint32_t shards = gr_sharding_shards(p, m);
     if (shards < 2) return;
+    const bool cut = is_cut(m, bucket);
     named(what, "", "reduce", bucket);
-    uint64_t parts = shards * gr_shard_elems(gr_bucket_elems(&m->shape, bucket), shards);
-    uint32_t staging = GR_NONE; /* where sums have one order: the shards of all ranks, side by side */
-    if (k->chained) staging = gr_tasks_temp(p, GR_CAT_COMM, parts * sizeof(float), "shards.%u", bucket);
-    gr_task *w = of_shards(p, m, GR_STEP_REDUCE, all ? SHARDING_REDUCE_ALL : SHARDING_REDUCE, bucket,
-                           gr_part_bytes(k, m, GR_PART_GRADS, bucket),
+    gr_task *w = of_shards(p, m, GR_STEP_REDUCE,
+                           cut   ? all ? SHARDING_BACK_ALL : SHARDING_BACK
+                           : all ? SHARDING_REDUCE_ALL
+                                 : SHARDING_REDUCE,
+                           bucket, pass_elems(m, bucket) * gr_dtype_size(m->train.grads),
                            (gr_use[]){[REDUCE_WHOLE] = {gr_sharding_whole(p, k, m, bucket), GR_UPDATE},
                                       [REDUCE_SHARD] = {gr_model_object(p, k, m, GR_PART_GRADS, bucket),
                                                         all ? GR_WRITE : GR_UPDATE},
-                                      [REDUCE_STAGING] = {staging, GR_WRITE}},
+                                      [REDUCE_STAGING] = {reduce_room(p, k, m, bucket), GR_WRITE}},
                            N_REDUCE, what);
     w->comm.beside = !k->chained && bucket && bucket <= m->shape.layers;
+    if (cut) w->cost.bytes = 4.0 * (double)w->comm.moved;
 }
 
 /* A rank receives the others' sums, and then the sum of all, of what is not its own to add: twice as much as
@@ -408,8 +468,18 @@ static gr_status run_share(const gr_call *c, const gr_object *o, gr_comm *device
 
 uint64_t gr_sharding_room_bytes(const gr_tasks *p, const gr_task *w, const gr_model *m)
 {
-    const bool reshards = w->kind == GR_STEP_SYNC && w->kernel == SHARDING_RESHARD;
-    return reshards ? gr_reshard_room_bytes(p->ranks, m->sharding.parts) : 0;
+    const bool moves = w->kind == GR_STEP_SYNC || w->kind == GR_STEP_GATHER || w->kind == GR_STEP_REDUCE;
+    if (!moves || !m) return 0;
+    switch (w->kernel) {
+    case SHARDING_RESHARD:
+        return gr_reshard_room_bytes(p->ranks, m->sharding.parts);
+    case SHARDING_PASS_RESHARD:
+    case SHARDING_BACK:
+    case SHARDING_BACK_ALL:
+        return gr_reshard_room_bytes(p->ranks, m->sharding.train_parts);
+    default:
+        return 0;
+    }
 }
 
 gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w, gr_comm *device,
@@ -420,6 +490,8 @@ gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w,
     const gr_shard_place place = gr_shard_place_of(c);
     const gr_reshard reshard = {
         m ? &m->shape : NULL, m ? m->sharding.parts : 1, c->arg, place.rank, place.shards, k, c->queue};
+    gr_reshard pass = reshard;
+    if (m) pass.parts = m->sharding.train_parts;
     if (w->kind == GR_STEP_AGREE) return run_agree(c, host, d);
     switch (c->kernel) {
     case SHARDING_GATHER:
@@ -445,6 +517,18 @@ gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w,
     case SHARDING_RESHARD:
         return gr_reshard_run(&reshard, device, c->ptr[SYNC_FROM], c->ptr[SYNC_COPY], c->ptr[SYNC_EXCHANGE],
                               c->room, d);
+    case SHARDING_PASS_TP:
+        gr_reshard_local(&pass, c->ptr[SYNC_FROM], c->ptr[SYNC_COPY]);
+        return GR_OK;
+    case SHARDING_PASS_RESHARD:
+        return gr_reshard_run(&pass, device, c->ptr[SYNC_FROM], c->ptr[SYNC_COPY], c->ptr[SYNC_EXCHANGE],
+                              c->room, d);
+    case SHARDING_BACK:
+    case SHARDING_BACK_ALL:
+        if (c->kernel == SHARDING_BACK_ALL)
+            k->zero(c->queue, c->ptr[REDUCE_SHARD], gr_shard_of(c, c->arg).n * gr_dtype_size(m->train.grads));
+        return gr_reshard_back(&pass, device, m->train.grads, c->ptr[REDUCE_WHOLE], c->ptr[REDUCE_SHARD],
+                               c->ptr[REDUCE_STAGING], c->room, d);
     case SHARDING_TOTAL:
         return device->type->all_reduce(device, c->queue, c->ptr[ALL], c->arg * sizeof(double),
                                         GR_COMM_SUM_F64, d);

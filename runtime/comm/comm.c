@@ -89,6 +89,20 @@ void gr_tp_exchange(gr_queue *q, const void *from, void *to, uint64_t bytes, uin
     if (!p->failed) p->failed = p->comm->type->all_to_all(p->comm, q, &e, p->d);
 }
 
+void gr_tp_gather(gr_queue *q, void *x, uint64_t part, uint32_t elem_bytes)
+{
+    gr_tp_group *p = q->peers;
+    const gr_comm_parts whole = {x, p->comm->ranks * part, part, elem_bytes};
+    if (!p->failed) p->failed = p->comm->type->all_gather(p->comm, q, &whole, p->d);
+}
+
+void gr_tp_scatter(gr_queue *q, void *x, uint64_t part, uint32_t elem_bytes, void *staging)
+{
+    gr_tp_group *p = q->peers;
+    const gr_comm_parts whole = {x, p->comm->ranks * part, part, elem_bytes};
+    if (!p->failed) p->failed = p->comm->type->reduce_scatter(p->comm, q, &whole, staging, p->d);
+}
+
 void gr_comm_abort(gr_comm *c, int status)
 {
     if (c) c->type->abort(c, status);

@@ -150,6 +150,11 @@ void gr_tp_sum(gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how);
 /* From part r of `from` to rank r of the group, and from each rank into its part of `to`: parts of so many
  * bytes each, side by side; likewise. unit: as in gr_comm_exchange. */
 void gr_tp_exchange(gr_queue *q, const void *from, void *to, uint64_t bytes, uint32_t unit);
+/* Parts of so many elements each, side by side at x, one of each rank of the group: each has its own, and
+ * gets the others'; or each has a sum's part for every rank, and its own becomes the sum, the others
+ * undefined, in fp32 in one order where staging is given (as gr_comm_type.reduce_scatter). */
+void gr_tp_gather(gr_queue *q, void *x, uint64_t part, uint32_t elem_bytes);
+void gr_tp_scatter(gr_queue *q, void *x, uint64_t part, uint32_t elem_bytes, void *staging);
 /* The most ranks of such a group. */
 #define GR_PEERS_MAX 64
 

@@ -364,6 +364,8 @@ gr_status gr_hardware_find(gr_hardware *out, const char *name, gr_diag *d)
     gr_str known = {0};
     for (size_t i = 0; i < GR_LEN(names); i++) gr_str_printf(&known, "%s%s", i ? ", " : "", names[i]);
     const char *near = gr_near(name, names, GR_LEN(names));
+    for (size_t i = 0; !near && i < GR_LEN(names); i++) /* a100 */
+        if (!strncmp(name, names[i], strlen(name))) near = names[i];
     gr_status st =
         gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                       "unknown hardware '%s'%s%s%s; known are: %s, or a file of "

@@ -221,6 +221,13 @@ static void put_peak(table *t, uint64_t peak, uint64_t budget)
                   gr_bytes_format(over ? peak - budget : budget - peak, c));
 }
 
+/* Whether a little more than was planned, such as another process of the device, would not fit. */
+static bool is_tight(const gr_plan *p)
+{
+    const uint64_t peak = gr_plan_peak(p);
+    return p->budget_bytes - GR_MIN(peak, p->budget_bytes) < p->budget_bytes / 100;
+}
+
 static void put_title(table *t)
 {
     const gr_plan *p = t->v->all;
@@ -229,7 +236,12 @@ static void put_title(table *t)
     gr_str_visible(t->out, p->graph, strlen(p->graph), false);
     gr_str_printf(t->out, "%s on ", paint(t, OFF));
     gr_str_visible(t->out, p->hardware, strlen(p->hardware), false);
-    gr_str_printf(t->out, ": %s%s%s\n", paint(t, fits ? GREEN : RED), fits ? "fits" : "does not fit",
+    const bool barely = fits && is_tight(p);
+    gr_str_printf(t->out, ": %s%s%s%s\n",
+                  paint(t, !fits    ? RED
+                           : barely ? YELLOW
+                                    : GREEN),
+                  fits ? "fits" : "does not fit", barely ? ", with less than 1 % to spare" : "",
                   paint(t, OFF));
 }
 

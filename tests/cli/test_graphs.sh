@@ -26,8 +26,11 @@ sed -i 's/"<think>"/"("/; s/"<\/think>"/")"/' "$dir/graphs/egpo.yaml"
 silent() { # COMMAND...: it succeeds and says nothing
     "$@" >"$dir/said" 2>&1 && ! [ -s "$dir/said" ]
 }
+sound() { # GRAPH: no error and no warning, but of data that is not here
+    "$graphrun" check "$1" 2>"$dir/said" >/dev/null && ! grep -qv " is not here: " "$dir/said"
+}
 passes() { # GRAPH SETTINGS...
-    silent "$graphrun" check "$1" && silent "$graphrun" plan "$@" --format json -o "$dir/plan.json" &&
+    sound "$1" && silent "$graphrun" plan "$@" --format json -o "$dir/plan.json" &&
         "$graphrun" verify "$dir/plan.json" >"$dir/said" 2>&1 &&
         "$graphrun" exec "$@" --out "$dir/run" >"$dir/said" 2>&1 &&
         [ "$(grep -cE '^\{"step": [12],.*"loss": -?[0-9].*"grad_norm": [0-9]' "$dir/run/metrics.jsonl")" = 2 ] &&

@@ -31,8 +31,16 @@ family olmo3 olmo3 Olmo3 '"sliding_window": 5, "layer_types": ["sliding_attentio
 family ministral ministral Ministral '"sliding_window": 5'
 family glm glm4_moe Glm4Moe '"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8'
 family moe2 qwen2_moe Qwen2Moe "$experts"
+few='"num_local_experts": 4, "num_experts_per_tok": 2'
+family phi3 phi3 Phi3 '"sliding_window": 5, "partial_rotary_factor": 0.5'
+family mixtral mixtral Mixtral "$few"
+family granitemoe granitemoe GraniteMoe "$few, \"residual_multiplier\": 0.3, \"attention_multiplier\": 0.4"
+family olmoe olmoe Olmoe '"num_experts": 4, "num_experts_per_tok": 2'
+family seed seed_oss SeedOss '"attention_out_bias": true'
+family exaone exaone4 Exaone4 '"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]'
+family gemma gemma Gemma '"hidden_act": "gelu"'
 
-for m in mistral olmo2 smollm3 granite gemma2 gemma3 next moe35 oss olmo3 ministral glm moe2; do
+for m in phi3 mixtral granitemoe olmoe seed exaone gemma mistral olmo2 smollm3 granite gemma2 gemma3 next moe35 oss olmo3 ministral glm moe2; do
     rm -rf model
     cp -r $m model
     status 0 "$gr" exec grpo.yaml --steps 2 --out whole-$m --check-memory

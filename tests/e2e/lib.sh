@@ -117,6 +117,18 @@ model() { # DIR TYPE HIDDEN TIED BIAS
     "$gr" init --config "$1.json" --tokenizer "$project/graphs/quickstart" --seed 1 -o "$1" >/dev/null
 }
 
+hybrid_model() { # DIR: a tiny hybrid, of layers of the gated delta rule and one of gated attention
+    cat >"$1.json" <<END
+{"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "hidden_size": 16, "intermediate_size": 24,
+ "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 16,
+ "max_position_embeddings": 64, "initializer_range": 0.3, "bos_token_id": null, "eos_token_id": 1, "pad_token_id": 2,
+ "torch_dtype": "float32", "linear_num_key_heads": 1, "linear_num_value_heads": 2, "linear_key_head_dim": 8,
+ "linear_value_head_dim": 8, "partial_rotary_factor": 0.5}
+END
+    rm -rf "$1"
+    "$gr" init --config "$1.json" --tokenizer "$project/graphs/quickstart" --seed 1 -o "$1" >/dev/null
+}
+
 least_budget() { # bytes that the last command, refused for want of memory, says would fit
     sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1
 }

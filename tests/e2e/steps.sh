@@ -31,6 +31,23 @@ same stop.yaml nodes.rollout.concurrent=5
 same stop.yaml nodes.rollout.kv_blocks=7
 sed 's/max_tokens: 37/max_tokens: 37, stop_ids: [3, 4, 9]/' long.yaml >ids.yaml
 same ids.yaml nodes.rollout.concurrent=6
+# Layers whose state has one size: prompts that are read where their first sample runs, and those that wait for slots,
+# for blocks or for a second trip with their state in a place of its own.
+mv model dense
+hybrid_model model
+same long.yaml
+has steps.out '[1-9][0-9]* moves'
+for set in concurrent=3 concurrent=5 concurrent=20 kv_blocks=6 samples=1; do same long.yaml nodes.rollout.$set; done
+for set in concurrent=5 kv_blocks=7; do same stop.yaml nodes.rollout.$set; done
+# Prompts of several parts, beside others: their state goes on from trip to trip.
+for n in 7 30; do
+    export GR_PREFILL=$n
+    same long.yaml
+    for set in concurrent=5 samples=1; do same long.yaml nodes.rollout.$set; done
+done
+unset GR_PREFILL
+rm -rf model
+mv dense model
 # Conversations: slots that wait, answers that are read beside prompts, turns that the host ends.
 turns turns.yaml ""
 turns slow.yaml slow

@@ -1,6 +1,7 @@
 /* tests/e2e/steps_exec.c: `graphrun exec` on the CPU device with a host form of ops/kernels/steps.h.
  *
- * usage: steps_exec GRAPH OUT [KEY=VALUE ...]
+ * usage: [GR_PREFILL=N] steps_exec GRAPH OUT [KEY=VALUE ...]
+ * N: tokens of prompts that are read at once.
  * The CPU device is batch-invariant: so a run whose rollout goes by chunks of steps must have the bits of one
  * that goes step by step. What the host orders is checked on the way; a wrong order ends the program.
  */
@@ -16,14 +17,14 @@ struct gr_steps {
     gr_steps_bounds b;
     gr_model_shape shape;
     gr_steps_rules rules;
-    gr_slot_change *slot; /* [slots] what each one runs; from GR_SLOT_CLEAR: nothing */
-    uint32_t *table;
+    gr_slot_change *slot;   /* [slots] what each one runs; from GR_SLOT_CLEAR: nothing */
+    uint32_t *table, *held; /* held: the place of each slot's state, where there are any */
     gr_steps_input input[2];
     int32_t *report_id[2];
     float *report_logprob[2];
     /* of one step, slots that run side by side */
     int32_t *ids, *drawn;
-    uint32_t *live, *offset, *cached, *tables, *row;
+    uint32_t *live, *offset, *cached, *tables, *row, *places;
     uint32_t (*draw)[2];
     float *logprob;
     unsigned long long steps, slots_run, slots_live, moves, clears;
@@ -34,6 +35,8 @@ static void layout_device(gr_workspace *c, gr_steps *s)
     const uint64_t n = s->b.slots, word = sizeof(uint32_t);
     s->slot = gr_workspace_bytes(c, n * sizeof(*s->slot));
     s->table = gr_workspace_bytes(c, n * s->b.stride * word);
+    s->held = gr_workspace_bytes(c, n * word);
+    s->places = gr_workspace_bytes(c, n * word);
     s->ids = gr_workspace_bytes(c, n * word);
     s->drawn = gr_workspace_bytes(c, n * word);
     s->live = gr_workspace_bytes(c, n * word);
@@ -51,6 +54,7 @@ static void layout_host(gr_workspace *c, gr_steps *s)
     for (int i = 0; i < 2; i++) {
         s->input[i].change = gr_workspace_bytes(c, n * sizeof(gr_slot_change));
         s->input[i].table = gr_workspace_bytes(c, n * s->b.stride * word);
+        s->input[i].held = s->b.states ? gr_workspace_bytes(c, n * word) : NULL;
         s->input[i].member = gr_workspace_bytes(c, n * word);
         s->input[i].group_first = gr_workspace_bytes(c, (n + 1) * word);
         s->input[i].shared = gr_workspace_bytes(c, n * word);
@@ -137,6 +141,18 @@ static void check_groups(const gr_steps *s, const gr_steps_input *in, uint32_t n
     free(seen);
 }
 
+/* No state is that of two running slots. */
+static void check_places(const gr_steps *s)
+{
+    bool *taken = gr_calloc(s->b.slots, sizeof(*taken));
+    for (uint32_t i = 0; i < s->b.slots; i++) {
+        if (s->slot[i].from == GR_SLOT_CLEAR) continue;
+        assert(s->held[i] < s->b.slots && !taken[s->held[i]]);
+        taken[s->held[i]] = true;
+    }
+    free(taken);
+}
+
 static void change(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_changes, uint32_t n_groups)
 {
     (void)q;
@@ -150,6 +166,7 @@ static void change(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_changes, 
         if (c->from == GR_SLOT_SET) {
             memcpy(table, (char *)in->table + i * row, row);
             s->slot[c->slot] = *c;
+            if (in->held) s->held[c->slot] = in->held[i];
         } else if (c->from == GR_SLOT_CLEAR) {
             s->slot[c->slot] = *c;
             s->clears++;
@@ -157,12 +174,14 @@ static void change(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_changes, 
             named[c->from]++;
             memcpy(table, (char *)s->table + c->from * row, row);
             s->slot[c->slot] = s->slot[c->from];
+            s->held[c->slot] = s->held[c->from];
             s->slot[c->from].from = GR_SLOT_CLEAR;
             s->moves++;
         }
     }
     for (uint32_t i = 0; i < s->b.slots; i++) assert(named[i] <= 1);
     free(named);
+    if (in->held) check_places(s);
     check_groups(s, in, n_groups);
 }
 
@@ -190,6 +209,7 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *k, int32_t 
         s->ids[live] = c->id;
         s->offset[live] = live;
         s->cached[live] = c->position;
+        s->places[live] = s->held[i];
         s->draw[live][0] = c->sequence;
         s->draw[live][1] = c->token;
         memcpy(s->tables + (size_t)live * s->b.stride, s->table + (size_t)i * s->b.stride,
@@ -207,7 +227,8 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *k, int32_t 
                          .offset = s->offset,
                          .cached = s->cached,
                          .block_table = s->tables,
-                         .table_stride = s->b.stride};
+                         .table_stride = s->b.stride,
+                         .held = s->b.states ? s->places : NULL};
     const gr_steps_draw d = {s->row, &s->rules.sampling, (const uint32_t(*)[2])s->draw, s->drawn, s->logprob};
     if (live) k->step(k->user, q, &e, &d);
     advance(s, live, id, logprob);
@@ -241,6 +262,8 @@ static const gr_steps_ops steps_on_host = {device_bytes, host_bytes, open_steps,
 int main(int argc, char **argv)
 {
     gr_kernels k = gr_kernels_cpu;
+    const char *prefill = getenv("GR_PREFILL");
     k.steps = &steps_on_host;
+    if (prefill) k.sizes.prefill_tokens = (uint32_t)atoi(prefill);
     return exec_with(&k, argc, argv);
 }

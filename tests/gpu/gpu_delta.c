@@ -1,5 +1,6 @@
 /* tests/gpu/gpu_delta.c: the gated delta rule on CUDA (ops/kernels/delta.h) against that of the CPU device
- * over the same bf16 values; steps and parts of prompts against the whole; states; the same bits again.
+ * over the same bf16 values; steps and parts of prompts against the whole; states; the same bits again. As
+ * `strict: true` asks for it too, where parts have the bits of the whole.
  *
  *     gpu_delta           compare; a line for each tensor
  *     gpu_delta --small   the same with shorter sequences
@@ -40,8 +41,8 @@ static void tensor_release(tensor *t)
 
 typedef struct sides {
     tensor in, dout, conv, a_log, dt_bias, norm;
-    gr_queue cpu;
-    uint32_t *offset; /* device */
+    gr_queue cpu, cuda; /* cuda: with the context of the kernels that are compared */
+    uint32_t *offset;   /* device */
 } sides;
 
 static void derive(batch *b)
@@ -54,7 +55,7 @@ static void derive(batch *b)
     b->tokens = b->offset[b->n_seqs];
 }
 
-static sides sides_of(const batch *b)
+static sides sides_of(const batch *b, const gr_kernels *k)
 {
     const gr_delta_desc *d = &b->d;
     sides s = {.in = tensor_of((size_t)b->tokens * gr_delta_in(d), 1, 1),
@@ -64,7 +65,11 @@ static sides sides_of(const batch *b)
                .dt_bias = tensor_of(d->value_heads, 1, 5),
                .norm = tensor_of(d->value_dim, 1, 6),
                .offset = device_copy(b->offset, (b->n_seqs + 1) * 4)};
+    gr_diag told;
+    gr_diag_init(&told);
     if (gr_team_new(&s.cpu.team, (unsigned)GR_MIN(sysconf(_SC_NPROCESSORS_ONLN), 16), NULL) != GR_OK) exit(1);
+    if (k->attach(&s.cuda, &told) != GR_OK) exit(1);
+    gr_diag_release(&told);
     return s;
 }
 
@@ -73,6 +78,7 @@ static void sides_release(sides *s)
     tensor *const all[] = {&s->in, &s->dout, &s->conv, &s->a_log, &s->dt_bias, &s->norm};
     for (size_t i = 0; i < GR_LEN(all); i++) tensor_release(all[i]);
     CUDA(cudaFree(s->offset));
+    gr_kernels_cuda.detach(&s->cuda);
     gr_team_free(s->cpu.team);
 }
 
@@ -163,14 +169,13 @@ static result run_cuda(const batch *b, sides *s)
     float *grads = device_poisoned((taps + 2 * d->value_heads + d->value_dim) * 4);
     const gr_delta_grads g = {GR_F32, grads, grads + taps, grads + taps + d->value_heads,
                               grads + taps + 2 * d->value_heads};
-    gr_queue q = {0};
     CUDA(cudaMemset(grads, 0, (taps + 2 * d->value_heads + d->value_dim) * 4));
     c.ws = device_poisoned(gr_delta_cuda.ws_bytes(d, &bounds, GR_LAYER_FORWARD));
-    gr_delta_cuda.forward(&q, &c, out, mixed);
+    gr_delta_cuda.forward(&s->cuda, &c, out, mixed);
     CUDA(cudaDeviceSynchronize());
     CUDA(cudaFree(c.ws));
     c.ws = device_poisoned(gr_delta_cuda.ws_bytes(d, &bounds, GR_LAYER_BACKWARD));
-    gr_delta_cuda.backward(&q, &c, mixed, s->dout.device, din, &g);
+    gr_delta_cuda.backward(&s->cuda, &c, mixed, s->dout.device, din, &g);
     CUDA(cudaDeviceSynchronize());
     CUDA(cudaGetLastError());
     result r = {widened(out, outs),
@@ -214,10 +219,9 @@ static result run_in_calls(const batch *b, sides *s, uint32_t each)
         uint32_t *d_offset = device_copy(offset, (b->n_seqs + 1) * 4),
                  *d_slot = device_copy(of, b->n_seqs * 4), *d_cached = device_copy(cached, b->n_seqs * 4);
         gr_bf16 *d_rows = device_copy(rows, tokens * in * 2), *out = device_poisoned(tokens * wide * 2);
-        gr_queue q = {0};
         c.in = d_rows, c.offset = d_offset, c.slot = d_slot, c.cached = d_cached;
         c.ws = device_poisoned(gr_delta_cuda.ws_bytes(d, &bounds, GR_LAYER_FORWARD));
-        gr_delta_cuda.forward(&q, &c, out, NULL);
+        gr_delta_cuda.forward(&s->cuda, &c, out, NULL);
         CUDA(cudaDeviceSynchronize());
         float *got = widened(out, tokens * wide);
         for (uint32_t i = 0; i < b->n_seqs; i++) {
@@ -279,10 +283,10 @@ static void compare_states(const batch *b, const char *what, const float *got, c
     free(y);
 }
 
-static void check_batch(batch *b)
+static void check_batch(batch *b, const gr_kernels *k)
 {
     derive(b);
-    sides s = sides_of(b);
+    sides s = sides_of(b, k);
     const gr_delta_desc *d = &b->d;
     const size_t t = b->tokens, outs = t * gr_delta_out(d), qk = (size_t)d->key_heads * d->key_dim,
                  z = gr_delta_out(d);
@@ -307,6 +311,7 @@ static void check_batch(batch *b)
         result parts = run_in_calls(b, &s, calls[i]);
         snprintf(what, sizeof(what), "by %d", (int)calls[i]);
         compare(b, what, parts.out, want.out, outs, 2e-2);
+        if (k->invariant) report_equal(b->name, what, parts.out, got.out, outs * 4);
         compare_states(b, "state", parts.states, want.states);
         result_release(&parts);
     }
@@ -319,20 +324,21 @@ static void check_batch(batch *b)
 int main(int argc, char **argv)
 {
     batch all[] = {
-        {"one token", {2, 4, 64, 64, 4}, 1, {1}, {0}, 0, 0},
-        {"small mix", {2, 4, 64, 64, 4}, 6, {63, 64, 0, 65, 1, 130}, {0}, 0, 0},
-        {"small mix", {2, 4, 128, 128, 4}, 5, {2, 64, 129, 0, 200}, {0}, 0, 0},
-        {"small mix", {4, 4, 128, 64, 4}, 4, {70, 3, 64, 128}, {0}, 0, 0},
-        {"small mix", {1, 4, 40, 72, 2}, 3, {5, 66, 127}, {0}, 0, 0},
-        {"small mix", {4, 8, 64, 128, 6}, 3, {100, 1, 193}, {0}, 0, 0},
-        {"long", {2, 4, 128, 128, 4}, 3, {1500, 2048, 77}, {0}, 0, 0},
+        {"one token", {2, 4, 64, 64, 4, false}, 1, {1}, {0}, 0, 0},
+        {"small mix", {2, 4, 64, 64, 4, false}, 6, {63, 64, 0, 65, 1, 130}, {0}, 0, 0},
+        {"small mix", {2, 4, 128, 128, 4, false}, 5, {2, 64, 129, 0, 200}, {0}, 0, 0},
+        {"small mix", {4, 4, 128, 64, 4, false}, 4, {70, 3, 64, 128}, {0}, 0, 0},
+        {"small mix", {1, 4, 40, 72, 2, false}, 3, {5, 66, 127}, {0}, 0, 0},
+        {"small mix", {4, 8, 64, 128, 6, false}, 3, {100, 1, 193}, {0}, 0, 0},
+        {"long", {2, 4, 128, 128, 4, false}, 3, {1500, 2048, 77}, {0}, 0, 0},
     };
     need_device();
     read_options(argc, argv);
     for (size_t i = 0; i < GR_LEN(all); i++) {
         for (uint32_t k = 0; check_small && k < all[i].n_seqs; k++)
             all[i].length[k] = GR_MIN(all[i].length[k], 131);
-        check_batch(&all[i]);
+        check_batch(&all[i], &gr_kernels_cuda);
+        if (!check_small || i == 2) check_batch(&all[i], gr_kernels_cuda.strict);
     }
     printf("%s: %d failed\n", argv[0], check_failures);
     return check_failures != 0;

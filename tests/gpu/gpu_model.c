@@ -215,13 +215,16 @@ static void extend(side *s, const gr_model_shape *shape, const batch *b, uint32_
          *head_ws = take(s, k->head_ws_bytes(shape, b->seqs, GR_HEAD_SAMPLE, 1));
     void *x = take(s, (uint64_t)b->n * shape->hidden * value_size(s));
     char *kv = take(s, gr_layer_state_at(k, shape, shape->layers, (gr_state_room){BLOCKS, b->seqs}));
-    uint32_t *table = gr_calloc(b->seqs * stride, 4), *cached = gr_calloc(b->seqs, 4);
+    uint32_t *table = gr_calloc(b->seqs * stride, 4), *cached = gr_calloc(b->seqs, 4),
+             *held = gr_calloc(b->seqs, 4);
+    for (uint32_t i = 0; i < b->seqs; i++) held[i] = (i + 3) % b->seqs;
     for (uint32_t i = 0; i < b->seqs * stride; i++)
         table[i] = i * 7 % (b->seqs * stride); /* 7 and 256 have no divisor */
-    const uint32_t *table_at = upload(s, table, b->seqs * stride * 4);
+    const uint32_t *table_at = upload(s, table, b->seqs * stride * 4),
+                   *held_at = upload(s, held, b->seqs * 4);
     uint32_t *row = gr_calloc(b->seqs, 4);
     for (uint32_t step = 0; step <= steps; step++) {
-        gr_extend e = {.n_seqs = b->seqs, .block_table = table_at, .table_stride = stride};
+        gr_extend e = {.n_seqs = b->seqs, .block_table = table_at, .table_stride = stride, .held = held_at};
         uint32_t *offset = gr_calloc(b->seqs + 1, 4), *slot = gr_calloc(b->n, 4);
         int32_t *ids = gr_calloc(b->n, 4), *position = gr_calloc(b->n, 4);
         for (uint32_t i = 0; i < b->seqs; i++) {
@@ -260,7 +263,7 @@ static void extend(side *s, const gr_model_shape *shape, const batch *b, uint32_
                    draw_at, id_at, logprob_at, head_ws);
     gr_device_read(q, id, id_at, b->seqs * 4);
     gr_device_read(q, logprob, logprob_at, b->seqs * 4);
-    free(table), free(cached), free(row), free(draw);
+    free(table), free(cached), free(held), free(row), free(draw);
 }
 
 static void compare(const char *name, const char *what, const float *got, const float *want, uint64_t n,
@@ -269,6 +272,13 @@ static void compare(const char *name, const char *what, const float *got, const 
     errors e = {0};
     for (uint64_t i = 0; i < n; i++) errors_add(&e, (double)got[i], (double)want[i]);
     report_errors(&e, name, what, bound);
+}
+
+/* Of decays: sums over all tokens whose terms mostly cancel. Of a model like `hybrid` transformers' own
+ * gradients in bf16 are 2 to 9 % off those in fp32. */
+static double gradient_bound(const char *tensor)
+{
+    return strstr(tensor, ".A_log") || strstr(tensor, ".dt_bias") ? 0.15 : 0.04;
 }
 
 static void compare_gradients(const char *name, const gr_model_shape *s, const result *got,
@@ -280,7 +290,7 @@ static void compare_gradients(const char *name, const gr_model_shape *s, const r
             char what[160];
             snprintf(what, sizeof(what), "%.40s d %.96s", name, t[i].name);
             compare(what, "grad", got->grad[b] + t[i].offset, want->grad[b] + t[i].offset,
-                    (uint64_t)t[i].rows * GR_MAX(t[i].cols, 1u), 0.04);
+                    (uint64_t)t[i].rows * GR_MAX(t[i].cols, 1u), gradient_bound(t[i].name));
         }
 }
 
@@ -504,6 +514,8 @@ int main(int argc, char **argv)
                   {"behind", behind()},
                   {"gated", gated()},
                   {"multiplied", multiplied()},
+                  {"hybrid", hybrid(256, 128, 128)},
+                  {"hybrid small", hybrid(64, 40, 24)},
                   {"qwen3_moe", shape_of("qwen3_moe", 128, 4, 2, 32)},
                   {"assorted experts", assorted()}};
     for (int as = 0; as < 4; as++) { /* as graphs ask for them */

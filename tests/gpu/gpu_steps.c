@@ -42,7 +42,7 @@ typedef struct token { /* what the table says of one id */
 typedef struct sim { /* one slot */
     bool live;
     int32_t id;
-    uint32_t position, sequence, token;
+    uint32_t position, sequence, token, held;
 } sim;
 
 typedef struct world {
@@ -133,9 +133,9 @@ static void read_words(const void *from, uint32_t *to, size_t n)
 static void check_state(world *w)
 {
     const uint32_t n = w->b.slots, stride = w->b.stride;
-    uint32_t *x = malloc((5 * (size_t)n + (size_t)n * stride + 2 * (size_t)n) * sizeof(*x));
+    uint32_t *x = malloc((6 * (size_t)n + (size_t)n * stride + 2 * (size_t)n) * sizeof(*x));
     uint32_t *id = x, *position = x + n, *kv = x + 2 * n, *length = x + 3 * n, *draw = x + 4 * n,
-             *table = x + 6 * n;
+             *held = x + 6 * n, *table = x + 7 * n;
     CUDA(cudaStreamSynchronize(w->q.stream));
     read_words(w->at.slots.id, id, n);
     read_words(w->at.slots.position, position, n);
@@ -143,9 +143,11 @@ static void check_state(world *w)
     read_words(w->at.slots.length, length, n);
     read_words(w->at.slots.draw, draw, 2 * (size_t)n);
     read_words(w->at.slots.table, table, (size_t)n * stride);
+    if (w->b.states) read_words(w->at.slots.held, held, n);
     for (uint32_t i = 0; i < n; i++) {
         const sim *s = &w->slots[i];
         expect(w, "length", i, length[i], s->live ? s->position + 1 : 0);
+        if (w->b.states) expect(w, "place of its state", i, held[i], s->live ? s->held : UINT32_MAX);
         if (!s->live) {
             expect(w, "place of keys", i, kv[i], UINT32_MAX);
             continue;
@@ -171,10 +173,12 @@ static void order_set(world *w, const gr_steps_input *in, uint32_t n, uint32_t s
     *s = (sim){.live = true,
                .id = (int32_t)random_below(VOCAB),
                .position = 16 + random_below(w->b.max_length - w->rules.max_tokens - 16),
-               .sequence = trip * 1000 + slot};
+               .sequence = trip * 1000 + slot,
+               .held = random_below(1000000)};
     uint32_t *row = w->tables + (size_t)slot * w->b.stride;
     for (uint32_t k = 0; k < w->b.stride; k++) row[k] = random_below(1000000);
     memcpy(in->table + (size_t)n * w->b.stride, row, w->b.stride * sizeof(*row));
+    if (w->b.states) in->held[n] = s->held;
     in->change[n] = (gr_slot_change){slot, GR_SLOT_SET, s->id, s->position, s->sequence, 0};
 }
 
@@ -259,7 +263,7 @@ static void fill_table(world *w)
     CUDA(cudaDeviceSynchronize());
 }
 
-static void check_case(uint32_t slots, uint32_t chunk, uint32_t max_tokens, uint32_t max_length)
+static void check_case(uint32_t slots, uint32_t chunk, uint32_t max_tokens, uint32_t max_length, bool states)
 {
     world *w = calloc(1, sizeof(*w));
     const gr_layer_desc plain = gr_layer_plain(4, 2, 16, 64);
@@ -269,7 +273,8 @@ static void check_case(uint32_t slots, uint32_t chunk, uint32_t max_tokens, uint
                              .stride = (max_length + 15) / 16,
                              .max_length = max_length,
                              .chunk = chunk,
-                             .stop_ids = 3};
+                             .stop_ids = 3,
+                             .states = states};
     w->rules = (gr_steps_rules){.max_tokens = max_tokens, .stop = w->stop, .n_stop = 3};
     w->slots = calloc(slots, sizeof(*w->slots));
     w->tables = calloc((size_t)slots * w->b.stride, sizeof(*w->tables));
@@ -300,9 +305,9 @@ static void check_case(uint32_t slots, uint32_t chunk, uint32_t max_tokens, uint
     }
     if (st) printf("  %s\n", d.n ? d.messages[0].text : gr_status_str(st));
     const bool ok = !st && !w->wrong && w->tokens && w->ended;
-    printf("steps: %u slots, chunks of %u, %u tokens at most: %llu tokens, %llu ends, %llu wrong %s\n", slots,
-           chunk, max_tokens, (unsigned long long)w->tokens, (unsigned long long)w->ended,
-           (unsigned long long)w->wrong, ok ? "OK" : "FAIL");
+    printf("steps: %u slots%s, chunks of %u, %u tokens at most: %llu tokens, %llu ends, %llu wrong %s\n",
+           slots, states ? " with states" : "", chunk, max_tokens, (unsigned long long)w->tokens,
+           (unsigned long long)w->ended, (unsigned long long)w->wrong, ok ? "OK" : "FAIL");
     failures += !ok;
     gr_steps_cuda.close(w->steps);
     gr_diag_release(&d);
@@ -327,10 +332,11 @@ int main(void)
         puts("no CUDA device: skipped");
         return 77;
     }
-    check_case(1, 8, 20, 100);
-    check_case(7, 3, 30, 200);
-    check_case(64, 8, 50, 700);
-    check_case(1500, 8, 9, 300); /* more than one CTA has threads */
+    check_case(1, 8, 20, 100, false);
+    check_case(7, 3, 30, 200, false);
+    check_case(64, 8, 50, 700, false);
+    check_case(64, 8, 50, 700, true);
+    check_case(1500, 8, 9, 300, true); /* more than one CTA has threads */
     printf("%s\n", failures ? "FAILED" : "all OK");
     return failures > 0;
 }

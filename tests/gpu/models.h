@@ -151,6 +151,24 @@ static inline gr_model_shape assorted(void)
     return s;
 }
 
+/* Layers of the gated delta rule around one of attention with an output gate, of whose heads a quarter is
+ * rotated. */
+static inline gr_model_shape hybrid(uint32_t head_dim, uint32_t key_dim, uint32_t value_dim)
+{
+    gr_model_shape s = shape_of("qwen3", 256, 2, 1, head_dim);
+    gr_layer_desc full = *gr_layer(&s, 0), linear;
+    full.norm_plus_one = full.attention.gate = true;
+    full.attention.rope.dims = head_dim / 4;
+    linear = full;
+    linear.mixer = GR_MIXER_DELTA;
+    linear.attention = (gr_attention_desc){0};
+    linear.delta = (gr_delta_desc){
+        .key_heads = 2, .value_heads = 4, .key_dim = key_dim, .value_dim = value_dim, .conv = 4};
+    gr_model_of(&s, &linear);
+    gr_model_set_layer(&s, 1, &full);
+    return s;
+}
+
 /* Weights that fp32 and bf16 both hold exactly: norms around 1, biases around 0. */
 static inline float *random_bucket(const gr_model_shape *s, uint32_t b, uint64_t seed)
 {

@@ -25,11 +25,17 @@ LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_fac
               original_max_position_embeddings=32)
 
 TYPES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss",
-         "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "gemma3_text")
+         "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "gemma3_text", "phi3", "mixtral",
+         "olmoe", "granitemoe", "seed_oss", "exaone4", "gemma")
 EXPERTS = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24)
+FEW = dict(num_local_experts=6, num_experts_per_tok=2)
 SHARED = dict(shared_expert_intermediate_size=40, **EXPERTS)
 DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=12,
              full_attention_interval=2)
+# Mixtral's and Granite's names as transformers holds them.
+NAMES = {"block_sparse_moe.gate.": "mlp.gate.", "block_sparse_moe.experts.": "mlp.experts.", ".w1.": ".gate_proj.",
+         ".w3.": ".up_proj.", ".w2.": ".down_proj.", "input_linear.weight": "experts.gate_up_proj",
+         "output_linear.weight": "experts.down_proj", "router.layer.": "router."}
 
 
 def config_of(model_type, tied):
@@ -41,12 +47,16 @@ def config_of(model_type, tied):
              "qwen3_5_text": dict(head_dim=16, **DELTA), "qwen3_5_moe_text": dict(head_dim=16, **DELTA, **SHARED),
              "qwen3_next": dict(head_dim=16, mlp_only_layers=[1], **DELTA, **SHARED),
              "gemma3_text": dict(head_dim=16, hidden_activation="gelu_pytorch_tanh"),
+             "phi3": {}, "mixtral": FEW, "olmoe": dict(num_experts=6, num_experts_per_tok=2), "granitemoe": FEW,
+             "seed_oss": dict(head_dim=16), "exaone4": dict(sliding_window=None, layer_types=["full_attention"] * 3), "gemma": dict(head_dim=16, hidden_act="gelu_pytorch_tanh"),
              "glm4_moe": dict(head_dim=16, moe_intermediate_size=24, n_routed_experts=6, num_experts_per_tok=2)}[model_type]
     return dict(model_type=model_type, tie_word_embeddings=tied, torch_dtype="float16", **SIZES, **extra)
 
 
 def held(loaded, name):
     """What transformers has of a stored tensor: experts are parts of one."""
+    for old, new in NAMES.items():
+        name = name.replace(old, new)
     if ".experts." not in name or name in loaded:
         return loaded[name]
     stem, e, kind, _ = name.rsplit(".", 3)

@@ -1,11 +1,10 @@
 """Write tests/golden/config_keys.json: of each family that graphrun takes, the keys of config.json that Hugging Face
 transformers has a field for or reads in its modelling code, with their defaults. Beside the fields that all configurations
-have. usage: config_keys.py MODEL_TYPE...; tests/unit/ops/model/test_config_keys.c tries each of them.
+have. tests/unit/ops/model/test_config_keys.c tries each of them.
 """
 import inspect
 import json
 import re
-import sys
 
 import transformers
 from transformers import AutoConfig
@@ -13,6 +12,9 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 OWN = "tests/golden/config_keys.json"
+TYPES = ["llama", "mistral", "ministral", "qwen2", "qwen3", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "qwen3_moe",
+         "qwen2_moe", "glm4_moe", "gpt_oss", "gemma", "gemma2", "gemma3_text", "granite", "olmo2", "olmo3", "smollm3", "phi3",
+         "mixtral", "olmoe", "granitemoe", "seed_oss", "exaone4"]
 
 
 def fields(cls):
@@ -56,4 +58,4 @@ def main(types):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(TYPES)

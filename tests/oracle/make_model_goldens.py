@@ -16,6 +16,7 @@ import sys
 import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.core_model_loading import revert_weight_conversion
 
 BASE = dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, rms_norm_eps=1e-6, max_position_embeddings=256,
             initializer_range=0.2, bos_token_id=1, eos_token_id=2)
@@ -82,8 +83,30 @@ CASES |= {
     "qwen3_5_moe": dict(model_type="qwen3_5_moe_text", layer_types=["linear_attention", "full_attention"], **HYBRID, **SMALL),
     "gemma3": dict(model_type="gemma3_text", rope_theta=1e6, rope_local_base_freq=1e3, **SMALL, **TURNS),
 }
+# Small steps from others: tensors that are joined, experts under other names or chosen first, NoPE beside a window.
+MOE = dict(num_local_experts=4, num_experts_per_tok=2, tie_word_embeddings=False)
+SEEDS |= dict(phi3=108, mixtral=109, olmoe=110, granitemoe=111, seed_oss=112, exaone4=113, gemma=114, mistral3=115)
+CASES |= {
+    "phi3": dict(model_type="phi3", sliding_window=6, original_max_position_embeddings=256, tie_word_embeddings=False,
+                 rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5),
+                 **{k: v for k, v in SMALL.items() if k != "head_dim"}),
+    "mixtral": dict(model_type="mixtral", rope_theta=1e4, sliding_window=9, **MOE, **SMALL),
+    "olmoe": dict(model_type="olmoe", num_experts=4, num_experts_per_tok=2, tie_word_embeddings=False, rope_theta=1e4,
+                  **{k: v for k, v in SMALL.items() if k != "head_dim"}),
+    "granitemoe": dict(model_type="granitemoe", embedding_multiplier=3.0, residual_multiplier=0.3, attention_multiplier=0.4,
+                       logits_scaling=2.5, rope_theta=1e4, **MOE, **{k: v for k, v in SMALL.items() if k != "head_dim"}),
+    "seed_oss": dict(model_type="seed_oss", attention_out_bias=True, attention_dropout=0.0, residual_dropout=0.0,
+                     tie_word_embeddings=False, rope_theta=1e4, **SMALL),
+    "exaone4": dict(model_type="exaone4", sliding_window=6, layer_types=["sliding_attention", "full_attention"],
+                    tie_word_embeddings=False, rope_theta=1e4, **SMALL),
+    "gemma": dict(model_type="gemma", hidden_act="gelu_pytorch_tanh", tie_word_embeddings=True, rope_theta=1e4, **SMALL),
+    "mistral3": dict(model_type="mistral", sliding_window=None, tie_word_embeddings=False, rope_theta=1e4, **SMALL),
+}
+REVERTED = ["mixtral", "olmoe", "granitemoe"]  # named as transformers saves them
 # Of text and images: the config around the text's, where the text is in the tensors, and what is beside it.
 OUTER = {
+    "mistral3": ("mistral3", "Mistral3ForConditionalGeneration", "language_model.model.", "language_model.lm_head.",
+                 ["vision_tower.ln_pre.weight", "multi_modal_projector.norm.weight"]),
     "qwen3_5_moe": ("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "model.language_model.", "lm_head.",
                     ["model.visual.patch_embed.proj.weight", "mtp.fc.weight"]),
     "gemma3": ("gemma3", "Gemma3ForConditionalGeneration", "language_model.model.", "language_model.lm_head.",
@@ -184,6 +207,21 @@ def to_mxfp4(model):
     return out
 
 
+def revert(model, tensors):
+    """Weights and gradients under the names that transformers saves them under."""
+    sets = {"": {}, "grad.": {}}
+    out = {}
+    for name, t in tensors.items():
+        prefix = "grad." if name.startswith("grad.") else ""
+        if name.startswith("golden."):
+            out[name] = t
+        else:
+            sets[prefix][name[len(prefix):]] = t
+    for prefix, part in sets.items():
+        out |= {prefix + k: t.contiguous().clone() for k, t in revert_weight_conversion(model, part).items()}
+    return out
+
+
 def enclose(tensors, config, model_type, architecture, base, head, beside):
     """The tensors and the config of a model of text and images around a text."""
     out = {}
@@ -220,7 +258,9 @@ def main(folder, names):
                 tensors[k], tensors["grad." + k] = b.detach().clone(), torch.zeros_like(b)
         path = os.path.join(folder, name)
         os.makedirs(path, exist_ok=True)
-        if name not in FUSED:
+        if name in REVERTED:
+            tensors = revert(model, tensors)
+        elif name not in FUSED:
             tensors = split_experts(tensors)
         if name in OUTER:
             tensors, config = enclose(tensors, config, *OUTER[name])

@@ -1,4 +1,5 @@
 /* ops/kernels/cuda/delta.c: the gated delta rule on CUDA, from its kernels. */
+#include "ops/kernels/cuda/context.h"
 #include "ops/kernels/cuda/delta_impl.h"
 #include "runtime/device/device_cuda.h"
 
@@ -29,18 +30,24 @@ static gr_cu_delta call_of(const gr_delta_call *c)
                          .norm = c->norm};
 }
 
+static void chunked(gr_queue *q, const gr_cu_delta *a)
+{
+    gr_cu_delta_prepare(q->stream, a, NULL);
+    gr_cu_delta_chunked(q->stream, a);
+}
+
 void gr_cuda_delta_forward(gr_queue *q, const gr_delta_call *c, void *out, void *mixed)
 {
     gr_workspace w = {.base = c->ws};
     gr_cu_delta a = call_of(c);
     if (!c->n_tokens) return;
     gr_cu_delta_lay_out(&w, &c->d, c->n_tokens, c->n_seqs, &a, NULL);
-    if (mixed) a.mixed = mixed;
+    if (mixed) a.u = a.mixed = mixed;
     gr_cu_delta_rows(q->stream, &a);
-    if (c->state && c->longest == 1)
+    if (gr_cu_context_of(q)->strict || (c->state && c->longest == 1))
         gr_cu_delta_step(q->stream, &a);
     else
-        gr_cu_delta_chunked(q->stream, &a);
+        chunked(q, &a);
     gr_cu_delta_norm(q->stream, &a, out);
 }
 
@@ -55,8 +62,10 @@ void gr_cuda_delta_backward(gr_queue *q, const gr_delta_call *c, const void *mix
     gr_cu_delta_lay_out(&w, &c->d, c->n_tokens, c->n_seqs, &a, &b);
     a.mixed = (gr_bf16 *)mixed;
     gr_cu_delta_rows(q->stream, &a);
+    gr_cu_delta_prepare(q->stream, &a, b.inverse);
     gr_cu_delta_states(q->stream, &a, &b);
     gr_cu_delta_norm_backward(q->stream, &a, &b, grads->norm, type);
+    gr_cu_delta_states_backward(q->stream, &a, &b);
     gr_cu_delta_chunked_backward(q->stream, &a, &b);
     gr_cu_delta_rows_backward(q->stream, &a, &b, grads->conv, grads->a_log, grads->dt_bias, type);
 }

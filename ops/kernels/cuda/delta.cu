@@ -9,13 +9,15 @@
 namespace
 {
 
-constexpr int WARPS = 8, TOKENS = 16; /* of a block; of a warp */
+constexpr int WARPS = 8, TOKENS = 16; /* of a block; of a warp, one where a call has FEW */
+constexpr uint32_t FEW = 2048;
 constexpr float LENGTH_EPS = 1e-6f;
 
 /* The sequence of a token: the last that begins at or before it. */
 __device__ inline uint32_t sequence_of(const gr_cu_delta &a, uint32_t t)
 {
     uint32_t low = 0, high = a.n_seqs;
+    if (a.longest == 1 && a.n_tokens == a.n_seqs) return t;
     while (high - low > 1) {
         const uint32_t mid = (low + high) / 2;
         if (a.offset[mid] <= t)
@@ -118,11 +120,11 @@ __device__ inline float length_inverse(const float (&y)[4])
     return rsqrtf(gr_warp_sum(y[0] * y[0] + y[1] * y[1] + y[2] * y[2] + y[3] * y[3]) + LENGTH_EPS);
 }
 
-/* For each of a warp's tokens, use(t, y): the convolution before silu. */
+/* For each of a warp's tokens, of which it has `each`, use(t, y): the convolution before silu. */
 template <int TAPS, typename F>
-__device__ inline void each_token(const gr_cu_delta &a, const unit &u, uint32_t t0, F use)
+__device__ inline void each_token(const gr_cu_delta &a, const unit &u, uint32_t each, F use)
 {
-    const uint32_t end = min(t0 + TOKENS, a.n_tokens);
+    const uint32_t t0 = blockIdx.x * each, end = min(t0 + each, a.n_tokens);
     convolution<TAPS> c;
     weights4<TAPS>(a, u, c.w);
     c.end = t0;
@@ -135,13 +137,14 @@ __device__ inline void each_token(const gr_cu_delta &a, const unit &u, uint32_t 
     }
 }
 
-template <int TAPS> __global__ void __launch_bounds__(WARPS *GR_WARP) rows_kernel(gr_cu_delta a)
+template <int TAPS>
+__global__ void __launch_bounds__(WARPS *GR_WARP) rows_kernel(gr_cu_delta a, uint32_t each)
 {
     const uint32_t index = blockIdx.y * WARPS + threadIdx.x / GR_WARP;
     if (index >= 2 * a.key_heads + a.value_heads) return;
     const unit u(a, index);
     const float scale = u.kind == 0 ? rsqrtf((float)a.dk) : 1;
-    each_token<TAPS>(a, u, blockIdx.x * TOKENS, [&](uint32_t t, float(&y)[4]) {
+    each_token<TAPS>(a, u, each, [&](uint32_t t, float(&y)[4]) {
 #pragma unroll
         for (int i = 0; i < 4; i++) y[i] = silu(y[i]);
         if (u.kind < 2) {
@@ -293,7 +296,7 @@ __global__ void __launch_bounds__(WARPS *GR_WARP) rows_back_kernel(gr_cu_delta a
     if (index >= 2 * a.key_heads + a.value_heads) return;
     const unit u(a, index);
     const float scale = u.kind == 0 ? rsqrtf((float)a.dk) : 1;
-    each_token<TAPS>(a, u, blockIdx.x * TOKENS, [&](uint32_t t, float(&c)[4]) {
+    each_token<TAPS>(a, u, TOKENS, [&](uint32_t t, float(&c)[4]) {
         float dy[4], y[4], sum = 0;
         gradient4(a, b, u, t, dy);
 #pragma unroll
@@ -315,7 +318,16 @@ __global__ void __launch_bounds__(WARPS *GR_WARP) rows_back_kernel(gr_cu_delta a
     });
 }
 
-/* din's channels, and a part of the sums into the convolution's weights. */
+/* Row t of d_conv; zeros behind the sequence. */
+__device__ inline void later4(const gr_cu_delta &a, const gr_cu_delta_back &b, const unit &u, uint32_t t,
+                              uint32_t end, float (&dy)[4])
+{
+    dy[0] = dy[1] = dy[2] = dy[3] = 0;
+    if (u.in && t < end) gr_load4(b.d_conv, (uint64_t)t * a.channels + u.ch, dy);
+}
+
+/* din's channels, and a part of the sums into the convolution's weights. Rows before a token and behind it
+ * stay in registers from one token to the next. */
 template <int TAPS>
 __global__ void __launch_bounds__(WARPS *GR_WARP) conv_back_kernel(gr_cu_delta a, gr_cu_delta_back b)
 {
@@ -324,25 +336,36 @@ __global__ void __launch_bounds__(WARPS *GR_WARP) conv_back_kernel(gr_cu_delta a
     const unit u(a, index);
     const uint32_t t0 = blockIdx.x * GR_CU_DELTA_CONV_ROWS,
                    t_end = min(t0 + GR_CU_DELTA_CONV_ROWS, a.n_tokens);
-    float w[TAPS][4], grad[TAPS][4] = {};
-    uint32_t seq = 0, end = t0;
-    weights4<TAPS>(a, u, w);
+    float dy[TAPS][4], grad[TAPS][4] = {}; /* dy[j]: of the row j tokens behind */
+    convolution<TAPS> c;
+    weights4<TAPS>(a, u, c.w);
+    c.end = t0;
     for (uint32_t t = t0; t < t_end; t++) {
-        if (t == end) {
-            seq = sequence_of(a, t);
-            end = a.offset[seq + 1];
+        float dx[4] = {}, y[4];
+        if (t == c.end) {
+            c.enter(a, u, t);
+#pragma unroll
+            for (int j = 1; j < TAPS; j++) later4(a, b, u, t + j - 1, c.end, dy[j]);
         }
-        float dx[4] = {}, dy[TAPS][4] = {};
+        c.next(a, u, t, y);
+#pragma unroll
+        for (int j = 0; j < TAPS; j++) {
+            if (j + 1 < (int)a.conv) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) dy[j][i] = dy[min(j + 1, TAPS - 1)][i];
+            } else if (j + 1 == (int)a.conv) {
+                later4(a, b, u, t + j, c.end, dy[j]);
+            } else {
+                break;
+            }
+        }
 #pragma unroll
         for (int j = 0; j < TAPS; j++) {
             if (j >= (int)a.conv) break;
-            float x[4];
-            if (u.in && t + j < end) gr_load4(b.d_conv, (uint64_t)(t + j) * a.channels + u.ch, dy[j]);
-            input4(a, u, seq, t, t - a.offset[seq], j, x);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                dx[i] = fmaf(w[j][i], dy[j][i], dx[i]);
-                grad[j][i] = fmaf(x[i], dy[0][i], grad[j][i]);
+                dx[i] = fmaf(c.w[j][i], dy[j][i], dx[i]);
+                grad[j][i] = fmaf(c.x[j][i], dy[0][i], grad[j][i]);
             }
         }
         if (u.in) gr_store4(b.din, (uint64_t)t * a.width + u.ch, dx);
@@ -356,17 +379,19 @@ __global__ void __launch_bounds__(WARPS *GR_WARP) conv_back_kernel(gr_cu_delta a
             if (j < (int)a.conv) to[i * a.conv + a.conv - 1 - j] = grad[j][i];
 }
 
-/* A block for each value head: din's b and a, and the sums over tokens. */
-__global__ void __launch_bounds__(256)
-    gates_back_kernel(gr_cu_delta a, gr_cu_delta_back b, void *a_log, void *dt_bias, bool wide)
+/* din's b and a, and parts of the sums over tokens: [2, blocks, value_heads]. A thread has one head, and
+ * every so many-th of its block's tokens; grid: tokens, heads. */
+__global__ void __launch_bounds__(256) gates_back_kernel(gr_cu_delta a, gr_cu_delta_back b)
 {
-    __shared__ float part[2][8];
-    const uint32_t h = blockIdx.x;
-    const float bias = gr_float(a.dt_bias[h]), grows = __expf(gr_float(a.a_log[h]));
+    __shared__ float sums[2][256];
+    const uint32_t heads = min(a.value_heads - blockIdx.y * 256, 256u), h = threadIdx.x % heads,
+                   head = blockIdx.y * 256 + h, each = 256 / heads, mine = threadIdx.x / heads,
+                   t0 = blockIdx.x * GR_CU_DELTA_CONV_ROWS, end = min(t0 + GR_CU_DELTA_CONV_ROWS, a.n_tokens);
+    const float bias = gr_float(a.dt_bias[head]), grows = __expf(gr_float(a.a_log[head]));
     float of_log = 0, of_bias = 0;
-    for (uint32_t t = threadIdx.x; t < a.n_tokens; t += 256) {
-        const uint64_t at = (uint64_t)t * a.value_heads + h,
-                       row = (uint64_t)(t + 1) * a.width - 2 * a.value_heads + h;
+    for (uint32_t t = t0 + mine; mine < each && t < end; t += each) {
+        const uint64_t at = (uint64_t)t * a.value_heads + head,
+                       row = (uint64_t)(t + 1) * a.width - 2 * a.value_heads + head;
         const float beta = a.beta[at],
                     da = -b.d_rate[at] * grows * gr_sigmoid(gr_float(a.in[row + a.value_heads]) + bias);
         b.din[row] = gr_round(b.d_beta[at] * beta * (1 - beta));
@@ -374,17 +399,17 @@ __global__ void __launch_bounds__(256)
         of_log = fmaf(b.d_rate[at], a.rate[at], of_log);
         of_bias += da;
     }
-    of_log = gr_block_sum(of_log, part[0]);
-    of_bias = gr_block_sum(of_bias, part[1]);
-    if (threadIdx.x) return;
-    if (wide) {
-        static_cast<float *>(a_log)[h] += of_log;
-        static_cast<float *>(dt_bias)[h] += of_bias;
-    } else {
-        gr_bf16 *log = static_cast<gr_bf16 *>(a_log) + h, *dt = static_cast<gr_bf16 *>(dt_bias) + h;
-        *log = gr_round(gr_float(*log) + of_log);
-        *dt = gr_round(gr_float(*dt) + of_bias);
+    sums[0][threadIdx.x] = of_log;
+    sums[1][threadIdx.x] = of_bias;
+    __syncthreads();
+    if (threadIdx.x >= heads) return;
+    for (uint32_t i = 1; i < each; i++) {
+        of_log += sums[0][i * heads + h];
+        of_bias += sums[1][i * heads + h];
     }
+    float *to = b.parts + (uint64_t)blockIdx.x * a.value_heads + head;
+    to[0] = of_log;
+    to[(uint64_t)gridDim.x * a.value_heads] = of_bias;
 }
 
 uint32_t parts_of(uint64_t n, uint32_t each)
@@ -402,10 +427,11 @@ dim3 unit_grid(const gr_cu_delta *a, uint32_t each)
 
 void gr_cu_delta_rows(cudaStream_t st, const gr_cu_delta *a)
 {
+    const uint32_t each = a->n_tokens < FEW ? 1 : TOKENS;
     if (a->conv <= 4)
-        rows_kernel<4><<<unit_grid(a, TOKENS), WARPS * GR_WARP, 0, st>>>(*a);
+        rows_kernel<4><<<unit_grid(a, each), WARPS * GR_WARP, 0, st>>>(*a, each);
     else
-        rows_kernel<8><<<unit_grid(a, TOKENS), WARPS * GR_WARP, 0, st>>>(*a);
+        rows_kernel<8><<<unit_grid(a, each), WARPS * GR_WARP, 0, st>>>(*a, each);
     gates_kernel<<<parts_of((uint64_t)a->n_tokens * a->value_heads, 256), 256, 0, st>>>(*a);
     if (a->state && a->conv > 1)
         tails_kernel<<<dim3(a->n_seqs, parts_of(a->channels, 256)), 256, 0, st>>>(*a);
@@ -428,7 +454,10 @@ void gr_cu_delta_rows_backward(cudaStream_t st, const gr_cu_delta *a, const gr_c
                                void *a_log, void *dt_bias, gr_cu_dtype type)
 {
     const dim3 rows = unit_grid(a, TOKENS), parts = unit_grid(a, GR_CU_DELTA_CONV_ROWS);
-    gates_back_kernel<<<a->value_heads, 256, 0, st>>>(*a, *b, a_log, dt_bias, type == GR_CU_F32);
+    gates_back_kernel<<<dim3(parts.x, parts_of(a->value_heads, 256)), 256, 0, st>>>(*a, *b);
+    gr_cu_parts_add(st, b->parts, parts.x, a->value_heads, a_log, type);
+    gr_cu_parts_add(st, b->parts + (uint64_t)parts.x * a->value_heads, parts.x, a->value_heads, dt_bias,
+                    type);
     if (a->conv <= 4) {
         rows_back_kernel<4><<<rows, WARPS * GR_WARP, 0, st>>>(*a, *b);
         conv_back_kernel<4><<<parts, WARPS * GR_WARP, 0, st>>>(*a, *b);

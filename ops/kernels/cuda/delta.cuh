@@ -3,13 +3,13 @@
  * A chunk is 64 tokens of one value head. With G the sums of rates (log2 of decays) from its first token on,
  * K, Q, V its rows, S the state before it and L_ij = beta_i (k_i . k_j) 2^(G_i - G_j) for j < i:
  *
- *     (I + L) U = beta (V - 2^G K S)                              what the tokens write: rows u_i
+ *     A = (I + L)^-1,  W = A (beta 2^G K),  U' = A (beta V)       for all chunks side by side
+ *     U = U' - W S                                                what the tokens write: rows u_i
  *     O = 2^G Q S + P U,   P_ij = (q_i . k_j) 2^(G_i - G_j), j <= i
  *     S' = 2^(G_last) S + K^T (2^(G_last - G) U)
  *
- * The triangular system is solved in fp32 (solve, below); all other products are mma.sync of bf16 with fp32
- * sums. Rows beyond a sequence's end are zeros with beta and rate 0, which leave S as it is. Tiles as in
- * flash.cuh.
+ * Products are mma.sync of bf16 with fp32 sums, those that make A of tf32. Rows beyond a sequence's end are
+ * zeros with beta and rate 0, which leave S as it is. Tiles as in flash.cuh.
  */
 #ifndef GR_OPS_KERNELS_CUDA_DELTA_CUH
 #define GR_OPS_KERNELS_CUDA_DELTA_CUH
@@ -52,10 +52,41 @@ struct span {
     }
 };
 
-/* The first of the chunks that a sequence's states are kept for: those of earlier ones fit before it. */
+/* The number of a sequence's first chunk: those of earlier sequences have smaller ones. */
 __device__ inline uint32_t first_chunk(uint32_t first_token, uint32_t seq)
 {
     return first_token / CHUNK + seq;
+}
+
+/* What a number of a chunk stands for: no sequence has some of them, then n is 0. */
+struct piece {
+    uint32_t seq, t0, n; /* its first token in its sequence, of so many */
+
+    __device__ piece(const gr_cu_delta &a, uint32_t chunk)
+    {
+        uint32_t low = 0, high = a.n_seqs;
+        while (high - low > 1) {
+            const uint32_t mid = (low + high) / 2;
+            if (first_chunk(a.offset[mid], mid) <= chunk)
+                low = mid;
+            else
+                high = mid;
+        }
+        seq = low;
+        t0 = (chunk - first_chunk(a.offset[seq], seq)) * CHUNK;
+        n = a.offset[seq + 1] - a.offset[seq];
+        if (t0 >= n || (a.state && a.slot[seq] == NONE)) n = 0;
+    }
+};
+
+/* Copies so far are a group; wait until at most N groups are under way. */
+__device__ inline void copies_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int N> __device__ inline void copies_left()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 /* Two neighbouring bf16 of a tile. */
@@ -105,51 +136,6 @@ __device__ inline void sum_rates(float *rate)
     before -= y;
     rate[2 * lane] = before + x;
     rate[2 * lane + 1] = before + y;
-}
-
-/* x [64][COLS + PAD] = (I + L)^-1 x, L [64][64 + PAD] below its diagonal; UP: (I + L^T)^-1 x. A thread has a
- * column; the rows of a block of 16 are first freed of the blocks before, shared among the PARTS threads of a
- * column, then go one after another. For COLS PARTS threads. */
-template <int COLS, int PARTS, bool UP> __device__ inline void solve(float *x, const float *L)
-{
-    constexpr int XW = COLS + PAD, LW = CHUNK + PAD, B = 16, H = B / PARTS;
-    const int col = threadIdx.x % COLS, part = threadIdx.x / COLS;
-    const auto at = [&](int i, int j) { return UP ? L[j * LW + i] : L[i * LW + j]; };
-#pragma unroll 1
-    for (int step = 0; step < CHUNK / B; step++) {
-        const int b = UP ? CHUNK / B - 1 - step : step, row = b * B + part * H;
-        float sum[H];
-#pragma unroll
-        for (int i = 0; i < H; i++) sum[i] = x[(row + i) * XW + col];
-#pragma unroll 1
-        for (int c = 0; c < step; c++) {
-            const int from = (UP ? CHUNK / B - 1 - c : c) * B;
-#pragma unroll
-            for (int j = 0; j < B; j++) {
-                const float known = x[(from + j) * XW + col];
-#pragma unroll
-                for (int i = 0; i < H; i++) sum[i] = fmaf(-at(row + i, from + j), known, sum[i]);
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < H; i++) x[(row + i) * XW + col] = sum[i];
-        __syncthreads();
-        if (part == 0) {
-            float y[B];
-#pragma unroll
-            for (int i = 0; i < B; i++) {
-                const int r = UP ? B - 1 - i : i;
-                y[r] = x[(b * B + r) * XW + col];
-#pragma unroll
-                for (int j = 0; j < i; j++) {
-                    const int s = UP ? B - 1 - j : j;
-                    y[r] = fmaf(-at(b * B + r, b * B + s), y[s], y[r]);
-                }
-                x[(b * B + r) * XW + col] = y[r];
-            }
-        }
-        __syncthreads();
-    }
 }
 
 } /* namespace gr_delta */

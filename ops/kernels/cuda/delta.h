@@ -29,12 +29,17 @@ typedef struct gr_cu_delta {
     gr_bf16 *qkv;       /* [T, channels] q over |q| sqrt(dk), k over |k|, v */
     float *rate, *beta; /* [T, value_heads]; rate: log of decay */
     gr_bf16 *mixed;     /* [T, value_heads dv] */
+    /* Of chunks (delta.cuh): W [T, value_heads, dk]; U' [T, value_heads, dv], which U or mixed may take the
+     * place of; sums of rates (log2) [gr_cu_delta_chunks, value_heads, 64]. */
+    gr_bf16 *w, *u;
+    float *sums;
 } gr_cu_delta;
 
 /* What backward has beside it. */
 typedef struct gr_cu_delta_back {
-    gr_bf16 *states;                 /* [gr_cu_delta_chunks, value_heads, dk, dv] before each chunk */
-    gr_bf16 *written;                /* [T, value_heads, dv]: u */
+    gr_bf16 *states, *d_states;      /* [gr_cu_delta_chunks, value_heads, dk, dv] before each chunk; and their
+                                        gradients behind it */
+    gr_bf16 *inverse;                /* [gr_cu_delta_chunks, value_heads, 64, 64]: A */
     const gr_bf16 *dout;             /* [T, value_heads dv] */
     gr_bf16 *d_mixed, *dq, *dk, *dv; /* [T, value_heads, dv or dk] */
     float *d_rate, *d_beta;          /* [T, value_heads] */
@@ -50,18 +55,24 @@ static inline uint32_t gr_cu_delta_chunks(uint32_t tokens, uint32_t seqs)
 
 /* qkv, rate and beta of in; then, in a rollout, the rows that the slots keep. */
 void gr_cu_delta_rows(cudaStream_t st, const gr_cu_delta *a);
-/* mixed, by chunks; or token by token, where no sequence has more than one. States go on. */
+/* w, u and sums; A to inverse, or NULL. */
+void gr_cu_delta_prepare(cudaStream_t st, const gr_cu_delta *a, gr_bf16 *inverse);
+/* After it mixed, by chunks; or token by token, whose bits do not depend on how tokens come in calls. States
+ * go on. */
 void gr_cu_delta_chunked(cudaStream_t st, const gr_cu_delta *a);
 void gr_cu_delta_step(cudaStream_t st, const gr_cu_delta *a);
 /* out [T, value_heads dv] of mixed. */
 void gr_cu_delta_norm(cudaStream_t st, const gr_cu_delta *a, gr_bf16 *out);
 
-/* In this order, after gr_cu_delta_rows: */
+/* In this order, after gr_cu_delta_rows and gr_cu_delta_prepare: */
+/* states; u becomes what tokens write. */
 void gr_cu_delta_states(cudaStream_t st, const gr_cu_delta *a, const gr_cu_delta_back *b);
 /* d_mixed, and z's part of din; grad [dv] +=. */
 void gr_cu_delta_norm_backward(cudaStream_t st, const gr_cu_delta *a, const gr_cu_delta_back *b, void *grad,
                                gr_cu_dtype type);
-/* dq, dk, dv, d_rate, d_beta. */
+/* d_states; dv becomes d loss / d what tokens write. */
+void gr_cu_delta_states_backward(cudaStream_t st, const gr_cu_delta *a, const gr_cu_delta_back *b);
+/* dq, dk, dv, d_rate, d_beta. dk may have the place of w. */
 void gr_cu_delta_chunked_backward(cudaStream_t st, const gr_cu_delta *a, const gr_cu_delta_back *b);
 /* The rest of din; grads [channels, conv], [value_heads] twice +=. */
 void gr_cu_delta_rows_backward(cudaStream_t st, const gr_cu_delta *a, const gr_cu_delta_back *b, void *conv,

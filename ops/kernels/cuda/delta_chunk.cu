@@ -1,8 +1,10 @@
-/* ops/kernels/cuda/delta_chunk.cu: the gated delta rule forward, by chunks (see delta.cuh) and by steps.
+/* ops/kernels/cuda/delta_chunk.cu: the gated delta rule from chunk to chunk (see delta.cuh): states and
+ * outputs forward, gradients of states backward.
  *
- * Chunks: a block of 128 threads has 64 columns of one value head's state, in registers (fp32, and a copy in
- * bf16 in shared memory for products), and walks its sequence. Two blocks share a multiprocessor. Bound by
- * latency of one chunk after another; what is read and written is read and written once.
+ * A block of 128 threads has 64 columns of one value head's state, in registers (fp32, and a copy in bf16 in
+ * shared memory for products), and walks its sequence. Two blocks share a multiprocessor. Bound by latency of
+ * one chunk after another: what a chunk needs first is fetched while the one before still runs. What is read
+ * and written is read and written once.
  */
 #include "ops/kernels/cuda/delta.cuh"
 
@@ -13,10 +15,12 @@ namespace
 
 constexpr int COLS = 64; /* of a state, one block's */
 
+/* Tiles. Forward: Q, K, W and U' of a chunk; what its tokens write, the same times the decay up to its end;
+ * the state. Backward: dO in the place of U', then 2^G dO and -dU, and the state's gradient. */
 template <int DP> struct shape {
-    static constexpr int Q = 0, K = Q + CHUNK * DP * 2, V = K + CHUNK * DP * 2, W = V + CHUNK * COLS * 2,
-                         S = W + CHUNK * COLS * 2, X = S + DP * COLS * 2, L = X + CHUNK * (COLS + PAD) * 4,
-                         SHARED = L + CHUNK * (CHUNK + PAD) * 4, TILES = DP / 64; /* of 16 rows a warp */
+    static constexpr int ROWS = CHUNK * DP * 2, PART = CHUNK * COLS * 2;
+    static constexpr int Q = 0, K = Q + ROWS, W = K + ROWS, U = W + ROWS, V = U + PART, R = V + PART,
+                         S = R + PART, SHARED = S + DP * COLS * 2, TILES = DP / 64; /* of 16 rows a warp */
 };
 
 /* The state's element e of fragment (m, n): its row and column. */
@@ -90,93 +94,155 @@ template <typename F> __device__ void store_tile(const unsigned char *tile, int 
     }
 }
 
-/* What the chunk's tokens write, as bf16: to v_tile, and times the decay up to the chunk's end to w_tile. */
-__device__ void share_written(const float *x, const float *sums, unsigned char *v_tile, unsigned char *w_tile)
+/* Where a block works. */
+struct place {
+    uint32_t col0, head, seq, left;
+    span at;
+
+    __device__ place(const gr_cu_delta &a, uint32_t first_seq)
+        : col0(blockIdx.x * COLS), head(blockIdx.y), seq(first_seq + blockIdx.z), left(a.dv - col0),
+          at(a, seq, head)
+    {
+    }
+    /* Of a chunk, and this head: its number among all. */
+    __device__ size_t kept(const gr_cu_delta &a, uint32_t t0) const
+    {
+        return (size_t)(first_chunk(at.first, seq) + t0 / CHUNK) * a.value_heads + head;
+    }
+    __device__ bool in(uint32_t t) const
+    {
+        return t < at.n;
+    }
+    /* Rows of [T, value_heads, dk], and this block's columns of rows of [T, value_heads, dv]. */
+    template <int DP>
+    __device__ void fill_keys(uint32_t tile, const gr_cu_delta &a, const uint16_t *from, uint32_t t0) const
+    {
+        fill<DP, CHUNK>(tile, from, a.dk,
+                        [&](int r) { return in(t0 + r) ? from + at.at(a, t0 + r, head, a.dk) : nullptr; });
+    }
+    __device__ void fill_values(uint32_t tile, const gr_cu_delta &a, const uint16_t *from, uint32_t t0) const
+    {
+        fill<COLS, CHUNK>(tile, from, left, [&](int r) {
+            return in(t0 + r) ? from + at.at(a, t0 + r, head, a.dv) + col0 : nullptr;
+        });
+    }
+    __device__ void fill_sums(float *to, const gr_cu_delta &a, uint32_t t0) const
+    {
+        if (threadIdx.x < CHUNK / 4)
+            copy16((uint32_t)__cvta_generic_to_shared(to + threadIdx.x * 4),
+                   a.sums + kept(a, t0) * CHUNK + threadIdx.x * 4, true);
+    }
+    __device__ uint16_t *state_row(const gr_cu_delta &a, uint16_t *states, uint32_t t0, uint32_t row) const
+    {
+        return row < a.dk ? states + (kept(a, t0) * a.dk + row) * a.dv + col0 : nullptr;
+    }
+};
+
+/* c [16 rows of this warp, 64] += a tile of DP columns times a state. */
+template <int DP> __device__ inline void times_state(float (*c)[4], uint32_t tile, uint32_t state)
 {
-    for (uint32_t i = threadIdx.x; i < CHUNK * COLS / 2; i += 128) {
-        const uint32_t row = i / (COLS / 2), col = i % (COLS / 2) * 2;
-        const float low = x[row * (COLS + PAD) + col], high = x[row * (COLS + PAD) + col + 1];
-        const float keep = exp2_of(sums[CHUNK - 1] - sums[row]);
-        *pair_at<COLS>(v_tile, row, col) = pack(low, high);
-        *pair_at<COLS>(w_tile, row, col) = pack(low * keep, high * keep);
+#pragma unroll
+    for (int k = 0; k < DP / 16; k++) {
+        uint32_t f[4];
+        load_a<DP>(f, tile, threadIdx.x / 32 * 16, k);
+        mma_plain<COLS, COLS>(c, f, state, k * 16, 0);
     }
 }
 
-/* Grid: parts of 64 columns, value heads, sequences. KEEP: states and written go to memory, and no output. */
+/* This warp's rows of a state += a tile's transpose times another tile. */
+template <int DP> __device__ inline void add_turned(float (*s)[COLS / 8][4], uint32_t tile, uint32_t by)
+{
+#pragma unroll
+    for (int m = 0; m < DP / 64; m++)
+#pragma unroll
+        for (int k = 0; k < CHUNK / 16; k++) {
+            uint32_t f[4];
+            load_a_turned<DP>(f, tile, k * 16, threadIdx.x / 32 * (DP / 4) + m * 16);
+            mma_plain<COLS, COLS>(s[m], f, by, k * 16, 0);
+        }
+}
+
+template <int DP> __device__ inline void decay_state(float (*s)[COLS / 8][4], float decay)
+{
+#pragma unroll
+    for (int m = 0; m < DP / 64; m++)
+#pragma unroll
+        for (int n = 0; n < COLS / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[m][n][e] *= decay;
+}
+
+/* Grid: parts of 64 columns, value heads, sequences. KEEP: states go to memory, and what tokens write, in
+ * place of u, and no output. */
 template <int DP, bool KEEP>
 __global__ void __launch_bounds__(128, 2) chunk_kernel(gr_cu_delta a, gr_cu_delta_back b, uint32_t first_seq)
 {
     using S = shape<DP>;
     extern __shared__ __align__(128) unsigned char shared[];
-    __shared__ float sums[CHUNK], beta[CHUNK];
-    const uint32_t col0 = blockIdx.x * COLS, head = blockIdx.y, seq = first_seq + blockIdx.z;
+    __shared__ __align__(16) float all_sums[2][CHUNK];
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    if (a.state && a.slot[seq] == NONE) return;
-    const span at(a, seq, head);
-    if (!at.n) return;
+    const place p(a, first_seq);
+    if (!p.at.n || (a.state && a.slot[p.seq] == NONE)) return;
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(shared), q_tile = base + S::Q,
-                   k_tile = base + S::K, v_tile = base + S::V, w_tile = base + S::W, s_tile = base + S::S,
-                   left = a.dv - col0;
-    float *x = reinterpret_cast<float *>(shared + S::X), *L = reinterpret_cast<float *>(shared + S::L);
-    float *slot = a.state ? a.state + a.slot[seq] * a.slot_floats + a.tail_floats + (size_t)head * a.dk * a.dv
-                          : nullptr;
+                   k_tile = base + S::K, s_tile = base + S::S;
+    float *slot = a.state
+                      ? a.state + a.slot[p.seq] * a.slot_floats + a.tail_floats + (size_t)p.head * a.dk * a.dv
+                      : nullptr;
+    const auto fetch_first = [&](uint32_t t0) {
+        if (p.in(t0)) {
+            p.fill_keys<DP>(base + S::W, a, a.w, t0);
+            p.fill_values(base + S::U, a, a.u, t0);
+            p.fill_sums(all_sums[t0 / CHUNK % 2], a, t0);
+        }
+        copies_commit();
+    };
+    const auto fetch_rest = [&](uint32_t t0) {
+        if (p.in(t0)) {
+            fill<DP, CHUNK>(k_tile, a.qkv, a.dk,
+                            [&](int r) { return p.in(t0 + r) ? p.at.k(a, t0 + r) : nullptr; });
+            if (!KEEP)
+                fill<DP, CHUNK>(q_tile, a.qkv, a.dk,
+                                [&](int r) { return p.in(t0 + r) ? p.at.q(a, t0 + r) : nullptr; });
+        }
+        copies_commit();
+    };
     float s[S::TILES][COLS / 8][4];
-    open_state<DP>(s, slot && a.cached[seq] ? slot : nullptr, a.dk, a.dv, col0);
+    fetch_first(0);
+    fetch_rest(0);
+    open_state<DP>(s, slot && a.cached[p.seq] ? slot : nullptr, a.dk, a.dv, p.col0);
     share_state<DP>(s, shared + S::S);
 
-    for (uint32_t t0 = 0; t0 < at.n; t0 += CHUNK) {
-        const auto in = [&](int r) { return t0 + r < at.n; };
-        fill<DP, CHUNK>(k_tile, a.qkv, a.dk, [&](int r) { return in(r) ? at.k(a, t0 + r) : nullptr; });
-        fill<COLS, CHUNK>(v_tile, a.qkv, left,
-                          [&](int r) { return in(r) ? at.v(a, t0 + r, head) + col0 : nullptr; });
-        if (!KEEP)
-            fill<DP, CHUNK>(q_tile, a.qkv, a.dk, [&](int r) { return in(r) ? at.q(a, t0 + r) : nullptr; });
-        load_gates(a, at, head, t0, sums, beta);
-        copies_done();
+    for (uint32_t t0 = 0; t0 < p.at.n; t0 += CHUNK) {
+        const float *sums = all_sums[t0 / CHUNK % 2];
+        float o[COLS / 8][4];
+        copies_left<1>();
         __syncthreads();
-        sum_rates(sums);
         if (KEEP)
-            store_tile(shared + S::S, DP, left, [&](uint32_t row) {
-                const size_t chunk = first_chunk(at.first, seq) + t0 / CHUNK;
-                return row < a.dk ? b.states + ((chunk * a.value_heads + head) * a.dk + row) * a.dv + col0
-                                  : nullptr;
-            });
-        __syncthreads();
-
-        float c[CHUNK / 8][4], o[COLS / 8][4]; /* K K^T, K S */
-        clear<CHUNK / 8>(c);
+            store_tile(shared + S::S, DP, p.left,
+                       [&](uint32_t row) { return p.state_row(a, b.states, t0, row); });
         clear<COLS / 8>(o);
+        times_state<DP>(o, base + S::W, s_tile);
 #pragma unroll
-        for (int k = 0; k < DP / 16; k++) {
-            uint32_t f[4];
-            load_a<DP>(f, k_tile, warp * 16, k);
-            mma_turned<DP, CHUNK>(c, f, k_tile, k);
-            mma_plain<COLS, COLS>(o, f, s_tile, k * 16, 0);
-        }
-#pragma unroll
-        for (int n = 0; n < 8; n++)
+        for (int n = 0; n < COLS / 8; n++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const uint32_t i = warp * 16 + lane / 4 + 8 * half, j = n * 8 + lane % 4 * 2;
-                const uint32_t v = *pair_at<COLS>(shared + S::V, i, j);
-                const float grown = exp2_of(sums[i]);
-                *reinterpret_cast<float2 *>(L + i * (CHUNK + PAD) + j) = make_float2(
-                    j < i ? beta[i] * c[n][2 * half] * exp2_of(sums[i] - sums[j]) : 0,
-                    j + 1 < i ? beta[i] * c[n][2 * half + 1] * exp2_of(sums[i] - sums[j + 1]) : 0);
-                *reinterpret_cast<float2 *>(x + i * (COLS + PAD) + j) =
-                    make_float2(beta[i] * (low_of(v) - grown * o[n][2 * half]),
-                                beta[i] * (high_of(v) - grown * o[n][2 * half + 1]));
+                const uint32_t u = *pair_at<COLS>(shared + S::U, i, j);
+                const float low = low_of(u) - o[n][2 * half], high = high_of(u) - o[n][2 * half + 1],
+                            keep = exp2_of(sums[CHUNK - 1] - sums[i]);
+                *pair_at<COLS>(shared + S::V, i, j) = pack(low, high);
+                *pair_at<COLS>(shared + S::R, i, j) = pack(low * keep, high * keep);
             }
+        copies_left<0>();
         __syncthreads();
-        solve<COLS, 128 / COLS, false>(x, L);
-        share_written(x, sums, shared + S::V, shared + S::W);
-        __syncthreads();
+        fetch_first(t0 + CHUNK);
 
         if (KEEP) {
-            store_tile(shared + S::V, CHUNK, left, [&](uint32_t row) {
-                return in(row) ? b.written + at.at(a, t0 + row, head, a.dv) + col0 : nullptr;
+            store_tile(shared + S::V, CHUNK, p.left, [&](uint32_t row) {
+                return p.in(t0 + row) ? a.u + p.at.at(a, t0 + row, p.head, a.dv) + p.col0 : nullptr;
             });
         } else {
+            float c[CHUNK / 8][4];
             clear<CHUNK / 8>(c);
             clear<COLS / 8>(o);
 #pragma unroll
@@ -198,100 +264,131 @@ __global__ void __launch_bounds__(128, 2) chunk_kernel(gr_cu_delta a, gr_cu_delt
             for (int k = 0; k < CHUNK / 16; k++) {
                 uint32_t f[4];
                 as_a(f, c, k);
-                mma_plain<COLS, COLS>(o, f, v_tile, k * 16, 0);
+                mma_plain<COLS, COLS>(o, f, base + S::V, k * 16, 0);
             }
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const uint32_t i = warp * 16 + lane / 4 + 8 * half;
-                if (in(i))
-                    store_row<COLS / 8>(a.mixed + at.at(a, t0 + i, head, a.dv) + col0, o, half, 1, 0, left);
+                if (p.in(t0 + i))
+                    store_row<COLS / 8>(a.mixed + p.at.at(a, t0 + i, p.head, a.dv) + p.col0, o, half, 1, 0,
+                                        p.left);
             }
         }
 
-        const float decay = exp2_of(sums[CHUNK - 1]);
-#pragma unroll
-        for (int m = 0; m < S::TILES; m++) {
-#pragma unroll
-            for (int n = 0; n < COLS / 8; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) s[m][n][e] *= decay;
-#pragma unroll
-            for (int k = 0; k < CHUNK / 16; k++) {
-                uint32_t f[4];
-                load_a_turned<DP>(f, k_tile, k * 16, warp * (DP / 4) + m * 16);
-                mma_plain<COLS, COLS>(s[m], f, w_tile, k * 16, 0);
-            }
-        }
+        decay_state<DP>(s, exp2_of(sums[CHUNK - 1]));
+        add_turned<DP>(s, k_tile, base + S::R);
         __syncthreads(); /* everyone is through with the state before, and with the tiles */
+        fetch_rest(t0 + CHUNK);
         share_state<DP>(s, shared + S::S);
     }
-    if (slot) close_state<DP>(s, slot, a.dk, a.dv, col0);
+    if (slot) close_state<DP>(s, slot, a.dk, a.dv, p.col0);
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------
+/* The same grid, from the last chunk to the first: with D the gradient of the state behind a chunk and r =
+ * 2^(G_last - G),
+ *
+ *     dU = P^T dO + r K D,   D before = 2^(G_last) D + Q^T (2^G dO) - W^T dU
  */
-
-constexpr int PARTS = 4,
-              ROWS_MAX = 128 / PARTS; /* threads that share a column, and its rows that one of them has */
-
-/* The sum over the threads of a column, in their order. part [PARTS][128]. */
-__device__ inline float column_sum(float x, float *part, uint32_t col, uint32_t row0)
+template <int DP>
+__global__ void __launch_bounds__(128, 2)
+    chunk_back_kernel(gr_cu_delta a, gr_cu_delta_back b, uint32_t first_seq)
 {
-    __syncthreads();
-    part[row0 * 128 + col] = x;
-    __syncthreads();
-    float sum = part[col];
+    using S = shape<DP>;
+    extern __shared__ __align__(128) unsigned char shared[];
+    __shared__ __align__(16) float all_sums[2][CHUNK];
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const place p(a, first_seq);
+    if (!p.at.n) return;
+    const uint32_t base = (uint32_t)__cvta_generic_to_shared(shared), q_tile = base + S::Q,
+                   k_tile = base + S::K, do_tile = base + S::U, d_tile = base + S::S;
+    const auto fetch_first = [&](uint32_t t0) {
+        fill<DP, CHUNK>(k_tile, a.qkv, a.dk,
+                        [&](int r) { return p.in(t0 + r) ? p.at.k(a, t0 + r) : nullptr; });
+        p.fill_values(do_tile, a, b.d_mixed, t0);
+        p.fill_sums(all_sums[t0 / CHUNK % 2], a, t0);
+        copies_commit();
+    };
+    const auto fetch_rest = [&](uint32_t t0) {
+        fill<DP, CHUNK>(q_tile, a.qkv, a.dk,
+                        [&](int r) { return p.in(t0 + r) ? p.at.q(a, t0 + r) : nullptr; });
+        p.fill_keys<DP>(base + S::W, a, a.w, t0);
+        copies_commit();
+    };
+    float d[S::TILES][COLS / 8][4];
+    const uint32_t last = (p.at.n - 1) / CHUNK * CHUNK;
+    fetch_first(last);
+    fetch_rest(last);
+    open_state<DP>(d, nullptr, a.dk, a.dv, p.col0);
+    share_state<DP>(d, shared + S::S);
+
+    for (uint32_t t0 = last;; t0 -= CHUNK) {
+        const float *sums = all_sums[t0 / CHUNK % 2];
+        float c[CHUNK / 8][4], o[COLS / 8][4];
+        copies_left<1>();
+        __syncthreads();
+        store_tile(shared + S::S, DP, p.left,
+                   [&](uint32_t row) { return p.state_row(a, b.d_states, t0, row); });
+        clear<COLS / 8>(o);
+        times_state<DP>(o, k_tile, d_tile);
+        for (uint32_t i = threadIdx.x; i < CHUNK * COLS / 2; i += 128) {
+            const uint32_t row = i / (COLS / 2), col = i % (COLS / 2) * 2,
+                           x = *pair_at<COLS>(shared + S::U, row, col);
+            const float grown = exp2_of(sums[row]);
+            *pair_at<COLS>(shared + S::V, row, col) = pack(low_of(x) * grown, high_of(x) * grown);
+        }
+        copies_left<0>();
+        __syncthreads();
+        clear<CHUNK / 8>(c);
 #pragma unroll
-    for (int i = 1; i < PARTS; i++) sum += part[i * 128 + col];
-    return sum;
+        for (int k = 0; k < DP / 16; k++) {
+            uint32_t f[4];
+            load_a<DP>(f, k_tile, warp * 16, k);
+            mma_turned<DP, CHUNK>(c, f, q_tile, k);
+        }
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const uint32_t j = warp * 16 + lane / 4 + 8 * (e / 2), i = n * 8 + lane % 4 * 2 + e % 2;
+                c[n][e] = j <= i ? c[n][e] * exp2_of(sums[i] - sums[j]) : 0;
+                o[n][e] *= exp2_of(sums[CHUNK - 1] - sums[j]);
+            }
+#pragma unroll
+        for (int k = 0; k < CHUNK / 16; k++) {
+            uint32_t f[4];
+            as_a(f, c, k);
+            mma_plain<COLS, COLS>(o, f, do_tile, k * 16, 0);
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const uint32_t j = warp * 16 + lane / 4 + 8 * half;
+#pragma unroll
+            for (int n = 0; n < COLS / 8; n++)
+                *pair_at<COLS>(shared + S::R, j, n * 8 + lane % 4 * 2) =
+                    pack(-o[n][2 * half], -o[n][2 * half + 1]);
+            if (p.in(t0 + j))
+                store_row<COLS / 8>(b.dv + p.at.at(a, t0 + j, p.head, a.dv) + p.col0, o, half, 1, 0, p.left);
+        }
+        __syncthreads();
+        if (t0 == 0) return;
+        fetch_first(t0 - CHUNK);
+        decay_state<DP>(d, exp2_of(sums[CHUNK - 1]));
+        add_turned<DP>(d, q_tile, base + S::V);
+        add_turned<DP>(d, base + S::W, base + S::R);
+        __syncthreads();
+        fetch_rest(t0 - CHUNK);
+        share_state<DP>(d, shared + S::S);
+    }
 }
 
-/* A block for a slot and value head: a thread has a quarter of a column of its state. Bound by reading and
- * writing the state once. */
-__global__ void __launch_bounds__(512) step_kernel(gr_cu_delta a)
+/* Shared memory for a kernel, and where it runs. */
+template <typename K>
+void launch(cudaStream_t st, K kernel, int shared, const gr_cu_delta *a, const gr_cu_delta_back &b)
 {
-    __shared__ float part[PARTS * 128], q[128], k[128];
-    const uint32_t head = blockIdx.x, seq = blockIdx.y, col = threadIdx.x % a.dv, row0 = threadIdx.x / a.dv;
-    if (a.slot[seq] == NONE) return;
-    const span at(a, seq, head);
-    for (uint32_t i = threadIdx.x; i < a.dk; i += blockDim.x) {
-        q[i] = low_of(at.q(a, 0)[i]);
-        k[i] = low_of(at.k(a, 0)[i]);
-    }
-    float *state = a.state + a.slot[seq] * a.slot_floats + a.tail_floats + (size_t)head * a.dk * a.dv + col;
-    const float decay = a.cached[seq] ? exp2_of(a.rate[at.at(a, 0, head, 1)] * LOG2E) : 0;
-    float s[ROWS_MAX], sum = 0;
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < ROWS_MAX; i++) {
-        const uint32_t row = row0 + i * PARTS;
-        s[i] = row < a.dk && a.cached[seq] ? state[(size_t)row * a.dv] * decay : 0;
-    }
-#pragma unroll
-    for (int i = 0; i < ROWS_MAX; i++)
-        if (row0 + i * PARTS < a.dk) sum = fmaf(s[i], k[row0 + i * PARTS], sum);
-    const float known = column_sum(sum, part, col, row0);
-    const float u = a.beta[at.at(a, 0, head, 1)] * (low_of(at.v(a, 0, head)[col]) - known);
-    sum = 0;
-#pragma unroll
-    for (int i = 0; i < ROWS_MAX; i++) {
-        const uint32_t row = row0 + i * PARTS;
-        if (row >= a.dk) continue;
-        s[i] = fmaf(k[row], u, s[i]);
-        state[(size_t)row * a.dv] = s[i];
-        sum = fmaf(s[i], q[row], sum);
-    }
-    const float o = column_sum(sum, part, col, row0);
-    if (row0 == 0) a.mixed[at.at(a, 0, head, a.dv) + col] = (uint16_t)pack(o, 0);
-}
-
-template <int DP, bool KEEP> void launch(cudaStream_t st, const gr_cu_delta *a, const gr_cu_delta_back &b)
-{
-    constexpr int shared = shape<DP>::SHARED;
-    cudaFuncSetAttribute(chunk_kernel<DP, KEEP>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     for (uint32_t seq = 0; seq < a->n_seqs; seq += 65535) {
         const dim3 grid((a->dv + COLS - 1) / COLS, a->value_heads, min(a->n_seqs - seq, 65535u));
-        chunk_kernel<DP, KEEP><<<grid, 128, shared, st>>>(*a, b, seq);
+        kernel<<<grid, 128, shared, st>>>(*a, b, seq);
     }
 }
 
@@ -301,20 +398,23 @@ void gr_cu_delta_chunked(cudaStream_t st, const gr_cu_delta *a)
 {
     const gr_cu_delta_back none = {};
     if (a->dk <= 64)
-        launch<64, false>(st, a, none);
+        launch(st, chunk_kernel<64, false>, shape<64>::SHARED, a, none);
     else
-        launch<128, false>(st, a, none);
+        launch(st, chunk_kernel<128, false>, shape<128>::SHARED, a, none);
 }
 
 void gr_cu_delta_states(cudaStream_t st, const gr_cu_delta *a, const gr_cu_delta_back *b)
 {
     if (a->dk <= 64)
-        launch<64, true>(st, a, *b);
+        launch(st, chunk_kernel<64, true>, shape<64>::SHARED, a, *b);
     else
-        launch<128, true>(st, a, *b);
+        launch(st, chunk_kernel<128, true>, shape<128>::SHARED, a, *b);
 }
 
-void gr_cu_delta_step(cudaStream_t st, const gr_cu_delta *a)
+void gr_cu_delta_states_backward(cudaStream_t st, const gr_cu_delta *a, const gr_cu_delta_back *b)
 {
-    step_kernel<<<dim3(a->value_heads, a->n_seqs), PARTS * a->dv, 0, st>>>(*a);
+    if (a->dk <= 64)
+        launch(st, chunk_back_kernel<64>, shape<64>::SHARED, a, *b);
+    else
+        launch(st, chunk_back_kernel<128>, shape<128>::SHARED, a, *b);
 }

@@ -17,20 +17,25 @@ void gr_cu_delta_lay_out(gr_workspace *w, const gr_delta_desc *d, uint32_t token
                          gr_cu_delta *a, gr_cu_delta_back *b)
 {
     const uint64_t t = tokens, gates = t * d->value_heads, keys = gates * d->key_dim,
-                   values = gates * d->value_dim;
+                   values = gates * d->value_dim,
+                   chunks = (uint64_t)gr_cu_delta_chunks(tokens, seqs) * d->value_heads,
+                   states = chunks * d->key_dim * d->value_dim;
     a->qkv = halves(w, t * gr_delta_channels(d));
     a->rate = gr_workspace_floats(w, gates);
     a->beta = gr_workspace_floats(w, gates);
+    a->sums = gr_workspace_floats(w, chunks * GR_CU_DELTA_CHUNK);
     if (!b) {
-        a->mixed = halves(w, values);
+        a->w = halves(w, keys);
+        a->u = a->mixed = halves(w, values);
         return;
     }
-    b->states =
-        halves(w, (uint64_t)gr_cu_delta_chunks(tokens, seqs) * d->value_heads * d->key_dim * d->value_dim);
-    b->written = halves(w, values);
+    b->states = halves(w, states);
+    b->d_states = halves(w, states);
+    b->inverse = halves(w, chunks * GR_CU_DELTA_CHUNK * GR_CU_DELTA_CHUNK);
+    a->u = halves(w, values);
     b->d_mixed = halves(w, values);
     b->dq = halves(w, keys);
-    b->dk = halves(w, keys);
+    a->w = b->dk = halves(w, keys);
     b->dv = halves(w, values);
     b->d_rate = gr_workspace_floats(w, gates);
     b->d_beta = gr_workspace_floats(w, gates);

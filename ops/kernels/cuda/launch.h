@@ -305,6 +305,7 @@ typedef struct gr_cu_slots {
     int32_t *position;   /* [slots] its position */
     uint32_t *kv_slot;   /* [slots] where its keys go: block * 16 + place; UINT32_MAX: the slot is empty */
     uint32_t *length;    /* [slots] keys, the new one included; 0: the slot is empty */
+    uint32_t *held;      /* [slots] place of its state of one size; UINT32_MAX: empty. NULL: no such states */
     uint32_t *table;     /* [slots, stride] */
     uint32_t (*draw)[2]; /* [slots] sequence, and which of its tokens is drawn next */
     int32_t *drawn;      /* [slots] what was sampled, and its log-prob */
@@ -319,10 +320,10 @@ typedef struct gr_cu_slots {
 
 /* All slots become empty. */
 void gr_cu_slots_clear(cudaStream_t st, const gr_cu_slots *s);
-/* A chunk begins, with n changes; row i of table [n, stride] belongs to change i where it sets. No slot is
- * named by two changes, whether as slot or as from. */
+/* A chunk begins, with n changes; row i of table [n, stride], and entry i of held where slots have it, belong
+ * to change i where it sets. No slot is named by two changes, whether as slot or as from. */
 void gr_cu_slots_change(cudaStream_t st, const gr_cu_slots *s, const gr_slot_change *change,
-                        const uint32_t *table, uint32_t n);
+                        const uint32_t *table, const uint32_t *held, uint32_t n);
 /* After sampling, for the slots before n: report the token; empty the slot where it was the last, else make
  * it the next to feed. */
 void gr_cu_slots_advance(cudaStream_t st, const gr_cu_slots *s, uint32_t n);

@@ -50,6 +50,7 @@ uint64_t gr_cu_back_ws_bytes(const gr_layer_desc *d, uint32_t hidden, uint32_t t
     const gr_cu_heads heads = gr_cu_heads_of(&d->attention);
     const gr_attention_desc *a = &d->attention;
     uint64_t sums = gr_cu_rmsnorm_backward_ws(tokens, hidden);
+    if (d->mixer != GR_MIXER_ATTENTION) return sums;
     if (a->qk_norm == GR_QK_NORM_WHOLE)
         sums = GR_MAX(sums, gr_cu_rmsnorm_backward_ws(tokens, a->heads * a->head_dim));
     sums = GR_MAX(sums, gr_cu_qk_rope_backward_ws(&heads, tokens));
@@ -126,9 +127,11 @@ static const char *layer_unfit(const gr_layer_desc *d, char buf[GR_UNFIT_MAX])
 /* Decode steps have one list of what is to be read for all layers. */
 static bool heads_differ(const gr_model_shape *s)
 {
-    const gr_attention_desc *a = &s->kinds[0].attention;
-    for (uint32_t i = 1; i < s->n_kinds; i++) {
+    const gr_attention_desc *a = NULL;
+    for (uint32_t i = 0; i < s->n_kinds; i++) {
         const gr_attention_desc *b = &s->kinds[i].attention;
+        if (s->kinds[i].mixer != GR_MIXER_ATTENTION) continue;
+        if (!a) a = b;
         if (a->heads != b->heads || a->kv_heads != b->kv_heads || a->head_dim != b->head_dim) return true;
     }
     return false;

@@ -289,7 +289,8 @@ extern "C" void gr_cu_add(cudaStream_t st, void *to, const void *from, gr_cu_dty
 {
     const uint32_t grid = gr_ceil_div(n, (uint64_t)BLOCK * 4);
     if (!n) return;
-    if (type == GR_CU_BF16 && n % 8 == 0)
+    const bool vectors = n % 8 == 0 && (((uintptr_t)to | (uintptr_t)from) % sizeof(uint4)) == 0;
+    if (type == GR_CU_BF16 && vectors)
         plus_vectors_kernel<<<gr_ceil_div(n / 8, (uint64_t)BLOCK * 2), BLOCK, 0, st>>>(
             (uint4 *)to, (const uint4 *)from, n / 8);
     else if (type == GR_CU_F32)

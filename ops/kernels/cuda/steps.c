@@ -126,6 +126,7 @@ gr_steps_input gr_cuda_steps_input(gr_steps *s, uint32_t trip)
     const gr_cu_orders *o = &s->host.orders[trip % 2];
     return (gr_steps_input){.change = o->change,
                             .table = o->table,
+                            .held = o->held,
                             .member = o->member,
                             .group_first = o->group_first,
                             .shared = o->shared};
@@ -143,7 +144,7 @@ void gr_cuda_steps_change(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_ch
     const size_t bytes = (size_t)(end - (const char *)from->group_first);
     gr_cuda_copy(q, s->device.orders.group_first, from->group_first, bytes);
     gr_cu_slots_change(stream_of(q), &s->device.slots, s->device.orders.change, s->device.orders.table,
-                       n_changes);
+                       s->device.orders.held, n_changes);
 }
 
 void gr_cuda_steps_copy(gr_steps *s, gr_queue *q, const gr_steps_blocks *b, const uint32_t *src,
@@ -182,6 +183,7 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
                          .position = k->position,
                          .slot = k->kv_slot,
                          .longest = 1,
+                         .held = k->held,
                          .decode = &decode};
     const gr_steps_draw d = {.row = s->device.row,
                              .how = &s->sampling,

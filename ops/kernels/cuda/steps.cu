@@ -18,6 +18,7 @@ __device__ void make_empty(const gr_cu_slots &s, uint32_t slot)
     s.position[slot] = 0;
     s.kv_slot[slot] = UINT32_MAX;
     s.length[slot] = 0;
+    if (s.held) s.held[slot] = UINT32_MAX;
 }
 
 /* The token to feed, and where its keys go. */
@@ -38,7 +39,8 @@ __global__ void clear_kernel(const gr_cu_slots s)
     s.draw[slot][0] = s.draw[slot][1] = 0;
 }
 
-__global__ void change_kernel(const gr_cu_slots s, const gr_slot_change *change, const uint32_t *table)
+__global__ void change_kernel(const gr_cu_slots s, const gr_slot_change *change, const uint32_t *table,
+                              const uint32_t *held)
 {
     const gr_slot_change c = change[blockIdx.x];
     if (c.from == GR_SLOT_CLEAR) {
@@ -54,6 +56,7 @@ __global__ void change_kernel(const gr_cu_slots s, const gr_slot_change *change,
         feed(s, c.slot, from, c.id, c.position);
         s.draw[c.slot][0] = c.sequence;
         s.draw[c.slot][1] = c.token;
+        if (s.held) s.held[c.slot] = held[blockIdx.x];
     } else { /* also of a slot that has become empty meanwhile */
         s.id[c.slot] = s.id[c.from];
         s.position[c.slot] = s.position[c.from];
@@ -61,6 +64,7 @@ __global__ void change_kernel(const gr_cu_slots s, const gr_slot_change *change,
         s.length[c.slot] = s.length[c.from];
         s.draw[c.slot][0] = s.draw[c.from][0];
         s.draw[c.slot][1] = s.draw[c.from][1];
+        if (s.held) s.held[c.slot] = s.held[c.from];
         make_empty(s, c.from);
     }
 }
@@ -99,10 +103,10 @@ extern "C" void gr_cu_slots_clear(cudaStream_t st, const gr_cu_slots *s)
 }
 
 extern "C" void gr_cu_slots_change(cudaStream_t st, const gr_cu_slots *s, const gr_slot_change *change,
-                                   const uint32_t *table, uint32_t n)
+                                   const uint32_t *table, const uint32_t *held, uint32_t n)
 {
     cudaMemsetAsync(s->step, 0, sizeof(*s->step), st);
-    if (n) change_kernel<<<n, 128, 0, st>>>(*s, change, table);
+    if (n) change_kernel<<<n, 128, 0, st>>>(*s, change, table, held);
 }
 
 extern "C" void gr_cu_slots_advance(cudaStream_t st, const gr_cu_slots *s, uint32_t n)

@@ -7,10 +7,13 @@
 
 gr_cu_steps_model gr_cu_steps_model_of(const gr_model_shape *s)
 {
-    gr_cu_steps_model m = {.heads = gr_cu_heads_of(&s->kinds[0].attention)};
+    gr_cu_steps_model m = {0};
     for (uint32_t kind = 0; kind < s->n_kinds; kind++) {
-        const uint32_t window = s->kinds[kind].attention.window;
+        const gr_layer_desc *d = &s->kinds[kind];
+        const uint32_t window = d->attention.window;
         uint32_t i = 0;
+        if (d->mixer != GR_MIXER_ATTENTION) continue;
+        if (!m.n_windows) m.heads = gr_cu_heads_of(&d->attention);
         while (i < m.n_windows && m.window[i] != window) i++;
         if (i == m.n_windows) m.window[m.n_windows++] = window;
     }
@@ -29,6 +32,7 @@ static gr_cu_orders layout_orders(gr_workspace *c, const gr_steps_bounds *b)
     o.shared = gr_workspace_bytes(c, b->slots * sizeof(*o.shared));
     o.member = gr_workspace_bytes(c, b->slots * sizeof(*o.member));
     o.change = gr_workspace_bytes(c, b->slots * sizeof(*o.change));
+    o.held = b->states ? gr_workspace_bytes(c, b->slots * sizeof(*o.held)) : NULL;
     o.table = gr_workspace_bytes(c, (uint64_t)b->slots * b->stride * sizeof(*o.table));
     return o;
 }
@@ -46,6 +50,7 @@ void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_steps_model *m, cons
                              .position = gr_workspace_bytes(c, words),
                              .kv_slot = gr_workspace_bytes(c, words),
                              .length = gr_workspace_bytes(c, words),
+                             .held = b->states ? gr_workspace_bytes(c, words) : NULL,
                              .table = gr_workspace_bytes(c, words * b->stride),
                              .draw = gr_workspace_bytes(c, 2 * words),
                              .drawn = gr_workspace_bytes(c, words),
@@ -57,8 +62,9 @@ void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_steps_model *m, cons
                              .stride = b->stride};
     for (uint32_t i = 0; i < m->n_windows; i++)
         s->work[i] = gr_workspace_bytes(c, gr_cu_decode_work_bytes(h, b->slots, b->max_length));
-    s->ws = gr_workspace_bytes(c, GR_MAX(gr_cu_decode_attention_ws(h, b->slots, b->max_length),
-                                         gr_cu_strict_ws(h, b->slots, b->max_length)));
+    s->ws = m->n_windows ? gr_workspace_bytes(c, GR_MAX(gr_cu_decode_attention_ws(h, b->slots, b->max_length),
+                                                        gr_cu_strict_ws(h, b->slots, b->max_length)))
+                         : NULL;
 }
 
 void gr_cu_steps_layout_host(gr_workspace *c, const gr_steps_bounds *b, gr_cu_steps_host *s)

@@ -12,6 +12,7 @@
 typedef struct gr_cu_orders {
     uint32_t *group_first, *shared, *member;
     gr_slot_change *change;
+    uint32_t *held; /* NULL without states */
     uint32_t *table;
 } gr_cu_orders;
 
@@ -23,8 +24,8 @@ typedef struct gr_cu_rules {
 } gr_cu_rules;
 uint64_t gr_cu_rules_bytes(const gr_steps_bounds *b);
 
-/* What decode steps know of a model: the heads of every layer (gr_cu_unfit refuses models where they differ),
- * and the windows that there are. */
+/* What decode steps know of a model: the heads of every layer of attention (gr_cu_unfit refuses models where
+ * they differ), and the windows that there are. */
 typedef struct gr_cu_steps_model {
     gr_cu_heads heads;
     uint32_t window[GR_LAYER_KINDS_MAX], n_windows;

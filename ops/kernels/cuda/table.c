@@ -1,5 +1,6 @@
 /* ops/kernels/cuda/table.c: the kernels of the CUDA device; without CUDA, its sizes alone. */
 #include "ops/kernels/cuda/launch.h"
+#include "ops/kernels/delta.h"
 #include "ops/kernels/experts.h"
 #include "ops/kernels/cuda/layer.h"
 #include "ops/kernels/cuda/model.h"
@@ -42,7 +43,7 @@ static const char *numerics_strict_nondeterministic(void)
     RUNS(norm_add), RUNS(norm_backward), RUNS(product), RUNS(product_add), RUNS(product_activate),           \
     RUNS(product_dx), RUNS(product_dw), RUNS(scale), RUNS(column_sums), RUNS(rotate), RUNS(rotate_backward), \
     RUNS(gate), RUNS(gate_backward), RUNS(attend), RUNS(attend_backward), RUNS(activate),                    \
-    RUNS(activate_backward), .experts = &gr_experts_cuda
+    RUNS(activate_backward), .experts = &gr_experts_cuda, .delta = &gr_delta_cuda
 
 static const gr_layer_ops layer = {LAYER, .attend_ws_bytes = gr_cu_attend_ws_bytes};
 static const gr_layer_ops layer_loose = {LAYER, .attend_ws_bytes = gr_cu_attend_ws_bytes_loose};

@@ -1,6 +1,7 @@
-/* ops/model/arch/gemma.c: Gemma 2 and 3, text: layers with a window and layers without in turn, norms of 1 +
- * weight before and behind, GELU, embeddings times sqrt(H); Gemma 2 caps scores and logits, Gemma 3 has norms
- * of the heads of q and k, and positions of their own for layers with a window.
+/* ops/model/arch/gemma.c: Gemma: norms of 1 + weight, GELU, embeddings times sqrt(H). Gemma 2 and 3, text:
+ * layers with a window and layers without in turn, norms of 1 + weight before and behind, GELU, embeddings
+ * times sqrt(H); Gemma 2 caps scores and logits, Gemma 3 has norms of the heads of q and k, and positions of
+ * their own for layers with a window.
  */
 #include "ops/model/arch.h"
 
@@ -22,6 +23,17 @@ static gr_layer_desc read_layer(gr_config *c, gr_model_shape *s, const gr_layer_
     s->embed_scale = sqrtf((float)s->hidden);
     gr_config_off(c, (const char *const[]){"use_bidirectional_attention", NULL});
     return d;
+}
+
+/* The first one: norms before alone. */
+static void layers_1(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
+{
+    gr_layer_desc d = *base;
+    d.norm_plus_one = s->norm_plus_one = true;
+    d.dense.act = GR_ACT_GELU_TANH;
+    s->embed_scale = sqrtf((float)s->hidden);
+    gr_config_off(c, (const char *const[]){"use_bidirectional_attention", NULL});
+    gr_arch_alike(c, s, &d);
 }
 
 /* Where layer_types does not say, every so many-th layer sees everything. */
@@ -74,6 +86,19 @@ static const char *const keys_3[] = {"final_logit_softcapping",
                                      "sliding_window_pattern",
                                      "use_bidirectional_attention",
                                      NULL};
+
+/* Its first configs say "gelu" and mean the other one, as transformers does. */
+static const char *const acts_1[] = {"gelu_pytorch_tanh", "gelu", NULL};
+static const char *const keys_1[] = {"use_bidirectional_attention", NULL};
+
+const gr_arch gr_arch_gemma = {.model_type = "gemma",
+                               .class = "Gemma",
+                               .head_dim = 256,
+                               .kv_heads = 16,
+                               .tied = true,
+                               .layers = layers_1,
+                               .keys = keys_1,
+                               .acts = acts_1};
 
 const gr_arch gr_arch_gemma2 = {.model_type = "gemma2",
                                 .class = "Gemma2",

@@ -11,7 +11,7 @@
 
 #define ALPHA 1.702 /* of GR_ACT_SWIGLU_OAI */
 
-static gr_experts_desc experts(gr_config *c, const gr_model_shape *s, uint32_t inner)
+static gr_experts_desc experts(gr_config *c, uint32_t inner)
 {
     const json_t *alpha = gr_config_value(c, "swiglu_alpha");
     const gr_experts_desc e = {
@@ -26,10 +26,7 @@ static gr_experts_desc experts(gr_config *c, const gr_model_shape *s, uint32_t i
         .scale = 1};
     if (gr_config_number(c, "swiglu_alpha", alpha, ALPHA, 0, 1e6) != ALPHA)
         gr_config_refuse(c, "swiglu_alpha", "a 'swiglu_alpha' other than %g is not supported", ALPHA);
-    if (s->layers && e.count && e.top_k > e.count)
-        gr_config_refuse(c, "num_experts_per_tok",
-                         "'num_experts_per_tok' %u is more than the 'num_local_experts' %u", e.top_k,
-                         e.count);
+    gr_arch_check_choices(c, "num_local_experts", &e);
     return e;
 }
 
@@ -51,7 +48,7 @@ static gr_rope_desc rope_of(gr_config *c, const gr_rope_desc *said)
 static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
 {
     uint8_t kind[GR_LAYERS_MAX];
-    const gr_experts_desc e = experts(c, s, base->dense.inner);
+    const gr_experts_desc e = experts(c, base->dense.inner);
     gr_layer_desc full = gr_arch_with_experts(base, &e);
     full.attention.sinks = true;
     full.attention.qkv_bias = full.attention.o_bias = gr_config_flag(c, "attention_bias", true);

@@ -1,7 +1,7 @@
 /* tests/bench/gpu/bench_delta.c: the gated delta rule of 4 x 8,192 tokens, 32 heads of 128: the rule alone,
- * by chunks, forward and backward (its states made again), and whole passes with convolution, gates and norm;
- * decode steps of 256 slots, as bytes of states read and written. Lines of JSON;
- * tests/bench/gpu/bench_delta.py is the other side.
+ * by chunks, forward and backward (its states made again), its kernels one by one, and token by token; whole
+ * passes with convolution, gates and norm; decode steps of 256 slots, as bytes of states read and written.
+ * Lines of JSON; tests/bench/gpu/bench_delta.py is the other side.
  *
  *     bench_delta [SEQUENCES LENGTH HEADS]
  */
@@ -32,19 +32,62 @@ static void whole_backward(gr_queue *q, int which, void *arg)
     gr_delta_cuda.backward(q, &r->c, r->mixed, r->dout, r->din, &r->grads);
 }
 
-static void rule_forward(gr_queue *q, int which, void *arg)
+static void prepare(gr_queue *q, int which, void *arg)
+{
+    const rule *r = arg;
+    (void)which;
+    gr_cu_delta_prepare(q->stream, &r->a, r->b.inverse);
+}
+
+static void chunks(gr_queue *q, int which, void *arg)
 {
     const rule *r = arg;
     (void)which;
     gr_cu_delta_chunked(q->stream, &r->a);
 }
 
-static void rule_backward(gr_queue *q, int which, void *arg)
+static void states(gr_queue *q, int which, void *arg)
 {
     const rule *r = arg;
     (void)which;
     gr_cu_delta_states(q->stream, &r->a, &r->b);
+}
+
+static void states_backward(gr_queue *q, int which, void *arg)
+{
+    const rule *r = arg;
+    (void)which;
+    gr_cu_delta_states_backward(q->stream, &r->a, &r->b);
+}
+
+static void chunks_backward(gr_queue *q, int which, void *arg)
+{
+    const rule *r = arg;
+    (void)which;
     gr_cu_delta_chunked_backward(q->stream, &r->a, &r->b);
+}
+
+static void rule_forward(gr_queue *q, int which, void *arg)
+{
+    const rule *r = arg;
+    (void)which;
+    gr_cu_delta_prepare(q->stream, &r->a, NULL);
+    gr_cu_delta_chunked(q->stream, &r->a);
+}
+
+static void rule_backward(gr_queue *q, int which, void *arg)
+{
+    prepare(q, which, arg);
+    states(q, which, arg);
+    states_backward(q, which, arg);
+    chunks_backward(q, which, arg);
+}
+
+static void steps_forward(gr_queue *q, int which, void *arg)
+{
+    const rule *r = arg;
+    (void)which;
+    gr_cu_delta_step(q->stream, &r->a);
 }
 
 /* n bf16 of about one, whose signs and digits vary. */
@@ -125,6 +168,12 @@ static void bench_passes(bench *b, gr_queue *q, uint32_t n_seqs, uint32_t length
         double seconds;
     } all[] = {{"rule, forward", seconds_of(b, q, 1, rule_forward, &r)},
                {"rule, backward", seconds_of(b, q, 1, rule_backward, &r)},
+               {"rule, prepare", seconds_of(b, q, 1, prepare, &r)},
+               {"rule, chunks", seconds_of(b, q, 1, chunks, &r)},
+               {"rule, states", seconds_of(b, q, 1, states, &r)},
+               {"rule, states backward", seconds_of(b, q, 1, states_backward, &r)},
+               {"rule, chunks backward", seconds_of(b, q, 1, chunks_backward, &r)},
+               {"rule, forward, strict", seconds_of(b, q, 1, steps_forward, &r)},
                {"whole, forward", forward},
                {"whole, backward", back}};
     for (size_t i = 0; i < GR_LEN(all); i++) {
@@ -162,9 +211,11 @@ int main(int argc, char **argv)
     bench b = {0};
     bench_open(&b, 24 * GIB, GIB);
     gr_queue q = bench_queue(&b);
+    need(&b, gr_kernels_cuda.attach(&q, &b.d));
     bench_passes(&b, &q, n, length, heads);
     b.used = 0;
     bench_steps(&b, &q, heads);
+    gr_kernels_cuda.detach(&q);
     b.dev->type->queue_close(&q);
     b.dev->type->close(b.dev);
     gr_diag_release(&b.d);

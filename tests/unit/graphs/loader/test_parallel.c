@@ -117,6 +117,47 @@ static void test_a_rank_holds_its_tokens(void **state)
     }
 }
 
+/* Slices of layers, and of their gradients, beside shards of all that training keeps; and what goes into them
+ * and comes back, by hand: a layer of hidden 32, 8 heads of 8 on 4 KV heads, width 48 has q, k and v of 128 x
+ * 32, o of 32 x 64, gate, up and down of 48 x 32, cut by two; and two norms of 32, two of 8. */
+static void test_a_rank_holds_its_slices(void **state)
+{
+    (void)state;
+    const char *const keys[] = {", parallel: {tensor: 2}",
+                                ", parallel: {tensor: 2}, residency: {rollout_weights: keep}"};
+    for (uint32_t i = 0; i < GR_LEN(keys); i++) {
+        config c = {.model = keys[i], .ranks = 4};
+        gr_graph *g = load(&c);
+        gr_planned *p = plan(&c, g);
+        const gr_model *m = g->models[0];
+        const uint64_t slice = gr_bucket_elems(&m->sharding.train_slice, 1),
+                       whole = gr_bucket_elems(&m->shape, 1),
+                       n[] = {32, 128 * 32 / 2, 8, 8, 32 * 64 / 2, 32, 2 * 48 * 32 / 2, 48 * 32 / 2};
+        uint64_t sum = 0;
+        for (size_t k = 0; k < GR_LEN(n); k++) sum += gr_align(n[k], 64);
+        assert_int_equal(slice, gr_align(sum, 4096));
+        assert_true(slice < whole);
+        assert_int_equal(entry_bytes(p->plan, "update.x"), 128 / 2 * 32 * sizeof(float));
+        assert_int_equal(entry_bytes(p->plan, "update.gathered.2"),
+                         gr_align(slice * sizeof(float), GR_ALIGN));
+        assert_int_equal(entry_bytes(p->plan, "update.full_grads.2"),
+                         gr_align(slice * sizeof(float), GR_ALIGN));
+        const gr_task *gather = task_named(p->tasks, i ? "update.gather.2" : "update.slice.2"),
+                      *reduce = task_named(p->tasks, "update.reduce.2"),
+                      *layer = task_named(p->tasks, "update.forward.1"),
+                      *back = task_named(p->tasks, "update.backward.1");
+        assert_int_equal(gather->comm.moved, i ? slice * sizeof(float) * 3 / 4 : 0); /* else it is cut here */
+        assert_int_equal(reduce->comm.moved, slice * sizeof(float) * 3 / 4);
+        assert_int_equal(layer->comm.axis, GR_AXIS_TENSOR);
+        assert_int_equal(layer->comm.peers, 2);
+        assert_close(layer->comm.summed, 4 * 128.0 * 32 * 4 / 2, 0, 1e-9);
+        assert_close(back->comm.summed, 6 * 128.0 * 32 * 4 / 2, 0, 1e-9);
+        assert_int_equal(p->tasks->groups, 1);
+        gr_planned_free(p);
+        gr_graph_free(g);
+    }
+}
+
 /* A group that leaves its host pays the adapters' rate. */
 static void test_groups_over_hosts_take_longer(void **state)
 {
@@ -136,9 +177,12 @@ static void test_groups_over_hosts_take_longer(void **state)
     assert_true(ns[1] > ns[0]);
 }
 
-static const char *const meshes[] = {", parallel: {context: 2}", ", parallel: {context: 4}",
+static const char *const meshes[] = {", parallel: {context: 2}",
+                                     ", parallel: {context: 4}",
                                      ", parallel: {context: 2}, tensor: 4",
-                                     ", parallel: {context: 2}, residency: {rollout_weights: keep}"};
+                                     ", parallel: {context: 2}, residency: {rollout_weights: keep}",
+                                     ", parallel: {tensor: 4}",
+                                     ", parallel: {tensor: 2}, residency: {rollout_weights: keep}"};
 
 static void test_every_plan_runs_in_any_order(void **state)
 {
@@ -160,7 +204,7 @@ static void test_every_plan_runs_in_any_order(void **state)
 static void test_no_mutant_that_goes_wrong_is_accepted(void **state)
 {
     (void)state;
-    const uint32_t each = getenv("GR_SLOW") ? 2500 : 40;
+    const uint32_t each = getenv("GR_SLOW") ? 1700 : 30;
     uint32_t broken = 0, refused = 0, total = 0;
     for (uint32_t k = 0; k < GR_LEN(meshes); k++) {
         config c = {.model = meshes[k], .loss = k % 2 ? by_sequence : by_token, .ranks = 4};
@@ -218,6 +262,16 @@ static void test_what_is_refused(void **state)
         {{.model = ", parallel: {context: 4}", .ranks = 8, .hosts = 4}, NULL},
         {{.model = ", parallel: {context: 2}", .ranks = 2, .more = "strict: true\n"}, NULL},
         {{.model = ", parallel: {}", .ranks = 2}, NULL},
+        {{.model = ", parallel: {tensor: 4}", .ranks = 8, .hosts = 2}, NULL},
+        {{.model = ", parallel: {tensor: 4}, tensor: 2", .ranks = 8}, NULL},
+        {{.model = ", parallel: {tensor: 4}", .ranks = 8, .hosts = 4},
+         "'tensor: 4' does not divide the ranks of a host"},
+        {{.model = ", parallel: {tensor: 3}", .ranks = 3}, "'tensor: 3' does not divide its 8 heads"},
+        {{.model = ", parallel: {tensor: 2, context: 2}", .ranks = 4}, "and tensor together are not built"},
+        {{.model = ", parallel: {tensor: 2}", .ranks = 2, .more = "strict: true\n"},
+         "and strict do not go together"},
+        {{.model = ", parallel: {tensor: 2}", .ranks = 2, .more = "canonical: true\n"},
+         "and canonical do not go together"},
         {{.model = ", parallel: {context: 4}", .ranks = 2}, "'context: 4' does not divide the 2 ranks"},
         {{.model = ", parallel: {context: 3}", .ranks = 3}, "'context: 3' does not divide its 8 heads"},
         {{.model = ", parallel: {context: 8}", .ranks = 8}, "'context: 8' does not divide its 4 KV heads"},
@@ -252,6 +306,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_rank_holds_its_tokens),
+        cmocka_unit_test(test_a_rank_holds_its_slices),
         cmocka_unit_test(test_groups_over_hosts_take_longer),
         cmocka_unit_test(test_every_plan_runs_in_any_order),
         cmocka_unit_test(test_no_mutant_that_goes_wrong_is_accepted),

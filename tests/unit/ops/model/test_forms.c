@@ -11,8 +11,8 @@
 #include "tests/unit/test_folder.h"
 #include "runtime/base/files.h"
 
-static const char *const names[] = {"qwen3_5_text", "qwen3_next", "qwen3_5_moe",
-                                    "gemma3",       "gpt_oss",    "gpt_oss_mxfp4"};
+static const char *const names[] = {"qwen3_5_text",  "qwen3_next", "qwen3_5_moe", "gemma3",  "gpt_oss",
+                                    "gpt_oss_mxfp4", "phi3",       "granitemoe",  "mixtral", "mistral3"};
 
 /* A model that is open. */
 struct model {
@@ -130,6 +130,12 @@ static void test_names_are_those_of_transformers(void **state)
     assert_tensor("qwen3_next", "model.layers.0.linear_attn.in_proj_ba.weight", DIMS(8, 16));
     assert_tensor("qwen3_next", "model.layers.1.mlp.experts.3.up_proj.weight", DIMS(8, 16));
     assert_tensor("qwen3_5_moe", "model.layers.1.mlp.shared_expert_gate.weight", DIMS(1, 16));
+    assert_tensor("phi3", "model.layers.0.self_attn.qkv_proj.weight", DIMS(32, 16));
+    assert_tensor("phi3", "model.layers.1.mlp.gate_up_proj.weight", DIMS(48, 16));
+    assert_tensor("granitemoe", "model.layers.0.block_sparse_moe.input_linear.weight", DIMS(4, 48, 16));
+    assert_tensor("granitemoe", "model.layers.0.block_sparse_moe.output_linear.weight", DIMS(4, 16, 24));
+    assert_tensor("mixtral", "model.layers.0.block_sparse_moe.experts.3.w2.weight", DIMS(16, 24));
+    assert_tensor("mistral3", "lm_head.weight", DIMS(32, 16));
     assert_tensor("gemma3", "model.embed_tokens.weight", DIMS(32, 16));
 }
 

@@ -1,9 +1,10 @@
 #!/bin/sh
-# Context parallel training on ranks of this machine: the tokens of each sequence are cut over ranks, in log-prob, value, score
-# and update. From one state the loss, the whole gradient and every metric of one rank; in memory as planned; runs repeat, are
-# killed, go on, and go on with another mesh.
-# usage: context.sh GRAPHRUN GRADIENT
+# Training on a mesh of ranks of this machine, along one axis: ranks share the sequences of log-prob, value, score and update.
+# From one state the loss, the whole gradient and every metric of one rank; in memory as planned; runs repeat, are killed, go
+# on, and go on with another mesh.
+# usage: mesh.sh GRAPHRUN GRADIENT AXIS
 gradient=$(realpath "$2")
+axis=$3
 set -- "$1"
 . "$(dirname "$0")/lib.sh"
 
@@ -15,10 +16,14 @@ for type in llama qwen2 qwen3 qwen3_moe; do
     sed -i 's/"num_key_value_heads": 2/"num_key_value_heads": 4/' $type.json
     "$gr" init --config $type.json --tokenizer "$project/graphs/quickstart" --seed 1 -o $type >/dev/null
 done
-# Layers of two kinds, with windows, and norms behind what is summed.
+# Scales of what is added up; layers of two kinds, with windows, and norms behind what is summed.
 sed 's/"qwen3"/"gemma3_text"/; s/Qwen3For/Gemma3For/; s/"hidden_act": "silu"/"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]/' \
     qwen3.json >gemma3_text.json
 "$gr" init --config gemma3_text.json --tokenizer "$project/graphs/quickstart" --seed 1 -o gemma3_text >/dev/null
+
+sed 's/"llama"/"granite"/; s/LlamaFor/GraniteFor/; s/"hidden_act"/"residual_multiplier": 0.7, "embedding_multiplier": 2.0, "logits_scaling": 1.5, "attention_multiplier": 0.2, "hidden_act"/' \
+    llama.json >granite.json
+"$gr" init --config granite.json --tokenizer "$project/graphs/quickstart" --seed 1 -o granite >/dev/null
 
 # One optimizer step, whose first moments are a share of the gradient. Micro-batches of 25 tokens do not come out even.
 sed 's/mini_batch: 4/mini_batch: 8/; s/epochs: 2/epochs: 1/; s/warmup: 2, schedule: cosine, grad_clip: 1.0/grad_clip: 1.0/' grpo.yaml >once.yaml
@@ -34,14 +39,14 @@ within_plan() { # RUN STEP
 }
 
 micro="--set nodes.update.micro_tokens=25 --set nodes.old_logprob.micro_tokens=25"
-both="--set models.ref.parallel.context"
-for type in llama qwen2 qwen3 gemma3_text qwen3_moe; do
+both="--set models.ref.parallel.$axis"
+for type in llama qwen2 qwen3 gemma3_text granite qwen3_moe; do
     status 0 "$gr" exec once.yaml --set model=$type --steps 1 --out $type-1
     for way in "2 2" "4 2" "4 4"; do
         [ "$slow" = 1 ] || [ $type = qwen3 ] || [ "$way" = "2 2" ] || continue
         run=$type-${way% *}x${way#* }
         # shellcheck disable=SC2086
-        status 0 "$gr" exec once.yaml --set model=$type --ranks ${way% *} --set models.actor.parallel.context=${way#* } \
+        status 0 "$gr" exec once.yaml --set model=$type --ranks ${way% *} --set models.actor.parallel.$axis=${way#* } \
             $both=2 $micro --steps 1 --out $run --check-memory
         lacks err warning
         close $type-1 $run 1
@@ -53,7 +58,7 @@ done
 config wide.json qwen3 512 false false
 sed -i 's/"intermediate_size": 48/"intermediate_size": 1024/' wide.json
 "$gr" init --config wide.json --tokenizer "$project/graphs/quickstart" --seed 1 -o wide >/dev/null
-status 0 "$gr" exec once.yaml --set model=wide --ranks 2 --set models.actor.parallel.context=2 --steps 2 --out within
+status 0 "$gr" exec once.yaml --set model=wide --ranks 2 --set models.actor.parallel.$axis=2 --steps 2 --out within
 within_plan within 2
 
 # Losses that read whole sequences, or the whole mini-batch; and in what way weights and gradients are sharded.
@@ -64,7 +69,7 @@ for loss in sequence batch; do
     for how in "" "--set models.actor.residency.rollout_weights=keep" "--set run.bits=keep"; do
         [ "$slow" = 1 ] || [ "$how" ] || continue
         # shellcheck disable=SC2086
-        status 0 "$gr" exec $loss.yaml --set model=qwen3 --ranks 4 --set models.actor.parallel.context=2 $micro $how --steps 1 --out $loss-4 \
+        status 0 "$gr" exec $loss.yaml --set model=qwen3 --ranks 4 --set models.actor.parallel.$axis=2 $micro $how --steps 1 --out $loss-4 \
             --check-memory
         close $loss-1 $loss-4 1
         same_gradient $loss-1 $loss-4
@@ -77,30 +82,35 @@ classifier judge model
 ppo_graph ppo-many.yaml
 sed 's/mini_batch: 4/mini_batch: 8/' ppo-many.yaml >ppo.yaml
 status 0 "$gr" exec ppo.yaml --steps 1 --out ppo-1
-status 0 "$gr" exec ppo.yaml --steps 1 --ranks 2 --set models.critic.parallel.context=2 --set models.judge.parallel.context=2 --out ppo-2 \
+status 0 "$gr" exec ppo.yaml --steps 1 --ranks 2 --set models.critic.parallel.$axis=2 --set models.judge.parallel.$axis=2 --out ppo-2 \
     --check-memory
 close ppo-1 ppo-2 1
 same_gradient ppo-1 ppo-2 critic
 
 # With rollouts in slices, and shards over the ranks of a node.
-status 0 "$gr" exec once.yaml --set model=llama --ranks 4 --set models.actor.parallel.context=2 --set models.actor.tensor=4 --steps 1 --out slices
+status 0 "$gr" exec once.yaml --set model=llama --ranks 4 --set models.actor.parallel.$axis=2 --set models.actor.tensor=4 --steps 1 --out slices
 close llama-1 slices 1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 status 0 mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n 4 "$gr" exec once.yaml --ranks 2x2 --set model=llama \
-    --set models.actor.shard=node --set models.actor.parallel.context=4 --steps 1 --out nodes
+    --set models.actor.shard=node --set models.actor.parallel.$axis=$([ $axis = tensor ] && echo 2 || echo 4) --steps 1 --out nodes
 has nodes/plan.json '"what": "update.across'
 close llama-1 nodes 1
 same_gradient llama-1 nodes
 
-# A token has the same log-prob in rollout, log-prob pass and update: what a rank attends with is what it was alone.
+# A token has the same log-prob in rollout, log-prob pass and update: what a rank attends with is what it was alone. Sums over
+# slices have another order.
 sed 's/^graph: tiny/&\nstrict: true/' grpo.yaml >strict.yaml
-status 0 "$gr" exec strict.yaml --ranks 2 --set models.actor.parallel.context=2 --steps 2 --out strict
-for step in 1 2; do
-    [ "$(metric strict $step logprob_gap_max)" = 0 ] || fail "log-probs differ: $(cat strict/metrics.jsonl)"
-done
+if [ $axis = context ]; then
+    status 0 "$gr" exec strict.yaml --ranks 2 --set models.actor.parallel.$axis=2 --steps 2 --out strict
+    for step in 1 2; do
+        [ "$(metric strict $step logprob_gap_max)" = 0 ] || fail "log-probs differ: $(cat strict/metrics.jsonl)"
+    done
+else
+    refused "'tensor: 2' and strict do not go together" "$gr" plan strict.yaml --ranks 2 --set models.actor.parallel.$axis=2
+fi
 
 # Runs repeat, and go on, to the bit; wherever objects lie, and under a budget that recomputes layers.
-set -- --set model=qwen3 --set models.actor.train.schedule=constant --set models.actor.parallel.context=2
+set -- --set model=qwen3 --set models.actor.train.schedule=constant --set models.actor.parallel.$axis=2
 status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --steps 4 --out whole
 status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --steps 2 --out part
 status 0 "$gr" exec --resume part --steps 4
@@ -132,7 +142,7 @@ same_weights every killed 4
 [ "$last" -ge 2 ] || fail "it had not come to iteration 2"
 point every 2 moved
 status 0 "$gr" exec grpo.yaml --set model=qwen3 --set models.actor.train.schedule=constant --set run.checkpoint.every=1 --ranks 4 \
-    --set models.actor.parallel.context=4 --resume moved --replan --steps 3
+    --set models.actor.parallel.$axis=4 --resume moved --replan --steps 3
 has err 'warning: .*its bits may differ'
 close every moved 3 1e-3
 point every 2 alone
@@ -141,12 +151,15 @@ status 0 "$gr" exec grpo.yaml --set model=qwen3 --set models.actor.train.schedul
 close every alone 3 1e-3
 
 # One rank has all tokens; what cannot be shared is refused where it is written.
-status 0 "$gr" exec once.yaml --set model=llama --set models.actor.parallel.context=2 --steps 1 --out alone-2
+status 0 "$gr" exec once.yaml --set model=llama --set models.actor.parallel.$axis=2 --steps 1 --out alone-2
 same_weights llama-1 alone-2
-sed 's/^  actor: {/&parallel: {context: 4}, /' grpo.yaml >cut.yaml
-refused "cut.yaml:[0-9]+:[0-9]+: error: model 'actor': 'context: 4' does not divide its 2 KV heads" "$gr" plan cut.yaml --ranks 4
-refused "'context: 4' does not divide the 6 ranks" "$gr" plan cut.yaml --set model=llama --ranks 6
-refused "'context' must be a whole number from 1 to 64" "$gr" plan cut.yaml --ranks 4 --set models.actor.parallel.context=0
+sed "s/^  actor: {/&parallel: {$axis: 4}, /" grpo.yaml >cut.yaml
+refused "cut.yaml:[0-9]+:[0-9]+: error: model 'actor': '$axis: 4' does not divide its 2 KV heads" "$gr" plan cut.yaml --ranks 4
+refused "'$axis: 4' does not divide the 6 ranks" "$gr" plan cut.yaml --set model=llama --ranks 6
+refused "'$axis' must be a whole number from 1 to 64" "$gr" plan cut.yaml --ranks 4 --set models.actor.parallel.$axis=0
 refused "unknown key 'sequence'" "$gr" plan cut.yaml --ranks 4 --set models.actor.parallel.sequence=2
+[ $axis = context ] || refused "'tensor: 4' does not divide the ranks of a host" "$gr" plan cut.yaml --set model=llama --ranks 2x2
+refused "and tensor together are not built" "$gr" plan cut.yaml --set model=llama --ranks 16 --set models.actor.parallel.context=2 \
+    --set models.actor.parallel.tensor=2
 sed 's/^graph: tiny/&\ncanonical: true/' cut.yaml >canonical.yaml
 refused 'canonical.yaml:[0-9]+:[0-9]+: error: .*canonical do not go together' "$gr" plan canonical.yaml --set model=llama --ranks 4

@@ -1,0 +1,41 @@
+#!/bin/sh
+# Training on a mesh of two CUDA devices, along either axis: the first iteration's numbers are near those of one rank, runs
+# repeat to the bit, sharded or not, resumed or not; along context strict keeps its promise; nothing is above the plan. Skips
+# (77) where there are not two devices or no mpirun.
+# usage: mesh.sh GRAPHRUN
+. "$(dirname "$0")/two.sh"
+
+both() { # AXIS OUT OPTIONS...
+    axis=$1
+    shift
+    train "$@" --ranks 2 --set models.actor.parallel.$axis=2
+}
+
+along() { # AXIS
+    both $1 $1-two --steps 6
+    for key in loss grad_norm reward_mean entropy tokens; do
+        echo "$key of step 1: $(number one 1 $key) on one rank, $(number $1-two 1 $key) along $1; of step 6: $(number one 6 $key), $(number $1-two 6 $key)"
+        near $key one $1-two
+    done
+    both $1 $1-again --steps 6
+    same $1-two $1-again
+    both $1 $1-shards --steps 6 --set models.actor.residency.rollout_weights=keep
+    same $1-two $1-shards
+    both $1 $1-half --steps 3
+    timeout 120 "$gr" exec --resume "$work/$1-half" --steps 6 >"$work/resume.log" 2>&1 || { cat "$work/resume.log"; exit 1; }
+    same $1-two $1-half
+    both $1 $1-small --steps 6 --set nodes.update.micro_tokens=512 --set nodes.old_logprob.micro_tokens=500
+    for key in loss grad_norm entropy; do near $key one $1-small; done
+    within_plan $1-two $1-shards $1-small
+}
+
+train one --steps 6
+along context
+along tensor
+sed 's/^graph:/strict: true\n&/' graphs/quickstart.yaml >"$work/strict.yaml"
+timeout 120 "$gr" exec "$work/strict.yaml" --set model="$work/model" --set data="$work/train.jsonl" --device cuda --ranks 2 \
+    --set models.actor.parallel.context=2 --steps 6 --out "$work/strict" >"$work/strict.log" 2>&1 || { cat "$work/strict.log"; exit 1; }
+for step in 1 6; do
+    [ "$(number strict $step logprob_gap_max)" = 0 ] || { echo "strict: log-probs differ"; exit 1; }
+done
+echo "all is well"
