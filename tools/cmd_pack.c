@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memplan/pack/solve.h"
+#include "memplan/pack/lowest.h"
 #include "runtime/base/files.h"
 
 enum { ID, LOWER, UPPER, SIZE, OFFSET, N_COLUMNS };
@@ -169,17 +169,7 @@ static uint32_t make_items(const table *t, gr_pack_item *items)
         items[i] = (gr_pack_item){t->rows[i].size, rank_of(times, n, t->rows[i].lower),
                                   rank_of(times, n, t->rows[i].upper) - 1, 0};
     free(times);
-    return (uint32_t)n;
-}
-
-/* Orders first, then the exact search where it can help. */
-static gr_solution pack(gr_pack_item *items, size_t n, uint32_t n_steps, uint64_t capacity)
-{
-    enum { FEW = 5000, TRIES = 20, NODES = 2000000 };
-    uint64_t height = gr_pack(items, n, n_steps, capacity, n > FEW ? 5 : TRIES);
-    gr_solution s = {.height = height, .bound = gr_pack_bound(items, n, n_steps)};
-    if (height <= GR_MAX(capacity, s.bound) || n > FEW || (capacity && s.bound > capacity)) return s;
-    return gr_solve(items, n, n_steps, height, capacity, NODES);
+    return n ? (uint32_t)n - 1 : 0; /* nothing lives from the last on */
 }
 
 static gr_status write_table(const table *t, const gr_pack_item *items, const char *path)
@@ -227,7 +217,7 @@ int gr_cmd_pack(const gr_args *a, gr_diag *d)
     if (!st) {
         gr_pack_item *items = gr_malloc((t.n + 1) * sizeof(*items));
         uint32_t n_steps = make_items(&t, items);
-        gr_solution s = pack(items, t.n, n_steps, a->capacity);
+        gr_solution s = gr_pack_lowest(items, t.n, n_steps, a->capacity);
         st = say(&t, &s, a->capacity);
         if (!st && write_table(&t, items, a->out)) st = GR_E_FAILED;
         free(items);

@@ -431,6 +431,10 @@ gr_status gr_weights_open(gr_weights **out, const gr_model_shape *s, const char 
     if (!st) find_form(w);
     if (!st) st = check_names(w, path, d);
     if (!st) st = check_tied(w, d);
+    if (!st && w->form == GR_EXPERTS_MXFP4)
+        gr_diag_note(
+            d, (gr_loc){path, 0, 0},
+            "experts are in MXFP4, and widened as they are read; they are written in float32 or bfloat16");
     if (st) {
         gr_weights_free(w);
         return st;
@@ -572,10 +576,15 @@ static gr_status read_turned(const struct reading *r, gr_diag *d)
 static void widen_blocks(const uint8_t *bytes, const uint8_t *scales, uint64_t cols, float *row)
 {
     static const float values[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-    for (uint64_t i = 0; i < cols / 2; i++) {
-        const int exponent = (int)scales[2 * i / BLOCK_VALUES] - 127;
-        row[2 * i] = ldexpf(values[bytes[i] & 15], exponent);
-        row[2 * i + 1] = ldexpf(values[bytes[i] >> 4], exponent);
+    for (uint64_t block = 0; block < cols / BLOCK_VALUES; block++) {
+        const float scale = ldexpf(1, (int)scales[block] - 127); /* products with it are exact */
+        float of[16];
+        for (int k = 0; k < 16; k++) of[k] = values[k] * scale;
+        for (uint64_t i = 0; i < BLOCK_BYTES; i++) {
+            const uint8_t two = bytes[block * BLOCK_BYTES + i];
+            *row++ = of[two & 15];
+            *row++ = of[two >> 4];
+        }
     }
 }
 
@@ -587,6 +596,15 @@ struct band {
     float *values; /* a row */
 };
 
+/* In row `at` of the band a scale of 2^127 or so makes an infinity. */
+static gr_status too_large(const struct band *b, uint64_t at, uint64_t cols, gr_diag *d)
+{
+    uint64_t i = 0;
+    while (i < cols && isfinite(b->values[i])) i++;
+    return not_finite(b->scales, ((b->row + at) * cols + i) / BLOCK_VALUES, b->values[GR_MIN(i, cols - 1)],
+                      d);
+}
+
 /* Rows [row, row + n) of ours, which are in the band. */
 static gr_status take_blocks(const struct reading *r, const struct band *b, uint64_t row, uint64_t n,
                              gr_diag *d)
@@ -595,9 +613,11 @@ static gr_status take_blocks(const struct reading *r, const struct band *b, uint
     for (uint64_t i = row; i < row + n; i++) {
         const uint64_t at = stored_row(&r->t->woven, i) - b->row, from = GR_MAX(i * cols, r->first),
                        to = GR_MIN((i + 1) * cols, end);
-        const uint8_t *nan = memchr(b->scale + at * groups, 255, groups); /* E8M0 has no infinity */
+        const uint8_t *scales = b->scale + at * groups,
+                      *nan = memchr(scales, 255, groups); /* E8M0 has no infinity */
         if (nan) return not_finite(b->scales, b->row * groups + (uint64_t)(nan - b->scale), NAN, d);
-        widen_blocks(b->bytes + at * cols / 2, b->scale + at * groups, cols, b->values);
+        widen_blocks(b->bytes + at * cols / 2, scales, cols, b->values);
+        if (!gr_f32_all_finite(b->values, cols)) return too_large(b, at, cols, d);
         memcpy(r->dst + (from - r->first), b->values + (from - i * cols), (to - from) * sizeof(float));
     }
     return GR_OK;

@@ -1,27 +1,9 @@
 #include "memplan/pack/solve.h"
 
 #include "tests/unit/known_packing.h"
+#include "tests/unit/packing_check.h"
 #include "tests/unit/public_packing.h"
 #include "tests/unit/random_tasks.h"
-
-static bool meets(const gr_pack_item *a, const gr_pack_item *b)
-{
-    return a->first <= b->last && b->first <= a->last;
-}
-
-/* The oracle of validity; none of these wraps. */
-static void assert_valid(const gr_pack_item *it, size_t n, uint64_t height)
-{
-    uint64_t top = 0;
-    for (size_t i = 0; i < n; i++) {
-        top = GR_MAX(top, it[i].offset + it[i].bytes);
-        for (size_t j = 0; j < i; j++)
-            if (meets(&it[i], &it[j]))
-                assert_true(it[i].offset >= it[j].offset + it[j].bytes ||
-                            it[j].offset >= it[i].offset + it[i].bytes);
-    }
-    assert_int_equal(top, height);
-}
 
 /* The oracle of the height: a lowest packing is found by placing in some order at the lowest free offset (in
  * the order of its offsets, nothing lands higher than it lay), so all orders are tried; up to one that meets

@@ -192,6 +192,10 @@ static void test_what_is_left_out_is_said(void **state)
     open_golden(&m, "gemma3");
     assert_said(&m.d, "2 tensors are of images and left out");
     close_model(&m);
+    open_golden(&m, "gpt_oss_mxfp4");
+    assert_said(
+        &m.d, "experts are in MXFP4, and widened as they are read; they are written in float32 or bfloat16");
+    close_model(&m);
 }
 
 /* ---- what is refused of blocks ---------------------------------------------------------------------------
@@ -251,6 +255,15 @@ static void test_blocks_that_cannot_be_widened_are_refused(void **state)
     write_at(nan, t->offset + 2 * 32 + 5, "\xff", 1);
     gr_safetensors_free(s);
     assert_not_read(nan, "tensor 'model.layers.1.mlp.experts.down_proj_scales': element [2, 5, 0] is nan");
+    char *large = copy_blocks("large"); /* 6 times 2^127: no float has it */
+    assert_int_equal(gr_safetensors_open(&s, large, NULL), GR_OK);
+    write_at(large, gr_safetensors_find(s, "model.layers.0.mlp.experts.down_proj_scales")->offset + 3, "\xfe",
+             1);
+    write_at(large, gr_safetensors_find(s, "model.layers.0.mlp.experts.down_proj_blocks")->offset + 3 * 16,
+             "\xf7", 1);
+    gr_safetensors_free(s);
+    assert_not_read(large, "tensor 'model.layers.0.mlp.experts.down_proj_scales': element [0, 3, 0] is inf");
+    free(large);
     char *file = gr_printf("%s/model.safetensors", gone);
     assert_int_equal(gr_file_read(file, 0, &text, &n, NULL), GR_OK);
     const char *name = memmem(text, n, "1.mlp.experts.down_proj_scales", 30);

@@ -1,0 +1,65 @@
+#!/bin/sh
+# Families of models on a CUDA device: the loss and the norm of gradients of fixed rows are near those of the CPU device;
+# under `strict: true` the log-prob pass sees the rollout's numbers; a run repeats to the bit. A family that the device has
+# no kernels for is refused by name, which is printed. Skips (77) where there is no device.
+# usage: families.sh GRAPHRUN
+. "$(dirname "$0")/quickstart.sh"
+wrong=0
+
+value() { # NAME RUN: of the last iteration
+    grep -o "\"$1\": [^,}]*" "$work/$2/metrics.jsonl" | sed 's/.*: //' | tail -1
+}
+
+exec_() { # OUT GRAPH OPTIONS...
+    out=$1
+    graph=$2
+    shift 2
+    "$gr" exec "graphs/$graph.yaml" --set model="$work/$name" --out "$work/$out" "$@" >"$work/$out.log" 2>&1
+}
+
+family() { # NAME TYPE CLASS KEYS
+    name=$1
+    cat >"$work/$name.json" <<END
+{"architectures": ["$3ForCausalLM"], "model_type": "$2", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+ "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 16, "max_position_embeddings": 64, "initializer_range": 0.15,
+ "bos_token_id": null, "eos_token_id": 1, "pad_token_id": 2, $4}
+END
+    "$gr" init --config "$work/$name.json" --tokenizer graphs/quickstart --seed 1 -o "$work/$name" >/dev/null
+    if ! exec_ $name-a quickstart --set data="$work/train.jsonl" --device cuda --steps 2 --set strict=true \
+        --set 'log.worst=token_max(abs(old_logprob - rollout.logprob))'; then
+        sed "s/^/$name: /" "$work/$name-a.log" | grep -m 1 . || :
+        grep -q 'has no kernels for it' "$work/$name-a.log" || wrong=1
+        return 0
+    fi
+    exec_ $name-b quickstart --set data="$work/train.jsonl" --device cuda --steps 2 --set strict=true \
+        --set 'log.worst=token_max(abs(old_logprob - rollout.logprob))'
+    for d in cpu cuda; do
+        exec_ $name-$d quickstart/warmup --set data="$work/warmup.jsonl" --device $d --steps 1 || { cat "$work/$name-$d.log"; wrong=1; }
+    done
+    same=differ
+    cmp -s "$work/$name-a/checkpoints/step-2/actor/model.safetensors" "$work/$name-b/checkpoints/step-2/actor/model.safetensors" && same=same
+    echo "$name: gap $(value worst $name-a), bits $same, loss $(value loss $name-cpu) $(value loss $name-cuda), gradients $(value \
+        grad_norm $name-cpu) $(value grad_norm $name-cuda)"
+    awk -v gap="$(value worst $name-a)" -v same=$same -v l="$(value loss $name-cpu)" -v m="$(value loss $name-cuda)" \
+        -v g="$(value grad_norm $name-cpu)" -v h="$(value grad_norm $name-cuda)" 'function near(a, b, by) { return a - b < by * a && b - a < by * a }
+        BEGIN { exit !(gap == 0 && same == "same" && l > 0 && near(l, m, 0.02) && near(g, h, 0.05)) }' || wrong=1
+}
+
+few='"num_local_experts": 8, "num_experts_per_tok": 2'
+shared='"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32'
+delta='"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32, "full_attention_interval": 2, "partial_rotary_factor": 0.5'
+turns='"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]'
+family phi3 phi3 Phi3 '"sliding_window": 5, "partial_rotary_factor": 0.5'
+family mixtral mixtral Mixtral "$few"
+family olmoe olmoe Olmoe '"num_experts": 8, "num_experts_per_tok": 2'
+family granitemoe granitemoe GraniteMoe "$few, \"residual_multiplier\": 0.5, \"attention_multiplier\": 0.3"
+family seed_oss seed_oss SeedOss '"head_dim": 16, "attention_out_bias": true'
+family exaone4 exaone4 Exaone4 "\"head_dim\": 16, $turns"
+family gemma gemma Gemma '"head_dim": 16, "hidden_act": "gelu_pytorch_tanh"'
+family gpt_oss gpt_oss GptOss "\"head_dim\": 16, $few, $turns, \"swiglu_limit\": 0.5"
+family glm4_moe glm4_moe Glm4Moe '"head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32'
+family qwen2_moe qwen2_moe Qwen2Moe "$shared"
+family qwen3_5 qwen3_5_text Qwen3_5 "\"head_dim\": 16, $delta"
+family qwen3_5_moe qwen3_5_moe_text Qwen3_5Moe "\"head_dim\": 16, $delta, $shared"
+family qwen3_next qwen3_next Qwen3Next "\"head_dim\": 16, $delta, $shared"
+exit $wrong

@@ -1,0 +1,109 @@
+#include "memplan/pack/lowest.h"
+
+#include "tests/unit/packing_check.h"
+#include "tests/unit/public_packing.h"
+#include "tests/unit/random_tasks.h"
+
+/* Lives and sizes of all kinds, one in five round the end. */
+static void random_items(gr_pack_item *it, size_t n, uint32_t steps, uint64_t seed)
+{
+    draw d = {seed};
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t first = pick_below(&d, steps), length = 1 + pick_below(&d, steps / 3);
+        uint32_t last = first + length - 1;
+        if (last >= steps) last = pick_below(&d, 5) ? steps - 1 : last - steps;
+        it[i] = (gr_pack_item){GR_ALIGN * (1ULL + pick_below(&d, 40)), first, last, 0};
+    }
+}
+
+static void mirror(gr_pack_item *it, size_t n, uint32_t steps)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t first = it[i].first;
+        it[i].first = steps - 1 - it[i].last;
+        it[i].last = steps - 1 - first;
+    }
+}
+
+static void shuffle(gr_pack_item *it, size_t n, uint64_t seed)
+{
+    draw d = {seed};
+    for (size_t i = n; i > 1; i--) {
+        const uint32_t j = pick_below(&d, (uint32_t)i);
+        const gr_pack_item swap = it[i - 1];
+        it[i - 1] = it[j];
+        it[j] = swap;
+    }
+}
+
+static uint64_t height_of(gr_pack_item *it, size_t n, uint32_t steps)
+{
+    const gr_solution s = gr_pack_lowest(it, n, steps, 0);
+    assert_valid(it, n, s.height);
+    assert_true(s.height >= s.bound && s.bound >= gr_pack_bound(it, n, steps));
+    return s.height;
+}
+
+/* Also of what is not packed to its bound, where searches end without a proof. */
+static void test_neither_order_nor_direction_changes_the_height(void **state)
+{
+    (void)state;
+    enum { N = 24, STEPS = 30 };
+    gr_pack_item it[N];
+    uint32_t above = 0;
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        random_items(it, N, STEPS, seed);
+        const uint64_t height = height_of(it, N, STEPS);
+        above += height > gr_pack_bound(it, N, STEPS);
+        shuffle(it, N, seed);
+        assert_int_equal(height_of(it, N, STEPS), height);
+        mirror(it, N, STEPS);
+        assert_int_equal(height_of(it, N, STEPS), height);
+        shuffle(it, N, seed + 1);
+        assert_int_equal(height_of(it, N, STEPS), height);
+    }
+    assert_true(above > 0);
+}
+
+/* Of some of the public instances and of random lives. */
+static void test_what_is_found_is_found_with_a_higher_capacity(void **state)
+{
+    (void)state;
+    gr_pack_item it[PUBLIC_ITEMS];
+    for (const char *c = "CEK"; *c; c++) {
+        const size_t n = public_read(it, "../shared/data/minimalloc", *c, false);
+        if (!n) skip();
+        const uint64_t height = height_of(it, n, PUBLIC_STEPS);
+        for (uint64_t more = 0; more < 4; more++) {
+            const uint64_t capacity = height + 512 * more;
+            const gr_solution s = gr_pack_lowest(it, n, PUBLIC_STEPS, capacity);
+            assert_true(s.height <= capacity);
+            assert_valid(it, n, s.height);
+        }
+    }
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        random_items(it, 30, 40, seed);
+        const uint64_t height = height_of(it, 30, 40);
+        const gr_solution s = gr_pack_lowest(it, 30, 40, height + GR_ALIGN * (seed % 3));
+        assert_true(s.height <= height + GR_ALIGN * (seed % 3));
+        assert_valid(it, 30, s.height);
+    }
+}
+
+static void test_nothing_takes_nothing(void **state)
+{
+    (void)state;
+    const gr_solution s = gr_pack_lowest(NULL, 0, 0, 0);
+    assert_int_equal(s.height, 0);
+    assert_int_equal(s.bound, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_neither_order_nor_direction_changes_the_height),
+        cmocka_unit_test(test_what_is_found_is_found_with_a_higher_capacity),
+        cmocka_unit_test(test_nothing_takes_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
