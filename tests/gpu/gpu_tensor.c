@@ -363,7 +363,7 @@ static void decode(const model *m, const prompts *p, tokens *out)
     const uint64_t mark = used;
     const uint32_t max_length = 256 + TOKENS, stride = (max_length + GR_KV_BLOCK - 1) / GR_KV_BLOCK,
                    trips = TOKENS / CHUNK;
-    const gr_steps_bounds bounds = {p->n, stride, max_length, CHUNK, 0};
+    const gr_steps_bounds bounds = {p->n, stride, max_length, CHUNK, 0, false};
     const gr_steps_rules rules = {.sampling = {.top_p = 1}, .max_tokens = TOKENS};
     uint32_t *table = gr_malloc(p->n * stride * sizeof(*table));
     for (uint32_t i = 0; i < p->n * stride; i++)
@@ -551,7 +551,7 @@ static double decode_ms(const model *m, uint32_t slots, uint32_t length)
     const uint64_t mark = used;
     const uint32_t max_length = length + TRIPS * CHUNK + 1,
                    stride = (max_length + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
-    const gr_steps_bounds bounds = {slots, stride, max_length, CHUNK, 0};
+    const gr_steps_bounds bounds = {slots, stride, max_length, CHUNK, 0, false};
     const gr_steps_rules rules = {.sampling = {.temperature = 1, .top_p = 1, .seed = 1},
                                   .max_tokens = TRIPS * CHUNK + 1};
     decoder d =
