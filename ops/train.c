@@ -626,12 +626,14 @@ static void rebalance(const gr_call *c, const gr_shard *own)
     const gr_experts_desc *e = &gr_layer(s, c->arg - 1)->experts;
     const double *load = gr_tally_at(c->ptr[STEP_TALLY], all, before).load;
     const uint64_t at = gr_tensor_offset(s, c->arg, GR_T_SELECTION), first = GR_MAX(at, own->first),
-                   end = GR_MIN(at + e->count, own->first + own->n);
+                   end = GR_MIN(at + (uint64_t)e->count * GR_SELECTION_PARTS, own->first + own->n);
     const float rate = (float)((const gr_update_cfg *)c->node->cfg)->router_bias_update_rate;
-    if (first < end)
-        c->session->kernels->layer->experts->rebalance(c->queue, e->count, load, (uint32_t)(first - at),
-                                                       (uint32_t)(end - first), rate,
-                                                       range_of(c, own, first - own->first).w);
+    if (first >= end) return;
+    assert((first - at) % GR_SELECTION_PARTS == 0 && (end - first) % GR_SELECTION_PARTS == 0);
+    const uint32_t expert = (uint32_t)((first - at) / GR_SELECTION_PARTS),
+                   n = (uint32_t)((end - first) / GR_SELECTION_PARTS);
+    c->session->kernels->layer->experts->rebalance(c->queue, e->count, load, expert, n, rate,
+                                                   range_of(c, own, first - own->first).w);
 }
 
 static void run_step(const gr_call *c, train_state *t)

@@ -91,10 +91,11 @@ typedef struct gr_experts_ops {
     uint64_t (*logits_ws_bytes)(uint32_t T, uint32_t H, uint32_t E, unsigned threads, bool backward);
     /* expert [T, k] and weight [T, k] of each token, best first. Scores are softmax(logits), of all experts
      * or (softmax_after, or normalize) of the chosen ones, or sigmoid(logits). Chosen are the experts with
-     * the highest score + selection [E] (NULL: 0), equal ones by the lower index, among those of the
+     * the highest score + selection (NULL: 0), equal ones by the lower index, among those of the
      * top_groups groups whose best two add up to most. given [T, k], where not NULL: the choice was made
      * elsewhere and is copied to expert; then the weights alone are computed, but for a token whose first one
-     * is GR_NO_EXPERT. Logits that are not numbers are above all others, and make weights that are none. */
+     * is GR_NO_EXPERT. Logits that are not numbers are above all others, and make weights that are none.
+     * selection [E, GR_SELECTION_PARTS]: sums. */
     void (*route)(gr_queue *q, const gr_experts_desc *e, const float *logits, const void *selection,
                   const uint16_t *given, uint32_t T, uint16_t *expert, float *weight);
     /* d_logits [T, E] of the device's type, from d_weight [T, k]; which experts are chosen has no gradient.
@@ -116,7 +117,7 @@ typedef struct gr_experts_ops {
      * them: f_e the choices of e over N, whose sum is k, and P_e the mean of softmax(logits)_e. A token's
      * loss is the sum of pull softmax(logits). load [routers, E], each with k choices a token. */
     void (*pull)(gr_queue *q, const gr_balance_loss *b, const double *load, float *pull);
-    /* bias [n], of experts from `first` on, += rate for each with less load [E] than the mean, -= rate for
+    /* bias [n, GR_SELECTION_PARTS], of experts from `first` on, += rate for each with less load [E] than the mean, -= rate for
      * each with more (arXiv:2412.19437). NULL: not built. */
     void (*rebalance)(gr_queue *q, uint32_t E, const double *load, uint32_t first, uint32_t n, float rate,
                       void *bias);
@@ -156,7 +157,8 @@ typedef struct gr_experts_ops {
     void (*activate)(gr_queue *q, const gr_expert_act *a, const void *gate_up, void *h);
     /* Of y = weight (h down^T + bias): dh [R, I] is what an unweighted dy gives to h. From it follow
      * d_gate_up [R, 2 I] and d_weight [T, k] = base [R] (NULL: 0; of a bias, dy . bias) + dh . h; weighted
-     * [R, I] = weight h is what down's gradient wants beside dy. weighted == dh is fine. */
+     * [R, I] = weight h is what down's gradient wants beside dy. weighted == dh is fine. d NULL: a dense
+     * MLP's rows, whose weights are 1 and have no gradient; weight, base and d_weight are not read. */
     void (*activate_backward)(gr_queue *q, const gr_expert_act *a, const gr_dispatch *d, const float *weight,
                               const float *base, const void *gate_up, const void *dh, void *d_gate_up,
                               void *weighted, float *d_weight);
@@ -174,7 +176,7 @@ extern const gr_experts_ops gr_experts_cpu, gr_experts_cuda;
 /* Its weights; biases are NULL where the description has none. */
 typedef struct gr_experts_weights {
     const void *router, *router_bias;   /* [E, H], [E]; router NULL: all logits are 0 */
-    const void *selection;              /* [E]; has no gradient */
+    const void *selection;              /* [E, GR_SELECTION_PARTS]: sums; has no gradient */
     const void *gate_up, *gate_up_bias; /* [E, 2 I, H], [E, 2 I] */
     const void *down, *down_bias;       /* [E, H, I], [E, H] */
 } gr_experts_weights;

@@ -99,7 +99,7 @@ static struct dims experts_dims(const gr_experts_desc *e, uint32_t hidden, gr_te
     case GR_T_ROUTER_BIAS:
         return (struct dims){e->router_bias ? e->count : 0, 0};
     case GR_T_SELECTION:
-        return (struct dims){e->selection_bias ? e->count : 0, 0};
+        return (struct dims){e->selection_bias ? (uint64_t)e->count * GR_SELECTION_PARTS : 0, 0};
     case GR_T_EXPERTS_GATE_UP:
         return (struct dims){(uint64_t)e->count * 2 * e->inner, hidden};
     case GR_T_EXPERTS_GATE_UP_BIAS:
@@ -297,6 +297,7 @@ static void set_stored(gr_tensor *t, const gr_model_shape *s, uint32_t bucket, g
     const gr_layer_desc *d = is_layer(s, bucket) ? gr_layer(s, bucket - 1) : NULL;
     const uint32_t heads = d ? d->attention.head_dim : 0;
     t->thin = slot == GR_T_DELTA_CONV;
+    t->sums = slot == GR_T_SELECTION ? GR_SELECTION_PARTS : 0;
     if (slot == GR_T_DELTA_IN && d->delta.by_head) t->woven = delta_woven(&d->delta, i);
     if (slot == GR_T_QKV && i % 3 == 0 && d->attention.gate)
         t->woven = (gr_woven){
@@ -400,9 +401,22 @@ uint64_t gr_model_params(const gr_model_shape *s)
     for (uint32_t b = 0; b < gr_model_buckets(s); b++) {
         gr_tensor_slot first, last;
         bucket_slots(s, b, &first, &last);
-        for (gr_tensor_slot slot = first; slot <= last; slot++) sum += elems(slot_dims(s, b, slot));
+        for (gr_tensor_slot slot = first; slot <= last; slot++)
+            sum += elems(slot_dims(s, b, slot)) / (slot == GR_T_SELECTION ? GR_SELECTION_PARTS : 1);
     }
     return sum;
+}
+
+/* The upper bits of what is left, three times: 8 of 24 each. */
+void gr_selection_parts(float x, float part[GR_SELECTION_PARTS])
+{
+    for (int i = 0; i < GR_SELECTION_PARTS; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof(bits));
+        bits &= 0xffff0000u;
+        memcpy(&part[i], &bits, sizeof(bits));
+        x -= part[i];
+    }
 }
 
 uint32_t gr_model_head_bucket(const gr_model_shape *s, uint64_t *offset)

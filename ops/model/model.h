@@ -121,7 +121,7 @@ typedef enum gr_tensor_slot {
     GR_T_DOWN,           /*              [H, I] */
     GR_T_ROUTER,         /*              [E, H] of experts */
     GR_T_ROUTER_BIAS,    /*              [E] */
-    GR_T_SELECTION,      /*              [E] what chooses experts and does not weigh them */
+    GR_T_SELECTION, /*              [E, GR_SELECTION_PARTS] what chooses experts and does not weigh them */
     GR_T_EXPERTS_GATE_UP,      /*     [E, 2 I, H]: of each expert gate, then up */
     GR_T_EXPERTS_GATE_UP_BIAS, /*     [E, 2 I] */
     GR_T_EXPERTS_DOWN,         /*     [E, H, I] */
@@ -176,9 +176,20 @@ typedef struct gr_tensor {
     uint64_t offset;     /* elements from the start of the bucket */
     bool thin;           /* the checkpoint has it as [rows, 1, cols] */
     gr_woven woven;      /* where in the checkpoint's tensor of this name it lies */
-    bool decay;          /* weight decay applies (matrices; not norms, not biases) */
-    float initial;       /* what a new one that is no matrix holds: norms what changes nothing, biases 0 */
+    uint32_t sums; /* not 0: the checkpoint's is a vector of fp32, each of them the sum of so many elements
+                      here, one after another: gr_selection_parts */
+    bool decay;    /* weight decay applies (matrices; not norms, not biases) */
+    float initial; /* what a new one that is no matrix holds: norms what changes nothing, biases 0 */
 } gr_tensor;
+
+/* What chooses experts is fp32 in every checkpoint, and bf16 would choose others. So it is held as a sum, in
+ * the order of its parts, of bf16 whose first three are exactly x and whose last is 0. It has no gradient. */
+#define GR_SELECTION_PARTS 4
+void gr_selection_parts(float x, float part[GR_SELECTION_PARTS]);
+static inline float gr_selection_sum(const float part[GR_SELECTION_PARTS])
+{
+    return part[0] + part[1] + part[2] + part[3];
+}
 
 #define GR_BUCKET_TENSORS_MAX (24 + 3 * GR_EXPERTS_MAX)
 /* Fill out with the checkpoint tensors of a bucket in memory order; returns how many. */

@@ -284,11 +284,20 @@ static gr_status check_tied(const gr_weights *w, gr_diag *d)
     return st;
 }
 
-/* ---- woven tensors (gr_woven) -------------------------------------------------------------------------- */
+/* ---- woven tensors, and those of sums (gr_woven, gr_tensor.sums) ----------------------------------------
+ */
 
 static uint64_t stored_rows(const gr_tensor *t)
 {
-    return t->woven.run ? t->woven.rows : t->rows;
+    return t->woven.run ? t->woven.rows : t->sums ? t->rows / t->sums : t->rows;
+}
+
+/* n of its elements, which begin and end with a sum's: to [n / sums]. Returns how many. */
+static uint64_t sums_of(const gr_tensor *t, const float *elems, uint64_t n, float *to)
+{
+    assert(t->sums == GR_SELECTION_PARTS && n % t->sums == 0 && n / t->sums <= GR_EXPERTS_MAX);
+    for (uint64_t i = 0; i < n / t->sums; i++) to[i] = gr_selection_sum(elems + i * t->sums);
+    return n / t->sums;
 }
 
 /* Rows of one of `depth`; of the whole. */
@@ -509,6 +518,24 @@ static gr_status read_rows(const struct reading *r, gr_diag *d)
     return st;
 }
 
+/* A tensor of sums: the parts of each. */
+static gr_status read_sums(const struct reading *r, gr_diag *d)
+{
+    const uint32_t parts = r->t->sums;
+    float sum[GR_EXPERTS_MAX], part[GR_SELECTION_PARTS];
+    struct reading whole = *r;
+    whole.first = r->first / parts;
+    whole.n = (r->first + r->n + parts - 1) / parts - whole.first;
+    whole.dst = sum;
+    const gr_status st = read_rows(&whole, d);
+    for (uint64_t i = 0; i < r->n && !st; i++) {
+        const uint64_t at = r->first + i;
+        gr_selection_parts(sum[at / parts - whole.first], part);
+        r->dst[i] = part[at % parts];
+    }
+    return st;
+}
+
 /* Columns [col, col + n) of a turned tensor, which are rows of the checkpoint's, at band. */
 static gr_status take_columns(const struct reading *r, uint64_t col, uint64_t n, const float *band,
                               gr_diag *d)
@@ -631,6 +658,7 @@ static gr_status read_tensor(const gr_weights *w, const gr_tensor *t, uint64_t f
     free(name);
     if (!r.stored) return GR_OK; /* it need not be there */
     if (in_blocks(w, t)) return read_blocks(&r, d);
+    if (t->sums) return read_sums(&r, d);
     return t->woven.turned ? read_turned(&r, d) : read_rows(&r, d);
 }
 
@@ -725,7 +753,8 @@ static gr_st_spec spec_of(const gr_tensor *t, const char *name)
                         .cols = t->cols,
                         .thin = t->thin,
                         .depth = t->woven.depth,
-                        .turned = t->woven.turned};
+                        .turned = t->woven.turned,
+                        .exact = t->sums != 0};
 }
 
 static gr_st_spec *specs_of(const struct contents *c, gr_arena *arena, size_t *n)
@@ -835,6 +864,15 @@ static size_t first_tensor(const gr_weights_writer *w, size_t set, uint32_t buck
     return n + set * count_stored(t, gr_bucket_tensors(&w->shape, bucket, t));
 }
 
+/* Parts of a bucket end at multiples of 64 elements, so with a sum. */
+static gr_status put_sums(gr_weights_writer *w, gr_team *team, size_t i, const gr_tensor *t, uint64_t first,
+                          uint64_t n, const float *elems, gr_diag *d)
+{
+    float sum[GR_EXPERTS_MAX];
+    assert(first % t->sums == 0);
+    return gr_st_writer_put_part(w->file, team, i, first / t->sums, sums_of(t, elems, n, sum), sum, d);
+}
+
 gr_status gr_weights_writer_put_part(gr_weights_writer *w, gr_team *team, size_t set, uint32_t bucket,
                                      uint64_t first, uint64_t n, const float *elems, gr_diag *d)
 {
@@ -844,6 +882,11 @@ gr_status gr_weights_writer_put_part(gr_weights_writer *w, gr_team *team, size_t
     for (size_t i = 0; i < n_tensors && !st; i++) {
         uint64_t from, to;
         if (!overlap(&t[i], first, first + n, &from, &to)) continue;
+        if (t[i].sums) {
+            st = put_sums(w, team, at + stored_index(t, i), &t[i], from - t[i].offset, to - from,
+                          elems + (from - first), d);
+            continue;
+        }
         for (uint64_t run; from < to && !st; from += run) {
             const uint64_t stored = stored_at(&t[i], from - t[i].offset, &run);
             run = GR_MIN(run, to - from);
@@ -898,6 +941,16 @@ static gr_status put_woven(gr_weights_writer *w, const gr_tensor *t, size_t n, s
     return st;
 }
 
+static gr_status put_one(gr_weights_writer *w, const gr_tensor *t, size_t n, size_t i, const float *elems,
+                         gr_diag *d)
+{
+    float sum[GR_EXPERTS_MAX];
+    if (t[i].woven.run) return put_woven(w, t, n, i, elems, d);
+    if (!t[i].sums) return gr_st_writer_put(w->file, elems + t[i].offset, d);
+    sums_of(&t[i], elems + t[i].offset, t[i].rows, sum);
+    return gr_st_writer_put(w->file, sum, d);
+}
+
 static gr_status put_bucket(gr_weights_writer *w, uint32_t bucket, const float *elems, gr_diag *d)
 {
     gr_tensor t[GR_BUCKET_TENSORS_MAX];
@@ -906,9 +959,7 @@ static gr_status put_bucket(gr_weights_writer *w, uint32_t bucket, const float *
     assert(bucket == w->puts / w->n_sets); /* the file has its tensors in this order */
     w->puts++;
     for (size_t i = 0; i < n && !st; i++)
-        if (!t[i].woven.phase)
-            st = t[i].woven.run ? put_woven(w, t, n, i, elems, d)
-                                : gr_st_writer_put(w->file, elems + t[i].offset, d);
+        if (!t[i].woven.phase) st = put_one(w, t, n, i, elems, d);
     return st;
 }
 

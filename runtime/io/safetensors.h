@@ -110,14 +110,16 @@ typedef struct gr_st_spec {
     bool thin;           /* [rows, 1, cols] */
     uint64_t depth;      /* not 0: [depth, rows / depth, cols] */
     bool turned;         /* [depth, cols, rows / depth] */
+    bool exact;          /* fp32 whatever the others are */
 } gr_st_spec;
 
 typedef struct gr_st_writer gr_st_writer;
 
-/* Begin DIR/STEM.safetensors with n tensors of one dtype (GR_ST_F32 or GR_ST_BF16). Where their bytes exceed
- * shard_bytes (0: never), DIR/STEM-0000i-of-0000n.safetensors and DIR/STEM.safetensors.index.json instead; a
- * tensor is never split. Files are written aside, as NAME.tmp in a folder that is the writer's alone (one
- * that is there is refused), and appear, whole, in gr_st_writer_finish. specs and their names are copied. */
+/* Begin DIR/STEM.safetensors with n tensors of one dtype (GR_ST_F32 or GR_ST_BF16), but for exact ones. Where
+ * their bytes exceed shard_bytes (0: never), DIR/STEM-0000i-of-0000n.safetensors and
+ * DIR/STEM.safetensors.index.json instead; a tensor is never split. Files are written aside, as NAME.tmp in a
+ * folder that is the writer's alone (one that is there is refused), and appear, whole, in
+ * gr_st_writer_finish. specs and their names are copied. */
 GR_NODISCARD gr_status gr_st_writer_new(gr_st_writer **out, const char *dir, const char *stem,
                                         gr_st_dtype dtype, const gr_st_spec *specs, size_t n,
                                         uint64_t shard_bytes, gr_diag *d);

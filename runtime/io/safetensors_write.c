@@ -40,9 +40,14 @@ static uint64_t elems(const gr_st_spec *t)
     return t->rows * (t->cols ? t->cols : 1);
 }
 
-static uint64_t elem_bytes(const gr_st_writer *w)
+static gr_st_dtype dtype_of(const gr_st_writer *w, const gr_st_spec *t)
 {
-    return w->dtype == GR_ST_F32 ? 4 : 2;
+    return t->exact ? GR_ST_F32 : w->dtype;
+}
+
+static uint64_t bytes_of(const gr_st_writer *w, const gr_st_spec *t)
+{
+    return elems(t) * (dtype_of(w, t) == GR_ST_F32 ? 4 : 2);
 }
 
 static char *shard_name(const gr_st_writer *w, uint32_t shard)
@@ -104,10 +109,10 @@ static void add_header(gr_str *s, const gr_st_writer *w, uint32_t shard)
     gr_str_puts(s, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (size_t i = 0; i < w->n; i++) {
         if (w->shard[i] != shard) continue;
-        uint64_t end = at + elems(&w->specs[i]) * elem_bytes(w);
+        uint64_t end = at + bytes_of(w, &w->specs[i]);
         gr_str_putc(s, ',');
         add_json_string(s, w->specs[i].name);
-        gr_str_printf(s, ":{\"dtype\":\"%s\",\"shape\":[", gr_st_dtype_str(w->dtype));
+        gr_str_printf(s, ":{\"dtype\":\"%s\",\"shape\":[", gr_st_dtype_str(dtype_of(w, &w->specs[i])));
         add_shape(s, &w->specs[i]);
         gr_str_printf(s, "],\"data_offsets\":[%ju,%ju]}", (uintmax_t)at, (uintmax_t)end);
         at = end;
@@ -149,7 +154,7 @@ static void assign_shards(gr_st_writer *w, uint64_t shard_bytes)
     uint64_t used = 0;
     w->n_shards = 1;
     for (size_t i = 0; i < w->n; i++) {
-        uint64_t bytes = elems(&w->specs[i]) * elem_bytes(w);
+        uint64_t bytes = bytes_of(w, &w->specs[i]);
         if (shard_bytes && used && used + bytes > shard_bytes) {
             w->n_shards++;
             used = 0;
@@ -172,7 +177,7 @@ static gr_st_writer *writer_of(const char *dir, const char *stem, gr_st_dtype dt
         w->specs[i] = specs[i];
         w->specs[i].name = gr_strdup(specs[i].name);
         w->at[i] = at;
-        at += elems(&w->specs[i]) * elem_bytes(w);
+        at += bytes_of(w, &w->specs[i]);
     }
     if (dtype == GR_ST_BF16) w->rounded = gr_calloc(ROUND_ELEMS, sizeof(*w->rounded));
     assign_shards(w, shard_bytes);
@@ -248,7 +253,8 @@ gr_status gr_st_writer_put_piece(gr_st_writer *w, const float *src, uint64_t n, 
     if (st) return st;
     w->given += n;
     assert(w->given <= elems(&w->specs[w->next - 1]));
-    bool ok = w->dtype == GR_ST_F32 ? write_all(w->fd, src, n * sizeof(*src)) : write_rounded(w, src, n);
+    const bool exact = dtype_of(w, &w->specs[w->next - 1]) == GR_ST_F32;
+    bool ok = exact ? write_all(w->fd, src, n * sizeof(*src)) : write_rounded(w, src, n);
     if (ok) return GR_OK;
     char *aside = shard_path(w, w->shard[w->next - 1], ".tmp");
     st = write_error(aside, d);
@@ -326,7 +332,7 @@ gr_status gr_st_writer_put_part(gr_st_writer *w, gr_team *team, size_t i, uint64
 static gr_status write_index(const gr_st_writer *w, gr_diag *d)
 {
     uint64_t total = 0;
-    for (size_t i = 0; i < w->n; i++) total += elems(&w->specs[i]) * elem_bytes(w);
+    for (size_t i = 0; i < w->n; i++) total += bytes_of(w, &w->specs[i]);
     gr_str s = {0};
     gr_str_printf(&s, "{\n  \"metadata\": {\n    \"total_size\": %ju\n  },\n  \"weight_map\": {\n",
                   (uintmax_t)total);

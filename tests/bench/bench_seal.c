@@ -159,7 +159,8 @@ int main(int argc, char **argv)
     b.specs = gr_calloc(b.n, sizeof(*b.specs));
     b.data = gr_malloc(TENSOR * sizeof(*b.data));
     for (size_t i = 0; i < TENSOR; i++) b.data[i] = (float)i;
-    for (size_t i = 0; i < b.n; i++) b.specs[i] = (gr_st_spec){gr_printf("layer.%zu", i), TENSOR, 0, false, 0, false};
+    for (size_t i = 0; i < b.n; i++)
+        b.specs[i] = (gr_st_spec){gr_printf("layer.%zu", i), TENSOR, 0, false, 0, false, false};
     run(&b, rounds);
     gr_status st = gr_path_remove(b.dir, NULL);
     for (size_t i = 0; i < b.n; i++) free((char *)b.specs[i].name);

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 static int check_failures;
-static bool check_small; /* set by read_options */
+static bool check_small, check_own; /* set by read_options */
 
 #define CUDA(call) check_cuda((call), #call, __LINE__)
 
@@ -215,6 +215,7 @@ static inline bool read_options(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         bench = bench || !strcmp(argv[i], "--bench");
         check_small = check_small || !strcmp(argv[i], "--small");
+        check_own = check_own || !strcmp(argv[i], "--own");
     }
     return bench;
 }

@@ -2,7 +2,7 @@
 # A mixture of experts on a CUDA device, through the quickstart: under `strict: true` rollout, log-prob pass and update
 # choose the same experts, so that their gap is exactly 0; runs have the same bits twice, under budgets that make state
 # move, and resumed; what is measured is within what was planned. With `latent` its layers have latent attention
-# (deepseek_v2). Skips (77) where there is no device.
+# (deepseek_v2, deepseek_v3), else routers of other families come besides. Skips (77) where there is no device.
 # usage: experts.sh GRAPHRUN [latent]
 . "$(dirname "$0")/quickstart.sh"
 type=qwen3_moe class=Qwen3Moe
@@ -18,10 +18,11 @@ sed "s/\"model_type\": \"[a-z0-9_]*\"/\"model_type\": \"$type\", $(tr '\n' ' ' <
 grep -q $class "$work/moe.json" && grep -q num_experts_per_tok "$work/moe.json" || { echo "no config of experts"; exit 1; }
 "$gr" init --config "$work/moe.json" --tokenizer graphs/quickstart --seed 1 -o "$work/moe" >/dev/null
 
+model=moe
 train() { # OUT OPTIONS...
     out=$1
     shift
-    "$gr" exec graphs/quickstart.yaml --set model="$work/moe" --set data="$work/train.jsonl" --device cuda --out "$work/$out" \
+    "$gr" exec graphs/quickstart.yaml --set model="$work/$model" --set data="$work/train.jsonl" --device cuda --out "$work/$out" \
         --set 'log.worst=token_max(abs(old_logprob - rollout.logprob))' "$@" >"$work/$out.log" 2>&1 || { cat "$work/$out.log"; exit 1; }
 }
 
@@ -88,3 +89,30 @@ train flat --steps 2 --set model="$work/flat"
 [ "$(values update.expert_load flat | head -1)" = 4 ] || { echo "flat: expert_load is $(values update.expert_load flat | head -1)"; exit 1; }
 [ "$(values measured_peak_bytes flat | tail -1)" -le "$(values planned_peak_bytes flat | tail -1)" ] || { echo "flat: measured more than planned"; exit 1; }
 echo "all tokens to four of 16 experts: planned $(values planned_peak_bytes flat | tail -1), measured $(values measured_peak_bytes flat | tail -1)"
+
+# Other routers: a number of experts that is no vector, a gate of the shared expert; sigmoids, and a bias that selects; biases and
+# clamps, with sinks and windows.
+other() { # NAME CLASS KEYS
+    sed 's/"model_type": "[a-z0-9_]*"/"model_type": "'"$1"'", "num_experts_per_tok": 2, '"$3"'/
+        s/"architectures": \["[A-Za-z0-9]*"\]/"architectures": ["'"$2"'"]/' graphs/quickstart/config.json >"$work/$1.json"
+    "$gr" init --config "$work/$1.json" --tokenizer graphs/quickstart --seed 1 -o "$work/$1" >/dev/null
+    model=$1
+    train "$1-strict" --steps 2 --set strict=true
+    if values worst "$1-strict" | grep -qvE '^0(\.0*)?$'; then
+        echo "$1, strict: a gap of $(values worst "$1-strict" | tr '\n' ' ')"
+        exit 1
+    fi
+    train "$1-whole" --steps 3
+    train "$1-half" --steps 2
+    "$gr" exec --resume "$work/$1-half" --steps 3 >"$work/resume.log" 2>&1 || { cat "$work/resume.log"; exit 1; }
+    cmp "$work/$1-whole/checkpoints/step-3/actor/model.safetensors" "$work/$1-half/checkpoints/step-3/actor/model.safetensors" ||
+        { echo "$1: resumed, other bits"; exit 1; }
+    echo "$1: no gap under strict, the same bits resumed"
+}
+if [ "${2:-}" = latent ]; then
+    other deepseek_v3 DeepseekV3ForCausalLM '"moe_intermediate_size": 32, "n_routed_experts": 12, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "q_lora_rank": 48, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32'
+    exit 0
+fi
+other qwen2_moe Qwen2MoeForCausalLM '"moe_intermediate_size": 32, "num_experts": 6, "norm_topk_prob": false, "shared_expert_intermediate_size": 40'
+other glm4_moe Glm4MoeForCausalLM '"moe_intermediate_size": 32, "n_routed_experts": 12, "n_group": 4, "topk_group": 2, "n_shared_experts": 1, "first_k_dense_replace": 1, "routed_scaling_factor": 2.5'
+other gpt_oss GptOssForCausalLM '"num_local_experts": 6, "swiglu_limit": 7.0, "sliding_window": 8'

@@ -1,6 +1,8 @@
 /* tests/gpu/gpu_experts.c: mixtures of experts on CUDA: routing and sorting beside the CPU device, products
  * of ragged groups beside loops, bits of rows alone and in batches, whole MLPs beside the CPU device in fp32;
  * everything twice.
+ *
+ *     gpu_experts --own   without what cuBLASLt computes, and so without whole MLPs
  */
 #include "ops/kernels/cuda/experts.h"
 #include "ops/kernels/experts.h"
@@ -273,6 +275,15 @@ static float *random_floats(size_t n, float scale, uint64_t seed)
     return x;
 }
 
+/* What chooses experts, in fp32, in parts that bf16 holds. */
+static float *random_parts(size_t E, float scale, uint64_t seed)
+{
+    float *x = random_floats(E, scale, seed), *parts = gr_malloc(E * GR_SELECTION_PARTS * 4);
+    for (size_t i = 0; i < E; i++) gr_selection_parts(x[i], parts + i * GR_SELECTION_PARTS);
+    free(x);
+    return parts;
+}
+
 static void report_floats(const char *name, const char *what, const float *got, const float *want, size_t n,
                           double bound)
 {
@@ -313,17 +324,17 @@ static void check_router(const char *name, const gr_experts_desc *e, uint32_t T,
     const size_t E = e->count, k = e->top_k, pairs = T * k;
     float *z = random_floats(T * E, 2, 11), *dw = random_floats(pairs, 1, 12),
           *weight = gr_malloc(pairs * 4 + 4);
-    gr_bf16 *bias16 = random_bf16(E, 0.1f, 13), *want16 = gr_malloc(T * E * 2 + 2);
-    float *bias = gr_malloc(E * 4), *want = gr_malloc(T * E * 4 + 4);
+    float *bias = random_parts(E, 0.1f, 13), *want = gr_malloc(T * E * 4 + 4);
+    gr_bf16 *bias16 = gr_malloc(E * GR_SELECTION_PARTS * 2);
     uint16_t *expert = gr_malloc(pairs * 2 + 2);
     for (size_t i = 0; i < T * E && coarse; i++) z[i] = roundf(z[i] * 4) / 4;
-    for (size_t i = 0; i < E; i++) bias[i] = of_bf16(bias16[i]);
+    for (size_t i = 0; i < E * GR_SELECTION_PARTS; i++) bias16[i] = bf16_of(bias[i]);
     const float *selection = e->selection_bias ? bias : NULL;
     gr_experts_cpu.route(&(gr_queue){0}, e, z, selection, NULL, T, expert, weight);
     gr_experts_cpu.route_backward(&(gr_queue){0}, e, z, expert, dw, T, want);
     float *d_z = device_copy(z, T * E * 4), *d_dw = device_copy(dw, pairs * 4),
           *d_weight = device_poisoned(pairs * 4);
-    gr_bf16 *d_bias = device_copy(bias16, E * 2), *d_dz = device_poisoned(T * E * 2);
+    gr_bf16 *d_bias = device_copy(bias16, E * GR_SELECTION_PARTS * 2), *d_dz = device_poisoned(T * E * 2);
     uint16_t *d_expert = device_poisoned(pairs * 2);
     gr_experts_cuda.route(&queue, e, d_z, selection ? d_bias : NULL, NULL, T, d_expert, d_weight);
     gr_experts_cuda.route_backward(&queue, e, d_z, d_expert, d_dw, T, d_dz);
@@ -344,7 +355,7 @@ static void check_router(const char *name, const gr_experts_desc *e, uint32_t T,
     for (size_t i = 0; i < T * E; i++) errors_add(&err, of_bf16(dz[i]), want[i]);
     report_errors(&err, name, "dz", 4e-3);
     check_dispatch(name, e->count, e->top_k, T, expert);
-    void *const host[] = {z, dw, weight, bias16, want16, bias, want, expert, chosen, got, dz};
+    void *const host[] = {z, dw, weight, bias16, bias, want, expert, chosen, got, dz};
     for (size_t i = 0; i < GR_LEN(host); i++) free(host[i]);
     CUDA(cudaFree(d_z));
     CUDA(cudaFree(d_dw));
@@ -375,6 +386,144 @@ static void check_odd_logits(void)
     CUDA(cudaFree(d_weight));
 }
 
+/* ---- routers of few experts ------------------------------------------------------------------------------
+ */
+
+typedef struct few {
+    uint32_t T, H, E;
+    gr_bf16 *x, *w, *dz, *d_x, *d_w, *d_dz;
+} few;
+
+static few few_new(uint32_t T, uint32_t H, uint32_t E)
+{
+    few f = {.T = T,
+             .H = H,
+             .E = E,
+             .x = random_bf16((size_t)T * H, 1, 51),
+             .w = random_bf16((size_t)E * H, 1, 52),
+             .dz = random_bf16((size_t)T * E, 1, 53)};
+    f.d_x = device_copy(f.x, (size_t)T * H * 2);
+    f.d_w = device_copy(f.w, (size_t)E * H * 2);
+    f.d_dz = device_copy(f.dz, (size_t)T * E * 2);
+    return f;
+}
+
+static void few_free(few *f)
+{
+    gr_bf16 *const host[] = {f->x, f->w, f->dz}, *const device[] = {f->d_x, f->d_w, f->d_dz};
+    for (size_t i = 0; i < GR_LEN(host); i++) free(host[i]);
+    for (size_t i = 0; i < GR_LEN(device); i++) CUDA(cudaFree(device[i]));
+}
+
+/* Logits of all tokens; a row alone has the same bits. */
+static void check_few_logits(const few *f, const char *name)
+{
+    const size_t n = (size_t)f->T * f->E;
+    const uint32_t last = f->T - 1;
+    float *d = device_poisoned(n * 4), *d_one = device_poisoned(f->E * 4);
+    const gr_cu_few all = {f->T, f->H, f->E, f->d_x, f->d_w},
+                    one = {1, f->H, f->E, f->d_x + (size_t)last * f->H, f->d_w};
+    gr_cu_few_logits(queue.stream, &all, d);
+    gr_cu_few_logits(queue.stream, &one, d_one);
+    float *got = take(name, d, n * 4), *alone = take(name, d_one, f->E * 4);
+    errors e = {0};
+    for (size_t i = 0; i < n; i++) {
+        double sum = 0;
+        for (uint32_t h = 0; h < f->H; h++)
+            sum += (double)of_bf16(f->x[i / f->E * f->H + h]) * of_bf16(f->w[i % f->E * f->H + h]);
+        errors_add(&e, got[i], sum);
+    }
+    report_errors(&e, name, "logits", 1e-5);
+    report_equal(name, "a row alone", alone, got + (size_t)last * f->E, f->E * 4);
+    free(got), free(alone);
+}
+
+static void check_few_dx(const few *f, const char *name, bool add)
+{
+    const size_t n = (size_t)f->T * f->H;
+    gr_bf16 *before = random_bf16(n, 1, 54), *d = add ? device_copy(before, n * 2) : device_poisoned(n * 2);
+    const gr_cu_few p = {f->T, f->H, f->E, f->d_x, f->d_w};
+    gr_cu_few_dx(queue.stream, &p, f->d_dz, add, d);
+    gr_bf16 *got = take(name, d, n * 2);
+    errors e = {0};
+    for (size_t i = 0; i < n; i++) {
+        double sum = add ? of_bf16(before[i]) : 0;
+        for (uint32_t j = 0; j < f->E; j++)
+            sum += (double)of_bf16(f->dz[i / f->H * f->E + j]) * of_bf16(f->w[j * f->H + i % f->H]);
+        errors_add(&e, of_bf16(got[i]), sum);
+    }
+    report_errors(&e, name, add ? "dx added" : "dx", 4e-3);
+    free(before), free(got);
+}
+
+static void check_few_gradients(const few *f, const char *name, gr_cu_dtype type)
+{
+    const uint64_t bytes = gr_cu_few_ws(f->T, f->H, f->E);
+    gradient w = gradient_new((size_t)f->E * f->H, type, 55), sums = gradient_new(f->E, type, 56);
+    const gr_cu_few p = {f->T, f->H, f->E, f->d_x, f->d_w};
+    void *ws = device_poisoned(bytes);
+    gr_cu_few_dw(queue.stream, &p, f->d_dz, w.device, type, ws);
+    gr_cu_few_sums(queue.stream, &p, f->d_dz, sums.device, type);
+    need_ok(name);
+    check_tail(name, ws, bytes);
+    void *got = gradient_take(name, &w), *got_sums = gradient_take(name, &sums);
+    errors e = {0};
+    for (size_t i = 0; i < (size_t)f->E * f->H; i++) {
+        double sum = gradient_before(&w, i);
+        for (uint32_t t = 0; t < f->T; t++)
+            sum += (double)of_bf16(f->dz[t * f->E + i / f->H]) * of_bf16(f->x[(size_t)t * f->H + i % f->H]);
+        errors_add(&e, gradient_at(&w, got, i), sum);
+    }
+    for (uint32_t i = 0; i < f->E; i++) {
+        double sum = gradient_before(&sums, i);
+        for (uint32_t t = 0; t < f->T; t++) sum += of_bf16(f->dz[t * f->E + i]);
+        errors_add(&e, gradient_at(&sums, got_sums, i), sum);
+    }
+    report_errors(&e, name, type == GR_CU_F32 ? "dw" : "dw16", type == GR_CU_F32 ? 5e-5 : 4e-3);
+    free(got), free(got_sums);
+    gradient_free(&w);
+    gradient_free(&sums);
+    CUDA(cudaFree(ws));
+}
+
+static void check_few(uint32_t T, uint32_t H, uint32_t E)
+{
+    char name[64];
+    few f = few_new(T, H, E);
+    snprintf(name, sizeof(name), "%u tokens of %u, %u experts", T, H, E);
+    check_few_logits(&f, name);
+    check_few_dx(&f, name, false);
+    check_few_dx(&f, name, true);
+    check_few_gradients(&f, name, GR_CU_F32);
+    check_few_gradients(&f, name, GR_CU_BF16);
+    few_free(&f);
+}
+
+/* A dense MLP's rows: as experts' whose weights are 1. */
+static void check_dense_act(gr_cu_activation act)
+{
+    enum { ROWS = 45, INNER = 264 };
+    const size_t n = ROWS * INNER;
+    const gr_cu_expert_act a = {act, 0.5f, ROWS, INNER};
+    float ones[ROWS];
+    uint32_t choice[ROWS];
+    for (uint32_t i = 0; i < ROWS; i++) ones[i] = 1, choice[i] = i;
+    gr_bf16 *host = random_bf16(3 * n, 1, 57), *in = device_copy(host, 6 * n);
+    gr_bf16 *d[2] = {device_poisoned(4 * n), device_poisoned(4 * n)},
+            *h[2] = {device_poisoned(2 * n), device_poisoned(2 * n)};
+    float *weight = device_copy(ones, sizeof(ones)), *d_weight = device_poisoned(sizeof(ones));
+    uint32_t *places = device_copy(choice, sizeof(choice));
+    gr_cu_experts_act_backward(queue.stream, &a, places, weight, NULL, in, in + 2 * n, d[0], h[0], d_weight);
+    gr_cu_experts_act_backward(queue.stream, &a, NULL, NULL, NULL, in, in + 2 * n, d[1], h[1], NULL);
+    gr_bf16 *want = take("dense rows", d[0], 4 * n), *got = take("dense rows", d[1], 4 * n),
+            *want_h = take("dense rows", h[0], 2 * n), *got_h = take("dense rows", h[1], 2 * n);
+    report_equal("dense rows", "d_gate_up", got, want, 4 * n);
+    report_equal("dense rows", "h", got_h, want_h, 2 * n);
+    free(host), free(want), free(got), free(want_h), free(got_h);
+    void *const device[] = {in, weight, d_weight, places};
+    for (size_t i = 0; i < GR_LEN(device); i++) CUDA(cudaFree(device[i]));
+}
+
 /* ---- whole MLPs
  * -------------------------------------------------------------------------------------------- */
 
@@ -402,7 +551,7 @@ static mlp mlp_new(gr_experts_desc e, uint32_t T, uint32_t H)
     m.dy = rounded((size_t)T * H, 1, 23);
     m.router = rounded(E * H, 2 * in, 24);
     m.router_bias = rounded(E, 0.5f, 25);
-    m.selection = rounded(E, 0.05f, 26);
+    m.selection = random_parts(E, 0.05f, 26);
     m.gate_up = rounded(E * 2 * n * H, in, 27);
     m.gate_up_bias = rounded(E * 2 * n, 0.3f, 28);
     m.down = rounded(E * H * n, out, 29);
@@ -483,13 +632,14 @@ static passed pass(const side *s, const char *name, const mlp *m, uint32_t run, 
     const size_t E = m->e.count, n = m->e.inner, H = m->H, all = m->T * H, pairs = (size_t)m->T * m->e.top_k;
     const bool b = m->e.bias;
     void *x = put(s, m->x, all), *base = put(s, m->base, all), *dy = put(s, m->dy, all);
-    const gr_experts_weights w = {.router = without_router ? NULL : put(s, m->router, E * H),
-                                  .router_bias = m->e.router_bias ? put(s, m->router_bias, E) : NULL,
-                                  .selection = m->e.selection_bias ? put(s, m->selection, E) : NULL,
-                                  .gate_up = put(s, m->gate_up, E * 2 * n * H),
-                                  .gate_up_bias = b ? put(s, m->gate_up_bias, E * 2 * n) : NULL,
-                                  .down = put(s, m->down, E * H * n),
-                                  .down_bias = b ? put(s, m->down_bias, E * H) : NULL};
+    const gr_experts_weights w = {
+        .router = without_router ? NULL : put(s, m->router, E * H),
+        .router_bias = m->e.router_bias ? put(s, m->router_bias, E) : NULL,
+        .selection = m->e.selection_bias ? put(s, m->selection, E * GR_SELECTION_PARTS) : NULL,
+        .gate_up = put(s, m->gate_up, E * 2 * n * H),
+        .gate_up_bias = b ? put(s, m->gate_up_bias, E * 2 * n) : NULL,
+        .down = put(s, m->down, E * H * n),
+        .down_bias = b ? put(s, m->down_bias, E * H) : NULL};
     uint16_t *own = !given              ? NULL
                     : s->type == GR_F32 ? memcpy(gr_malloc(pairs * 2 + 2), given, pairs * 2)
                                         : device_copy(given, pairs * 2);
@@ -623,6 +773,19 @@ static void mlps(void)
     check_mlp("8 experts, GELU",
               (gr_experts_desc){.count = 8, .top_k = 1, .inner = 48, .scale = 1, .act = GR_ACT_GELU_TANH}, 33,
               40, false);
+    check_mlp("one of one, its gate a sigmoid",
+              (gr_experts_desc){.count = 1, .top_k = 1, .inner = 72, .scale = 1, .router = GR_ROUTER_SIGMOID},
+              70, 136, false);
+    check_mlp("13 experts",
+              (gr_experts_desc){.count = 13,
+                                .top_k = 3,
+                                .inner = 40,
+                                .scale = 2.5f,
+                                .normalize = true,
+                                .router_bias = true,
+                                .selection_bias = true,
+                                .router = GR_ROUTER_SIGMOID},
+              150, 72, false);
     without_router = true;
     check_mlp("one of one, without a router",
               (gr_experts_desc){.count = 1, .top_k = 1, .inner = 72, .scale = 1}, 70, 136, false);
@@ -632,17 +795,21 @@ static void mlps(void)
                   .count = 32, .top_k = 2, .inner = 64, .scale = 1, .normalize = true, .router_bias = true},
               300, 128, true);
     if (check_small) return;
+    check_mlp("60 experts, 900 tokens",
+              (gr_experts_desc){.count = 60, .top_k = 4, .inner = 88, .scale = 1, .router_bias = true}, 900,
+              520, false);
     check_mlp("128 experts, 1000 tokens",
               (gr_experts_desc){.count = 128, .top_k = 8, .inner = 96, .scale = 1, .normalize = true}, 1000,
               256, false);
 }
 
+/* --own: without what calls cuBLASLt. */
 int main(int argc, char **argv)
 {
     read_options(argc, argv);
     need_device();
     gr_diag_init(&diag);
-    expect_ok(gr_kernels_cuda.attach(&queue, &diag), &diag, "attach");
+    if (!check_own) expect_ok(gr_kernels_cuda.attach(&queue, &diag), &diag, "attach");
     products();
     check_rows_alone(GR_CU_EXPERTS_Y);
     check_rows_alone(GR_CU_EXPERTS_DX);
@@ -652,8 +819,15 @@ int main(int argc, char **argv)
     }
     check_router("equal logits", &routers[0].e, check_small ? 9 : 500, true);
     check_odd_logits();
-    mlps();
-    gr_kernels_cuda.detach(&queue);
+    check_few(1, 8, 1);
+    check_few(70, 136, 1);
+    check_few(131, 264, 13);
+    if (!check_small) check_few(3000, 2048, 1);
+    if (!check_small) check_few(700, 1032, 60);
+    check_dense_act(GR_CU_SWIGLU_OAI);
+    check_dense_act(GR_CU_SILU);
+    if (!check_own) mlps();
+    if (!check_own) gr_kernels_cuda.detach(&queue);
     gr_diag_release(&diag);
     printf("%s\n", check_failures ? "FAILED" : "all OK");
     return check_failures != 0;

@@ -524,7 +524,8 @@ int main(int argc, char **argv)
                   {"latent Flash", latent(4, 96, 512, 192, 64, 256)},
                   {"hybrid", hybrid(256, 128, 128)},
                   {"hybrid small", hybrid(64, 40, 24)},
-                  {"qwen3_moe", shape_of("qwen3_moe", 128, 4, 2, 32)}};
+                  {"qwen3_moe", shape_of("qwen3_moe", 128, 4, 2, 32)},
+                  {"assorted experts", assorted()}};
     for (int as = 0; as < 4; as++) { /* as graphs ask for them */
         const gr_kernels *k = gr_kernels_as(&gr_kernels_cuda, as & 1, !(as & 2));
         expect_ok(k->attach(&q, &d), &d, "attach");

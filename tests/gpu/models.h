@@ -138,6 +138,44 @@ static inline gr_model_shape latent(uint32_t heads, uint32_t q_rank, uint32_t kv
     return s;
 }
 
+/* Experts of every kind, all of them for every token: of gpt_oss with biases and clamps, and a gate of the
+ * shared one; a dense layer with clamps; sigmoids with a bias that selects. */
+static inline gr_model_shape assorted(void)
+{
+    gr_model_shape s = shape_of("qwen2", 128, 4, 2, 32);
+    gr_layer_desc dense = *gr_layer(&s, 0);
+    dense.dense.act = GR_ACT_SWIGLU_OAI;
+    dense.dense.limit = 7;
+    gr_layer_desc clamped = dense, sigmoid = dense;
+    clamped.mlp = sigmoid.mlp = GR_MLP_EXPERTS;
+    clamped.dense = sigmoid.dense = (gr_dense_desc){0};
+    clamped.experts = (gr_experts_desc){.count = 6,
+                                        .top_k = 6,
+                                        .inner = 72,
+                                        .act = GR_ACT_SWIGLU_OAI,
+                                        .limit = 7,
+                                        .softmax_after = true,
+                                        .router_bias = true,
+                                        .bias = true,
+                                        .scale = 1,
+                                        .shared_inner = 104,
+                                        .shared_gate = true};
+    sigmoid.experts = (gr_experts_desc){.count = 12,
+                                        .top_k = 12,
+                                        .inner = 40,
+                                        .router = GR_ROUTER_SIGMOID,
+                                        .normalize = true,
+                                        .selection_bias = true,
+                                        .groups = 4,
+                                        .top_groups = 4,
+                                        .scale = 2.5f,
+                                        .shared_inner = 48};
+    gr_model_of(&s, &clamped);
+    gr_model_set_layer(&s, 1, &dense);
+    gr_model_set_layer(&s, 2, &sigmoid);
+    return s;
+}
+
 /* Layers of the gated delta rule around one of attention with an output gate, of whose heads a quarter is
  * rotated. */
 static inline gr_model_shape hybrid(uint32_t head_dim, uint32_t key_dim, uint32_t value_dim)

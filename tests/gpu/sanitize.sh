@@ -7,7 +7,7 @@
 #   DIR holds the programs (B/tests/gpu); tools: memcheck initcheck racecheck (these three where none is named) synccheck.
 #   SECONDS: for each program, 280 where not said. PROGRAMS: without gpu_; all where it is not set. LOGS: where logs are left.
 #
-# racecheck and synccheck follow our kernels alone, for instrumented kernels of cuBLASLt break off ("failed to handle a
+# racecheck and synccheck follow our kernels alone (programs that can leave out what cuBLASLt computes do so: --own), for instrumented kernels of cuBLASLt break off ("failed to handle a
 # hardware exception"), as cuDNN's may. Not `--kernel-name`: the names of many of theirs end like ours (`..._kernel__5x_cublas`).
 set -u
 
@@ -16,6 +16,12 @@ foreign="cublas gemm gemv nvjet cutlass cudnn nccl"
 options_of() { # TOOL
     case $1 in
     racecheck | synccheck) for name in $foreign; do printf ' --kernel-name-exclude kernel_substring=%s' "$name"; done ;;
+    esac
+}
+
+own_of() { # TOOL
+    case $1 in
+    racecheck | synccheck) echo --own ;;
     esac
 }
 
@@ -32,7 +38,7 @@ one() { # DIR TOOL[:SECONDS] PROGRAM
     log=$LOGS/$2-$3.log
     began=$(date +%s)
     # shellcheck disable=SC2046 # several words
-    timeout -k 5 "$limit" compute-sanitizer --tool "$2" $(options_of "$2") --error-exitcode 9 "$1/gpu_$3" --small >"$log" 2>&1
+    timeout -k 5 "$limit" compute-sanitizer --tool "$2" $(options_of "$2") --error-exitcode 9 "$1/gpu_$3" --small $(own_of "$2") >"$log" 2>&1
     status=$?
     passed=$(grep -v '^all OK$' "$log" | grep -cE '\bOK( |$)')
     failed=$(grep -cw FAIL "$log")

@@ -108,7 +108,7 @@ static void compared_by(const struct routing *r, const float *z, const float *sc
     const bool sigmoids = e->router == GR_ROUTER_SIGMOID, plain = !sigmoids && !r->selection && e->groups < 2;
     for (uint32_t i = 0; i < e->count; i++) {
         by[i] = plain ? z[i] : sigmoids ? score[i] : score[i] / sum;
-        if (r->selection) by[i] += r->selection[i];
+        if (r->selection) by[i] += gr_selection_sum(r->selection + (size_t)i * GR_SELECTION_PARTS);
     }
 }
 
@@ -323,14 +323,16 @@ static void pull(gr_queue *q, const gr_balance_loss *b, const double *load, floa
 static void rebalance(gr_queue *q, uint32_t E, const double *load, uint32_t first, uint32_t n, float rate,
                       void *bias)
 {
-    float *b = bias;
+    float *part = bias;
     double mean = 0;
     (void)q;
     for (uint32_t e = 0; e < E; e++) mean += load[e];
     mean /= E;
     for (uint32_t i = 0; i < n; i++) {
         const double own = load[first + i];
-        b[i] += own < mean ? rate : own > mean ? -rate : 0;
+        const float by = own < mean ? rate : own > mean ? -rate : 0;
+        gr_selection_parts(gr_selection_sum(part) + by, part);
+        part += GR_SELECTION_PARTS;
     }
 }
 
@@ -636,12 +638,13 @@ static void act_back_rank(void *arg, unsigned rank, unsigned size)
     gr_team_range(c->a->rows, 1, rank, size, &first, &last);
     for (size_t r = first; r < last; r++) {
         const float *gate_up = c->gate_up + r * 2 * n, *dh = c->dh + r * n;
-        const uint32_t choice = c->d->choice[r];
+        const uint32_t choice = c->d ? c->d->choice[r] : 0;
+        const float weight = c->d ? c->weight[choice] : 1;
         float *d = c->d_gate_up + r * 2 * n, *h = d + n;
         act_row(c, gate_up, h);
-        c->d_weight[choice] = (c->base ? c->base[r] : 0) + c->v->dot(dh, h, n);
-        c->v->scale(d, dh, c->weight[choice], n);
-        c->v->scale(c->h + r * n, h, c->weight[choice], n); /* dh may be overwritten from here on */
+        if (c->d) c->d_weight[choice] = (c->base ? c->base[r] : 0) + c->v->dot(dh, h, n);
+        c->v->scale(d, dh, weight, n);
+        c->v->scale(c->h + r * n, h, weight, n); /* dh may be overwritten from here on */
         act_row_back(c, gate_up, d, d);
     }
 }

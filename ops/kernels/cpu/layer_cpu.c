@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "ops/kernels/cpu/cpu.h"
+#include "ops/kernels/experts.h"
 #include "runtime/comm/comm.h"
 
 /* ---- products ------------------------------------------------------------------------------------------ */
@@ -353,6 +354,11 @@ static void act_rank(void *arg, unsigned rank, unsigned size)
 
 void gr_cpu_activate(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up, void *h)
 {
+    const gr_expert_act rows = {d->act, d->limit, t, d->inner};
+    if (d->act == GR_ACT_SWIGLU_OAI) {
+        gr_experts_cpu.activate(q, &rows, gate_up, h);
+        return;
+    }
     struct act_job j = {.v = gr_simd_best(), .d = d, .gate_up = gate_up, .h = h, .t = t};
     gr_team_run(q->team, act_rank, &j);
 }
@@ -360,6 +366,11 @@ void gr_cpu_activate(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void
 void gr_cpu_activate_backward(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up,
                               const void *dh, void *d_gate_up, void *h)
 {
+    const gr_expert_act rows = {d->act, d->limit, t, d->inner};
+    if (d->act == GR_ACT_SWIGLU_OAI) {
+        gr_experts_cpu.activate_backward(q, &rows, NULL, NULL, NULL, gate_up, dh, d_gate_up, h, NULL);
+        return;
+    }
     struct act_job j = {gr_simd_best(), d, gate_up, dh, h, d_gate_up, t};
     gr_team_run(q->team, act_rank, &j);
 }

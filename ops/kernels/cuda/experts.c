@@ -1,6 +1,7 @@
 /* ops/kernels/cuda/experts.c: mixtures of experts on CUDA (ops/kernels/experts.h): the router's product is
- * cuBLASLt's, always of the kind whose rows do not depend on their number, so that logits agree wherever what
- * they are computed from does; the experts' products are ops/kernels/cuda/experts_product.cu's.
+ * cuBLASLt's, or ops/kernels/cuda/experts_few.cu's where its rows are no vectors of 16 bytes, always of the
+ * kind whose rows do not depend on their number, so that logits agree wherever what they are computed from
+ * does; the experts' products are ops/kernels/cuda/experts_product.cu's.
  */
 #include "ops/kernels/cuda/experts.h"
 
@@ -28,6 +29,33 @@ static gr_cu_dispatch places(const gr_dispatch *d)
 
 /* ---- router ---- */
 
+static gr_cu_few few_of(const gr_router_product *p)
+{
+    return (gr_cu_few){p->T, p->H, p->E, p->x, p->w};
+}
+
+static void logits_of(gr_queue *q, const gr_router_product *p, float *logits, void *ws)
+{
+    const gr_cu_few few = few_of(p);
+    if (p->E % 8)
+        gr_cu_few_logits(q->stream, &few, logits);
+    else
+        gr_cu_product(q,
+                      &(gr_cu_gemm_call){.form = GR_CU_GEMM_NT,
+                                         .m = p->T,
+                                         .n = p->E,
+                                         .k = p->H,
+                                         .a = p->x,
+                                         .b = p->w,
+                                         .lda = p->H,
+                                         .ldb = p->H,
+                                         .ldd = p->E,
+                                         .d = logits,
+                                         .type = GR_CU_F32,
+                                         .strict = true},
+                      ws);
+}
+
 void gr_cuda_experts_logits(gr_queue *q, const gr_router_product *p, const void *bias, float *logits,
                             void *ws)
 {
@@ -35,21 +63,17 @@ void gr_cuda_experts_logits(gr_queue *q, const gr_router_product *p, const void 
         cudaMemsetAsync(logits, 0, (uint64_t)p->T * p->E * sizeof(*logits), q->stream);
         return;
     }
-    gr_cu_product(q,
-                  &(gr_cu_gemm_call){.form = GR_CU_GEMM_NT,
-                                     .m = p->T,
-                                     .n = p->E,
-                                     .k = p->H,
-                                     .a = p->x,
-                                     .b = p->w,
-                                     .lda = p->H,
-                                     .ldb = p->H,
-                                     .ldd = p->E,
-                                     .d = logits,
-                                     .type = GR_CU_F32,
-                                     .strict = true},
-                  ws);
+    logits_of(q, p, logits, ws);
     if (bias) gr_cu_router_bias(q->stream, logits, bias, p->T, p->E);
+}
+
+static void few_backward(gr_queue *q, const gr_router_product *p, const void *d_logits, bool add, void *dx,
+                         void *grad, void *grad_bias, gr_dtype grads, void *ws)
+{
+    const gr_cu_few few = few_of(p);
+    gr_cu_few_dx(q->stream, &few, d_logits, add, dx);
+    gr_cu_few_dw(q->stream, &few, d_logits, grad, gr_cu_type(grads), ws);
+    if (grad_bias) gr_cu_few_sums(q->stream, &few, d_logits, grad_bias, gr_cu_type(grads));
 }
 
 void gr_cuda_experts_logits_backward(gr_queue *q, const gr_router_product *p, const void *d_logits, bool add,
@@ -81,6 +105,10 @@ void gr_cuda_experts_logits_backward(gr_queue *q, const gr_router_product *p, co
                             .type = gr_cu_type(grads),
                             .c = grad,
                             .ldc = p->H};
+    if (p->E % 8) {
+        few_backward(q, p, d_logits, add, dx, grad, grad_bias, grads, ws);
+        return;
+    }
     gr_cu_product(q, &to_x, ws);
     gr_cu_product(q, &to_w, ws);
     if (grad_bias) gr_cu_column_sums(q->stream, d_logits, grad_bias, gr_cu_type(grads), p->T, p->E, ws);

@@ -104,8 +104,16 @@ GR_DEVICE void keep_groups(const gr_cu_router &r, const float *by, uint32_t (&ke
         if (!(kept >> ((lane + GR_WARP * i) / size % GR_WARP) & 1)) key[i] = 0;
 }
 
+/* As gr_selection_sum of ops/model/model.h. */
+GR_DEVICE float sum_of(uint2 parts)
+{
+    float x[4];
+    gr_unpack(parts, x);
+    return x[0] + x[1] + x[2] + x[3];
+}
+
 template <int PARTS>
-GR_DEVICE uint32_t choose(const gr_cu_router &r, const scores<PARTS> &s, const gr_bf16 *selection, float *by)
+GR_DEVICE uint32_t choose(const gr_cu_router &r, const scores<PARTS> &s, const uint2 *selection, float *by)
 {
     const uint32_t lane = threadIdx.x % GR_WARP;
     const bool plain = !r.sigmoid && !selection && r.groups < 2;
@@ -114,7 +122,7 @@ GR_DEVICE uint32_t choose(const gr_cu_router &r, const scores<PARTS> &s, const g
     for (int i = 0; i < PARTS; i++) {
         const uint32_t e = lane + GR_WARP * i;
         float x = plain ? s.z[i] : r.sigmoid ? s.score[i] : __fdiv_rn(s.score[i], s.sum);
-        if (selection && e < r.count) x += gr_float(selection[e]);
+        if (selection && e < r.count) x += sum_of(selection[e]);
         key[i] = e < r.count ? order_of(x) : 0;
         if (e < r.count) by[e] = x;
     }
@@ -144,9 +152,8 @@ template <int PARTS> GR_DEVICE float chosen_of(const gr_cu_router &r, const scor
 
 template <int PARTS>
 GR_KERNEL void __launch_bounds__(BLOCK)
-    route_kernel(const gr_cu_router r, const float *__restrict__ logits,
-                 const gr_bf16 *__restrict__ selection, const uint16_t *given, uint32_t T, uint16_t *expert,
-                 float *__restrict__ weight)
+    route_kernel(const gr_cu_router r, const float *__restrict__ logits, const uint2 *__restrict__ selection,
+                 const uint16_t *given, uint32_t T, uint16_t *expert, float *__restrict__ weight)
 {
     __shared__ float by[WARPS][PARTS * GR_WARP];
     const uint32_t warp = threadIdx.x / GR_WARP, lane = threadIdx.x % GR_WARP, t = blockIdx.x * WARPS + warp;
@@ -212,9 +219,11 @@ extern "C" void gr_cu_route(cudaStream_t st, const gr_cu_router *r, const float 
     assert(r->count <= GR_CU_EXPERTS_MAX && r->top_k <= GR_CU_CHOICES_MAX);
     if (!T) return;
     if (r->count <= 128)
-        route_kernel<4><<<grid, BLOCK, 0, st>>>(*r, logits, selection, given, T, expert, weight);
+        route_kernel<4>
+            <<<grid, BLOCK, 0, st>>>(*r, logits, (const uint2 *)selection, given, T, expert, weight);
     else
-        route_kernel<16><<<grid, BLOCK, 0, st>>>(*r, logits, selection, given, T, expert, weight);
+        route_kernel<16>
+            <<<grid, BLOCK, 0, st>>>(*r, logits, (const uint2 *)selection, given, T, expert, weight);
 }
 
 extern "C" void gr_cu_route_backward(cudaStream_t st, const gr_cu_router *r, const float *logits,

@@ -8,6 +8,7 @@
 #define GR_OPS_KERNELS_CUDA_EXPERTS_H
 
 #include "ops/kernels/cuda/launch.h"
+#include "ops/kernels/cuda/parts.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,7 +27,24 @@ typedef struct gr_cu_router {
 } gr_cu_router;
 /* logits [T, E] += bias [E] */
 void gr_cu_router_bias(cudaStream_t st, float *logits, const gr_bf16 *bias, uint32_t T, uint32_t E);
-/* expert, weight [T, k]; selection [E] or NULL; given [T, k] or NULL. */
+/* Products of a router whose E is no multiple of 8: x [T, H], w [E, H]. Logits are fp32; d_logits [T, E]; dx
+ * [T, H] = or += (add) d_logits w; grad [E, H] += d_logits^T x; gr_cu_few_sums: grad [E] += the columns of
+ * d_logits. */
+typedef struct gr_cu_few {
+    uint32_t T, H, E;
+    const gr_bf16 *x, *w;
+} gr_cu_few;
+static inline uint64_t gr_cu_few_ws(uint32_t T, uint32_t H, uint32_t E)
+{
+    return UINT64_C(4) * gr_few_strips(T, H, E) * E * H;
+}
+void gr_cu_few_logits(cudaStream_t st, const gr_cu_few *p, float *logits);
+void gr_cu_few_dx(cudaStream_t st, const gr_cu_few *p, const gr_bf16 *d_logits, bool add, gr_bf16 *dx);
+void gr_cu_few_dw(cudaStream_t st, const gr_cu_few *p, const gr_bf16 *d_logits, void *grad, gr_cu_dtype type,
+                  void *ws);
+void gr_cu_few_sums(cudaStream_t st, const gr_cu_few *p, const gr_bf16 *d_logits, void *grad,
+                    gr_cu_dtype type);
+/* expert, weight [T, k]; selection [E, 4], whose sums are meant, or NULL; given [T, k] or NULL. */
 void gr_cu_route(cudaStream_t st, const gr_cu_router *r, const float *logits, const gr_bf16 *selection,
                  const uint16_t *given, uint32_t T, uint16_t *expert, float *weight);
 /* d_logits [T, E] from d_weight [T, k]. */
@@ -78,7 +96,7 @@ typedef struct gr_cu_expert_act {
     uint32_t rows, inner;
 } gr_cu_expert_act;
 void gr_cu_experts_act(cudaStream_t st, const gr_cu_expert_act *a, const gr_bf16 *gate_up, gr_bf16 *h);
-/* weighted == dh is fine. base [R] or NULL. */
+/* weighted == dh is fine. base [R] or NULL. choice NULL: weights are 1 and have no gradient. */
 void gr_cu_experts_act_backward(cudaStream_t st, const gr_cu_expert_act *a, const uint32_t *choice,
                                 const float *weight, const float *base, const gr_bf16 *gate_up,
                                 const gr_bf16 *dh, gr_bf16 *d_gate_up, gr_bf16 *weighted, float *d_weight);

@@ -68,8 +68,8 @@ GR_KERNEL void __launch_bounds__(BLOCK)
 {
     const uint32_t r = blockIdx.x * WARPS + threadIdx.x / GR_WARP, lane = threadIdx.x % GR_WARP;
     if (r >= rows) return;
-    const uint32_t c = choice[r];
-    const float w = weight[c];
+    const uint32_t c = choice ? choice[r] : 0;
+    const float w = choice ? weight[c] : 1;
     float dot = 0;
     for (uint32_t v = lane; v < width; v += GR_WARP) {
         const size_t gate = (size_t)r * 2 * width + v, at = (size_t)r * width + v;
@@ -91,7 +91,7 @@ GR_KERNEL void __launch_bounds__(BLOCK)
         weighted[at] = gr_pack(h);
     }
     dot = gr_warp_sum(dot);
-    if (lane == 0) d_weight[c] = (base ? base[r] : 0) + dot;
+    if (lane == 0 && choice) d_weight[c] = (base ? base[r] : 0) + dot;
 }
 
 /* The expert of a row: the last whose first row is not behind it. */

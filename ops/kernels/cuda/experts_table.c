@@ -3,10 +3,11 @@
 #include "ops/kernels/cuda/experts_run.h"
 #include "ops/kernels/cuda/gemm.h"
 
-/* cuBLASLt's, or behind its products the sums of a bias. */
+/* cuBLASLt's, or behind its products the sums of a bias; of few experts the parts of gradients. */
 static uint64_t logits_ws_bytes(uint32_t T, uint32_t H, uint32_t E, unsigned threads, bool backward)
 {
-    (void)H, (void)threads;
+    (void)threads;
+    if (E % 8) return backward ? gr_cu_few_ws(T, H, E) : 0;
     return backward ? GR_MAX(GR_CU_GEMM_WS_BYTES, gr_cu_column_sums_ws(T, E)) : GR_CU_GEMM_WS_BYTES;
 }
 
@@ -25,10 +26,6 @@ static uint64_t product_ws_bytes(uint32_t rows, uint32_t in, uint32_t out, unsig
 /* Rows are read in vectors of 16 bytes. */
 static const char *unfit(const gr_experts_desc *e)
 {
-    if (e->count % 8) return "a number of experts that is no multiple of 8";
-    if (e->shared_gate)
-        return "a gate of the shared expert"; /* the product for one logit a token is not made */
-    if (e->selection_bias) return "a bias that selects experts: bf16 would round it"; /* it is fp32 */
     return e->inner % 8 || e->shared_inner % 8 ? "experts of an inner size that is no multiple of 8" : NULL;
 }
 

@@ -64,6 +64,11 @@ GR_DEVICE void gr_barrier_expect(uint32_t barrier, uint32_t bytes)
                  : "memory");
 }
 
+GR_DEVICE void gr_barrier_arrive(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 /* Arrive at the same barrier of another CTA of the cluster, or of this one. */
 GR_DEVICE void gr_barrier_arrive_at(uint32_t barrier, uint32_t cta)
 {
@@ -116,6 +121,40 @@ GR_DEVICE void gr_tile_copy_to(uint16_t mask, uint32_t to, const CUtensorMap *fr
                  : "memory");
 }
 
+/* Bytes in a row, on 16 bytes and a multiple of them, from memory to shared memory. */
+GR_DEVICE void gr_row_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
+}
+
+/* From shared memory back; of this thread's group, see gr_rows_commit. */
+GR_DEVICE void gr_row_store(void *to, uint32_t from, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+                 "r"(bytes)
+                 : "memory");
+}
+
+GR_DEVICE void gr_rows_commit()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* Until the rows of this thread's groups have left shared memory. */
+GR_DEVICE void gr_rows_left()
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+/* Until they have arrived. */
+GR_DEVICE void gr_rows_stored()
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 /* What this thread wrote to shared memory is there for the tensor cores and the copy engine, behind a barrier
  * among those who wrote. */
 GR_DEVICE void gr_writes_shown()
@@ -133,14 +172,14 @@ GR_DEVICE uint64_t gr_tile_operand(uint32_t address)
     return swizzle_128 | eight_rows | UINT64_C(1) << 16 | (address & 0x3ffff) >> 4;
 }
 
-/* The same tiles, rows and columns exchanged: what is multiplied over are the tile's rows, 64 of them, and
- * further tiles of 64 columns follow every 8 KiB. The next 16 rows are 128 further. (PTX ISA, "Shared Memory
- * Matrix Layout": M-or-N-major, the leading dimension from tile to tile, the stride from 8 rows to 8 rows.)
+/* The same tiles, rows and columns exchanged: what is multiplied over are the tile's rows, and further tiles
+ * of 64 columns follow every tile_bytes. The next 16 rows are 128 further. (PTX ISA, "Shared Memory Matrix
+ * Layout": M-or-N-major, the leading dimension from tile to tile, the stride from 8 rows to 8 rows.)
  */
-GR_DEVICE uint64_t gr_tile_turned(uint32_t address)
+GR_DEVICE uint64_t gr_tile_turned(uint32_t address, uint32_t tile_bytes)
 {
     const uint64_t swizzle_128 = UINT64_C(1) << 62, eight_rows = (uint64_t)(1024 >> 4) << 32,
-                   next_tile = (uint64_t)(8192 >> 4) << 16;
+                   next_tile = (uint64_t)(tile_bytes >> 4) << 16;
     return swizzle_128 | eight_rows | next_tile | (address & 0x3ffff) >> 4;
 }
 

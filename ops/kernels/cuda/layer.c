@@ -7,6 +7,7 @@
 #include "ops/kernels/cuda/layer.h"
 
 #include "ops/kernels/cuda/context.h"
+#include "ops/kernels/cuda/experts.h"
 #include "ops/kernels/cuda/layout.h"
 #include "ops/kernels/cuda/model.h"
 #include "ops/kernels/cuda/strict.h"
@@ -335,11 +336,19 @@ void gr_cuda_attend_backward(gr_queue *q, const gr_attend *c, const void *out, c
 
 void gr_cuda_activate(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up, void *h)
 {
-    gr_cu_swiglu(q->stream, gate_up, d->act == GR_ACT_GELU_TANH, h, t, d->inner);
+    const gr_cu_expert_act rows = {GR_CU_SWIGLU_OAI, d->limit, t, d->inner};
+    if (d->act == GR_ACT_SWIGLU_OAI)
+        gr_cu_experts_act(q->stream, &rows, gate_up, h);
+    else
+        gr_cu_swiglu(q->stream, gate_up, d->act == GR_ACT_GELU_TANH, h, t, d->inner);
 }
 
 void gr_cuda_activate_backward(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up,
                                const void *dh, void *d_gate_up, void *h)
 {
-    gr_cu_swiglu_backward(q->stream, gate_up, dh, d->act == GR_ACT_GELU_TANH, d_gate_up, h, t, d->inner);
+    const gr_cu_expert_act rows = {GR_CU_SWIGLU_OAI, d->limit, t, d->inner};
+    if (d->act == GR_ACT_SWIGLU_OAI)
+        gr_cu_experts_act_backward(q->stream, &rows, NULL, NULL, NULL, gate_up, dh, d_gate_up, h, NULL);
+    else
+        gr_cu_swiglu_backward(q->stream, gate_up, dh, d->act == GR_ACT_GELU_TANH, d_gate_up, h, t, d->inner);
 }

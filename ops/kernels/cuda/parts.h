@@ -87,6 +87,16 @@ static inline uint32_t gr_strips(uint32_t T, uint32_t cols) /* at most; grows wi
     return wanted < most ? wanted : most;
 }
 
+/* ---- routers of few experts ------------------------------------------------------------------------------
+ * A block has 256 columns of so many experts; each strip of tokens leaves one part, [E, H]. */
+
+#define GR_FEW_EXPERTS 4
+
+static inline uint32_t gr_few_strips(uint32_t T, uint32_t H, uint32_t E)
+{
+    return gr_strips(T, gr_ceil_div(E, GR_FEW_EXPERTS) * H);
+}
+
 /* ---- value head ------------------------------------------------------------------------------------------
  * Two numbers a row from forward, two of backward, then the parts of strips. */
 

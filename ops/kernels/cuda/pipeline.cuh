@@ -57,10 +57,11 @@ static inline bool gr_pipe_launch(cudaStream_t st, void (*kernel)(Args, CUtensor
            cudaLaunchKernelEx(&how, kernel, a, x, w) == cudaSuccess;
 }
 
-template <int HALF, int STAGES> struct gr_pipe {
+template <int HALF, int STAGES, int DEPTH = GR_TILE_DEPTH> struct gr_pipe {
     enum {
+        TERMS = DEPTH,      /* of a step */
         COLUMNS = 2 * HALF, /* of a tile */
-        ROW_BYTES = GR_TILE_DEPTH * 2,
+        ROW_BYTES = DEPTH * 2,
         X_BYTES = GR_PIPE_ROWS * ROW_BYTES,
         HALF_BYTES = HALF * ROW_BYTES,
         STAGE_BYTES = X_BYTES + 2 * HALF_BYTES,

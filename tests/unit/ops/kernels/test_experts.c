@@ -2,6 +2,7 @@
 #include "tests/unit/test.h"
 
 #include "ops/kernels/experts.h"
+#include "ops/kernels/layer_ops.h"
 
 static const gr_experts_ops *const ops = &gr_experts_cpu;
 
@@ -119,6 +120,14 @@ static void widen(const float *x, size_t n, double *to)
     for (size_t i = 0; i < n; i++) to[i] = (double)x[i];
 }
 
+/* How selection is held: [n, GR_SELECTION_PARTS]; x NULL: NULL. */
+static float *parts_of(const float *x, size_t n)
+{
+    float *parts = x ? gr_malloc(n * GR_SELECTION_PARTS * sizeof(*parts)) : NULL;
+    for (size_t i = 0; x && i < n; i++) gr_selection_parts(x[i], parts + i * GR_SELECTION_PARTS);
+    return parts;
+}
+
 static void check_router(const gr_experts_desc *e, bool coarse)
 {
     enum { T = 37 };
@@ -126,7 +135,8 @@ static void check_router(const gr_experts_desc *e, bool coarse)
     float *z = coarse ? coarse_logits(T, e->count, 5) : floats(T * E, 4, 6);
     float *bias = e->selection_bias ? coarse_logits(1, e->count, 7) : NULL, *weight = floats(T * k, 1, 8);
     uint16_t *expert = gr_malloc(T * k * sizeof(*expert)), want[GR_CHOICES_MAX];
-    ops->route(&(gr_queue){0}, e, z, bias, NULL, T, expert, weight);
+    float *parts = parts_of(bias, E);
+    ops->route(&(gr_queue){0}, e, z, parts, NULL, T, expert, weight);
     for (size_t t = 0; t < T; t++) {
         double wide[GR_EXPERTS_MAX];
         widen(z + t * E, E, wide);
@@ -139,7 +149,48 @@ static void check_router(const gr_experts_desc *e, bool coarse)
         for (uint32_t j = 0; j < k; j++)
             assert_close(weight[t * k + j], weight_of(e, wide, want, j), 1e-6, 2e-6);
     }
-    free(z), free(bias), free(weight), free(expert);
+    free(z), free(bias), free(parts), free(weight), free(expert);
+}
+
+/* Every fp32 is the sum of its parts, which bf16 holds: their lower bits are 0. */
+static void test_selection_is_held_exactly(void **state)
+{
+    (void)state;
+    uint32_t random = 1;
+    for (int i = 0; i < 100000; i++) {
+        const float x = ldexpf(value(&random), i % 60 - 40);
+        float part[GR_SELECTION_PARTS];
+        gr_selection_parts(x, part);
+        assert_memory_equal(&(float){gr_selection_sum(part)}, &x, sizeof(x));
+        for (int p = 0; p < GR_SELECTION_PARTS; p++) {
+            uint32_t bits;
+            memcpy(&bits, &part[p], sizeof(bits));
+            assert_int_equal(bits & 0xffff, 0);
+        }
+        assert_true(part[3] == 0);
+    }
+    const float zero = 0;
+    float part[GR_SELECTION_PARTS];
+    gr_selection_parts(zero, part);
+    assert_true(gr_selection_sum(part) == 0);
+}
+
+/* Biases that bf16 would make one choose: the lower index, not the higher bias. */
+static void test_selection_is_not_rounded(void **state)
+{
+    (void)state;
+    const gr_experts_desc e = {
+        .count = 8, .top_k = 1, .scale = 1, .selection_bias = true, .router = GR_ROUTER_SIGMOID};
+    const float z[8] = {0};
+    for (uint16_t best = 0; best < 8; best++) {
+        float bias[8], weight;
+        uint16_t expert;
+        for (int i = 0; i < 8; i++) bias[i] = 5.001f + (i == best ? 1e-5f : 0);
+        float *parts = parts_of(bias, 8);
+        ops->route(&(gr_queue){0}, &e, z, parts, NULL, 1, &expert, &weight);
+        assert_int_equal(expert, best);
+        free(parts);
+    }
 }
 
 static void test_the_best_experts_are_chosen_and_weighed(void **state)
@@ -287,7 +338,7 @@ static struct mlp mlp_new(gr_experts_desc e, uint32_t T, uint32_t H)
                         .dy = floats((size_t)T * H, 1, 23),
                         .router = floats(E * H, 0.3f, 24),
                         .router_bias = e.router_bias ? floats(E, 0.5f, 25) : NULL,
-                        .selection = e.selection_bias ? floats(E, 0.2f, 26) : NULL,
+                        .selection = e.selection_bias ? floats(E * GR_SELECTION_PARTS, 0.05f, 26) : NULL,
                         .gate_up = floats(E * 2 * n * H, 0.4f, 27),
                         .gate_up_bias = e.bias ? floats(E * 2 * n, 1, 28) : NULL,
                         .down = floats(E * H * n, 0.3f, 29),
@@ -390,6 +441,34 @@ static double act(const gr_experts_desc *e, double g, double u)
     g = fmin(g, (double)e->limit);
     u = fmax(fmin(u, (double)e->limit), -(double)e->limit);
     return g / (1 + exp(-1.702 * g)) * (u + 1);
+}
+
+/* Of a dense MLP: against the formula, and its slopes against differences. */
+static void test_a_dense_mlp_has_clamped_swiglu(void **state)
+{
+    (void)state;
+    enum { T = 5, I = 300 };
+    const gr_dense_desc d = {.inner = I, .act = GR_ACT_SWIGLU_OAI, .limit = 1.5f};
+    const gr_experts_desc e = {.act = d.act, .limit = d.limit};
+    const gr_layer_ops *layer = gr_kernels_cpu.layer;
+    assert_true(layer->acts >> GR_ACT_SWIGLU_OAI & 1);
+    float *in = floats(T * 2 * I, 3, 61), *dh = floats(T * I, 1, 62), *h = exactly(T * I * 4),
+          *again = exactly(T * I * 4), *back = exactly(T * 2 * I * 4);
+    layer->activate(&(gr_queue){0}, &d, T, in, h);
+    layer->activate_backward(&(gr_queue){0}, &d, T, in, dh, back, again);
+    assert_memory_equal(h, again, T * I * 4);
+    for (size_t t = 0; t < T; t++)
+        for (size_t i = 0; i < I; i++) {
+            const size_t at = t * 2 * I + i;
+            const double g = (double)in[at], u = (double)in[at + I], step = 1e-6, by = (double)dh[t * I + i];
+            assert_close(h[t * I + i], act(&e, g, u), 1e-6, 1e-5);
+            if (fabs(g - 1.5) < 1e-4 || fabs(fabs(u) - 1.5) < 1e-4) continue; /* where slopes jump */
+            assert_close(back[at], by * (act(&e, g + step, u) - act(&e, g - step, u)) / (2 * step), 1e-5,
+                         1e-4);
+            assert_close(back[at + I], by * (act(&e, g, u + step) - act(&e, g, u - step)) / (2 * step), 1e-5,
+                         1e-4);
+        }
+    free(in), free(dh), free(h), free(again), free(back);
 }
 
 struct reference {
@@ -632,6 +711,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_best_experts_are_chosen_and_weighed),
         cmocka_unit_test(test_equal_logits_go_to_the_lower_index),
+        cmocka_unit_test(test_a_dense_mlp_has_clamped_swiglu),
+        cmocka_unit_test(test_selection_is_held_exactly),
+        cmocka_unit_test(test_selection_is_not_rounded),
         cmocka_unit_test(test_logits_that_are_no_numbers_still_choose_different_experts),
         cmocka_unit_test(test_the_routers_gradient_is_the_slope_of_its_weights),
         cmocka_unit_test(test_rows_are_sorted_by_expert_and_then_by_token),

@@ -294,11 +294,11 @@ static void write_with_head(const char *weight, const char *bias)
         size_t n_tensors = gr_bucket_tensors(&s, b, t);
         for (size_t i = 0; i < n_tensors; i++)
             specs[n++] =
-                (gr_st_spec){gr_arena_strdup(arena, t[i].name), t[i].rows, t[i].cols, false, 0, false};
+                (gr_st_spec){gr_arena_strdup(arena, t[i].name), t[i].rows, t[i].cols, false, 0, false, false};
     }
     size_t n_backbone = n;
-    if (weight) specs[n++] = (gr_st_spec){weight, 1, H, false, 0, false};
-    if (bias) specs[n++] = (gr_st_spec){bias, 1, 0, false, 0, false};
+    if (weight) specs[n++] = (gr_st_spec){weight, 1, H, false, 0, false, false};
+    if (bias) specs[n++] = (gr_st_spec){bias, 1, 0, false, 0, false, false};
     gr_st_writer *w = NULL;
     assert_int_equal(gr_st_writer_new(&w, dir, "model", GR_ST_F32, specs, n, 0, NULL), GR_OK);
     for (size_t i = 0; i < n_backbone; i++) assert_int_equal(gr_st_writer_put(w, zeros, NULL), GR_OK);

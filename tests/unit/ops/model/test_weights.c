@@ -294,6 +294,108 @@ static void test_no_element_escapes_the_look_for_nan(void **state)
     free(sets.buffer);
 }
 
+#define SELECTION "model.layers.1.mlp.gate.e_score_correction_bias"
+
+/* Layers of 17 experts that a bias selects. */
+static gr_model_shape selected(void)
+{
+    gr_model_shape s = small("glm4_moe", false);
+    gr_layer_desc d = gr_layer_plain(4, 2, 6, 0);
+    snprintf(s.model_type, sizeof(s.model_type), "glm4_moe");
+    d.mlp = GR_MLP_EXPERTS;
+    d.experts = (gr_experts_desc){.count = 17, .top_k = 2, .inner = 1, .selection_bias = true, .scale = 1};
+    gr_model_of(&s, &d);
+    return s;
+}
+
+/* fp32 that bf16 would round. */
+static float bias_of(size_t i)
+{
+    return 3 + (float)i / 7;
+}
+
+static gr_status selected_set(void *ctx, size_t set, uint32_t bucket, const float **elems, gr_diag *d)
+{
+    struct sets *s = ctx;
+    const gr_status st = random_set(ctx, set, bucket, elems, d);
+    const uint64_t at = gr_tensor_offset(s->shape, bucket, GR_T_SELECTION);
+    for (size_t i = 0; at != UINT64_MAX && i < 17; i++)
+        gr_selection_parts(bias_of(i), s->buffer + at + i * GR_SELECTION_PARTS);
+    return st;
+}
+
+/* It is stored as the checkpoints of others have it. */
+static void assert_selection_is_stored(const char *path)
+{
+    gr_safetensors *file = NULL;
+    float got[17];
+    assert_int_equal(gr_safetensors_open(&file, path, NULL), GR_OK);
+    assert_int_equal(gr_safetensors_find(file, SELECTION)->dtype, GR_ST_F32);
+    assert_int_equal(gr_safetensors_read_f32(file, SELECTION, 17, 0, got, NULL), GR_OK);
+    for (size_t i = 0; i < 17; i++) assert_true(got[i] == bias_of(i));
+    gr_safetensors_free(file);
+}
+
+static void assert_selection_reads_back(const gr_model_shape *s, const char *path)
+{
+    gr_weights *w = NULL;
+    struct sets sets = {s, gr_calloc(4096, sizeof(float)), 5};
+    const float *want;
+    const uint64_t at = gr_tensor_offset(s, 2, GR_T_SELECTION);
+    float part[40];
+    assert_int_equal(gr_weights_open(&w, s, path, "", NULL), GR_OK);
+    assert_int_equal(selected_set(&sets, 0, 2, &want, NULL), GR_OK);
+    for (uint64_t first = 0; first < 28; first++) { /* wherever a part begins and ends */
+        assert_int_equal(gr_weights_read_part(w, 2, at + first, 40, part, NULL), GR_OK);
+        assert_memory_equal(part, want + at + first, sizeof(part));
+    }
+    free(sets.buffer);
+    gr_weights_free(w);
+}
+
+static void test_what_selects_experts_keeps_its_bits(void **state)
+{
+    (void)state;
+    const gr_model_shape s = selected();
+    static const gr_st_dtype types[] = {GR_ST_F32, GR_ST_BF16};
+    static const char *const none[] = {""};
+    for (size_t i = 0; i < GR_LEN(types); i++) {
+        struct sets sets = {&s, gr_calloc(4096, sizeof(float)), 5};
+        const gr_weights_source from = {selected_set, &sets, none, 1};
+        char *stem = gr_printf("selected%zu", i), *file = gr_printf("%s.safetensors", stem),
+             *path = in_dir(file);
+        assert_int_equal(gr_bucket_elems(&s, 1), 4096);
+        assert_int_equal(gr_weights_write(&s, dir, stem, &from, types[i], 0, NULL), GR_OK);
+        assert_selection_is_stored(path);
+        assert_selection_reads_back(&s, path);
+        free(sets.buffer), free(stem), free(file), free(path);
+    }
+}
+
+/* As ranks write a checkpoint: pieces of a bucket, which end where shards do. */
+static void test_what_selects_experts_is_written_in_parts(void **state)
+{
+    (void)state;
+    const gr_model_shape s = selected();
+    static const char *const none[] = {""};
+    struct sets sets = {&s, gr_calloc(4096, sizeof(float)), 5};
+    gr_weights_writer *w = NULL;
+    assert_int_equal(gr_weights_writer_new(&w, &s, dir, "pieces", none, 1, GR_ST_F32, 0, NULL), GR_OK);
+    for (uint32_t b = 0; b < gr_model_buckets(&s); b++) {
+        const float *elems;
+        assert_int_equal(selected_set(&sets, 0, b, &elems, NULL), GR_OK);
+        for (uint64_t first = 0, n = gr_bucket_elems(&s, b); first < n; first += 64)
+            assert_int_equal(gr_weights_writer_put_part(w, NULL, 0, b, first, 64, elems + first, NULL),
+                             GR_OK);
+    }
+    assert_int_equal(gr_weights_writer_finish(w, NULL), GR_OK);
+    gr_weights_writer_free(w);
+    char *path = in_dir("pieces.safetensors");
+    assert_selection_is_stored(path);
+    assert_selection_reads_back(&s, path);
+    free(sets.buffer), free(path);
+}
+
 static void test_random_weights_have_the_moments_they_should(void **state)
 {
     (void)state;
@@ -508,6 +610,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights_and_moments_read_back_to_the_bit),
+        cmocka_unit_test(test_what_selects_experts_keeps_its_bits),
+        cmocka_unit_test(test_what_selects_experts_is_written_in_parts),
         cmocka_unit_test(test_missing_and_misshapen_tensors_are_all_named),
         cmocka_unit_test(test_unexpected_tensors_are_warned_about),
         cmocka_unit_test(test_an_output_matrix_beside_a_tied_embedding_must_be_the_same),

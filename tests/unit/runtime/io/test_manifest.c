@@ -14,7 +14,9 @@
 
 enum { BIG = 700001, SMALL = 5 }; /* elements: three blocks, the last one short; and one */
 
-static const gr_st_spec specs[] = {{"big", BIG, 0, false, 0, false}, {"none", 0, 3, false, 0, false}, {"small", SMALL, 1, false, 0, false}};
+static const gr_st_spec specs[] = {{"big", BIG, 0, false, 0, false, false},
+                                   {"none", 0, 3, false, 0, false, false},
+                                   {"small", SMALL, 1, false, 0, false, false}};
 static float big[BIG], small[SMALL];
 
 static void fill(void)

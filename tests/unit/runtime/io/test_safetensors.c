@@ -314,9 +314,9 @@ static void test_sets_that_do_not_belong_together_are_refused(void **state)
     free(index);
 }
 
-static const gr_st_spec specs[] = {{"w.one", 3, 5, false, 0, false},
-                                   {"w.two", 4, 0, false, 0, false},
-                                   {"w.three", 2, 2, false, 0, false}};
+static const gr_st_spec specs[] = {{"w.one", 3, 5, false, 0, false, false},
+                                   {"w.two", 4, 0, false, 0, false, false},
+                                   {"w.three", 2, 2, false, 0, false, false}};
 static float values[3][15];
 
 static void write_set(const char *stem, gr_st_dtype dtype, uint64_t shard_bytes)
@@ -396,7 +396,7 @@ static void test_an_unfinished_file_leaves_nothing(void **state)
 static void test_a_full_disk_is_named_and_leaves_nothing(void **state)
 {
     (void)state;
-    static const gr_st_spec big = {"big", 100, 100, false, 0, false};
+    static const gr_st_spec big = {"big", 100, 100, false, 0, false, false};
     struct rlimit was, small;
     gr_st_writer *w = NULL;
     gr_diag d;
