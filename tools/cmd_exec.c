@@ -98,7 +98,8 @@ static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, 
         gr_plan_free(plan);
         plan = NULL;
     }
-    if (!st && plan) st = own ? adopt_own(p, plan, own, g, o, d) : gr_plan_adopt(p, plan, g, o, GR_ADOPT_TO_RUN, d);
+    if (!st && plan)
+        st = own ? adopt_own(p, plan, own, g, o, d) : gr_plan_adopt(p, plan, g, o, GR_ADOPT_TO_RUN, d);
     if (st) gr_plan_free(plan);
     if (!st && !plan) st = gr_plan_graph(p, g, o, d);
     free(own);
