@@ -182,6 +182,7 @@ static bool print_config(gr_str *out, const gr_key *k, const void *cfg, bool wri
         gr_str_puts(out, number_text(*(const double *)at, buf));
         return true;
     case GR_KEY_ENUM:
+        if (!written && !k->fallback) return false;
         gr_str_puts(out, k->choices[*(const int *)at]);
         return true;
     case GR_KEY_PATH:

@@ -25,6 +25,8 @@ sed 's/"llama"/"granite"/; s/LlamaFor/GraniteFor/; s/"hidden_act"/"residual_mult
     llama.json >granite.json
 "$gr" init --config granite.json --tokenizer "$project/graphs/quickstart" --seed 1 -o granite >/dev/null
 
+[ $axis = context ] || latent_model # whose tokens are not cut
+
 # One optimizer step, whose first moments are a share of the gradient. Micro-batches of 25 tokens do not come out even.
 sed 's/mini_batch: 4/mini_batch: 8/; s/epochs: 2/epochs: 1/; s/warmup: 2, schedule: cosine, grad_clip: 1.0/grad_clip: 1.0/' grpo.yaml >once.yaml
 has once.yaml 'mini_batch: 8'
@@ -40,7 +42,8 @@ within_plan() { # RUN STEP
 
 micro="--set nodes.update.micro_tokens=25 --set nodes.old_logprob.micro_tokens=25"
 both="--set models.ref.parallel.$axis"
-for type in llama qwen2 qwen3 gemma3_text granite qwen3_moe; do
+for type in llama qwen2 qwen3 gemma3_text granite qwen3_moe deepseek_v3; do
+    [ -d $type ] || continue
     status 0 "$gr" exec once.yaml --set model=$type --steps 1 --out $type-1
     for way in "2 2" "4 2" "4 4"; do
         [ "$slow" = 1 ] || [ $type = qwen3 ] || [ "$way" = "2 2" ] || continue
