@@ -387,6 +387,15 @@ static double elems_read(const gr_layer_desc *d, double elems, double hidden, do
     return elems - experts * untouched;
 }
 
+/* Multiply-adds of a query and a key that it sees, for a head and halved: of latent attention with values
+ * filled up to the width of keys, or absorbed (ops/kernels/latent.h). */
+static double head_width(const gr_layer_desc *d, bool absorbed)
+{
+    const gr_latent_desc *l = &d->latent;
+    if (d->mixer != GR_MIXER_LATENT) return d->attention.head_dim;
+    return absorbed ? l->kv_rank + 0.5 * l->rope_dim : gr_latent_head(l);
+}
+
 /* Values of the gated delta rule that go to memory and back for a token: what it is given, the convolution's
  * output, and its own before and behind its norm. */
 static double delta_values(const gr_layer_desc *d)
@@ -406,8 +415,9 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
                tokens * (8.0 * s->hidden + 4.0 * gr_layer_inner(d) + delta_values(d) +
                          4.0 * d->experts.top_k * s->hidden); /* rows of experts: gathered, and summed up */
     w->cost.flops = times * tokens * projections;
-    w->cost.attention = times * tokens * 2.0 * gr_layer_keys(d, length) * d->attention.heads *
-                        d->attention.head_dim * (times > 1 ? 1 : k->attention_cost);
+    w->cost.attention = times * tokens * 2.0 * gr_layer_keys(d, length) *
+                        (d->mixer == GR_MIXER_LATENT ? d->latent.heads : d->attention.heads) *
+                        head_width(d, k->invariant && times <= 1) * (times > 1 ? 1 : k->attention_cost);
     w->cost.length = (uint32_t)GR_MAX(lround(length), 1);
     w->cost.rows = (uint32_t)GR_MAX(lround(tokens), 1);
     w->cost.width = s->hidden;
@@ -415,6 +425,7 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
     w->cost.bytes = times * (double)gr_dtype_size(k->dtype) * (weights + activations);
     if (s->parts < 2) return;
     w->comm.peers = s->parts;
+    w->comm.mesh = (gr_mesh){{[GR_AXIS_TENSOR] = s->parts}};
     w->comm.sums = 2;
     w->comm.summed = 2 * tokens * s->hidden * (double)gr_dtype_size(k->dtype) * 2 * (s->parts - 1) / s->parts;
 }
@@ -432,20 +443,17 @@ void gr_experts_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, u
 static void context_cost(gr_task *w, const gr_kernels *k, const gr_layer_desc *d, uint32_t cut, double tokens)
 {
     const double values = gr_qkv_width(&d->attention) + (double)d->attention.heads * d->attention.head_dim;
-    w->comm.axis = GR_AXIS_CONTEXT;
-    w->comm.peers = cut;
-    w->comm.sums = 2;
-    w->comm.summed = tokens / cut * values * (double)gr_dtype_size(k->dtype) * (cut - 1) / cut;
+    w->comm.sums += 2;
+    w->comm.summed += tokens / cut * values * (double)gr_dtype_size(k->dtype) * (cut - 1) / cut;
 }
 
 /* Each half gathers what it reads, and scatters the sum of what it gives; back it gathers twice. */
 static void tensor_cost(gr_task *w, const gr_kernels *k, uint32_t hidden, uint32_t parts, double tokens,
                         bool backward)
 {
-    w->comm.axis = GR_AXIS_TENSOR;
-    w->comm.peers = parts;
-    w->comm.sums = backward ? 6 : 4;
-    w->comm.summed = w->comm.sums * tokens * hidden * (double)gr_dtype_size(k->dtype) * (parts - 1) / parts;
+    const double each = backward ? 6 : 4;
+    w->comm.sums += each;
+    w->comm.summed += each * tokens * hidden * (double)gr_dtype_size(k->dtype) * (parts - 1) / parts;
 }
 
 void gr_layer_mesh_cost(gr_task *w, const gr_kernels *k, const gr_node *n, uint32_t layer, double tokens,
@@ -455,8 +463,12 @@ void gr_layer_mesh_cost(gr_task *w, const gr_kernels *k, const gr_node *n, uint3
     const gr_model_shape *s = gr_node_shape(n);
     const uint32_t cut = gr_mesh_size(m, GR_AXIS_CONTEXT), parts = gr_mesh_size(m, GR_AXIS_TENSOR);
     gr_layer_cost(w, k, s, layer, tokens / cut, length, times);
+    if (gr_mesh_ranks(m) < 2) return;
+    w->comm.mesh = *m;
+    w->comm.peers = gr_mesh_ranks(m);
+    w->comm.sums = w->comm.summed = 0; /* of a slice they were for a sum of whole rows */
     if (cut > 1) context_cost(w, k, gr_layer(s, layer), cut, tokens);
-    if (parts > 1) tensor_cost(w, k, s->hidden, parts, tokens, times > 1);
+    if (parts > 1) tensor_cost(w, k, s->hidden, parts, tokens / cut, times > 1);
 }
 
 void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times)
@@ -490,6 +502,7 @@ void gr_cost_add(gr_task *w, const gr_task *part)
     w->cost.rows = part->cost.rows;
     w->cost.width = part->cost.width;
     w->comm.peers = part->comm.peers;
+    w->comm.mesh = part->comm.mesh;
 }
 
 gr_value_head gr_value_head_at(const gr_kernels *k, const gr_model_shape *s, const void *norm_bucket)

@@ -118,13 +118,12 @@ void gr_tally_begin_pass(const gr_call *c, void *differs, uint32_t tokens)
     if (differs) c->session->kernels->zero(c->queue, differs, tokens * sizeof(uint32_t));
 }
 
-/* Of ranks that a pass is cut over, the last ones' parts end in tokens that are nobody's; ranks that have
- * slices of layers see the tokens of all. */
+/* Of ranks that a pass is cut over, the last ones' parts end in tokens that are nobody's. Ranks that have
+ * slices of a layer see the tokens of all of these, which are neighbours. */
 static uint32_t padding_of(const gr_node *n, const gr_pass *p)
 {
-    const bool gathers = gr_mesh_size(&n->placement.mesh, GR_AXIS_TENSOR) > 1;
-    if (gathers) return p->n_own * gr_node_cut(n) - p->n_tokens;
-    const uint32_t first = p->place * p->n_own, end = first + p->n_own;
+    const uint32_t parts = gr_mesh_size(&n->placement.mesh, GR_AXIS_TENSOR);
+    const uint32_t first = p->place / parts * parts * p->n_own, end = first + parts * p->n_own;
     return end - GR_MIN(end, GR_MAX(first, p->n_tokens));
 }
 

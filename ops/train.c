@@ -438,8 +438,8 @@ static void share_current(const head *h)
     const gr_train_shape shape = gr_train_shape_of(h->c->node, h->c->how);
     const uint64_t bytes = shape.loss.tokens * sizeof(float);
     if (shape.micro.cut < 2) return;
-    gr_tp_sum(h->c->queue, h->current, bytes, GR_COMM_MAX_U8);
-    if (h->entropy) gr_tp_sum(h->c->queue, h->entropy, bytes, GR_COMM_MAX_U8);
+    gr_tp_share(h->c->queue, h->current, bytes);
+    if (h->entropy) gr_tp_share(h->c->queue, h->entropy, bytes);
 }
 
 /* Of many shards that are reduced in each micro-batch, gradients are those of this one alone: the first work

@@ -489,8 +489,7 @@ static void head_group(const declaring *w, gr_task *task, bool backward)
 {
     const uint32_t cut = w->shape.micro.cut;
     if (cut < 2 || !backward || w->shape.role != GR_LOSS_SEQ) return;
-    task->comm.axis =
-        gr_mesh_size(&w->n->placement.mesh, GR_AXIS_TENSOR) > 1 ? GR_AXIS_TENSOR : GR_AXIS_CONTEXT;
+    task->comm.mesh = w->n->placement.mesh;
     task->comm.peers = cut;
     task->comm.sums = w->o.entropy == GR_NONE ? 1 : 2;
     task->comm.summed = task->comm.sums * w->shape.loss.tokens * sizeof(float) * 2 * (cut - 1) / cut;

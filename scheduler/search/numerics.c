@@ -46,7 +46,7 @@ static gr_model **without_residency(const gr_graph *g, gr_arena *arena)
         models[i].sharding.gather = GR_GATHER_DIRECT;
         models[i].sharding.over = GR_SHARD_AUTO;
         if (g->ranks < 2) models[i].sharding.tensor = 1; /* it has no effect */
-        if (g->ranks < 2) models[i].sharding.mesh = (gr_mesh){{1}};
+        if (g->ranks < 2) models[i].sharding.mesh = (gr_mesh){{1}}, models[i].sharding.mesh_auto = false;
         models[i].pool = NULL;
         out[i] = &models[i];
     }

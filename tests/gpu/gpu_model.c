@@ -518,6 +518,10 @@ int main(int argc, char **argv)
                   {"behind", behind()},
                   {"gated", gated()},
                   {"multiplied", multiplied()},
+                  {"latent", latent(4, 64, 128, 64, 32, 64)},
+                  {"latent narrow", latent(5, 0, 72, 24, 8, 32)},
+                  {"latent V3", latent(8, 96, 512, 128, 64, 128)},
+                  {"latent Flash", latent(4, 96, 512, 192, 64, 256)},
                   {"hybrid", hybrid(256, 128, 128)},
                   {"hybrid small", hybrid(64, 40, 24)},
                   {"qwen3_moe", shape_of("qwen3_moe", 128, 4, 2, 32)}};

@@ -127,11 +127,42 @@ static gr_model_shape hybrid(void)
     return s;
 }
 
-enum { CHOOSES = 7, SHAPES = 11 };
+/* Latent attention: with queries of a latent and values narrower than keys, more values a row than a panel of
+ * the kernels holds; or with more heads than a tile, whose keys and values are of one width. */
+static gr_model_shape latent(bool wide)
+{
+    gr_model_shape s = shape(4, 2, 16);
+    gr_layer_desc d = *gr_layer(&s, 0);
+    d.mixer = GR_MIXER_LATENT;
+    d.attention = (gr_attention_desc){0};
+    d.latent = (gr_latent_desc){.heads = wide ? 14 : 5,
+                                .q_rank = wide ? 0 : 23,
+                                .kv_rank = wide ? 20 : 300,
+                                .nope_dim = 10,
+                                .rope_dim = 6,
+                                .v_dim = wide ? 16 : 9,
+                                .scale = 0.3f,
+                                .norm_eps = 0.01f,
+                                .interleaved = wide,
+                                .rope = {.type = GR_ROPE_YARN,
+                                         .dims = 6,
+                                         .theta = 1e3,
+                                         .factor = 4,
+                                         .beta_fast = 32,
+                                         .beta_slow = 1,
+                                         .attention = 1.2,
+                                         .original_positions = 32}};
+    gr_model_of(&s, &d);
+    d.norm_after = true;
+    if (wide) gr_model_set_layer(&s, 1, &d);
+    return s;
+}
+
+enum { CHOOSES = 7, SHAPES = 13 };
 
 /* Grouped (3 a group), one kv head (13 in its group: more than a tile holds), as many as heads; then what
  * other families have; experts of which some are chosen, all, and all beside a shared one; layers of
- * two kinds of mixers. */
+ * two kinds of mixers; latent attention. */
 static gr_model_shape shape_at(int i)
 {
     switch (i) {
@@ -150,6 +181,7 @@ static gr_model_shape shape_at(int i)
     case 6:
         return multiplied();
     default:
+        if (i > 10) return latent(i == 12);
         return i == 10 ? hybrid() : with_experts(i == CHOOSES ? 12 : 3, i == 9);
     }
 }
