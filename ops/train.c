@@ -11,6 +11,7 @@
 #include "ops/base/rows.h"
 
 #include <math.h>
+#include <assert.h>
 #include <stdlib.h>
 
 /* What comes out of the passes of this update: log-prob, or value, and entropy. */
