@@ -24,7 +24,9 @@ static gr_balance_bounds balance_bounds(const gr_node *n)
 gr_micro_bounds gr_forward_bounds(const gr_node *n, const gr_choices *how)
 {
     gr_balance_bounds most = balance_bounds(n);
-    return gr_micro_bounds_of(&n->bounds, &most, how->micro_tokens, gr_node_cut(n));
+    gr_micro_bounds b = gr_micro_bounds_of(&n->bounds, &most, how->micro_tokens, gr_node_cut(n));
+    b.routes = gr_tally_routes(n);
+    return b;
 }
 
 /* ---- what may be chosen -------------------------------------------------------------------------------- */
@@ -47,6 +49,7 @@ size_t gr_forward_tunables(const gr_graph *g, const gr_node *n, const gr_kernels
     (void)c;
     if (!((const gr_logprob_cfg *)n->cfg)->micro_tokens)
         out[count++] = gr_micro_tunable(g, n, k, all, set_micro);
+    count += gr_experts_tunable(n, k, &out[count]);
     out[count++] = gr_head_tunable(n, k, set_head);
     return count;
 }
@@ -55,6 +58,7 @@ void gr_forward_default_choice(const gr_node *n, const gr_kernels *k, gr_choices
 {
     c->micro_tokens = ((const gr_logprob_cfg *)n->cfg)->micro_tokens;
     if (!c->micro_tokens) set_micro(n, k, 0, c);
+    gr_experts_set(n, k, 0, c);
     set_head(n, k, 0, c);
 }
 
@@ -91,17 +95,21 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
                          (gr_use[]){[GR_FORWARD_WEIGHTS] = {gr_forward_weights(n, k, p, 1 + l), GR_READ},
                                     [GR_FORWARD_PACKED] = {f->packed, GR_READ},
                                     [GR_FORWARD_X] = {f->x, GR_UPDATE},
-                                    [GR_FORWARD_WS] = {ws, GR_WRITE}},
+                                    [GR_FORWARD_WS] = {ws, GR_WRITE},
+                                    [GR_FORWARD_LAYER_TALLY] = {f->tally.tally, GR_UPDATE},
+                                    [GR_FORWARD_LAYER_DIFFERS] = {f->tally.differs, GR_UPDATE}},
                          GR_N_FORWARD_LAYER, "layer.%u", l);
         gr_layer_mesh_cost(task, k, n, l, f->cost.tokens, bounds.length, 1);
+        gr_experts_cost(task, k, s, l, f->cost.tokens / b->cut, bounds.expert_run, 1);
     }
 }
 
-gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p,
-                              const uint32_t *out, size_t n_out)
+gr_forward gr_forward_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                              gr_tasks *p, const uint32_t *out, size_t n_out)
 {
     gr_micro_bounds b = gr_forward_bounds(n, how);
-    uint32_t block = gr_rows_object(p, n->rows);
+    uint32_t block = gr_rows_object(p, n->rows),
+             routes = b.routes ? gr_routes_object(p, g, n->rows) : GR_NONE;
     if (gr_reads_rollout(n)) gr_sharding_sync(p, k, n->model);
     gr_forward f = {.cost = gr_micro_cost_of(&b, &n->bounds, n->placement.task.seqs)};
     const bool collectives = !gr_reads_rollout(n) && gr_sharding_gathers(p, n->model);
@@ -109,9 +117,11 @@ gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_
     uint32_t staging = gr_tasks_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "staging");
     f.x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS,
                         gr_hidden_bytes(k, &n->model->shape, gr_micro_own(&b, b.tokens)), "x");
+    f.tally = gr_tally_declare(p, n, &b);
 
     gr_use *begin = gr_arena_alloc(p->arena, (GR_N_FORWARD_BEGIN + n_out) * sizeof(*begin));
     begin[GR_FORWARD_BEGIN_ROWS] = (gr_use){block, GR_READ | GR_BY_CODE};
+    begin[GR_FORWARD_BEGIN_TALLY] = (gr_use){f.tally.tally, GR_WRITE};
     for (size_t i = 0; i < n_out; i++)
         begin[GR_N_FORWARD_BEGIN + i] = (gr_use){out[i], GR_WRITE | GR_BY_QUEUE};
     gr_tasks_run(p, GR_FORWARD_BEGIN, 0, begin, GR_N_FORWARD_BEGIN + n_out, "begin");
@@ -120,7 +130,9 @@ gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_
     gr_tasks_run(p, GR_FORWARD_PACK, 0,
                  (gr_use[]){[GR_FORWARD_PACK_ROWS] = {block, GR_READ},
                             [GR_FORWARD_PACK_PACKED] = {f.packed, GR_WRITE},
-                            [GR_FORWARD_PACK_STAGING] = {staging, GR_WRITE}},
+                            [GR_FORWARD_PACK_STAGING] = {staging, GR_WRITE},
+                            [GR_FORWARD_PACK_ROUTES] = {routes, GR_READ},
+                            [GR_FORWARD_PACK_DIFFERS] = {f.tally.differs, GR_WRITE}},
                  GR_N_FORWARD_PACK, "pack")
         ->uses.by_code = true;
     gather(n, k, p, 0);
@@ -134,11 +146,12 @@ gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_
     return f;
 }
 
-gr_pass *gr_forward_open(const gr_graph *g, const gr_node *n, bool last)
+gr_pass *gr_forward_open(gr_session *s, const gr_node *n, bool last)
 {
     gr_pass *pass = gr_calloc(1, sizeof(*pass));
     pass->last = last;
-    pass->longest_first = gr_rows_longest_first(g, n->rows);
+    pass->longest_first = gr_rows_longest_first(s->graph, n->rows);
+    pass->tally = gr_tally_open(s, n);
     const gr_balance_bounds most = balance_bounds(n);
     gr_pass_open(pass, n->rows->bounds.seqs);
     const uint32_t seqs = n->rows->bounds.seqs;
@@ -150,7 +163,10 @@ gr_pass *gr_forward_open(const gr_graph *g, const gr_node *n, bool last)
 void gr_forward_close(void *state)
 {
     gr_pass *pass = state;
-    if (pass) gr_pass_release(pass);
+    if (pass) {
+        gr_tally_close(pass->tally);
+        gr_pass_release(pass);
+    }
     free(pass);
 }
 
@@ -170,6 +186,7 @@ static void run_begin(const gr_call *c, gr_pass *pass, const gr_rows *rows)
     find_own(c, pass, rows, pass->balancer, &pass->own);
     pass->place = c->session->rank % gr_node_cut(c->node);
     gr_pass_begin(pass, &pass->own);
+    gr_tally_clear(c, c->ptr[GR_FORWARD_BEGIN_TALLY]);
     for (uint32_t i = GR_N_FORWARD_BEGIN; i < c->n_ptr; i++)
         if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], n * sizeof(float));
 }
@@ -186,19 +203,29 @@ static gr_status check_ids(const gr_call *c, const gr_pass *pass, const gr_micro
     return GR_OK;
 }
 
-static gr_status run_pack(const gr_call *c, gr_pass *pass, const gr_rows *rows, gr_diag *d)
+static gr_status run_pack(const gr_call *c, gr_pass *pass, gr_rows *rows, gr_diag *d)
 {
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
     gr_micro staging = gr_micro_at(c->ptr[GR_FORWARD_PACK_STAGING], &b);
+    if (b.routes) rows->routes = gr_routes_at(c->ptr[GR_FORWARD_PACK_ROUTES], c->node->rows);
     gr_pass_next(pass, rows, &b, c->queue, c->ptr[GR_FORWARD_PACK_PACKED], c->ptr[GR_FORWARD_PACK_STAGING]);
+    gr_tally_begin_pass(c, c->ptr[GR_FORWARD_PACK_DIFFERS], b.tokens);
     return check_ids(c, pass, &staging, d);
 }
 
 _Static_assert((int)GR_FORWARD_BEGIN_ROWS == (int)GR_FORWARD_PACK_ROWS, "both read the rows");
 
+static gr_status run_tally(const gr_call *c, gr_pass *pass, gr_diag *d)
+{
+    const gr_status st = gr_tally_take(c, pass->tally, d);
+    if (!st) gr_tally_report(pass->tally);
+    return st;
+}
+
 gr_status gr_forward_run(const gr_call *c, gr_diag *d)
 {
     gr_pass *pass = c->state;
+    if (c->kernel == GR_FORWARD_TALLY) return run_tally(c, pass, d);
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = gr_node_shape(c->node);
     if (c->kernel == GR_FORWARD_BEGIN || c->kernel == GR_FORWARD_PACK) {
@@ -213,16 +240,22 @@ gr_status gr_forward_run(const gr_call *c, gr_diag *d)
     if (!packed.n_tokens) return GR_OK; /* a trip that other ranks need */
     if (c->kernel == GR_FORWARD_EMBED)
         k->embed_forward(c->queue, s, c->ptr[GR_FORWARD_WEIGHTS], &packed, c->ptr[GR_FORWARD_X]);
-    if (c->kernel == GR_FORWARD_LAYER)
+    if (c->kernel == GR_FORWARD_LAYER) {
+        const gr_routing routing = gr_tally_routing(c->node, pass, &pack, c->ptr[GR_FORWARD_LAYER_TALLY],
+                                                    c->ptr[GR_FORWARD_LAYER_DIFFERS]);
+        packed.routing = &routing;
+        packed.expert_run = c->how->expert_run;
         gr_layer_forward(k, c->queue, s, c->arg, c->ptr[GR_FORWARD_WEIGHTS], &packed, c->ptr[GR_FORWARD_X],
                          NULL, NULL, c->ptr[GR_FORWARD_WS]);
+    }
     return GR_OK;
 }
 
-void gr_forward_end(gr_tasks *p, const uint32_t *out, size_t n_out)
+void gr_forward_end(const gr_node *n, gr_tasks *p, const gr_forward *f, const uint32_t *out, size_t n_out)
 {
     gr_tasks_end(p);
     for (size_t i = 0; i < n_out; i++) gr_sharding_share(p, out[i]);
+    gr_tally_declare_take(p, n, &f->tally, GR_FORWARD_TALLY);
 }
 
 uint32_t gr_forward_trips(const gr_call *c)

@@ -9,6 +9,7 @@
 
 #include "ops/base/configs.h"
 #include "ops/pass.h"
+#include "ops/tally.h"
 
 enum {
     GR_FORWARD_BEGIN,
@@ -17,19 +18,29 @@ enum {
     GR_FORWARD_EMBED,
     GR_FORWARD_LAYER,
     GR_FORWARD_HEAD,
+    GR_FORWARD_TALLY,
 };
 
 /* Operands of these works: their places among uses and pointers. Behind those of begin come the columns that
  * the head writes. */
-enum { GR_FORWARD_BEGIN_ROWS, GR_N_FORWARD_BEGIN };
-enum { GR_FORWARD_PACK_ROWS, GR_FORWARD_PACK_PACKED, GR_FORWARD_PACK_STAGING, GR_N_FORWARD_PACK };
+enum { GR_FORWARD_BEGIN_ROWS, GR_FORWARD_BEGIN_TALLY, GR_N_FORWARD_BEGIN };
+enum {
+    GR_FORWARD_PACK_ROWS,
+    GR_FORWARD_PACK_PACKED,
+    GR_FORWARD_PACK_STAGING,
+    GR_FORWARD_PACK_ROUTES, /* this and the next: where experts are compared */
+    GR_FORWARD_PACK_DIFFERS,
+    GR_N_FORWARD_PACK
+};
 enum {
     GR_FORWARD_WEIGHTS,
     GR_FORWARD_PACKED,
     GR_FORWARD_X,
     GR_FORWARD_WS,
+    GR_FORWARD_LAYER_TALLY,
+    GR_FORWARD_LAYER_DIFFERS,
     GR_N_FORWARD_LAYER
-}; /* embed: no ws */
+}; /* embed: no ws, nor what follows */
 
 /* The keys of these ops; an op's table ends with them. */
 #define GR_FORWARD_CFG(f) offsetof(gr_logprob_cfg, f)
@@ -38,20 +49,21 @@ enum {
 typedef struct gr_forward {
     uint32_t packed, x;
     gr_micro_cost cost;
+    gr_tally_objects tally;
 } gr_forward;
 
 /* out: columns that begin fills with zeros and the head writes; GR_NONE: not read by anybody. */
-gr_forward gr_forward_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p,
-                              const uint32_t *out, size_t n_out);
+gr_forward gr_forward_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                              gr_tasks *p, const uint32_t *out, size_t n_out);
 
 /* The weights that a work of it reads: those gathered for it, or the rollout's. */
 uint32_t gr_forward_weights(const gr_node *n, const gr_kernels *k, gr_tasks *p, uint32_t bucket);
 
 /* End the loop; the columns become whole on every rank. */
-void gr_forward_end(gr_tasks *p, const uint32_t *out, size_t n_out);
+void gr_forward_end(const gr_node *n, gr_tasks *p, const gr_forward *f, const uint32_t *out, size_t n_out);
 
 /* State of the node: where the pass stands. last: see gr_pass. */
-gr_pass *gr_forward_open(const gr_graph *g, const gr_node *n, bool last);
+gr_pass *gr_forward_open(gr_session *s, const gr_node *n, bool last);
 void gr_forward_close(void *state); /* NULL is fine */
 
 /* Every kernel but the head. A token that the model does not have is an error. */

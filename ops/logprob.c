@@ -1,6 +1,7 @@
 /* ops/logprob.c: the op `logprob`: log-probs (and head statistics) of a model for the tokens of a rollout. */
 #include "ops/forward.h"
 #include "ops/parallel/sharding.h"
+#include "ops/base/routes.h"
 #include "ops/base/rows.h"
 
 #define CFG(f) GR_FORWARD_CFG(f)
@@ -12,7 +13,8 @@ static const gr_key keys[] = {
     {"model", GR_KEY_MODEL, CFG(model), true, NULL, 0, 0, NULL, "the model that is evaluated"},
     {"of", GR_KEY_NODE, CFG(of), true, NULL, 0, 0, NULL, "the rows; their temperature applies"},
     {"micro_tokens", GR_KEY_UINT, CFG(micro_tokens), false, "0", 0, 1 << 24, NULL, "most tokens of one packed pass; 0: the planner's choice"},
-    {"weights", GR_KEY_ENUM, CFG(weights), false, NULL, 0, 0, weights, "which copy of the weights is used: params, the one that trains; rollout, the one that generates, which may be tensor-parallel; default: params"},
+    {"weights", GR_KEY_ENUM, CFG(weights), false, "params", 0, 0, weights, "which copy of the weights is used: params, the one that trains; rollout, the one that generates, which may be tensor-parallel"},
+    {"replay", GR_KEY_ENUM, CFG(replay), false, NULL, 0, 0, gr_replay_names, "the experts of tokens, of a model that has any: rollout, those that the rollout chose; compare, those that the routers choose here, compared with the rollout's in the metrics; default: those that the routers choose here"},
     {0}};
 
 static const gr_field fields[] = {
@@ -27,6 +29,7 @@ static void check_logprob(gr_graph *g, gr_node *n, gr_diag *d)
     (void)g;
     gr_check_head(n, GR_HEAD_LM, d);
     gr_check_micro_tokens(n, ((const gr_logprob_cfg *)n->cfg)->micro_tokens, &n->rows->bounds, d);
+    gr_check_replay(n, d);
 }
 
 /* Operands of the head. */
@@ -53,11 +56,10 @@ static uint32_t stat_object(const gr_node *n, const char *field, gr_tasks *p)
 static void declare_logprob(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                             gr_tasks *p)
 {
-    (void)g;
     const gr_model_shape *s = gr_node_shape(n);
     const uint32_t out[] = {stat_object(n, "logprob", p), stat_object(n, "entropy", p),
                             stat_object(n, "sum_p2", p)};
-    gr_forward f = gr_forward_declare(n, how, k, p, out, GR_LEN(out));
+    gr_forward f = gr_forward_declare(g, n, how, k, p, out, GR_LEN(out));
     uint32_t head_ws = gr_tasks_temp(
         p, GR_CAT_WORKSPACE, k->head_ws_bytes(s, how->head_rows, GR_HEAD_LOGPROB, how->threads), "head_ws");
     uint32_t scratch = GR_NONE;
@@ -77,13 +79,13 @@ static void declare_logprob(const gr_graph *g, const gr_node *n, const gr_choice
                                          [HEAD_SCRATCH] = {scratch, GR_WRITE}},
                               N_HEAD, "head"),
                  k, s, f.cost.rows / n->placement.parts, 1);
-    gr_forward_end(p, out, GR_LEN(out));
+    gr_forward_end(n, p, &f, out, GR_LEN(out));
 }
 
 static gr_status open_logprob(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
     (void)d;
-    *state = gr_forward_open(s->graph, n, false);
+    *state = gr_forward_open(s, n, false);
     return GR_OK;
 }
 

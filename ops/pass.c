@@ -22,6 +22,7 @@ gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_balance_bou
     m.own_rows = GR_MIN(m.rows, gr_micro_own(&m, m.tokens));
     /* as few as can be, so that two neighbours together exceed the bound, else they would be one */
     m.trips = (uint32_t)GR_MIN((uint64_t)most->seqs, 2 * most->tokens / m.tokens + 1);
+    m.routes = 0;
     return m;
 }
 
@@ -31,7 +32,8 @@ gr_pass_bounds gr_pass_bounds_of(const gr_micro_bounds *b, const gr_rows_bounds 
                             .seqs = b->seqs + (b->cut > 1),
                             .length = rows->prompt_tokens + rows->response_tokens,
                             .threads = how->threads,
-                            .cut = b->cut};
+                            .cut = b->cut,
+                            .expert_run = how->expert_run};
 }
 
 static gr_micro layout(gr_workspace *c, const gr_micro_bounds *b)
@@ -43,6 +45,7 @@ static gr_micro layout(gr_workspace *c, const gr_micro_bounds *b)
     m.offset = gr_workspace_bytes(c, (b->seqs + (b->cut > 1) + 1ull) * sizeof(*m.offset));
     m.row = gr_workspace_bytes(c, b->own_rows * sizeof(*m.row));
     m.target = gr_workspace_bytes(c, b->own_rows * sizeof(*m.target));
+    m.routes = b->routes ? gr_workspace_bytes(c, own * b->routes * sizeof(*m.routes)) : NULL;
     return m;
 }
 
@@ -240,6 +243,33 @@ static uint32_t packed_seqs(const gr_pass *p)
     return p->n_seqs + (p->offset[p->n_seqs + 1] > p->n_tokens);
 }
 
+/* Of token `at` of this rank's. */
+static void no_experts(const gr_pass *p, const gr_routes *r, uint32_t at, uint16_t *out)
+{
+    for (uint32_t l = 0; l < r->shape->layers; l++) {
+        const uint64_t before = gr_model_routers(r->shape, l).choices,
+                       k = gr_layer(r->shape, l)->experts.top_k;
+        for (uint64_t j = 0; j < k; j++) out[before * p->n_own + at * k + j] = GR_NO_EXPERT;
+    }
+}
+
+/* The last token of a sequence was sampled and not fed: it has none. */
+static void fill_routes(const gr_pass *p, const gr_rows *rows, const gr_micro *k)
+{
+    const gr_routes *r = &rows->routes;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < p->n_seqs; i++) {
+        const uint32_t seq = p->part[i].seq, fed = seq_tokens(rows, seq) - 1;
+        uint32_t first, end;
+        own_tokens(p, i, &first, &end);
+        const uint32_t count = GR_MIN(end, fed) - GR_MIN(first, fed);
+        gr_routes_read(r, &(gr_routed_pass){p->n_own, at, seq, first, count}, k->routes);
+        at += end - first;
+        if (end > fed && first < end) no_experts(p, r, at - 1, k->routes);
+    }
+    for (; at < p->n_own; at++) no_experts(p, r, at, k->routes); /* padding */
+}
+
 static void cut(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 {
     if (!p->limit && p->seqs.n) {
@@ -271,6 +301,9 @@ void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_
     gr_device_write(q, device.offset, host.offset, (n_seqs + 1) * sizeof(*host.offset));
     gr_device_write(q, device.row, host.row, p->n_rows * sizeof(*host.row));
     if (!p->last) gr_device_write(q, device.target, host.target, p->n_rows * sizeof(*host.target));
+    if (!b->routes) return;
+    fill_routes(p, rows, &host);
+    gr_device_write(q, device.routes, host.routes, (uint64_t)p->n_own * b->routes * sizeof(*host.routes));
 }
 
 /* The sequence that a row of the head is of: the last one that begins there or before, and has rows. */
@@ -354,6 +387,15 @@ static double elems_read(const gr_layer_desc *d, double elems, double hidden, do
     return elems - experts * untouched;
 }
 
+/* Multiply-adds of a query and a key that it sees, for a head and halved: of latent attention with values
+ * filled up to the width of keys, or absorbed (ops/kernels/latent.h). */
+static double head_width(const gr_layer_desc *d, bool absorbed)
+{
+    const gr_latent_desc *l = &d->latent;
+    if (d->mixer != GR_MIXER_LATENT) return d->attention.head_dim;
+    return absorbed ? l->kv_rank + 0.5 * l->rope_dim : gr_latent_head(l);
+}
+
 /* Values of the gated delta rule that go to memory and back for a token: what it is given, the convolution's
  * output, and its own before and behind its norm. */
 static double delta_values(const gr_layer_desc *d)
@@ -373,8 +415,9 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
                tokens * (8.0 * s->hidden + 4.0 * gr_layer_inner(d) + delta_values(d) +
                          4.0 * d->experts.top_k * s->hidden); /* rows of experts: gathered, and summed up */
     w->cost.flops = times * tokens * projections;
-    w->cost.attention = times * tokens * 2.0 * gr_layer_keys(d, length) * d->attention.heads *
-                        d->attention.head_dim * (times > 1 ? 1 : k->attention_cost);
+    w->cost.attention = times * tokens * 2.0 * gr_layer_keys(d, length) *
+                        (d->mixer == GR_MIXER_LATENT ? d->latent.heads : d->attention.heads) *
+                        head_width(d, k->invariant && times <= 1) * (times > 1 ? 1 : k->attention_cost);
     w->cost.length = (uint32_t)GR_MAX(lround(length), 1);
     w->cost.rows = (uint32_t)GR_MAX(lround(tokens), 1);
     w->cost.width = s->hidden;
@@ -382,28 +425,35 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
     w->cost.bytes = times * (double)gr_dtype_size(k->dtype) * (weights + activations);
     if (s->parts < 2) return;
     w->comm.peers = s->parts;
+    w->comm.mesh = (gr_mesh){{[GR_AXIS_TENSOR] = s->parts}};
     w->comm.sums = 2;
     w->comm.summed = 2 * tokens * s->hidden * (double)gr_dtype_size(k->dtype) * 2 * (s->parts - 1) / s->parts;
+}
+
+void gr_experts_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
+                     uint32_t run, double times)
+{
+    const gr_experts_desc *e = &gr_layer(s, layer)->experts;
+    const double weights = 3.0 * e->count * s->hidden * e->inner;
+    if (run && tokens > run)
+        w->cost.bytes += times * (ceil(tokens / run) - 1) * weights * (double)gr_dtype_size(k->dtype);
 }
 
 /* Ranks send each other all but their own part of q, k and v, and of attention's output; back likewise. */
 static void context_cost(gr_task *w, const gr_kernels *k, const gr_layer_desc *d, uint32_t cut, double tokens)
 {
     const double values = gr_qkv_width(&d->attention) + (double)d->attention.heads * d->attention.head_dim;
-    w->comm.axis = GR_AXIS_CONTEXT;
-    w->comm.peers = cut;
-    w->comm.sums = 2;
-    w->comm.summed = tokens / cut * values * (double)gr_dtype_size(k->dtype) * (cut - 1) / cut;
+    w->comm.sums += 2;
+    w->comm.summed += tokens / cut * values * (double)gr_dtype_size(k->dtype) * (cut - 1) / cut;
 }
 
 /* Each half gathers what it reads, and scatters the sum of what it gives; back it gathers twice. */
 static void tensor_cost(gr_task *w, const gr_kernels *k, uint32_t hidden, uint32_t parts, double tokens,
                         bool backward)
 {
-    w->comm.axis = GR_AXIS_TENSOR;
-    w->comm.peers = parts;
-    w->comm.sums = backward ? 6 : 4;
-    w->comm.summed = w->comm.sums * tokens * hidden * (double)gr_dtype_size(k->dtype) * (parts - 1) / parts;
+    const double each = backward ? 6 : 4;
+    w->comm.sums += each;
+    w->comm.summed += each * tokens * hidden * (double)gr_dtype_size(k->dtype) * (parts - 1) / parts;
 }
 
 void gr_layer_mesh_cost(gr_task *w, const gr_kernels *k, const gr_node *n, uint32_t layer, double tokens,
@@ -413,8 +463,12 @@ void gr_layer_mesh_cost(gr_task *w, const gr_kernels *k, const gr_node *n, uint3
     const gr_model_shape *s = gr_node_shape(n);
     const uint32_t cut = gr_mesh_size(m, GR_AXIS_CONTEXT), parts = gr_mesh_size(m, GR_AXIS_TENSOR);
     gr_layer_cost(w, k, s, layer, tokens / cut, length, times);
+    if (gr_mesh_ranks(m) < 2) return;
+    w->comm.mesh = *m;
+    w->comm.peers = gr_mesh_ranks(m);
+    w->comm.sums = w->comm.summed = 0; /* of a slice they were for a sum of whole rows */
     if (cut > 1) context_cost(w, k, gr_layer(s, layer), cut, tokens);
-    if (parts > 1) tensor_cost(w, k, s->hidden, parts, tokens, times > 1);
+    if (parts > 1) tensor_cost(w, k, s->hidden, parts, tokens / cut, times > 1);
 }
 
 void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times)
@@ -448,6 +502,7 @@ void gr_cost_add(gr_task *w, const gr_task *part)
     w->cost.rows = part->cost.rows;
     w->cost.width = part->cost.width;
     w->comm.peers = part->comm.peers;
+    w->comm.mesh = part->comm.mesh;
 }
 
 gr_value_head gr_value_head_at(const gr_kernels *k, const gr_model_shape *s, const void *norm_bucket)

@@ -24,7 +24,8 @@ typedef struct gr_micro_bounds {
     uint32_t tokens, seqs;
     uint32_t rows, own_rows; /* response tokens; and those that one rank's tokens predict */
     uint32_t trips;
-    uint32_t cut; /* ranks that its tokens are cut over; 1: they are not */
+    uint32_t cut;    /* ranks that its tokens are cut over; 1: they are not */
+    uint32_t routes; /* recorded choices of a token that come with it; 0: none */
 } gr_micro_bounds;
 /* most: that ranks of one context group have of the pass; cut: how many they are. */
 gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_balance_bounds *most,
@@ -57,6 +58,8 @@ typedef struct gr_pass {
         uint32_t first, n;     /* the batch's rows of the sequence, whichever rank's they are */
     } * part;                  /* [n_seqs + 1] behind the last one: rows */
     uint32_t limit;            /* most tokens of a micro-batch, see above; 0: not known yet */
+    struct gr_tally_state
+        *tally; /* of its model's routers (ops/tally.h), owned by who opened the pass; NULL */
 } gr_pass;
 
 /* The packed arrays of a micro-batch on the device. */
@@ -66,6 +69,8 @@ typedef struct gr_micro {
     uint32_t *offset;  /* [seqs + 1] */
     uint32_t *row; /* [own_rows] which of its tokens predicts each response token; or each sequence's last */
     int32_t *target; /* [own_rows] */
+    uint16_t
+        *routes; /* [tokens, routes] choices of its tokens, as ops/kernels/routing.h has them; NULL: none */
 } gr_micro;
 uint64_t gr_micro_bytes(const gr_micro_bounds *b);
 gr_micro gr_micro_at(void *block, const gr_micro_bounds *b);
@@ -148,6 +153,10 @@ gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b
  */
 void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
                    double length, double times);
+/* What a layer's experts read beyond that where tokens go through them in runs of so many: their weights
+ * again, in each further run. */
+void gr_experts_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
+                     uint32_t run, double times);
 /* The same of a layer of a training pass on a mesh of ranks, and what it exchanges with them. tokens: of all
  * ranks that share them; times: 1 forward, 2 backward. */
 void gr_layer_mesh_cost(gr_task *w, const gr_kernels *k, const gr_node *n, uint32_t layer, double tokens,

@@ -151,9 +151,17 @@ typedef struct step_arrays {
     uint32_t (*draw)[2];
     int32_t *out_id;
     float *out_logprob;
+    uint16_t *choices; /* of the step's tokens; NULL: they are not recorded */
 } step_arrays;
 
-static gr_step_bounds bounds_of(const gr_node *n, const gr_choices *how, const gr_kernels *k)
+uint32_t gr_rollout_choices(const gr_graph *g, const gr_node *n)
+{
+    const gr_model_shape *s = &n->model->shape;
+    return gr_rows_routed(g, n) ? gr_model_routers(s, s->layers).choices : 0;
+}
+
+static gr_step_bounds bounds_of(const gr_graph *g, const gr_node *n, const gr_choices *how,
+                                const gr_kernels *k)
 {
     const gr_generate_cfg *cfg = n->cfg;
     const uint32_t slots = GR_MIN(how->concurrent, n->placement.task.seqs);
@@ -164,6 +172,7 @@ static gr_step_bounds bounds_of(const gr_node *n, const gr_choices *how, const g
                             .seqs = slots + 1,
                             .samples = slots,
                             .slots = gr_rollout_room(n, how, k).slots,
+                            .choices = gr_rollout_choices(g, n),
                             .stride = gr_blocks_of(n->bounds.prompt_tokens + n->bounds.response_tokens)};
 }
 
@@ -179,6 +188,7 @@ static step_arrays layout(gr_workspace *c, const gr_step_bounds *b)
     a.draw = gr_workspace_bytes(c, b->samples * sizeof(*a.draw));
     a.out_id = gr_workspace_bytes(c, b->samples * sizeof(*a.out_id));
     a.out_logprob = gr_workspace_floats(c, b->samples);
+    if (b->choices) a.choices = gr_workspace_bytes(c, (uint64_t)b->tokens * b->choices * sizeof(*a.choices));
     return a;
 }
 
@@ -259,36 +269,38 @@ static rollout_cost cost_of(const gr_node *n, const gr_choices *how)
 /* Operands, where the device is fed step by step. */
 enum { PLAN_ROWS, PLAN_STEP, PLAN_STAGING, PLAN_KV, N_PLAN };
 enum { STEP_WEIGHTS, STEP_ARRAYS, STEP_X, STEP_KV, STEP_WS, N_STEP, N_EMBED = STEP_KV }; /* a layer; embed */
-enum { SAMPLE_NORM, SAMPLE_EMBED, SAMPLE_ARRAYS, SAMPLE_X, SAMPLE_WS, SAMPLE_ROWS, N_SAMPLE };
+enum { SAMPLE_NORM, SAMPLE_EMBED, SAMPLE_ARRAYS, SAMPLE_X, SAMPLE_WS, SAMPLE_ROWS, SAMPLE_ROUTES, N_SAMPLE };
 
-void gr_rollout_declare_finish(const gr_node *n, uint32_t rows, gr_tasks *p)
+void gr_rollout_declare_finish(const gr_node *n, uint32_t rows, uint32_t routes, gr_tasks *p)
 {
     gr_use *uses = gr_arena_alloc(p->arena, (N_FINISH + n->results.n_columns) * sizeof(*uses));
     uses[FINISH_ROWS] = (gr_use){rows, GR_UPDATE};
+    uses[FINISH_ROUTES] = (gr_use){routes, GR_UPDATE};
     for (size_t i = 0; i < n->results.n_columns; i++)
         uses[N_FINISH + i] = (gr_use){gr_column_object(p, n->results.columns[i]), GR_WRITE};
     gr_sharding_share(p, rows);
+    gr_sharding_share(p, routes);
     gr_tasks_waits(gr_tasks_run(p, ROLLOUT_FINISH, 0, uses, N_FINISH + n->results.n_columns, "finish"));
 }
 
 void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                         gr_tasks *p)
 {
-    (void)g;
     gr_sharding_sync(p, k, n->model);
     p->rollout = true; /* from here on the device is the rollout's */
     if (k->steps) {
-        gr_rollout_steps_declare(n, how, k, p);
+        gr_rollout_steps_declare(g, n, how, k, p);
         return;
     }
     const gr_model *m = n->model;
     const gr_model_shape *s = gr_node_shape(n);
-    gr_step_bounds b = bounds_of(n, how, k);
+    gr_step_bounds b = bounds_of(g, n, how, k);
     gr_pass_bounds pass = {.tokens = b.tokens,
                            .seqs = b.seqs,
                            .length = n->bounds.prompt_tokens + n->bounds.response_tokens,
                            .threads = how->threads};
-    uint32_t rows = gr_rows_object(p, n), prompts = gr_rows_object(p, n->groups);
+    uint32_t rows = gr_rows_object(p, n), prompts = gr_rows_object(p, n->groups),
+             routes = gr_routes_object(p, g, n);
     uint32_t kv = gr_rollout_kv_object(p, n, how, k);
     uint32_t step = gr_tasks_temp(p, GR_CAT_WORKSPACE, arrays_bytes(&b), "step");
     uint32_t staging = gr_tasks_host(p, GR_CAT_WORKSPACE, arrays_bytes(&b), "staging");
@@ -299,7 +311,8 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
     gr_tasks_run(p, ROLLOUT_BEGIN, 0,
                  (gr_use[]){[BEGIN_PROMPTS] = {prompts, GR_READ},
                             [BEGIN_ROWS] = {rows, GR_WRITE},
-                            [BEGIN_KV] = {kv, GR_WRITE}},
+                            [BEGIN_KV] = {kv, GR_WRITE},
+                            [BEGIN_ROUTES] = {routes, GR_WRITE}},
                  N_BEGIN, "begin");
     const rollout_cost cost = cost_of(n, how);
     gr_tasks_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "tokens")->loop.trips_expected = cost.trips;
@@ -317,7 +330,7 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
     for (uint32_t l = 0; l < s->layers; l++) {
         gr_task *w = gr_tasks_run(p, ROLLOUT_LAYER, l,
                                   (gr_use[]){[STEP_WEIGHTS] = {gr_sharding_rollout(p, k, m, 1 + l), GR_READ},
-                                             [STEP_ARRAYS] = {step, GR_READ},
+                                             [STEP_ARRAYS] = {step, b.choices ? GR_UPDATE : GR_READ},
                                              [STEP_X] = {x, GR_UPDATE},
                                              [STEP_KV] = {kv, GR_UPDATE},
                                              [STEP_WS] = {ws, GR_WRITE}},
@@ -333,11 +346,12 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                        [SAMPLE_ARRAYS] = {step, GR_UPDATE},
                        [SAMPLE_X] = {x, GR_READ},
                        [SAMPLE_WS] = {head_ws, GR_WRITE},
-                       [SAMPLE_ROWS] = {rows, GR_UPDATE}},
+                       [SAMPLE_ROWS] = {rows, GR_UPDATE},
+                       [SAMPLE_ROUTES] = {routes, GR_UPDATE}},
             N_SAMPLE, "sample"),
         k, s, cost.samples, 1);
     gr_tasks_end(p);
-    gr_rollout_declare_finish(n, rows, p);
+    gr_rollout_declare_finish(n, rows, routes, p);
 }
 
 /* ---- running ---------------------------------------------------------------------------------------------
@@ -375,6 +389,7 @@ void gr_rollout_close(void *state)
     free(r->held_from);
     free(r->out_id);
     free(r->out_logprob);
+    free(r->out_choices);
     gr_str_release(&r->tail);
     free(r);
 }
@@ -383,7 +398,7 @@ void gr_rollout_close(void *state)
 static void take_arrays(gr_rollout *r, const gr_choices *how)
 {
     if (r->slots) return;
-    r->bounds = bounds_of(r->node, how, r->session->kernels);
+    r->bounds = bounds_of(r->session->graph, r->node, how, r->session->kernels);
     r->slots = gr_calloc(r->bounds.samples, sizeof(*r->slots));
     r->tables = gr_calloc((size_t)r->bounds.samples * r->bounds.stride, sizeof(*r->tables));
     for (uint32_t i = 0; i < r->bounds.samples; i++)
@@ -395,6 +410,8 @@ static void take_arrays(gr_rollout *r, const gr_choices *how)
     r->held_to = r->held_from + r->bounds.slots;
     r->out_id = gr_calloc(r->bounds.samples, sizeof(*r->out_id));
     r->out_logprob = gr_calloc(r->bounds.samples, sizeof(*r->out_logprob));
+    if (r->bounds.choices)
+        r->out_choices = gr_calloc((size_t)r->bounds.tokens * r->bounds.choices, sizeof(*r->out_choices));
     r->cap_blocks = how->kv_blocks;
 }
 
@@ -553,6 +570,8 @@ static void plan(gr_rollout *r, const gr_rows *rows, const gr_choices *how, step
     unread u;
     if (!find_unread(r, rows, &u)) return;
     r->n_prefill = GR_MIN(how->prefill_tokens, u.end - *u.cached);
+    r->prefill_seq = u.seq;
+    r->prefill_at = *u.cached;
     memcpy(a->ids + n, gr_rows_ids(rows, u.seq) + *u.cached, r->n_prefill * sizeof(*a->ids));
     a->cached[n] = *u.cached;
     if (a->held) a->held[n] = r->bounds.samples;
@@ -611,8 +630,10 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     return !r->n_tokens && r->n_slots ? gr_turns_wait(r, d) : GR_OK; /* there is nothing else to do */
 }
 
-static gr_extend extend_of(const gr_rollout *r, const step_arrays *a)
+/* routing: where choices are recorded, filled in here. */
+static gr_extend extend_of(const gr_rollout *r, const step_arrays *a, gr_routing *routing)
 {
+    *routing = (gr_routing){.record = a->choices};
     return (gr_extend){.n_tokens = r->n_tokens,
                        .n_seqs = r->n_running + (r->n_prefill > 0),
                        .ids = a->ids,
@@ -620,7 +641,8 @@ static gr_extend extend_of(const gr_rollout *r, const step_arrays *a)
                        .cached = a->cached,
                        .block_table = a->table,
                        .table_stride = r->bounds.stride,
-                       .held = a->held};
+                       .held = a->held,
+                       .routing = a->choices ? routing : NULL};
 }
 
 /* ---- what was sampled ------------------------------------------------------------------------------------
@@ -737,6 +759,24 @@ static void sample_chunk(const gr_call *c, const gr_rollout *r, const step_array
                    a->out_logprob + first, c->ptr[SAMPLE_WS]);
 }
 
+/* Those of the step's tokens: of each running sample the last one that it has, and of the prefill. */
+static void record_choices(const gr_call *c, const gr_rollout *r, const gr_rows *rows, const step_arrays *a)
+{
+    const gr_routes routes = gr_routes_at(c->ptr[SAMPLE_ROUTES], c->node);
+    const uint32_t n = r->n_tokens;
+    gr_device_read(c->queue, r->out_choices, a->choices,
+                   (uint64_t)n * r->bounds.choices * sizeof(*a->choices));
+    for (uint32_t i = 0; i < r->n_running; i++) {
+        const uint32_t seq = r->slots[i].seq;
+        gr_routes_record(&routes, &(gr_routed_pass){n, i, seq, gr_rollout_length(rows, seq) - 1, 1},
+                         r->out_choices);
+    }
+    if (r->n_prefill)
+        gr_routes_record(&routes,
+                         &(gr_routed_pass){n, r->n_running, r->prefill_seq, r->prefill_at, r->n_prefill},
+                         r->out_choices);
+}
+
 static void run_sample(const gr_call *c, gr_rollout *r)
 {
     gr_rows rows = gr_rows_at(c->ptr[SAMPLE_ROWS], &c->node->bounds);
@@ -744,6 +784,7 @@ static void run_sample(const gr_call *c, gr_rollout *r)
     const uint32_t n = r->n_running;
     for (uint32_t first = 0; first < n; first += c->how->head_rows)
         sample_chunk(c, r, &a, first, GR_MIN(c->how->head_rows, n - first));
+    if (r->bounds.choices) record_choices(c, r, &rows, &a);
     gr_device_read(c->queue, r->out_id, a.out_id, n * sizeof(*r->out_id));
     gr_device_read(c->queue, r->out_logprob, a.out_logprob, n * sizeof(*r->out_logprob));
     for (uint32_t i = n; i-- > 0;) /* from the end: ending one moves the last into its place */
@@ -765,6 +806,15 @@ static void pack_counts(gr_rows *rows, uint32_t longest)
                 rows->response_len[i]);
 }
 
+/* A prompt is read once for all its samples: all but its last token, which each of them fed. */
+static void spread_choices(const gr_call *c, const gr_rows *rows)
+{
+    const uint32_t samples = ((const gr_generate_cfg *)c->node->cfg)->samples;
+    const gr_routes routes = gr_routes_at(c->ptr[FINISH_ROUTES], c->node);
+    for (uint32_t i = 0; i < *rows->n_seqs; i++)
+        if (i % samples) gr_routes_copy(&routes, i - i % samples, &routes, i, rows->prompt_len[i] - 1);
+}
+
 static gr_status run_finish(const gr_call *c, gr_diag *d)
 {
     const gr_node *n = c->node;
@@ -773,6 +823,7 @@ static gr_status run_finish(const gr_call *c, gr_diag *d)
     for (uint32_t i = 0; i < *rows.n_seqs; i++)
         rows.token_offset[i + 1] = rows.token_offset[i] + rows.response_len[i];
     if (n->bounds.turns) pack_counts(&rows, n->bounds.response_tokens);
+    if (c->ptr[FINISH_ROUTES]) spread_choices(c, &rows);
     for (size_t i = 0; i < n->results.n_columns; i++)
         if (c->ptr[N_FINISH + i]) gr_rows_column(&rows, n->results.columns[i], c->ptr[N_FINISH + i]);
     return n->bounds.turns ? gr_turns_report(c->state, &rows, d) : GR_OK;
@@ -789,6 +840,8 @@ gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
         gr_rows prompts = gr_rows_at(c->ptr[BEGIN_PROMPTS], &c->node->groups->bounds);
         gr_rows rows = gr_rows_at(c->ptr[BEGIN_ROWS], &c->node->bounds);
         begin(r, &prompts, &rows, c->how);
+        if (c->ptr[BEGIN_ROUTES] && r->session->ranks > 1) /* as of the rows */
+            memset(c->ptr[BEGIN_ROUTES], 0, gr_routes_bytes(c->node));
         if (k->steps) return gr_rollout_steps_begin(c, r, d);
     } else if (c->kernel == ROLLOUT_PLAN) {
         return run_plan(c, r, d);
@@ -796,7 +849,8 @@ gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
         return GR_OK; /* all wait for their environments */
     } else if (c->kernel == ROLLOUT_EMBED || c->kernel == ROLLOUT_LAYER) {
         step_arrays a = arrays_at(c->ptr[STEP_ARRAYS], &r->bounds);
-        gr_extend e = extend_of(r, &a);
+        gr_routing routing;
+        gr_extend e = extend_of(r, &a, &routing);
         gr_packed b = {.n_tokens = e.n_tokens, .n_seqs = e.n_seqs, .ids = e.ids, .offset = e.offset};
         if (c->kernel == ROLLOUT_EMBED)
             k->embed_forward(c->queue, s, c->ptr[STEP_WEIGHTS], &b, c->ptr[STEP_X]);

@@ -28,8 +28,8 @@ enum {
 };
 
 /* Operands of works that both forms have. Behind those of finish come the node's columns. */
-enum { BEGIN_PROMPTS, BEGIN_ROWS, BEGIN_KV, N_BEGIN };
-enum { FINISH_ROWS, N_FINISH };
+enum { BEGIN_PROMPTS, BEGIN_ROWS, BEGIN_KV, BEGIN_ROUTES, N_BEGIN };
+enum { FINISH_ROWS, FINISH_ROUTES, N_FINISH };
 
 /* ---- blocks ----------------------------------------------------------------------------------------------
  */
@@ -72,7 +72,8 @@ static inline uint32_t gr_own_blocks(uint32_t prompt, uint32_t response)
 
 typedef struct gr_step_bounds {
     uint32_t tokens, seqs, samples, stride;
-    uint32_t slots; /* states of one size; 0: none */
+    uint32_t slots;   /* states of one size; 0: none */
+    uint32_t choices; /* of a token's experts, where they are recorded; 0: they are not */
 } gr_step_bounds;
 
 typedef struct gr_rollout_slot { /* a running sample */
@@ -111,10 +112,12 @@ typedef struct gr_rollout {
     uint32_t finished, n_seqs;
     uint64_t tokens, spared;      /* sampled so far; those of max_tokens that finished ones did not need */
     uint32_t n_tokens, n_prefill; /* of the current step */
+    uint32_t prefill_seq, prefill_at; /* whose tokens these are, and the first of them */
     uint32_t *copy_from, *copy_to, n_copies;
     uint32_t *held_from, *held_to, n_held; /* states of one size, of samples that begin */
     int32_t *out_id;                       /* [slots] */
     float *out_logprob;
+    uint16_t *out_choices;          /* of the step, where they are recorded */
     gr_str tail;                    /* of a response, where it may hold a stop text */
     struct gr_turns *turns;         /* where an environment answers; else NULL */
     struct gr_rollout_steps *steps; /* where the device keeps the state of steps; else NULL */
@@ -125,7 +128,9 @@ typedef struct gr_rollout {
 
 uint32_t gr_rollout_kv_object(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k);
 uint32_t gr_rollout_head_ws(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k);
-void gr_rollout_declare_finish(const gr_node *n, uint32_t rows, gr_tasks *p);
+void gr_rollout_declare_finish(const gr_node *n, uint32_t rows, uint32_t routes, gr_tasks *p);
+/* Choices of a token that are recorded; 0: none are. */
+uint32_t gr_rollout_choices(const gr_graph *g, const gr_node *n);
 
 /* Take the blocks of its prompt; false: they, and those of one sample, are not free. */
 bool gr_rollout_begin_group(gr_rollout *r, gr_rollout_group *g);
@@ -179,7 +184,8 @@ static inline uint32_t gr_turns_tries(const gr_node *n)
 /* ---- rollout_steps.c -------------------------------------------------------------------------------------
  */
 
-void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p);
+void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                              gr_tasks *p);
 gr_status gr_rollout_steps_begin(const gr_call *c, gr_rollout *r, gr_diag *d);
 gr_status gr_rollout_steps_run(const gr_call *c, gr_rollout *r, gr_diag *d);
 void gr_rollout_steps_close(gr_rollout *r);

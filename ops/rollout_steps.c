@@ -40,12 +40,18 @@ struct gr_rollout_steps {
     uint32_t n_tokens, n_prompts, longest; /* of this trip's prefill */
     uint32_t own_prompts;                  /* prompts whose states had places of their own so far */
     prefill_arrays host, device;           /* of this trip */
+    /* by trip modulo 2: whose tokens a trip's prefill read, where their choices of experts are recorded */
+    struct read_tokens {
+        gr_routed_pass *part; /* [slots + 1] */
+        uint32_t n, n_tokens;
+    } read[2];
 };
 
 /* ---- declaring -------------------------------------------------------------------------------------------
  */
 
-static gr_steps_bounds steps_bounds(const gr_node *n, const gr_choices *how, const gr_kernels *k)
+static gr_steps_bounds steps_bounds(const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                                    uint32_t choices)
 {
     const uint32_t longest = n->bounds.prompt_tokens + n->bounds.response_tokens;
     return (gr_steps_bounds){.slots = GR_MIN(how->concurrent, n->placement.task.seqs),
@@ -53,7 +59,8 @@ static gr_steps_bounds steps_bounds(const gr_node *n, const gr_choices *how, con
                              .max_length = longest,
                              .chunk = CHUNK,
                              .stop_ids = gr_rollout_stop_ids(n).n,
-                             .states = gr_layers_have_slots(k, gr_node_shape(n))};
+                             .states = gr_layers_have_slots(k, gr_node_shape(n)),
+                             .choices = choices};
 }
 
 /* Prompts of one prefill: one goes on from the trip before, others begin only where a slot is free. */
@@ -136,18 +143,26 @@ static uint32_t count_sizes(uint32_t slots)
 /* Operands of begin, behind those that both forms have; of plan; and of prefill and decode, which have all of
  * the model's buckets before them. */
 enum { BEGIN_SLOTS = N_BEGIN, BEGIN_ORDERS, BEGIN_STAGING, N_BEGIN_STEPS };
-enum { PLAN_ROWS, PLAN_SLOTS, PLAN_ORDERS, PLAN_PACKED, PLAN_STAGING, N_PLAN };
+enum { PLAN_ROWS, PLAN_SLOTS, PLAN_ORDERS, PLAN_PACKED, PLAN_STAGING, PLAN_ROUTES, PLAN_CHOICES, N_PLAN };
 enum {
     USE_KV,
     USE_PACKED,
     USE_X,
     USE_WS,
-    USE_HEAD_WS,
+    USE_HEAD_WS, /* this and the next two: decode */
     USE_SLOTS,
     USE_ORDERS,
     N_DECODE,
-    N_PREFILL = USE_HEAD_WS
+    USE_CHOICES = USE_HEAD_WS, /* this and the next: prefill, where its choices are recorded: on the device,
+                                  and on the host twice */
+    USE_CHOICES_BACK,
+    N_PREFILL
 };
+
+static uint64_t choices_bytes(const gr_steps_bounds *b, const gr_choices *how)
+{
+    return (uint64_t)how->prefill_tokens * b->choices * sizeof(uint16_t);
+}
 
 /* Every bucket of the model, read, then the other uses. */
 static gr_task *model_work(const gr_node *n, const gr_kernels *k, gr_tasks *p, uint32_t kernel,
@@ -209,10 +224,11 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
     w->cost.paged = true;
 }
 
-void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p)
+void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                              gr_tasks *p)
 {
     const gr_model_shape *s = gr_node_shape(n);
-    const gr_steps_bounds b = steps_bounds(n, how, k);
+    const gr_steps_bounds b = steps_bounds(n, how, k, gr_rollout_choices(g, n));
     const uint32_t tokens = GR_MAX(b.slots, how->prefill_tokens);
     gr_pass_bounds pass = {
         .tokens = tokens, .seqs = b.slots + 1, .length = b.max_length, .threads = how->threads};
@@ -225,11 +241,17 @@ void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_
     uint32_t x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, s, tokens), "x");
     uint32_t ws = gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_layers_ws_bytes(k, s, &pass, GR_LAYER_EXTEND), "ws");
     uint32_t head_ws = gr_rollout_head_ws(p, n, how, k);
+    uint32_t routes = gr_routes_object(p, g, n), choices = GR_NONE, choices_back = GR_NONE;
+    if (b.choices) {
+        choices = gr_tasks_temp(p, GR_CAT_WORKSPACE, choices_bytes(&b, how), "prefill_choices");
+        choices_back = gr_tasks_host(p, GR_CAT_WORKSPACE, 2 * choices_bytes(&b, how), "prefill_choices_back");
+    }
 
     gr_tasks_run(p, ROLLOUT_BEGIN, 0,
                  (gr_use[]){[BEGIN_PROMPTS] = {prompts, GR_READ | GR_BY_CODE},
                             [BEGIN_ROWS] = {rows, GR_WRITE | GR_BY_CODE},
                             [BEGIN_KV] = {kv, GR_WRITE},
+                            [BEGIN_ROUTES] = {routes, GR_WRITE | GR_BY_CODE},
                             [BEGIN_SLOTS] = {slots, GR_WRITE},
                             [BEGIN_ORDERS] = {orders, GR_WRITE | GR_BY_TURNS},
                             [BEGIN_STAGING] = {staging, GR_WRITE | GR_BY_TURNS}},
@@ -241,13 +263,17 @@ void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_
                             [PLAN_SLOTS] = {slots, GR_UPDATE},
                             [PLAN_ORDERS] = {orders, GR_UPDATE | GR_BY_TURNS},
                             [PLAN_PACKED] = {packed, GR_WRITE},
-                            [PLAN_STAGING] = {staging, GR_UPDATE | GR_BY_TURNS}},
+                            [PLAN_STAGING] = {staging, GR_UPDATE | GR_BY_TURNS},
+                            [PLAN_ROUTES] = {routes, GR_UPDATE | GR_BY_CODE},
+                            [PLAN_CHOICES] = {choices_back, GR_UPDATE | GR_BY_TURNS}},
                  N_PLAN, "plan");
     gr_task *prefill = model_work(n, k, p, ROLLOUT_PREFILL,
                                   (gr_use[]){[USE_KV] = {kv, GR_UPDATE},
                                              [USE_PACKED] = {packed, GR_READ},
                                              [USE_X] = {x, GR_WRITE},
-                                             [USE_WS] = {ws, GR_WRITE}},
+                                             [USE_WS] = {ws, GR_WRITE},
+                                             [USE_CHOICES] = {choices, GR_WRITE},
+                                             [USE_CHOICES_BACK] = {choices_back, GR_UPDATE | GR_BY_TURNS}},
                                   N_PREFILL, "prefill");
     const size_t prefill_index = (size_t)(prefill - p->task);
     gr_task *decode = model_work(n, k, p, ROLLOUT_DECODE,
@@ -263,7 +289,7 @@ void gr_rollout_steps_declare(const gr_node *n, const gr_choices *how, const gr_
     set_prefill_cost(&p->task[prefill_index], n, how, k);
     p->captured += count_sizes(b.slots) * s->layers;
     gr_tasks_end(p);
-    gr_rollout_declare_finish(n, rows, p);
+    gr_rollout_declare_finish(n, rows, routes, p);
 }
 
 /* ---- beginning -------------------------------------------------------------------------------------------
@@ -274,7 +300,10 @@ static struct gr_rollout_steps *take_state(gr_rollout *r, const gr_steps_ops *op
     const uint32_t slots = r->bounds.samples;
     struct gr_rollout_steps *s = gr_calloc(1, sizeof(*s));
     s->ops = ops;
-    for (int i = 0; i < 2; i++) s->at[i] = gr_calloc(slots, sizeof(*s->at[i]));
+    for (int i = 0; i < 2; i++) {
+        s->at[i] = gr_calloc(slots, sizeof(*s->at[i]));
+        s->read[i].part = gr_calloc(slots + 1ull, sizeof(*s->read[i].part));
+    }
     s->slot_of = gr_calloc(r->node->bounds.seqs, sizeof(*s->slot_of));
     s->stale = gr_calloc(slots, sizeof(*s->stale));
     s->since = gr_calloc(slots, sizeof(*s->since));
@@ -287,7 +316,10 @@ void gr_rollout_steps_close(gr_rollout *r)
     struct gr_rollout_steps *s = r->steps;
     if (!s) return;
     s->ops->close(s->steps);
-    for (int i = 0; i < 2; i++) free(s->at[i]);
+    for (int i = 0; i < 2; i++) {
+        free(s->at[i]);
+        free(s->read[i].part);
+    }
     free(s->slot_of);
     free(s->stale);
     free(s->since);
@@ -299,14 +331,14 @@ gr_status gr_rollout_steps_begin(const gr_call *c, gr_rollout *r, gr_diag *d)
 {
     const gr_model_shape *shape = gr_node_shape(r->node);
     const gr_steps_ops *ops = c->session->kernels->steps;
-    const gr_steps_bounds b = steps_bounds(r->node, c->how, c->session->kernels);
+    const gr_steps_bounds b = steps_bounds(r->node, c->how, c->session->kernels, r->bounds.choices);
     if (!r->steps) r->steps = take_state(r, ops);
     struct gr_rollout_steps *s = r->steps;
     if (!s->steps) {
         const gr_status st = ops->open(&s->steps, shape, &b, d);
         if (st) return st;
     }
-    s->trip = s->own_prompts = 0;
+    s->trip = s->own_prompts = s->read[0].n = s->read[1].n = 0;
     for (uint32_t i = 0; i < b.slots; i++) {
         r->slots[i].seq = GR_NONE;
         s->stale[i] = false;
@@ -352,6 +384,14 @@ static void end_conversation(gr_rollout *r, gr_rows *rows, uint32_t seq)
     gr_session_finished(r->session, r->node, rows, seq);
 }
 
+/* Those of the token that a step of the last chunk but one fed. */
+static void record_fed(const gr_rollout *r, const gr_rows *rows, const gr_routed_pass *fed,
+                       const gr_steps_report *report, uint32_t step)
+{
+    const uint64_t each = (uint64_t)r->bounds.samples * r->bounds.choices;
+    if (r->bounds.choices) gr_routes_record(&rows->routes, fed, report->choices + step * each);
+}
+
 /* Tokens of a sequence from one slot of a report, until it ends. */
 static void take_tokens(gr_rollout *r, gr_rows *rows, uint32_t seq, const gr_steps_report *report,
                         uint32_t slot)
@@ -359,7 +399,9 @@ static void take_tokens(gr_rollout *r, gr_rows *rows, uint32_t seq, const gr_ste
     struct gr_rollout_steps *s = r->steps;
     for (uint32_t i = 0; i < CHUNK; i++) {
         const size_t at = (size_t)i * r->bounds.samples + slot;
+        const gr_routed_pass fed = {s->n[s->trip % 2], slot, seq, gr_rollout_length(rows, seq) - 1, 1};
         if (report->id[at] < 0) return;
+        record_fed(r, rows, &fed, report, i);
         if (!gr_rollout_add_token(r, &r->slots[s->slot_of[seq]], rows, report->id[at], report->logprob[at]))
             continue;
         (r->turns ? end_turn : end_sequence)(r, rows, seq);
@@ -367,12 +409,23 @@ static void take_tokens(gr_rollout *r, gr_rows *rows, uint32_t seq, const gr_ste
     }
 }
 
-static gr_status read_report(gr_rollout *r, gr_rows *rows, gr_diag *d)
+/* Of the prefill before the last one; choices: of all its tokens, on the host. */
+static void record_read(const struct read_tokens *read, const gr_rows *rows, const uint16_t *choices)
+{
+    for (uint32_t i = 0; i < read->n; i++) {
+        gr_routed_pass p = read->part[i];
+        p.n = read->n_tokens;
+        gr_routes_record(&rows->routes, &p, choices);
+    }
+}
+
+static gr_status read_report(gr_rollout *r, gr_rows *rows, const uint16_t *choices, gr_diag *d)
 {
     struct gr_rollout_steps *s = r->steps;
     const uint32_t which = s->trip % 2;
     gr_steps_report report;
     const gr_status st = s->ops->report(s->steps, s->trip - 2, &report, d);
+    if (!st && choices) record_read(&s->read[which], rows, choices);
     for (uint32_t i = 0; !st && i < s->n[which]; i++) {
         const uint32_t seq = s->at[which][i];
         const bool runs = seq != GR_NONE && s->slot_of[seq] != GR_NONE &&
@@ -419,15 +472,18 @@ static void place(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows, uint3
     if (!r->turns) set_slot(r, rows, at, in, n_changes);
 }
 
-/* Tokens [*cached, end) of a sequence into the packed arrays, as many as there is room for; false: not all of
- * them have been given. */
-static bool prefill(gr_rollout *r, const int32_t *ids, const uint32_t *table, uint32_t held, uint32_t *cached,
-                    uint32_t end, const gr_choices *how)
+/* Tokens [*cached, end) of sequence seq into the packed arrays, as many as there is room for; false: not all
+ * of them have been given. */
+static bool prefill(gr_rollout *r, const gr_rows *rows, uint32_t seq, const uint32_t *table, uint32_t held,
+                    uint32_t *cached, uint32_t end, const gr_choices *how)
 {
     struct gr_rollout_steps *s = r->steps;
+    struct read_tokens *read = &s->read[s->trip % 2];
+    const int32_t *ids = gr_rows_ids(rows, seq);
     const prefill_arrays *a = &s->host;
     const uint32_t n = GR_MIN(end - *cached, how->prefill_tokens - s->n_tokens);
     if (!n) return *cached == end;
+    read->part[read->n++] = (gr_routed_pass){.at = s->n_tokens, .seq = seq, .first = *cached, .count = n};
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t position = *cached + i, at = s->n_tokens + i;
         a->ids[at] = ids[position];
@@ -446,8 +502,8 @@ static bool prefill(gr_rollout *r, const int32_t *ids, const uint32_t *table, ui
 
 static bool prefill_group(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows, const gr_choices *how)
 {
-    const int32_t *ids = gr_rows_ids(rows, (uint32_t)(g - r->groups) * r->cfg->samples);
-    return prefill(r, ids, g->table, g->held, &g->cached, g->prompt - 1, how);
+    const uint32_t first = (uint32_t)(g - r->groups) * r->cfg->samples;
+    return prefill(r, rows, first, g->table, g->held, &g->cached, g->prompt - 1, how);
 }
 
 /* Conversations whose environment has answered: what it said is read, and the model goes on. */
@@ -457,10 +513,9 @@ static uint32_t wake(gr_rollout *r, const gr_rows *rows, const gr_choices *how, 
     for (uint32_t at = 0; at < r->bounds.samples; at++) {
         gr_rollout_slot *slot = &r->slots[at];
         if (slot->seq == GR_NONE || slot->waits || r->steps->since[at] != NEVER) continue;
-        const int32_t *ids = gr_rows_ids(rows, slot->seq);
         const uint32_t last = gr_rollout_length(rows, slot->seq) - 1;
-        slot->next = ids[last];
-        if (prefill(r, ids, slot->table, slot->held, &slot->cached, last, how))
+        slot->next = gr_rows_ids(rows, slot->seq)[last];
+        if (prefill(r, rows, slot->seq, slot->table, slot->held, &slot->cached, last, how))
             set_slot(r, rows, at, in, &n_changes);
     }
     return n_changes;
@@ -631,19 +686,28 @@ static gr_status wait_for_turns(gr_rollout *r, uint32_t n_changes, gr_diag *d)
     return waits && !runs ? gr_turns_wait(r, d) : GR_OK;
 }
 
+/* Where the choices of this trip's prefill go; NULL: they are not recorded. */
+static uint16_t *choices_at(const gr_call *c, const gr_rollout *r, void *block)
+{
+    const gr_steps_bounds b = steps_bounds(r->node, c->how, c->session->kernels, r->bounds.choices);
+    return block ? (uint16_t *)((char *)block + r->steps->trip % 2 * choices_bytes(&b, c->how)) : NULL;
+}
+
 static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
 {
     struct gr_rollout_steps *s = r->steps;
-    const gr_steps_bounds b = steps_bounds(r->node, c->how, c->session->kernels);
+    const gr_steps_bounds b = steps_bounds(r->node, c->how, c->session->kernels, r->bounds.choices);
     gr_rows rows = gr_rows_at(c->ptr[PLAN_ROWS], &r->node->bounds);
+    if (b.choices) rows.routes = gr_routes_at(c->ptr[PLAN_ROUTES], r->node);
     s->device = arrays_at(c->ptr[PLAN_PACKED], &b, c->how, 0);
     s->host = arrays_at(c->ptr[PLAN_STAGING], &b, c->how, s->trip % 2);
-    gr_status st = s->trip < 2 ? GR_OK : read_report(r, &rows, d);
+    gr_status st = s->trip < 2 ? GR_OK : read_report(r, &rows, choices_at(c, r, c->ptr[PLAN_CHOICES]), d);
     if (!st && r->turns) st = gr_turns_take(r, &rows, end_conversation, d);
     if (st) return st;
     gr_session_finished(r->session, r->node, &rows, GR_NONE);
     const gr_steps_input in = s->ops->input(s->steps, s->trip);
     s->n_tokens = s->n_prompts = s->longest = s->host.offset[0] = r->n_copies = r->n_held = 0;
+    s->read[s->trip % 2].n = 0;
     uint32_t n_changes = r->turns ? wake(r, &rows, c->how, &in) : 0;
     n_changes = admit(r, &rows, c->how, &in, n_changes);
     if (r->turns) n_changes = clear_stale(r, &in, n_changes); /* no slot is moved and cleared */
@@ -655,6 +719,7 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     s->ops->change(s->steps, c->queue, s->trip, n_changes, n_groups);
     write_prefill(r, c);
     for (uint32_t i = 0; i < b.slots; i++) s->at[which][i] = r->slots[i].seq;
+    s->read[which].n_tokens = s->n_tokens;
     return r->turns ? wait_for_turns(r, n_changes, d) : GR_OK;
 }
 
@@ -693,6 +758,7 @@ static void run_prefill(const gr_call *c, const gr_rollout *r)
     const struct gr_rollout_steps *s = r->steps;
     const prefill_arrays *a = &s->device;
     if (!s->n_tokens) return;
+    const gr_routing routing = {.record = use(c, USE_CHOICES)};
     const gr_extend e = {.n_tokens = s->n_tokens,
                          .n_seqs = s->n_prompts,
                          .ids = a->ids,
@@ -703,8 +769,12 @@ static void run_prefill(const gr_call *c, const gr_rollout *r)
                          .position = a->position,
                          .slot = a->slot,
                          .longest = s->longest,
-                         .held = a->held};
+                         .held = a->held,
+                         .routing = r->bounds.choices ? &routing : NULL};
     run_layers(c, c->queue, &e, s->host.offset);
+    if (r->bounds.choices)
+        c->session->kernels->copy(c->queue, choices_at(c, r, use(c, USE_CHOICES_BACK)), use(c, USE_CHOICES),
+                                  (uint64_t)s->n_tokens * r->bounds.choices * sizeof(uint16_t));
 }
 
 static void model_step(void *user, gr_queue *q, const gr_extend *e, const gr_steps_draw *d)

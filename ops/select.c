@@ -179,21 +179,21 @@ static void reads_of(gr_env_reads *r, const gr_graph *g, const gr_node *n)
 }
 
 /* Operands: the rows, the node's columns, and of keep these; then what the expression reads. */
-enum { OWN_ROWS, OWN_COLUMNS };
-enum { KEEP_VERDICT, KEEP_WS, KEEP_SUMS, N_KEEP };
+enum { OWN_ROWS, OWN_ROUTES, OWN_COLUMNS };
+enum { KEEP_VERDICT, KEEP_WS, KEEP_SUMS, KEEP_ROUTES, N_KEEP }; /* routes: of the parent's rows */
 
-static void use_own(gr_use *uses, const gr_node *n, gr_use_mode mode, gr_tasks *p)
+static void use_own(gr_use *uses, const gr_graph *g, const gr_node *n, gr_use_mode mode, gr_tasks *p)
 {
     uses[OWN_ROWS] = (gr_use){gr_rows_object(p, n), mode};
+    uses[OWN_ROUTES] = (gr_use){gr_routes_object(p, g, n), mode};
     for (size_t i = 0; i < n->results.n_columns; i++)
         uses[OWN_COLUMNS + i] = (gr_use){gr_column_object(p, n->results.columns[i]), mode};
 }
 
 void gr_select_begin_rounds(const gr_graph *g, const gr_node *n, gr_tasks *p)
 {
-    (void)g;
     gr_use *uses = gr_arena_alloc(p->arena, (OWN_COLUMNS + n->results.n_columns) * sizeof(*uses));
-    use_own(uses, n, GR_WRITE, p);
+    use_own(uses, g, n, GR_WRITE, p);
     gr_tasks_waits(gr_tasks_run(p, KERNEL_BEGIN, 0, uses, OWN_COLUMNS + n->results.n_columns, "begin"));
     uint32_t rounds = ((const gr_select_cfg *)n->cfg)->rounds;
     gr_sharding_loop(p, KERNEL_ROUNDS, rounds, true, GR_NONE, "rounds")->loop.trips_expected = 1;
@@ -224,12 +224,14 @@ static void declare_select(const gr_graph *g, const gr_node *n, const gr_choices
     size_t own = OWN_COLUMNS + n->results.n_columns;
     gr_use *uses = gr_arena_alloc(p->arena, (own + N_KEEP + gr_env_uses(&r)) * sizeof(*uses));
     uint64_t ws = gr_expr_bytes(asked(n->cfg)->expr, gr_env_bounds(&r)), sums = sums_bytes(n);
-    use_own(uses, n, n->timing.refills ? GR_UPDATE : GR_WRITE, p);
+    use_own(uses, g, n, n->timing.refills ? GR_UPDATE : GR_WRITE, p);
     uses[own + KEEP_VERDICT] =
         (gr_use){gr_tasks_value(p, GR_CAT_WORKSPACE, verdict_bytes(n), "verdict"), GR_WRITE};
     uses[own + KEEP_WS] = (gr_use){gr_tasks_value(p, GR_CAT_WORKSPACE, ws, "ws"), GR_WRITE};
     uses[own + KEEP_SUMS] =
         (gr_use){sums ? gr_tasks_value(p, GR_CAT_WORKSPACE, sums, "sums") : GR_NONE, GR_WRITE};
+    uses[own + KEEP_ROUTES] =
+        (gr_use){uses[OWN_ROUTES].object != GR_NONE ? gr_routes_object(p, g, n->of->rows) : GR_NONE, GR_READ};
     size_t n_uses = own + N_KEEP + gr_env_declare(&r, g, p, uses + own + N_KEEP);
     gr_tasks_waits(gr_tasks_run(p, KERNEL_KEEP, 0, uses, n_uses, "keep"));
     gr_env_reads_release(&r);
@@ -376,6 +378,7 @@ static void add_seq(const select_state *t, const gr_rows *from, gr_rows *to, uin
     gr_rows_copy_turns(from, s, to, at);
     memcpy(to->logprob + (size_t)at * n, from->logprob + (size_t)s * n,
            from->response_len[s] * sizeof(*to->logprob));
+    if (to->routes.data) gr_routes_copy(&from->routes, s, &to->routes, at, ids.n_prompt + ids.n_response);
     if (from->counts)
         memcpy(to->counts + to->token_offset[at], from->counts + from->token_offset[s],
                from->response_len[s]);
@@ -461,7 +464,10 @@ static gr_status add_round(const gr_call *c, const gr_env *e, gr_rows *to, float
 {
     select_state *t = c->state;
     const gr_select_cfg *cfg = c->node->cfg;
-    const gr_rows *from = &e->blocks[c->node->of->rows->index];
+    gr_rows *from = &t->env.blocks[c->node->of->rows->index];
+    if (c->ptr[OWN_ROUTES])
+        from->routes =
+            gr_routes_at(c->ptr[OWN_COLUMNS + c->node->results.n_columns + KEEP_ROUTES], c->node->of->rows);
     t->n_group = t->n_seq = 0;
     if (cfg->resample.expr) {
         gr_status st = draw(t, from, verdict, sums, d);
@@ -496,6 +502,7 @@ static gr_status run_select(const gr_call *c, gr_diag *d)
     gr_status finished = gr_queue_finish(c->queue, d); /* the columns it reads */
     if (finished) return finished;
     gr_rows to = gr_rows_at(c->ptr[OWN_ROWS], &c->node->bounds);
+    if (c->ptr[OWN_ROUTES]) to.routes = gr_routes_at(c->ptr[OWN_ROUTES], c->node);
     if (c->kernel == KERNEL_BEGIN || !c->node->timing.refills) begin(c->state, &to);
     return c->kernel == KERNEL_BEGIN ? GR_OK : keep(c, &to, d);
 }

@@ -1,5 +1,7 @@
 /* ops/train.c: an update as it runs: passes, losses, the gradient's norm, the optimizer, its metrics. */
+#include "ops/kernels/experts.h"
 #include "ops/kernels/layer.h"
+#include "ops/kernels/layer_ops.h"
 #include "ops/parallel/sharding.h"
 #include "ops/train_impl.h"
 #include "ops/zeros.h"
@@ -44,6 +46,7 @@ typedef struct train_state {
     double norm;            /* of the gradient, before clipping */
     float scale;            /* of gradients: clipping; 0: the step is skipped */
     gr_zeros zeros;
+    gr_tally_state *tally;
     /* kept for ever */
     uint64_t steps, skipped, skipped_in_a_row;
     /* sums over the iteration */
@@ -120,6 +123,7 @@ gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *
     gr_pass_open(&t->pass, n->rows->bounds.seqs);
     t->current = current_of(s->graph, n);
     t->metrics = name_metrics(s, n);
+    t->tally = gr_tally_open(s, n);
     *state = t;
     return GR_OK;
 }
@@ -131,6 +135,7 @@ void gr_train_close(void *state)
     gr_loss_device_free(t->device);
     gr_train_inputs_release(&t->inputs);
     gr_zeros_release(&t->zeros);
+    gr_tally_close(t->tally);
     gr_env_close(&t->env);
     free(t->metrics.own);
     gr_env_reads_release(&t->reads);
@@ -433,8 +438,8 @@ static void share_current(const head *h)
     const gr_train_shape shape = gr_train_shape_of(h->c->node, h->c->how);
     const uint64_t bytes = shape.loss.tokens * sizeof(float);
     if (shape.micro.cut < 2) return;
-    gr_tp_sum(h->c->queue, h->current, bytes, GR_COMM_MAX_U8);
-    if (h->entropy) gr_tp_sum(h->c->queue, h->entropy, bytes, GR_COMM_MAX_U8);
+    gr_tp_share(h->c->queue, h->current, bytes);
+    if (h->entropy) gr_tp_share(h->c->queue, h->entropy, bytes);
 }
 
 /* Of many shards that are reduced in each micro-batch, gradients are those of this one alone: the first work
@@ -613,6 +618,22 @@ static gr_adamw_range range_of(const gr_call *c, const gr_shard *own, uint64_t a
                             .moments = train->moments};
 }
 
+/* The bias that selects a layer's experts follows their load. */
+static void rebalance(const gr_call *c, const gr_shard *own)
+{
+    const gr_model_shape *s = &c->node->model->shape;
+    const gr_routers all = gr_model_routers(s, s->layers), before = gr_model_routers(s, c->arg - 1);
+    const gr_experts_desc *e = &gr_layer(s, c->arg - 1)->experts;
+    const double *load = gr_tally_at(c->ptr[STEP_TALLY], all, before).load;
+    const uint64_t at = gr_tensor_offset(s, c->arg, GR_T_SELECTION), first = GR_MAX(at, own->first),
+                   end = GR_MIN(at + e->count, own->first + own->n);
+    const float rate = (float)((const gr_update_cfg *)c->node->cfg)->router_bias_update_rate;
+    if (first < end)
+        c->session->kernels->layer->experts->rebalance(c->queue, e->count, load, (uint32_t)(first - at),
+                                                       (uint32_t)(end - first), rate,
+                                                       range_of(c, own, first - own->first).w);
+}
+
 static void run_step(const gr_call *c, train_state *t)
 {
     if (t->scale == 0) return;
@@ -639,6 +660,7 @@ static void run_step(const gr_call *c, train_state *t)
         else
             c->session->kernels->adamw(c->queue, &how, tensors[i].decay, &r, end - first);
     }
+    if (c->ptr[STEP_TALLY]) rebalance(c, &own);
 }
 
 /* ---- the end of a mini-batch and of the iteration
@@ -698,6 +720,7 @@ static void report(train_state *t, uint32_t trips)
         gr_session_metric(s, m->imbalance_in_order, t->most_in_order / t->work - 1);
     }
     gr_zeros_end(&t->zeros, s, n, t->filled);
+    gr_tally_report(t->tally);
     t->trip = t->filled = 0;
     t->work = t->most = t->most_in_order = 0;
     t->grad_norm = t->entropy = t->gap = 0;
@@ -753,6 +776,23 @@ static uint32_t packed_at(uint32_t kernel)
     return kernel == TRAIN_EMBED_BACKWARD ? EMBED_BACK_PACKED : LAYER_PACKED;
 }
 
+static gr_routing routing_of(const gr_call *c, const train_state *t, const gr_micro *pack)
+{
+    const bool counts = c->kernel == TRAIN_FORWARD;
+    gr_routing r = gr_tally_routing(c->node, &t->pass, pack, counts ? c->ptr[LAYER_TALLY] : NULL,
+                                    counts ? c->ptr[LAYER_DIFFERS] : NULL);
+    r.pull = c->kernel == TRAIN_BACKWARD ? c->ptr[BACK_PULL] : NULL;
+    return r;
+}
+
+static void run_pull(const gr_call *c)
+{
+    const gr_model_shape *s = &c->node->model->shape;
+    const gr_tally at = gr_tally_at(c->ptr[PULL_TALLY], gr_model_routers(s, s->layers), (gr_routers){0});
+    const gr_balance_loss b = gr_tally_balance(c->node);
+    c->session->kernels->layer->experts->pull(c->queue, &b, at.load, c->ptr[PULL_OUT]);
+}
+
 static void run_pass(const gr_call *c, train_state *t)
 {
     const gr_kernels *k = c->session->kernels;
@@ -760,11 +800,14 @@ static void run_pass(const gr_call *c, train_state *t)
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     gr_micro pack = gr_micro_at(c->ptr[packed_at(c->kernel)], &shape.micro);
     gr_packed b = gr_pass_packed(&t->pass, &shape.micro, &pack);
+    const gr_routing routing = routing_of(c, t, &pack);
     uint64_t hidden = gr_hidden_bytes(k, s, b.n_tokens);
     gr_dtype grads = c->node->model->train.grads;
     if (c->kernel == TRAIN_BACKWARD) begin_grads(c, c->ptr[BACK_GRADS], 1 + c->arg);
     if (c->kernel == TRAIN_EMBED_BACKWARD && !s->tied) begin_grads(c, c->ptr[EMBED_BACK_GRADS], 0);
     if (!b.n_tokens) return;
+    b.routing = &routing;
+    b.expert_run = c->how->expert_run;
     switch (c->kernel) {
     case TRAIN_EMBED:
         k->embed_forward(c->queue, s, c->ptr[EMBED_WEIGHTS], &b, c->ptr[EMBED_X]);
@@ -801,7 +844,9 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
     case TRAIN_PACK: {
         gr_train_shape shape = gr_train_shape_of(c->node, c->how);
         gr_rows rows = gr_rows_at(c->ptr[PACK_ROWS], &c->node->rows->bounds);
+        if (shape.micro.routes) rows.routes = gr_routes_at(c->ptr[PACK_ROUTES], c->node->rows);
         gr_pass_next(&t->pass, &rows, &shape.micro, c->queue, c->ptr[PACK_PACKED], c->ptr[PACK_STAGING]);
+        gr_tally_begin_pass(c, c->ptr[PACK_DIFFERS], shape.micro.tokens);
         break;
     }
     case TRAIN_HEAD_FORWARD:
@@ -836,6 +881,14 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
         break;
     case TRAIN_FINISH:
         return run_finish(c, t, d);
+    case TRAIN_TALLY_CLEAR:
+        gr_tally_clear(c, c->ptr[CLEAR_TALLY]);
+        break;
+    case TRAIN_TALLY:
+        return gr_tally_take(c, t->tally, d);
+    case TRAIN_PULL:
+        run_pull(c);
+        break;
     default:
         run_pass(c, t);
     }

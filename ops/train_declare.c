@@ -17,6 +17,9 @@ typedef struct train_objects {
      * for them and what they said */
     uint32_t data, data_host, values, back;
     uint32_t packed, staging, x, dx, norm;
+    uint32_t routes; /* what a rollout recorded, where passes ask for it */
+    gr_tally_objects tally;
+    uint32_t pull; /* of a balance loss; GR_NONE */
     uint32_t ws, embed_ws, head_ws;
 } train_objects;
 
@@ -58,6 +61,7 @@ gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
     t.most = gr_balance_bounds_of(t.own_seqs, t.seqs, b->prompt_tokens + b->response_tokens,
                                   how->leaves ? 1 : gr_node_parts(n));
     t.micro = gr_micro_bounds_of(b, &t.most, how->micro_tokens, gr_node_cut(n));
+    t.micro.routes = gr_tally_routes(n);
     t.role = gr_loss_class_of(c->loss.loss);
     t.range = t.loss; /* of one adjoint call */
     if (t.role == GR_LOSS_TOKEN) t.range.tokens = how->head_rows;
@@ -145,6 +149,7 @@ size_t gr_train_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *
                                     .set = set_grads,
                                     .describe = describe_grads};
     if (gr_train_open_tokens(n)) out[count++] = gr_micro_tunable(g, n, k, gr_train_open_tokens(n), set_micro);
+    count += gr_experts_tunable(n, k, &out[count]);
     out[count++] = gr_head_tunable(n, k, set_head);
     return count;
 }
@@ -153,6 +158,7 @@ void gr_train_default_choice(const gr_node *n, const gr_kernels *k, gr_choices *
 {
     c->micro_tokens = ((const gr_update_cfg *)n->cfg)->micro_tokens;
     if (!c->micro_tokens) set_micro(n, k, 0, c);
+    gr_experts_set(n, k, 0, c);
     set_head(n, k, 0, c);
 }
 
@@ -283,6 +289,12 @@ static void add_pass_objects(declaring *w, pass_names pass)
     o->head_ws = head_ws(w, GR_HEAD_GRADIENT);
 }
 
+/* Whether a balance loss needs the loads of the whole mini-batch before any gradient. */
+static bool balances(const declaring *w)
+{
+    return gr_tally_balance(w->n).coefficient > 0;
+}
+
 static void add_objects(declaring *w)
 {
     gr_tasks *p = w->p;
@@ -297,6 +309,10 @@ static void add_objects(declaring *w)
         add_host_loss(w, l);
     o->packed = gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "packed");
     o->staging = gr_tasks_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&t->micro), "staging");
+    o->routes = t->micro.routes ? gr_routes_object(p, w->g, w->n->rows) : GR_NONE;
+    o->tally = gr_tally_declare(p, w->n, &t->micro);
+    o->pull =
+        balances(w) ? gr_tasks_temp(p, GR_CAT_WORKSPACE, GR_EXPERTS_MAX * sizeof(float), "pull") : GR_NONE;
     o->norm = gr_tasks_temp(p, GR_CAT_WORKSPACE,
                             (w->p->leaves ? GR_LEAVES : 1) * gr_model_buckets(w->s) * sizeof(double) +
                                 w->k->sum_squares_ws_bytes(),
@@ -424,7 +440,9 @@ static void declare_pack(declaring *w)
     gr_tasks_run(w->p, TRAIN_PACK, 0,
                  (gr_use[]){[PACK_ROWS] = {o->rows, GR_READ},
                             [PACK_PACKED] = {o->packed, GR_WRITE},
-                            [PACK_STAGING] = {o->staging, GR_WRITE}},
+                            [PACK_STAGING] = {o->staging, GR_WRITE},
+                            [PACK_ROUTES] = {o->routes, GR_READ},
+                            [PACK_DIFFERS] = {o->tally.differs, GR_WRITE}},
                  N_PACK, "%spack", w->pass.all)
         ->uses.by_code = true;
     gather(w, 0);
@@ -440,6 +458,7 @@ static void declare_pack(declaring *w)
 static void layer_cost(const declaring *w, gr_task *task, uint32_t l, double times)
 {
     gr_layer_mesh_cost(task, w->k, w->n, l, w->cost.tokens, w->bounds.length, times);
+    gr_experts_cost(task, w->k, w->s, l, w->cost.tokens / w->shape.micro.cut, w->bounds.expert_run, times);
 }
 
 static void declare_layer(declaring *w, uint32_t l, bool keep)
@@ -448,6 +467,7 @@ static void declare_layer(declaring *w, uint32_t l, bool keep)
     uint32_t in = keep ? layer_in(w, l) : GR_NONE,
              acts = keep && !recomputed(w, l) ? layer_acts(w, l) : GR_NONE;
     const uint32_t ws = keep ? o->ws : layer_ws(w, GR_LAYER_FORWARD, "ws");
+    const bool counts = keep != balances(w); /* a mini-batch once */
     gather(w, 2 + l);
     layer_cost(w,
                gr_tasks_run(w->p, TRAIN_FORWARD, l,
@@ -456,7 +476,9 @@ static void declare_layer(declaring *w, uint32_t l, bool keep)
                                        [LAYER_X] = {o->x, GR_UPDATE},
                                        [LAYER_IN] = {in, GR_WRITE},
                                        [LAYER_ACTS] = {acts, GR_WRITE},
-                                       [LAYER_WS] = {ws, GR_WRITE}},
+                                       [LAYER_WS] = {ws, GR_WRITE},
+                                       [LAYER_TALLY] = {counts ? o->tally.tally : GR_NONE, GR_UPDATE},
+                                       [LAYER_DIFFERS] = {counts ? o->tally.differs : GR_NONE, GR_UPDATE}},
                             N_LAYER, "%sforward.%u", w->pass.all, l),
                l, 1);
 }
@@ -467,8 +489,7 @@ static void head_group(const declaring *w, gr_task *task, bool backward)
 {
     const uint32_t cut = w->shape.micro.cut;
     if (cut < 2 || !backward || w->shape.role != GR_LOSS_SEQ) return;
-    task->comm.axis =
-        gr_mesh_size(&w->n->placement.mesh, GR_AXIS_TENSOR) > 1 ? GR_AXIS_TENSOR : GR_AXIS_CONTEXT;
+    task->comm.mesh = w->n->placement.mesh;
     task->comm.peers = cut;
     task->comm.sums = w->o.entropy == GR_NONE ? 1 : 2;
     task->comm.summed = task->comm.sums * w->shape.loss.tokens * sizeof(float) * 2 * (cut - 1) / cut;
@@ -522,7 +543,7 @@ static void declare_backward(declaring *w, uint32_t l)
                                     [LAYER_IN] = {in, GR_READ},
                                     [LAYER_ACTS] = {acts, GR_WRITE},
                                     [LAYER_WS] = {turn_ws(w, GR_LAYER_KEEP, "recompute_ws", l), GR_WRITE}},
-                         N_LAYER, "%srecompute.%u", w->pass.all, l),
+                         N_RECOMPUTE, "%srecompute.%u", w->pass.all, l),
             l, 1);
     layer_cost(w,
                gr_tasks_run(w->p, TRAIN_BACKWARD, l,
@@ -532,7 +553,8 @@ static void declare_backward(declaring *w, uint32_t l)
                                        [BACK_ACTS] = {acts, GR_READ},
                                        [BACK_DX] = {o->dx, GR_UPDATE},
                                        [BACK_GRADS] = grads(w, 1 + l, true),
-                                       [BACK_WS] = {back_ws, GR_WRITE}},
+                                       [BACK_WS] = {back_ws, GR_WRITE},
+                                       [BACK_PULL] = {o->pull, GR_READ}},
                             N_BACK, "%sbackward.%u", w->pass.all, l),
                l, 2);
     reduce(w, 1 + l);
@@ -545,8 +567,8 @@ static void share_current(declaring *w)
     gr_sharding_share(w->p, w->o.entropy);
 }
 
-/* Mini-batch-coupled losses: every fresh value first, then the adjoint of every token. */
-static void declare_forward_pass(declaring *w)
+/* A pass over the whole mini-batch before those with gradients; head: for its values, too. */
+static void declare_pass_before(declaring *w, bool head)
 {
     const train_objects *o = &w->o;
     uint32_t trips =
@@ -557,9 +579,21 @@ static void declare_forward_pass(declaring *w)
     w->pass = current_pass;
     declare_pack(w);
     for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, false);
-    declare_head(w, false);
+    if (head) declare_head(w, false);
     w->pass = each_pass;
     gr_tasks_end(w->p);
+    if (!balances(w)) return;
+    gr_tally_declare_take(w->p, w->n, &o->tally, TRAIN_TALLY);
+    gr_tasks_run(w->p, TRAIN_PULL, 0,
+                 (gr_use[]){[PULL_TALLY] = {o->tally.tally, GR_READ}, [PULL_OUT] = {o->pull, GR_WRITE}},
+                 N_PULL, "pull");
+}
+
+/* Mini-batch-coupled losses: every fresh value first, then the adjoint of every token. */
+static void declare_forward_pass(declaring *w)
+{
+    const train_objects *o = &w->o;
+    declare_pass_before(w, true);
     share_current(w);
     run_with_columns(w, TRAIN_ADJOINT,
                      (gr_use[]){[LOSS_MINI] = {o->mini, GR_UPDATE | GR_BY_CODE},
@@ -688,6 +722,13 @@ static void declare_norms(declaring *w)
     }
 }
 
+/* Whether a bucket has a bias that follows its experts' load. */
+static bool rebalances(const declaring *w, uint32_t bucket)
+{
+    return ((const gr_update_cfg *)w->n->cfg)->router_bias_update_rate > 0 &&
+           gr_tensor_offset(w->s, bucket, GR_T_SELECTION) != UINT64_MAX;
+}
+
 static void declare_step(declaring *w)
 {
     const train_objects *o = &w->o;
@@ -704,7 +745,8 @@ static void declare_step(declaring *w)
                 [STEP_WEIGHTS] = {gr_model_object(w->p, w->k, w->n->model, GR_PART_PARAMS, b), GR_UPDATE},
                 [STEP_GRADS] = {grad_sums(w, b), GR_READ},
                 [STEP_STATE] = {state, GR_UPDATE},
-                [STEP_NORM] = {o->norm, GR_READ}}, /* whose last work says how gradients are clipped */
+                [STEP_NORM] = {o->norm, GR_READ}, /* whose last work says how gradients are clipped */
+                [STEP_TALLY] = {rebalances(w, b) ? o->tally.tally : GR_NONE, GR_READ}},
             N_STEP, "step.%u", b);
         step->cost.bytes = step_bytes(w, b) / shards;
         if (w->how->host_step) step->uses.host_with = state;
@@ -738,14 +780,21 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
     const gr_update_cfg *c = n->cfg;
     gr_tasks_loop(p, TRAIN_LOOP_MINI, c->epochs * w.shape.mini_batches, false, "mini_batches");
     if (!how->whole_grads) declare_zero(&w);
+    if (w.o.tally.tally != GR_NONE)
+        gr_tasks_run(p, TRAIN_TALLY_CLEAR, 0, (gr_use[]){[CLEAR_TALLY] = {w.o.tally.tally, GR_WRITE}},
+                     N_CLEAR_TALLY, "clear_tally");
     declare_prepare(&w);
-    if (w.shape.role == GR_LOSS_BATCH) declare_forward_pass(&w);
+    if (w.shape.role == GR_LOSS_BATCH)
+        declare_forward_pass(&w);
+    else if (balances(&w))
+        declare_pass_before(&w, false);
     if (how->whole_grads) declare_zero(&w); /* they are large: not sooner than needed */
     if (p->leaves)
         declare_leaves(&w);
     else
         declare_micro_batches(&w);
     if (w.shape.role != GR_LOSS_BATCH) share_current(&w);
+    if (!balances(&w)) gr_tally_declare_take(p, n, &w.o.tally, TRAIN_TALLY);
     declare_step(&w);
     gr_tasks_end(p);
     gr_env_reads_release(&w.reads);

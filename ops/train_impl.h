@@ -6,6 +6,7 @@
 #include "ops/env.h"
 #include "ops/loss_device.h"
 #include "ops/pass.h"
+#include "ops/tally.h"
 #include "ops/train.h"
 
 enum {
@@ -31,6 +32,9 @@ enum {
     TRAIN_CLIP, /* of many shards; one does it with the last bucket's norm */
     TRAIN_STEP,
     TRAIN_FINISH,
+    TRAIN_TALLY_CLEAR, /* this and the next: of models with experts */
+    TRAIN_TALLY,
+    TRAIN_PULL, /* of a balance loss */
 };
 
 /* Operands of its works: their places among the uses that ops/train_declare.c declares, and among the
@@ -52,9 +56,20 @@ enum {
     LOSS_BACK,
     N_FINISH,
 };
-enum { PACK_ROWS, PACK_PACKED, PACK_STAGING, N_PACK };
+enum { PACK_ROWS, PACK_PACKED, PACK_STAGING, PACK_ROUTES, PACK_DIFFERS, N_PACK };
 enum { EMBED_WEIGHTS, EMBED_PACKED, EMBED_X, N_EMBED };
-enum { LAYER_WEIGHTS, LAYER_PACKED, LAYER_X, LAYER_IN, LAYER_ACTS, LAYER_WS, N_LAYER }; /* and recompute */
+enum {
+    LAYER_WEIGHTS,
+    LAYER_PACKED,
+    LAYER_X,
+    LAYER_IN,
+    LAYER_ACTS,
+    LAYER_WS,
+    N_RECOMPUTE,
+    LAYER_TALLY = N_RECOMPUTE,
+    LAYER_DIFFERS,
+    N_LAYER
+};
 enum {
     HEAD_NORM,  /* the last bucket */
     HEAD_EMBED, /* where the output matrix is tied */
@@ -75,15 +90,17 @@ enum {
     HEAD_DATA_HOST,
     N_HEAD,
 };
-enum { BACK_WEIGHTS, BACK_PACKED, BACK_IN, BACK_ACTS, BACK_DX, BACK_GRADS, BACK_WS, N_BACK };
+enum { BACK_WEIGHTS, BACK_PACKED, BACK_IN, BACK_ACTS, BACK_DX, BACK_GRADS, BACK_WS, BACK_PULL, N_BACK };
 enum { EMBED_BACK_PACKED, EMBED_BACK_DX, EMBED_BACK_GRADS, EMBED_BACK_WS, N_EMBED_BACK };
 enum { CLEAR_TREE, N_CLEAR };
+enum { CLEAR_TALLY, N_CLEAR_TALLY };
+enum { PULL_TALLY, PULL_OUT, N_PULL };
 enum { LEAF_GRADS, LEAF_ROWS, N_LEAF };
 enum { FOLD_GRADS, FOLD_TREE, N_FOLD };
 enum { SUM_LEAVES, SUM_GRADS, N_SUM };
 enum { NORM_GRADS, NORM_SUMS, N_NORM };
 enum { CLIP_SUMS, N_CLIP };
-enum { STEP_WEIGHTS, STEP_GRADS, STEP_STATE, STEP_NORM, N_STEP };
+enum { STEP_WEIGHTS, STEP_GRADS, STEP_STATE, STEP_NORM, STEP_TALLY, N_STEP };
 
 /* How an update is cut. */
 typedef struct gr_train_shape {

@@ -1,6 +1,8 @@
 /* ops/tunables.c: micro-batches and rows of the head, as levels that a planner may choose among. */
 #include "ops/tunables.h"
 
+#include "ops/kernels/experts.h"
+
 enum { HEAD_LEVELS = 4, HEAD_ROWS_MIN = 16 };
 
 uint32_t gr_halvings(uint32_t from, uint32_t to)
@@ -70,6 +72,44 @@ gr_tunable gr_micro_tunable(const gr_graph *g, const gr_node *n, const gr_kernel
                         .bits = gr_cuts_change_bits(g, n, k) ? GR_BITS_DIFFER : GR_BITS_SAME,
                         .set = set,
                         .describe = describe_micro};
+}
+
+/* ---- experts ---- */
+
+enum { EXPERT_RUN_MIN = 64 };
+
+static bool has_experts(const gr_node *n)
+{
+    return n->model && gr_model_routers(&n->model->shape, n->model->shape.layers).n > 0;
+}
+
+bool gr_experts_change_bits(const gr_node *n, const gr_kernels *k)
+{
+    return has_experts(n) && n->op->trains && !k->chained;
+}
+
+void gr_experts_set(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
+{
+    const uint32_t most = GR_MIN(c->micro_tokens, (uint32_t)GR_EXPERT_RUN);
+    (void)k;
+    c->expert_run = has_experts(n) ? GR_MAX(most >> level, GR_MIN(most, (uint32_t)EXPERT_RUN_MIN)) : 0;
+}
+
+static void describe_experts(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
+{
+    (void)n, (void)level;
+    gr_str_printf(out, "%u", c->expert_run);
+}
+
+size_t gr_experts_tunable(const gr_node *n, const gr_kernels *k, gr_tunable *out)
+{
+    if (!has_experts(n)) return 0;
+    *out = (gr_tunable){.name = "expert tokens at once",
+                        .n_levels = 1 + gr_halvings(GR_EXPERT_RUN, EXPERT_RUN_MIN),
+                        .bits = gr_experts_change_bits(n, k) ? GR_BITS_DIFFER : GR_BITS_SAME,
+                        .set = gr_experts_set,
+                        .describe = describe_experts};
+    return 1;
 }
 
 static uint32_t usual_head_rows(const gr_node *n, const gr_pass_sizes *sizes)

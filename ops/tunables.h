@@ -24,6 +24,14 @@ gr_tunable gr_micro_tunable(const gr_graph *g, const gr_node *n, const gr_kernel
                             gr_tunable_set *set);
 void gr_micro_set(const gr_node *n, const gr_kernels *k, uint32_t level, uint64_t all, gr_choices *c);
 
+/* Tokens that a pass takes through the experts of a layer at once: as many as keep the device busy, and
+ * fractions of that. Returns how many tunables: none of models without experts. It stands behind that of
+ * micro-batches. */
+size_t gr_experts_tunable(const gr_node *n, const gr_kernels *k, gr_tunable *out);
+void gr_experts_set(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c);
+/* Whether its bits follow from that: gradients of weights are summed run by run. */
+bool gr_experts_change_bits(const gr_node *n, const gr_kernels *k);
+
 /* Rows of one head chunk: the usual number, and quarters of it. rows: that are ever asked about at once, the
  * other choices made. */
 gr_tunable gr_head_tunable(const gr_node *n, const gr_kernels *k, gr_tunable_set *set);

@@ -1,5 +1,6 @@
 /* ops/update.c: table of the op `update`; how it runs is ops/train.c. */
 #include "ops/base/configs.h"
+#include "ops/base/routes.h"
 #include "ops/pass.h"
 #include "ops/train.h"
 
@@ -16,10 +17,43 @@ static const gr_key keys[] = {
     {"epochs", GR_KEY_UINT, CFG(epochs), false, "1", 1, 1000, NULL, "times that the batch is trained on"},
     {"micro_tokens", GR_KEY_UINT, CFG(micro_tokens), false, "0", 0, 1 << 24, NULL, "most tokens of one packed pass; 0: the planner's choice"},
     {"balance", GR_KEY_BOOL, CFG(balance), false, "false", 0, 0, NULL, "passes over these rows, also those of other nodes, take the longest sequences first"},
+    {"replay", GR_KEY_ENUM, CFG(replay), false, NULL, 0, 0, gr_replay_names, "the experts of tokens, of a model that has any: rollout, those that the rollout chose; compare, those that the routers choose here, compared with the rollout's in the metrics; default: those that the routers choose here"},
+    {"router_aux_loss_coef", GR_KEY_NUMBER, CFG(router_aux_loss_coef), false, NULL, 0, 1e6, NULL, "of a model with experts: so many times the load-balancing loss of its routers, over all tokens of a mini-batch, is added to the loss; it takes one more forward pass; default: none"},
+    {"router_bias_update_rate", GR_KEY_NUMBER, CFG(router_bias_update_rate), false, NULL, 0, 1e6, NULL, "of a model whose routers have a bias that only selects (deepseek_v3, glm4_moe): in each optimizer step the bias of an expert with less load than the mean rises by this, and of one with more falls; default: it stays"},
     {0}};
 /* clang-format on */
 
 static const gr_field fields[] = {{0}};
+
+/* One description of all layers of experts; NULL: they differ, or there are none. */
+static const gr_experts_desc *routers_alike(const gr_model_shape *s)
+{
+    const gr_experts_desc *first = NULL;
+    for (uint32_t kind = 0; kind < s->n_kinds; kind++) {
+        const gr_experts_desc *e = &s->kinds[kind].experts;
+        if (s->kinds[kind].mlp != GR_MLP_EXPERTS) continue;
+        if (first && (first->count != e->count || first->top_k != e->top_k)) return NULL;
+        first = e;
+    }
+    return first;
+}
+
+static void check_balance(const gr_node *n, gr_diag *d)
+{
+    const gr_update_cfg *c = n->cfg;
+    const gr_experts_desc *e = routers_alike(&n->model->shape);
+    if (c->router_aux_loss_coef > 0 && (!e || e->router == GR_ROUTER_SIGMOID))
+        gr_diag_error(d, gr_value_get(n->value, "router_aux_loss_coef")->at, GR_E_INVALID,
+                      "'router_aux_loss_coef': model '%s' has %s", n->model->name,
+                      e ? "routers whose scores are sigmoids: 'router_bias_update_rate' balances these"
+                        : "no layers of experts, or such of different numbers of experts");
+    if (c->router_bias_update_rate > 0 && (!e || !e->selection_bias))
+        gr_diag_error(
+            d, gr_value_get(n->value, "router_bias_update_rate")->at, GR_E_INVALID,
+            "'router_bias_update_rate': model '%s' has no routers with a bias that selects experts; "
+            "'router_aux_loss_coef' balances routers whose scores are a softmax",
+            n->model->name);
+}
 
 /* With the divisors on either side. */
 static void refuse_mini_batch(const gr_node *n, uint32_t mini_batch, uint32_t batch, gr_diag *d)
@@ -50,6 +84,8 @@ static void check_update(gr_graph *g, gr_node *n, gr_diag *d)
         gr_diag_error(d, n->at, GR_E_INVALID, "model '%s' has no 'train' settings, but node '%s' updates it",
                       n->model->name, n->name);
     gr_check_micro_tokens(n, c->micro_tokens, &c->of->rows->bounds, d);
+    gr_check_replay(n, d);
+    check_balance(n, d);
 }
 
 static bool one_step(const gr_node *n)

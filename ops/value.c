@@ -41,10 +41,9 @@ static void check_value(gr_graph *g, gr_node *n, gr_diag *d)
 static void declare_value(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                           gr_tasks *p)
 {
-    (void)g;
     const gr_model_shape *s = &n->model->shape;
     uint32_t out = gr_column_object(p, gr_node_column(n, NULL));
-    gr_forward f = gr_forward_declare(n, how, k, p, &out, 1);
+    gr_forward f = gr_forward_declare(g, n, how, k, p, &out, 1);
     uint32_t last = gr_sharding_params(p, k, n->model, "", 1 + s->layers);
     uint32_t ws =
         gr_tasks_temp(p, GR_CAT_WORKSPACE, k->value_ws_bytes(s, how->head_rows, how->threads), "value_ws");
@@ -56,20 +55,20 @@ static void declare_value(const gr_graph *g, const gr_node *n, const gr_choices 
                                          [HEAD_OUT] = {out, GR_UPDATE | GR_BY_QUEUE}},
                               N_HEAD, "head"),
                  k, s, f.cost.rows, 1);
-    gr_forward_end(p, &out, 1);
+    gr_forward_end(n, p, &f, &out, 1);
 }
 
 static gr_status open_value(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
     (void)d;
-    *state = gr_forward_open(s->graph, n, false);
+    *state = gr_forward_open(s, n, false);
     return GR_OK;
 }
 
 static gr_status open_score(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
     (void)d;
-    *state = gr_forward_open(s->graph, n, true);
+    *state = gr_forward_open(s, n, true);
     return GR_OK;
 }
 

@@ -1,4 +1,5 @@
 /* What would fit, where a plan does not: changes of the graph, found by planning with them. */
+#include "scheduler/search/meshes.h"
 #include "tools/cmd.h"
 
 #include <stdlib.h>
@@ -68,7 +69,7 @@ static uint64_t time_with(advice *v, const char *set, const char *ranks, const c
     if (set) with.set[with.n_set++] = set;
     gr_diag_init(&ignored);
     bool fits = !options_with(&o, &with, ranks, hardware, &ignored) &&
-                !gr_cmd_load(&g, &with, v->path, &o, &ignored) && !gr_plan_graph(&p, g, &o, &ignored);
+                !gr_cmd_load(&g, &with, v->path, &o, &ignored) && !gr_plan_meshes(&p, g, &o, &ignored);
     uint64_t ns = fits ? GR_MAX(p->plan->ns, (uint64_t)1) : 0;
     gr_diag_release(&ignored);
     gr_planned_free(p);

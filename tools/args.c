@@ -50,6 +50,7 @@ enum {
     ACCEPT,
     UNTIL,
     RESTARTS,
+    FROM,
     N_OPTIONS
 };
 
@@ -105,6 +106,9 @@ static const option options[N_OPTIONS] = {
     [RESTARTS] = {"restarts", "N", 0, COUNT, AT(restarts), 0, NULL,
                   "go on by itself when a rank, a worker or a device fails, N times at most between two "
                   "checkpoints"},
+    [FROM] =
+        {"from", "RUN", 0, LIST, AT(from), 0, NULL,
+         "instead of measuring, refine --hardware with what a run measured of its steps; may be repeated"},
     [CAPACITY] = {"capacity", "BYTES", 0, BYTES, AT(capacity), 0, NULL,
                   "size of the memory to pack into; default: the smallest that can be found"},
 };
@@ -137,7 +141,8 @@ static const command commands[] = {
      "make a checkpoint of random weights"},
     {"ops", "", 0, 0, 0, true, "list the ops and their keys"},
     {"schema", "", 0, 0, 0, true, "print a JSON Schema of graph files"},
-    {"calibrate", "", 0, BIT(DEVICE) | BIT(OUT_FILE), 0, true, "measure this machine for --hardware FILE"},
+    {"calibrate", "", 0, BIT(DEVICE) | BIT(OUT_FILE) | BIT(HARDWARE) | BIT(FROM), 0, true,
+     "measure this machine for --hardware FILE"},
     {"export", "RUN[@STEP|@best]", 1, BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(OUT_DIR) | BIT(ACCEPT),
      BIT(OUT_DIR), true, "write the weights of a run in Hugging Face form"},
     {"report", "RUN", 1, 0, 0, true, "sum up a run directory"},
@@ -239,6 +244,10 @@ static gr_status store(gr_args *a, const option *o, const char *value, gr_diag *
         *(const char **)(void *)field = o == &options[OUT_FILE] && !strcmp(value, "-") ? NULL : value;
         return GR_OK;
     case LIST:
+        if (o == &options[FROM]) {
+            GR_PUSH(a->from, a->n_from, a->cap_from, value);
+            return GR_OK;
+        }
         if (!strchr(value, '=') || *value == '=') return wrong_value(o, value, "of the form KEY=VALUE", d);
         GR_PUSH(a->set, a->n_set, a->cap_set, value);
         return GR_OK;
@@ -353,6 +362,7 @@ gr_status gr_args_parse(gr_args *a, int argc, char **argv, gr_diag *d)
 void gr_args_release(gr_args *a)
 {
     free(a->set);
+    free(a->from);
     *a = (gr_args){0};
 }
 

@@ -12,6 +12,8 @@ typedef struct gr_args {
     const char *operand[2]; /* GRAPH, PLAN.json, RUN, ... in order; as many as the command takes */
     const char **set;       /* n_set times "key=value" */
     size_t n_set, cap_set;
+    const char **from; /* n_from runs */
+    size_t n_from, cap_from;
     const char *ranks, *hosts, *device, *hardware, *policy, *format, *sweep, *out, *plan, *resume;
     const char *config, *tokenizer, *model, *dtype, *shard;
     uint64_t budget, host_budget, capacity; /* bytes; 0: not given ("max" too) */

@@ -6,6 +6,8 @@
 
 #include "ops/kernels/kernels.h"
 #include "scheduler/cost/hardware.h"
+#include "scheduler/search/planner.h"
+#include "tools/args.h"
 
 typedef struct gr_bench_sizes {
     uint32_t rows[8], n_rows, widths[8], n_widths; /* the grid of matrix rates */
@@ -85,5 +87,10 @@ void gr_calibrate_cuda_rest(gr_hardware *h, const gr_bench *b);
 GR_NODISCARD gr_status gr_calibrate_cuda_attention(gr_hardware *h, gr_bench *b, gr_diag *d);
 /* Seconds of a layer in the step of a rollout, captured in a graph as it is there; of a paged bench. */
 double gr_calibrate_cuda_decode(gr_bench *b);
+
+/* calibrate_from.c: o's hardware refined with what the runs a->from measured; said: how, and how sure. The
+ * runs are of one role each, and were planned for that hardware. */
+GR_NODISCARD gr_status gr_calibrate_from(gr_hardware *h, const gr_args *a, const gr_plan_options *o,
+                                         gr_str *said, gr_diag *d);
 
 #endif

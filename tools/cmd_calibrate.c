@@ -213,7 +213,8 @@ void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length
     b->heavy = paged || tokens >= MANY_TOKENS;
     b->shared = paged && length > b->sizes->pool_shared ? b->sizes->pool_shared : 0;
     b->seqs = paged ? tokens : (tokens + b->length - 1) / b->length;
-    const gr_pass_bounds bounds = {tokens, b->seqs, b->length, b->threads, 1};
+    const gr_pass_bounds bounds = {
+        .tokens = tokens, .seqs = b->seqs, .length = b->length, .threads = b->threads};
     const uint64_t ws = GR_MAX(gr_layer_ws_bytes(b->k, &s, 0, &bounds, GR_LAYER_FORWARD),
                                gr_layer_ws_bytes(b->k, &s, 0, &bounds, GR_LAYER_BACKWARD));
     const uint64_t bucket = gr_bucket_elems(&s, 1), hidden = (uint64_t)tokens * width;
@@ -223,13 +224,12 @@ void gr_bench_open(gr_bench *b, uint32_t width, uint32_t tokens, uint32_t length
     b->x = gr_bench_random(b, hidden), b->dx = gr_bench_random(b, hidden), b->in = gr_bench_random(b, hidden);
     b->acts = gr_bench_place(b, NULL, gr_layer_acts_bytes(b->k, &s, 0, &bounds));
     b->ws = gr_bench_place(b, NULL, GR_MAX(ws, gr_layer_ws_bytes(b->k, &s, 0, &bounds, GR_LAYER_EXTEND)));
-    b->packed = (gr_packed){tokens,
-                            b->seqs,
-                            gr_bench_place(b, NULL, tokens * sizeof(int32_t)),
-                            gr_bench_place(b, b->offset, (b->seqs + 1ull) * sizeof(*b->offset)),
-                            b->offset,
-                            place_positions(b),
-                            1};
+    b->packed = (gr_packed){.n_tokens = tokens,
+                            .n_seqs = b->seqs,
+                            .ids = gr_bench_place(b, NULL, tokens * sizeof(int32_t)),
+                            .offset = gr_bench_place(b, b->offset, (b->seqs + 1ull) * sizeof(*b->offset)),
+                            .host_offset = b->offset,
+                            .position = place_positions(b)};
     if (paged) open_pool(b);
 }
 
@@ -761,6 +761,37 @@ static void print_summary(const gr_hardware *h, const char *path)
            (double)h->layer_graph_bytes / 1024);
 }
 
+/* How long this thread worked, and how long it waited for a processor while others did; all 0 where the
+ * system does not say. */
+typedef struct turns {
+    unsigned long long ran, waited;
+} turns;
+
+static turns read_turns(void)
+{
+    turns t = {0};
+    FILE *f = fopen("/proc/thread-self/schedstat", "r");
+    if (f && fscanf(f, "%llu %llu", &t.ran, &t.waited) != 2) t = (turns){0};
+    if (f) fclose(f);
+    return t;
+}
+
+/* The share of its time that it waited since; says so where that is much. */
+static double share_waited(const turns *since, gr_diag *d)
+{
+    const double much = 0.05;
+    const turns now = read_turns();
+    const double ran = (double)(now.ran - since->ran), waited = (double)(now.waited - since->waited);
+    const double share = waited > 0 ? waited / (ran + waited) : 0;
+    if (share > much)
+        gr_diag_warn(
+            d, (gr_loc){0},
+            "this machine is busy: measuring waited for a processor for %.0f %% of its time, and rates "
+            "may come out too low; calibrate again when it is quiet",
+            100 * share);
+    return share;
+}
+
 /* Measuring takes minutes: a place that cannot be written is told before. */
 static gr_status check_out(const char *path, gr_diag *d)
 {
@@ -779,12 +810,24 @@ int gr_cmd_calibrate(const gr_args *a, gr_diag *d)
     gr_plan_options o;
     gr_hardware h;
     gr_str text = {0};
+    gr_str said = {0};
     gr_status st = gr_cmd_plan_options(&o, a, d);
+    if (!st && a->hardware && !a->n_from)
+        st =
+            gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--hardware is for --from: this machine is measured");
     if (!st) st = check_out(a->out, d);
-    if (!st) st = calibrate(&h, &o, d);
-    if (st) return gr_exit_status(st);
-    gr_hardware_write(&h, &text);
-    int status = gr_cmd_finish(&text, a->out, d);
+    const turns before = read_turns();
+    if (!st) st = a->n_from ? gr_calibrate_from(&h, a, &o, &said, d) : calibrate(&h, &o, d);
+    const double waited = st || a->n_from ? 0 : share_waited(&before, d);
+    int status = a->n_from || st == GR_E_INVALID ? gr_exit_status_input(st) : gr_exit_status(st);
+    if (!st) gr_hardware_write(&h, &text);
+    if (!st) status = gr_cmd_finish(&text, a->out, d);
     if (!status && a->out) print_summary(&h, a->out);
+    if (!status && a->out && !a->n_from)
+        printf("  host        %.1f %% of the time that measuring took it waited for a processor\n",
+               100 * waited);
+    if (!status && a->out && said.len)
+        printf("  runs        %s took, of what was predicted:\n%s", a->n_from > 1 ? "they" : "it", said.text);
+    gr_str_release(&said);
     return status;
 }

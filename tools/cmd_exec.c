@@ -1,4 +1,5 @@
 /* graphrun exec: on one rank, or as one of the ranks that mpirun, srun or this program itself has started. */
+#include "scheduler/search/meshes.h"
 #include "tools/cmd.h"
 
 #include <errno.h>
@@ -87,20 +88,28 @@ static gr_status adopt_own(gr_planned **p, gr_plan *plan, const char *path, cons
 }
 
 /* The plan of a file, or a resumed run's own, or a new one: also where the run had other ranks, or pools. */
-static gr_status make_plan(gr_planned **p, const gr_graph *g, const gr_args *a, const gr_plan_options *o,
+static gr_status make_plan(gr_planned **p, gr_graph *g, const gr_args *a, const gr_plan_options *o,
                            gr_diag *d)
 {
     char *own = own_plan(a);
     const char *path = a->plan ? a->plan : own;
     gr_plan *plan = NULL;
-    gr_status st = path ? gr_plan_read_json(&plan, path, d) : GR_OK;
+    gr_status st =
+        a->plan && gr_meshes_open(g)
+            ? gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                            "%s is of a mesh of ranks that was chosen: 'parallel: auto' does not go "
+                            "with a plan that is read, write what it chose",
+                            a->plan)
+            : GR_OK;
+    if (!st && path) st = gr_plan_read_json(&plan, path, d);
     if (!st && own && (!is_placed_alike(plan, g) || !has_its_nodes(plan, g))) {
         gr_plan_free(plan);
         plan = NULL;
     }
-    if (!st && plan) st = own ? adopt_own(p, plan, own, g, o, d) : gr_plan_adopt(p, plan, g, o, GR_ADOPT_TO_RUN, d);
+    if (!st && plan)
+        st = own ? adopt_own(p, plan, own, g, o, d) : gr_plan_adopt(p, plan, g, o, GR_ADOPT_TO_RUN, d);
     if (st) gr_plan_free(plan);
-    if (!st && !plan) st = gr_plan_graph(p, g, o, d);
+    if (!st && !plan) st = gr_plan_meshes(p, g, o, d);
     free(own);
     return st;
 }

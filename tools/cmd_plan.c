@@ -1,4 +1,5 @@
 /* graphrun plan, diff. */
+#include "scheduler/search/meshes.h"
 #include "tools/cmd.h"
 
 #include <stdio.h>
@@ -65,7 +66,7 @@ int gr_cmd_plan(const gr_args *a, gr_diag *d)
     if (a->explore) return gr_cmd_explore(a, d);
     gr_status st = gr_cmd_plan_options(&o, a, d);
     if (!st) st = gr_cmd_load(&g, a, a->operand[0], &o, d);
-    if (!st) st = gr_plan_graph(&p, g, &o, d);
+    if (!st) st = gr_plan_meshes(&p, g, &o, d);
     if (st == GR_E_NOFIT) gr_cmd_advise(g, a, a->operand[0], &o, d);
     if (!st) hints(p, d);
     int status = gr_exit_status_input(st);

@@ -215,6 +215,39 @@ static void add_nodes(gr_str *out, const report *r)
     add_node_line(out, "whole", median(find(r, "seconds")), whole, whole);
 }
 
+static void add_last(gr_str *out, const report *r, const char *node, const char *metric, int digits)
+{
+    char *key = gr_printf("%s.%s", node, metric);
+    const series *s = find(r, key);
+    if (s && !isnan(s->values[s->n - 1]))
+        gr_str_printf(out, " %9.*f", digits, s->values[s->n - 1]);
+    else
+        gr_str_printf(out, " %9s", "-");
+    free(key);
+}
+
+/* Of each node that counted what routers chose, in its last iteration (ops/tally.h). */
+static void add_experts(gr_str *out, const report *r)
+{
+    static const char load[] = ".expert_load";
+    bool any = false;
+    for (size_t i = 0; i < r->n_series; i++) {
+        const char *key = r->s[i].key;
+        const size_t len = strlen(key), n = len - GR_MIN(len, strlen(load));
+        if (strcmp(key + n, load)) continue;
+        if (!any) gr_str_puts(out, "experts, last              load   entropy      dead  agreement\n");
+        any = true;
+        char *node = gr_printf("%.*s", (int)n, key);
+        gr_str_printf(out, "  %-20s", node);
+        add_last(out, r, node, "expert_load", 2);
+        add_last(out, r, node, "expert_entropy", 3);
+        add_last(out, r, node, "experts_dead", 0);
+        add_last(out, r, node, "routing_agreement", 4);
+        gr_str_putc(out, '\n');
+        free(node);
+    }
+}
+
 static void add_peak(gr_str *out, const report *r, const char *ranks)
 {
     char *keys[] = {gr_printf("planned_peak_bytes%s", ranks), gr_printf("measured_peak_bytes%s", ranks)};
@@ -304,6 +337,7 @@ int gr_cmd_report(const gr_args *a, gr_diag *d)
         for (size_t i = 0; i < r.n_series; i++)
             if (gr_is_validation_score(r.s[i].key)) add_series_line(&out, &r, r.s[i].key, r.s[i].key, 1);
         add_nodes(&out, &r);
+        add_experts(&out, &r);
         add_peaks(&out, &r);
         st = add_checkpoints(&out, a, d);
     }

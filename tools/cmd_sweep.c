@@ -1,4 +1,5 @@
 /* graphrun plan --sweep: plans over a range of one setting. */
+#include "scheduler/search/meshes.h"
 #include "tools/cmd.h"
 
 #include <math.h>
@@ -107,7 +108,7 @@ static gr_status plan_point(const gr_args *a, gr_planned **p, gr_diag *d)
     gr_graph *g = NULL;
     gr_status st = gr_cmd_plan_options(&o, a, d);
     if (!st) st = gr_cmd_load(&g, a, a->operand[0], &o, d);
-    if (!st) st = gr_plan_graph(p, g, &o, d);
+    if (!st) st = gr_plan_meshes(p, g, &o, d);
     gr_graph_free(g);
     return st;
 }

@@ -21,7 +21,7 @@ _graphrun()
         init) words='--help --out --seed --config --tokenizer' ;;
         ops) words='--help' ;;
         schema) words='--help' ;;
-        calibrate) words='--help --device --out' ;;
+        calibrate) words='--help --device --hardware --out --from' ;;
         export) words='--help --out --model --dtype --shard --accept-changes' ;;
         report) words='--help' ;;
         audit) words='--help' ;;

@@ -173,11 +173,12 @@ typedef struct gr_model_sharding {
     uint32_t tensor; /* ranks that its copy for rollouts is cut for, as written; 1: it is whole */
     gr_loc tensor_at;
     uint32_t parts; /* the same of the ranks that the graph is for: one alone has it whole */
-    gr_mesh mesh;         /* `parallel:` its training passes, as written */
+    gr_mesh mesh;   /* `parallel:` its training passes, as written */
     gr_loc mesh_at[GR_N_AXES];
+    bool mesh_auto;             /* `parallel: auto`: the planner chooses it */
     uint32_t train_parts;       /* along its axis tensor, of the ranks that the graph is for; 1: whole */
     gr_model_shape train_slice; /* the shape of one of these parts */
-    gr_model_shape slice; /* the shape of one of these parts (ops/model/tp.h) */
+    gr_model_shape slice;       /* the shape of one of these parts (ops/model/tp.h) */
 } gr_model_sharding;
 
 struct gr_model {

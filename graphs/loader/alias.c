@@ -7,6 +7,8 @@
  * Under `strict: true` a rollout's log-probs are those of a log-prob pass by the same weights, to the bit.
  * There an old_logprob of the rollout's own model is left out too, however many steps the update makes, and
  * its name stands for the rollout's log-probs; but not where an expression names both, so as to compare them.
+ * A log-prob node that asks for a rollout's experts (`replay`) is one of its own, unless the update asks
+ * alike.
  */
 #include "graphs/loader/loader.h"
 
@@ -94,7 +96,7 @@ static bool stands_for_rollout(const gr_loader *l, const gr_unresolved *dr)
 {
     const gr_node *n = dr->node, *rollout = n->of;
     if (!n->op || !n->op->logprob || dr->bad || dr->alias || n->results.n_metrics || n->timing.every ||
-        n->timing.new_version || gr_value_get(n->value, "when"))
+        n->timing.new_version || gr_value_get(n->value, "when") || gr_value_get(n->value, "replay"))
         return false;
     if (!rollout || !rollout->op || !rollout->op->makes_rows || !gr_field_find(rollout, "logprob") ||
         rollout->model != n->model || rollout->timing.every || rollout->timing.new_version ||
@@ -133,12 +135,26 @@ static void find_rollouts(gr_loader *l)
  * ------------------------------------------------------------------------------------------
  */
 
+static const char *replay_of(const gr_node *n)
+{
+    const gr_value *v = gr_value_get(n->value, "replay");
+    return v && v->text ? v->text : "none";
+}
+
+/* Whether the update's pass does with a rollout's experts what n asks for; to compare them changes no value.
+ */
+static bool same_replay(const gr_node *n, const gr_node *update)
+{
+    const char *asked = replay_of(n), *done = replay_of(update);
+    return !strcmp(asked, done) || (!strcmp(asked, "none") && !strcmp(done, "compare"));
+}
+
 static bool is_own_logprob(const gr_loader *l, const gr_unresolved *dr, const gr_unresolved *u)
 {
     const gr_node *n = dr->node;
     return n->op && n->op->logprob && !dr->bad && n->model == u->node->model && n->of == u->node->of &&
            !n->timing.new_version && !n->results.n_metrics && !gr_value_get(n->value, "when") &&
-           read_by_update_alone(l, dr, u);
+           same_replay(n, u->node) && read_by_update_alone(l, dr, u);
 }
 
 static void drop_edge(gr_unresolved *u, size_t edge)

@@ -182,6 +182,7 @@ static bool print_config(gr_str *out, const gr_key *k, const void *cfg, bool wri
         gr_str_puts(out, number_text(*(const double *)at, buf));
         return true;
     case GR_KEY_ENUM:
+        if (!written && !k->fallback) return false;
         gr_str_puts(out, k->choices[*(const int *)at]);
         return true;
     case GR_KEY_PATH:
@@ -382,6 +383,7 @@ void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
                           g->models[i]->sharding.over == GR_SHARD_ALL ? "all" : "node");
         if (g->models[i]->sharding.tensor > 1)
             gr_str_printf(out, "    tensor: %u\n", g->models[i]->sharding.tensor);
+        if (g->models[i]->sharding.mesh_auto) gr_str_puts(out, "    parallel: auto\n");
         print_parallel(&g->models[i]->sharding.mesh, out);
     }
     gr_str_puts(out, "nodes:\n");

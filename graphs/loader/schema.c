@@ -187,6 +187,11 @@ static json_t *one_of(const char *const *choices, form f)
     return value_of(choices_schema(&k), f);
 }
 
+static json_t *auto_schema(void)
+{
+    return json_pack("{s:s}", "const", "auto");
+}
+
 static json_t *model_schema(form f)
 {
     static const char *const heads[] = {"value", NULL}, *const gathers[] = {"direct", "whole", "layer", NULL},
@@ -197,7 +202,8 @@ static json_t *model_schema(form f)
         one_of(heads, f), "train", value_of(table_schema(gr_train_keys, json_object(), f), f), "residency",
         value_of(table_schema(gr_residency_keys, json_object(), f), f), "gather", one_of(gathers, f), "shard",
         one_of(shards, f), "tensor", value_of(tensor, f), "parallel",
-        value_of(table_schema(gr_parallel_keys, json_object(), f), f), "pool", value_of(text_schema(), f));
+        value_of(any_of(table_schema(gr_parallel_keys, json_object(), f), auto_schema()), f), "pool",
+        value_of(text_schema(), f));
     return value_of(closed_map(properties, json_pack("[s]", "checkpoint"), f), f);
 }
 
@@ -339,8 +345,8 @@ void gr_graph_ops(gr_str *out)
         "    tensor             tensor-parallel rollout: so many neighbouring ranks of one host have a\n"
         "                       part of each layer, and generate together; must divide heads, KV heads\n"
         "                       and the width of the feed-forward network; default: 1, whole\n"
-        "    parallel           how ranks share the sequences of log-prob passes and updates; default: each\n"
-        "                       sequence is one rank's\n"
+        "    parallel           how ranks share the sequences of log-prob passes and updates; auto: the\n"
+        "                       planner's choice; default: each sequence is one rank's\n"
         "    pool               the ranks that hold and train it, and run its nodes; default: the first "
         "pool\n");
     print_keys_of("models: NAME: train", gr_train_keys, out);

@@ -111,7 +111,7 @@ typedef struct gr_task_comm {
      * that this task need not wait for it. */
     bool beside;
     uint32_t peers;      /* ranks of the group that do it together, side by side; 0: it is done alone */
-    gr_axis axis;        /* what that group is of */
+    gr_mesh mesh;        /* how: its groups along each axis */
     double sums, summed; /* their sums or exchanges within it: how many; bytes that a rank receives */
 } gr_task_comm;
 

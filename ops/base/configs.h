@@ -94,6 +94,7 @@ typedef struct gr_logprob_cfg {
     const gr_node *of;
     uint32_t micro_tokens;
     int weights; /* logprob: GR_WEIGHTS_PARAMS or GR_WEIGHTS_ROLLOUT */
+    int replay;  /* logprob: gr_replay of ops/base/routes.h */
 } gr_logprob_cfg;
 
 enum { GR_WEIGHTS_PARAMS, GR_WEIGHTS_ROLLOUT };
@@ -110,6 +111,8 @@ typedef struct gr_update_cfg {
     uint32_t mini_batch, epochs, micro_tokens;
     uint32_t mini_batches; /* of the whole batch; set by the op's check */
     bool balance;
+    int replay;                                           /* gr_replay of ops/base/routes.h */
+    double router_aux_loss_coef, router_bias_update_rate; /* 0: none */
 } gr_update_cfg;
 
 typedef struct gr_select_cfg {

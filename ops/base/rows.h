@@ -8,7 +8,7 @@
 #ifndef GR_OPS_BASE_ROWS_H
 #define GR_OPS_BASE_ROWS_H
 
-#include "ops/base/op.h"
+#include "ops/base/routes.h"
 
 typedef struct gr_rows {
     uint32_t *n_groups, *n_seqs;
@@ -29,6 +29,7 @@ typedef struct gr_rows {
     float *turn_reward;     /* [seqs, turns] what the environment gave for each */
     float *measure;         /* [seqs, measures] */
     uint32_t stride, turns, measures;
+    gr_routes routes; /* a block of its own, set by who has it */
 } gr_rows;
 
 /* Why a conversation ended: rollout.stopped. */

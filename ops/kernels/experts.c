@@ -23,6 +23,23 @@ void gr_experts_acts_layout(gr_workspace *c, const gr_experts_desc *e, gr_dtype 
     a->gate_up = values(c, type, rows, 2 * (uint64_t)e->inner);
 }
 
+double gr_balance_value(const gr_balance_loss *b, const double *load, const double *share)
+{
+    const size_t all = (size_t)b->routers * b->experts;
+    double choices = 0, sum = 0;
+    for (size_t i = 0; i < all; i++) choices += load[i];
+    const double n = choices / b->top_k;
+    for (size_t e = 0; e < b->experts && n > 0; e++) {
+        double own = 0, probability = 0;
+        for (size_t i = e; i < all; i += b->experts) {
+            own += load[i];
+            probability += share[i];
+        }
+        sum += own / n * (probability / n);
+    }
+    return b->experts * sum;
+}
+
 /* ---- workspaces: of one run ---------------------------------------------------------------------------- */
 
 struct work {
@@ -98,6 +115,7 @@ static struct run run_of(gr_queue *q, const gr_experts_call *c, const struct wor
     const gr_experts_desc *e = c->e;
     const uint64_t at = kept ? first : 0;
     const uint32_t T = GR_MIN(c->T - first, c->run);
+    uint16_t *expert = c->record ? c->record + (uint64_t)first * e->top_k : acts->expert + at * e->top_k;
     return (struct run){.q = q,
                         .c = c,
                         .w = w,
@@ -105,8 +123,7 @@ static struct run run_of(gr_queue *q, const gr_experts_call *c, const struct wor
                         .T = T,
                         .rows = T * e->top_k,
                         .x = later(c, c->x, first, c->H),
-                        .acts = {acts->logits + at * e->count, acts->expert + at * e->top_k,
-                                 acts->weight + at * e->top_k,
+                        .acts = {acts->logits + at * e->count, expert, acts->weight + at * e->top_k,
                                  later(c, acts->gate_up, at * e->top_k, 2 * (uint64_t)e->inner)},
                         .act = {e->act, e->limit, T * e->top_k, e->inner}};
 }
@@ -134,14 +151,45 @@ static void sort(const struct run *r)
     r->c->ops->dispatch(r->q, e->count, e->top_k, r->T, r->acts.expert, &r->w->d, r->w->sort);
 }
 
+/* Its tokens, without padding. */
+static uint32_t counted(const struct run *r)
+{
+    const uint32_t end = r->c->T - r->c->padding;
+    return end > r->first ? GR_MIN(r->T, end - r->first) : 0;
+}
+
+static void choose(const struct run *r, const uint16_t *given)
+{
+    const gr_experts_call *c = r->c;
+    c->ops->route(r->q, c->e, r->acts.logits, c->w.selection, given, r->T, r->acts.expert, r->acts.weight);
+}
+
+/* The router chooses, which is compared; then come the experts that are given. */
+static void compare(const struct run *r, const uint16_t *given)
+{
+    const gr_experts_call *c = r->c;
+    const gr_experts_count *n = c->count;
+    const uint32_t k = c->e->top_k;
+    choose(r, NULL);
+    c->ops->compare(r->q, k, r->T, r->acts.expert, n->recorded + (uint64_t)r->first * k, &n->tally,
+                    n->differs + r->first);
+    if (given) choose(r, given);
+}
+
 static void route(const struct run *r)
 {
     const gr_experts_call *c = r->c;
+    const gr_experts_count *n = c->count;
     const gr_router_product p = router_of(r);
     const uint16_t *given = c->given ? c->given + (uint64_t)r->first * c->e->top_k : NULL;
     c->ops->logits(r->q, &p, c->w.router_bias, r->acts.logits, c->products);
-    c->ops->route(r->q, c->e, r->acts.logits, c->w.selection, given, r->T, r->acts.expert, r->acts.weight);
+    if (n && n->recorded)
+        compare(r, given);
+    else
+        choose(r, given);
     sort(r);
+    if (n) c->ops->count(r->q, c->e->count, c->e->top_k, counted(r), r->acts.expert, n->tally.load);
+    if (n && n->shares) c->ops->shares(r->q, c->e->count, counted(r), r->acts.logits, n->tally.share);
 }
 
 static void gather(const struct run *r, const void *from)
@@ -210,6 +258,8 @@ static void router_backward(const struct run *r, bool add, void *dx, const gr_ex
     const gr_experts_call *c = r->c;
     const gr_router_product p = router_of(r);
     c->ops->route_backward(r->q, c->e, r->acts.logits, r->acts.expert, r->w->d_weight, r->T, r->w->d_logits);
+    if (c->pull)
+        c->ops->balance_backward(r->q, c->e->count, counted(r), r->acts.logits, c->pull, r->w->d_logits);
     c->ops->logits_backward(r->q, &p, r->w->d_logits, add, dx, g->router, g->router_bias, g->type,
                             c->products);
 }

@@ -26,6 +26,7 @@
 
 #include "ops/kernels/workspace.h"
 #include "ops/kernels/kernels.h"
+#include "ops/kernels/routing.h"
 #include "ops/model/layer.h"
 
 #define GR_EXPERT_RUN 8192 /* tokens that keep a device busy, so that weights are not read too often */
@@ -65,6 +66,16 @@ static inline void gr_dispatch_layout(gr_workspace *c, uint32_t E, uint32_t k, u
     d->choice = gr_workspace_bytes(c, rows * sizeof(*d->choice));
 }
 
+/* A balance loss: its coefficient, and what it is over. Source: Fedus et al., arXiv:2101.03961, as
+ * load_balancing_loss_func of Hugging Face transformers has it. */
+typedef struct gr_balance_loss {
+    uint32_t routers, experts, top_k;
+    double coefficient;
+} gr_balance_loss;
+
+/* Its value, without the coefficient, of load and share [routers, experts] of a tally; 0 of no tokens. */
+double gr_balance_value(const gr_balance_loss *b, const double *load, const double *share);
+
 typedef struct gr_experts_ops {
     /* What of a description it is not made for, as a text; NULL: nothing. No function: it is for all. */
     const char *(*unfit)(const gr_experts_desc *e);
@@ -82,14 +93,36 @@ typedef struct gr_experts_ops {
      * or (softmax_after, or normalize) of the chosen ones, or sigmoid(logits). Chosen are the experts with
      * the highest score + selection [E] (NULL: 0), equal ones by the lower index, among those of the
      * top_groups groups whose best two add up to most. given [T, k], where not NULL: the choice was made
-     * elsewhere and is copied to expert; then the weights alone are computed. Logits that are not numbers are
-     * above all others, and make weights that are none. */
+     * elsewhere and is copied to expert; then the weights alone are computed, but for a token whose first one
+     * is GR_NO_EXPERT. Logits that are not numbers are above all others, and make weights that are none. */
     void (*route)(gr_queue *q, const gr_experts_desc *e, const float *logits, const void *selection,
                   const uint16_t *given, uint32_t T, uint16_t *expert, float *weight);
     /* d_logits [T, E] of the device's type, from d_weight [T, k]; which experts are chosen has no gradient.
      */
     void (*route_backward)(gr_queue *q, const gr_experts_desc *e, const float *logits, const uint16_t *expert,
                            const float *d_weight, uint32_t T, void *d_logits);
+
+    /* ---- counting, into a tally (ops/kernels/routing.h) ---- */
+    /* Of the T tokens that have experts recorded [T, k], how many there are, and how many whose experts
+     * [T, k] are others, in whatever order; differs becomes 1 for these, and those for which it was 0 are
+     * added to t->tokens. */
+    void (*compare)(gr_queue *q, uint32_t k, uint32_t T, const uint16_t *expert, const uint16_t *recorded,
+                    const gr_tally *t, uint32_t *differs);
+    /* load [E] += how many of the choices [T, k] each expert has. */
+    void (*count)(gr_queue *q, uint32_t E, uint32_t k, uint32_t T, const uint16_t *expert, double *load);
+    /* share [E] += softmax(logits [T, E]), token by token. */
+    void (*shares)(gr_queue *q, uint32_t E, uint32_t T, const float *logits, double *share);
+    /* pull [E] of the balance loss c E sum over experts e of f_e P_e, over all tokens of all routers, N of
+     * them: f_e the choices of e over N, whose sum is k, and P_e the mean of softmax(logits)_e. A token's
+     * loss is the sum of pull softmax(logits). load [routers, E], each with k choices a token. */
+    void (*pull)(gr_queue *q, const gr_balance_loss *b, const double *load, float *pull);
+    /* bias [n], of experts from `first` on, += rate for each with less load [E] than the mean, -= rate for
+     * each with more (arXiv:2412.19437). NULL: not built. */
+    void (*rebalance)(gr_queue *q, uint32_t E, const double *load, uint32_t first, uint32_t n, float rate,
+                      void *bias);
+    /* d_logits [T, E] += the gradient of the sum over experts and tokens of pull [E] softmax(logits). */
+    void (*balance_backward)(gr_queue *q, uint32_t E, uint32_t T, const float *logits, const float *pull,
+                             void *d_logits);
 
     /* ---- dispatch and combine ---- */
     uint64_t (*dispatch_ws_bytes)(uint32_t E, uint32_t k, uint32_t T);
@@ -162,6 +195,14 @@ typedef struct gr_experts_acts {
 void gr_experts_acts_layout(gr_workspace *c, const gr_experts_desc *e, gr_dtype type, uint32_t T,
                             gr_experts_acts *a);
 
+/* What a forward call adds to a tally. */
+typedef struct gr_experts_count {
+    gr_tally tally;
+    const uint16_t *recorded; /* [T, k] what the router's choice is compared with; NULL: nothing */
+    uint32_t *differs;        /* [T] */
+    bool shares;
+} gr_experts_count;
+
 /* One call: T tokens of the normalised input x [T, H]. Runs of `run` tokens, gr_experts_run(T) or less: it
  * sizes the workspace, and changes no bits of y, nor where sums are chained (ops/kernels/kernels.h) of
  * gradients. */
@@ -173,6 +214,10 @@ typedef struct gr_experts_call {
     float scale; /* of what is added to base */
     const void *x;
     const uint16_t *given; /* [T, k] experts chosen elsewhere; NULL: the router chooses */
+    uint16_t *record;      /* [T, k] where those chosen go, of a call that keeps nothing; NULL: nowhere */
+    const gr_experts_count *count; /* NULL: nothing is counted */
+    const float *pull;             /* [E] of balance_backward; NULL: none */
+    uint32_t padding;              /* tokens at the end that nobody counts, and that nothing balances */
     gr_experts_weights w;
     void *products; /* of products: gr_experts_products_bytes */
 } gr_experts_call;
@@ -188,10 +233,10 @@ void gr_experts_forward(gr_queue *q, const gr_experts_call *c, const void *base,
 void gr_experts_backward(gr_queue *q, const gr_experts_call *c, const gr_experts_acts *kept, const void *dy,
                          bool add, void *dx, const gr_experts_grads *grads, void *ws);
 
-/* Tokens of each run of a pass of so many, the last one shorter. */
-static inline uint32_t gr_experts_run(uint32_t tokens)
+/* Tokens of each run of a pass of so many, the last one shorter; most: 0 where nothing else is said. */
+static inline uint32_t gr_experts_run(uint32_t tokens, uint32_t most)
 {
-    return GR_MIN(tokens, GR_EXPERT_RUN);
+    return GR_MIN(tokens, most ? most : GR_EXPERT_RUN);
 }
 
 #endif

@@ -26,7 +26,7 @@
 
 #include "memplan/plan/plan.h"
 #include "ops/kernels/checksum.h"
-#include "ops/model/model.h"
+#include "ops/kernels/routing.h"
 #include "runtime/device/device.h"
 
 struct gr_code_call; /* graphs/expr/code.h */
@@ -44,6 +44,8 @@ typedef struct gr_packed {
      * then this rank's, in their order; offset and position are of all of them. 0, 1: they are not cut. Where
      * the shape is a slice's, these ranks have the other slices (ops/kernels/layer_cut.c). */
     uint32_t cut;
+    const gr_routing *routing; /* NULL: of its experts nothing is asked */
+    uint32_t expert_run;       /* as of gr_pass_bounds */
 } gr_packed;
 
 /* Bounds that sizes are computed from. */
@@ -51,7 +53,9 @@ typedef struct gr_pass_bounds {
     uint32_t tokens, seqs; /* of one pass */
     uint32_t length;       /* of one sequence, or of its keys */
     unsigned threads;
-    uint32_t cut; /* as in gr_packed: tokens are of one rank, sequences of all */
+    uint32_t cut;        /* as in gr_packed: tokens are of one rank, sequences of all */
+    uint32_t expert_run; /* tokens that go through the experts of a layer at once, at most; 0: as many as keep
+                            the device busy (ops/kernels/experts.h) */
 } gr_pass_bounds;
 
 /* Rows of hidden states that the head reads, and what it is asked about them. */
@@ -112,7 +116,8 @@ typedef struct gr_extend {
     /* [n_seqs] of a state of one size (gr_layer_slot_bytes): its place among those of a layer; UINT32_MAX:
      * none, and what the sequence gives is 0. NULL where no layer has one. */
     const uint32_t *held;
-    const gr_decode *decode; /* a step of slots, one token each, some of them empty; NULL: not one */
+    const gr_decode *decode;   /* a step of slots, one token each, some of them empty; NULL: not one */
+    const gr_routing *routing; /* record alone; NULL: of its experts nothing is asked */
 } gr_extend;
 
 /* What a workspace is for: one that is for less may be smaller. */

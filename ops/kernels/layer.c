@@ -11,7 +11,7 @@
 static const gr_layer_part *mixer_of(const gr_layer_desc *d)
 {
     static const gr_layer_part *const parts[] = {[GR_MIXER_ATTENTION] = &gr_layer_attention,
-                                                 [GR_MIXER_LATENT] = NULL,
+                                                 [GR_MIXER_LATENT] = &gr_layer_latent,
                                                  [GR_MIXER_DELTA] = &gr_layer_delta};
     return parts[d->mixer];
 }
@@ -169,12 +169,13 @@ static void kernels_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_ws 
 /* Of slices whose tokens are cut. */
 static void all_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
 {
+    const gr_layer_call half = gr_layer_half(l);
     const uint64_t values = l->s->hidden;
     if (!gr_layer_gathers(l)) return;
-    w->all_in = gr_layer_all_rows(c, l, values);
-    w->all_out = gr_layer_all_rows(c, l, values);
-    if (l->use == GR_LAYER_BACKWARD) w->all_d = gr_layer_all_rows(c, l, values);
-    if (l->k->chained) w->staging = gr_layer_all_rows(c, l, values);
+    w->all_in = gr_layer_rows(c, &half, values);
+    w->all_out = gr_layer_rows(c, &half, values);
+    if (l->use == GR_LAYER_BACKWARD) w->all_d = gr_layer_rows(c, &half, values);
+    if (l->k->chained) w->staging = gr_layer_rows(c, &half, values);
 }
 
 /* acts: room for them, too. */
@@ -194,7 +195,8 @@ static void ws_layout(gr_workspace *c, const gr_layer_call *l, bool acts, gr_lay
  */
 static uint64_t scratch_bytes(const gr_layer_call *l)
 {
-    const uint64_t bytes = l->ops->back_ws_bytes(l->d, l->s->hidden, l->bounds.tokens);
+    const gr_layer_call half = gr_layer_half(l);
+    const uint64_t bytes = l->ops->back_ws_bytes(l->d, l->s->hidden, half.bounds.tokens);
     gr_layer_desc own = *l->d;
     own.attention = l->own;
     return gr_layer_cut(l) < 2
@@ -233,7 +235,7 @@ static gr_layer_call sizes_of(const gr_kernels *k, const gr_model_shape *s, uint
                            .use = use,
                            .bounds = *b,
                            /* of a slice it is what is left of them */
-                           .own = gr_attention_cut(&d->attention, s->parts > 1 ? 1 : GR_MAX(b->cut, 1u))};
+                           .own = gr_attention_cut(&d->attention, GR_MAX(b->cut / GR_MAX(s->parts, 1u), 1u))};
 }
 
 uint64_t gr_layer_acts_bytes(const gr_kernels *k, const gr_model_shape *s, uint32_t layer,
@@ -371,11 +373,16 @@ static uint32_t longest_of(const uint32_t *offset, const uint32_t *cached, uint3
 static gr_layer_call packed_call(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,
                                  const void *w, const gr_packed *b, gr_layer_use use)
 {
-    const gr_pass_bounds bounds = {b->n_tokens, b->n_seqs, longest_of(b->host_offset, NULL, b->n_seqs),
-                                   gr_team_size(q->team), b->cut};
+    const gr_pass_bounds bounds = {.tokens = b->n_tokens,
+                                   .seqs = b->n_seqs,
+                                   .length = longest_of(b->host_offset, NULL, b->n_seqs),
+                                   .threads = gr_team_size(q->team),
+                                   .cut = b->cut,
+                                   .expert_run = b->expert_run};
     gr_layer_call l = sizes_of(k, s, layer, &bounds, use);
     l.q = q;
     l.w = w;
+    l.routing = b->routing;
     l.b = l.all = (gr_tokens){.n = b->n_tokens,
                               .n_seqs = b->n_seqs,
                               .offset = b->offset,
@@ -404,10 +411,15 @@ void gr_layer_extend(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, 
     if (!e->n_tokens) return;
     /* a queued device's arrays are not the host's to read, and its workspace does not follow from lengths */
     const uint32_t longest = k->queued ? 0 : longest_of(e->offset, e->cached, e->n_seqs);
-    const gr_pass_bounds bounds = {e->n_tokens, e->n_seqs, longest, gr_team_size(q->team), 1};
+    const gr_pass_bounds bounds = {.tokens = e->n_tokens,
+                                   .seqs = e->n_seqs,
+                                   .length = longest,
+                                   .threads = gr_team_size(q->team),
+                                   .cut = 1};
     gr_layer_call l = sizes_of(k, s, layer, &bounds, GR_LAYER_EXTEND);
     l.q = q;
     l.w = w;
+    l.routing = e->routing;
     l.b = l.all = (gr_tokens){.n = e->n_tokens,
                               .n_seqs = e->n_seqs,
                               .offset = e->offset,

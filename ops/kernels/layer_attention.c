@@ -123,7 +123,7 @@ static gr_layer_columns out_columns(const gr_layer_call *l)
 /* Of what a model has a value for each head, those of this rank's. */
 static const char *of_own_heads(const gr_layer_call *l, const void *of_heads, gr_dtype type)
 {
-    const uint64_t place = is_cut(l) && of_heads ? l->q->peers->comm->rank : 0;
+    const uint64_t place = is_cut(l) && of_heads ? l->q->sharers->comm->rank : 0;
     return of_heads ? (const char *)of_heads + place * l->own.heads * gr_dtype_size(type) : NULL;
 }
 

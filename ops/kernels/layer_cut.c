@@ -78,9 +78,10 @@ gr_layer_call gr_layer_half(const gr_layer_call *l)
 {
     gr_layer_call inner = *l;
     if (!gr_layer_gathers(l)) return inner;
-    inner.b = l->all;
-    inner.bounds.tokens *= gr_layer_cut(l);
-    inner.bounds.cut = 1;
+    inner.b.n *= l->s->parts;
+    inner.bounds.tokens *= l->s->parts;
+    inner.bounds.cut /= l->s->parts; /* over ranks that have the same slice */
+    if (inner.bounds.cut < 2) inner.b = l->all;
     inner.outer = l;
     return inner;
 }

@@ -28,10 +28,30 @@ static gr_experts_call call_of(const gr_layer_call *l, const gr_experts_desc *e,
                              .type = l->k->dtype,
                              .T = tokens,
                              .H = l->s->hidden,
-                             .run = gr_experts_run(tokens),
+                             .run = gr_experts_run(tokens, l->bounds.expert_run),
                              .scale = l->d->norm_after ? 1 : l->s->residual_scale,
                              .x = in,
                              .products = w ? w->product : NULL};
+}
+
+/* What is asked of the layer's choices; count: NULL, or filled where they are counted. */
+static void ask(const gr_layer_call *l, gr_experts_call *c, gr_experts_count *count)
+{
+    const gr_routing *r = l->routing;
+    if (!r) return;
+    const gr_routers before = gr_model_routers(l->s, l->bucket - 1),
+                     all = gr_model_routers(l->s, l->s->layers);
+    const uint64_t at = (uint64_t)before.choices * l->b.n;
+    c->given = r->recorded && r->follow ? r->recorded + at : NULL;
+    c->record = r->record ? r->record + at : NULL;
+    c->pull = r->pull;
+    c->padding = r->padding;
+    if (!count || !r->tally) return;
+    *count = (gr_experts_count){.tally = gr_tally_at(r->tally, all, before),
+                                .recorded = r->recorded ? r->recorded + at : NULL,
+                                .differs = r->differs,
+                                .shares = r->shares};
+    c->count = count;
 }
 
 static gr_experts_weights chosen_weights(const gr_layer_call *l)
@@ -121,13 +141,15 @@ static void sum_up(const gr_layer_call *l, const void *in, const gr_layer_acts *
                    const void *base, void *y)
 {
     const gr_experts_desc *e = &l->d->experts, alone = shared_desc(e);
-    gr_experts_call call = call_of(l, e, in, w);
+    gr_experts_call call = call_of(l, e, in, w), shared = call;
+    gr_experts_count count;
     call.w = chosen_weights(l);
+    ask(l, &call, &count);
     gr_experts_forward(l->q, &call, base, y, keeps(l) ? &a->experts : NULL, w->experts);
     if (!e->shared_inner) return;
-    call.e = &alone;
-    call.w = shared_weights(l);
-    gr_experts_forward(l->q, &call, y, y, keeps(l) ? &a->shared : NULL, w->experts);
+    shared.e = &alone;
+    shared.w = shared_weights(l);
+    gr_experts_forward(l->q, &shared, y, y, keeps(l) ? &a->shared : NULL, w->experts);
 }
 
 static void forward(const gr_layer_call *l, const void *in, const gr_layer_acts *a, const gr_layer_ws *w,
@@ -147,13 +169,14 @@ static void backward(const gr_layer_call *l, const void *in, const gr_layer_acts
 {
     const gr_experts_desc *e = &l->d->experts, alone = shared_desc(e);
     const gr_experts_grads chosen = chosen_grads(l), shared = shared_grads(l);
-    gr_experts_call call = call_of(l, e, in, w);
+    gr_experts_call call = call_of(l, e, in, w), every = call;
     call.w = chosen_weights(l);
+    ask(l, &call, NULL);
     gr_experts_backward(l->q, &call, &a->experts, d_out, false, d_in, &chosen, w->experts);
     if (!e->shared_inner) return;
-    call.e = &alone;
-    call.w = shared_weights(l);
-    gr_experts_backward(l->q, &call, &a->shared, d_out, true, d_in, &shared, w->experts);
+    every.e = &alone;
+    every.w = shared_weights(l);
+    gr_experts_backward(l->q, &every, &a->shared, d_out, true, d_in, &shared, w->experts);
 }
 
 static const char *unfit(const gr_layer_ops *ops, const gr_layer_desc *d)

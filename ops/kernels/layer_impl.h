@@ -29,6 +29,7 @@ typedef struct gr_layer_call {
     const char *w; /* the layer's bucket */
     char *grad;    /* its gradients */
     gr_dtype grads;
+    const gr_routing *routing; /* NULL: its routers choose, and tell nobody */
 } gr_layer_call;
 
 /* ---- buffers; T rows each, of the device's type unless said otherwise -------------------------------------
@@ -53,6 +54,12 @@ typedef struct gr_delta_acts {
     void *out;   /* [gr_delta_out] */
 } gr_delta_acts;
 
+typedef struct gr_latent_acts {
+    void *in;     /* [gr_latent_in] of the first product, the key's part rotated */
+    void *out;    /* [heads v_dim] */
+    float *stats; /* [heads], where attention was computed expanded */
+} gr_latent_acts;
+
 typedef struct gr_dense_acts {
     void *gate_up; /* [2 I] */
 } gr_dense_acts;
@@ -61,6 +68,7 @@ typedef struct gr_dense_acts {
 typedef struct gr_layer_acts {
     gr_attention_acts attention;
     gr_delta_acts delta;
+    gr_latent_acts latent;
     gr_dense_acts dense;
     gr_experts_acts experts, shared;
     void *mid; /* [H] between the halves; NULL: in place of the input */
@@ -88,6 +96,21 @@ typedef struct gr_delta_ws {
     void *d_out, *d_proj; /* [gr_delta_out], [gr_delta_in] */
 } gr_delta_ws;
 
+typedef struct gr_latent_ws {
+    void *latent; /* of the absorbed form's kernels */
+    void *attend; /* of plain attention, expanded */
+    uint64_t attend_bytes;
+    void *low, *c, *q;      /* [q_rank], [kv_rank] behind their norms; [heads D], then its gradient */
+    void *rows, *wide;      /* absorbed: [gr_latent_row], [heads gr_latent_row] */
+    void *mixed;            /* [heads kv_rank] */
+    void *kv, *qkv;         /* expanded: [heads gr_latent_kv], then its gradient; [3 heads D] */
+    void *padded;           /* [heads D] attention's output, where v_dim is another or it is not kept so */
+    float *stats;           /* [heads] computed again */
+    void *d_out, *d_padded; /* [heads v_dim], [heads D] */
+    void *d_qkv, *d_in;     /* [3 heads D], [gr_latent_in] */
+    void *d_low, *raw;      /* of one of the ranks */
+} gr_latent_ws;
+
 typedef struct gr_dense_ws {
     void *h, *d_h;   /* [I] */
     void *d_gate_up; /* [2 I] */
@@ -101,6 +124,7 @@ typedef struct gr_layer_ws {
     void *d_block; /* [H] d loss / d what a half gave, where that is not d loss / d its sum */
     gr_attention_ws attention;
     gr_delta_ws delta;
+    gr_latent_ws latent;
     gr_dense_ws dense;
     void *experts;     /* of experts, and of a shared one */
     void *experts_sum; /* [H] where a sum is not added up in place */
@@ -177,7 +201,8 @@ typedef struct gr_layer_part {
     uint64_t (*state_bytes)(const gr_layer_ops *ops, const gr_layer_desc *d);
 } gr_layer_part;
 
-extern const gr_layer_part gr_layer_attention, gr_layer_delta, gr_layer_dense, gr_layer_experts;
+extern const gr_layer_part gr_layer_attention, gr_layer_latent, gr_layer_delta, gr_layer_dense,
+    gr_layer_experts;
 
 /* A tensor of the bucket, or of its gradient; NULL where the layer does not have it. */
 const void *gr_layer_tensor(const gr_layer_call *l, gr_tensor_slot slot);

@@ -77,6 +77,7 @@ typedef struct gr_rotate {
 
 struct gr_experts_ops; /* ops/kernels/experts.h */
 struct gr_delta_ops;   /* ops/kernels/delta.h */
+struct gr_latent_ops;  /* ops/kernels/latent.h */
 
 typedef struct gr_layer_ops {
     /* How this device lays a layer out. */
@@ -159,6 +160,7 @@ typedef struct gr_layer_ops {
     /* ---- other kinds; NULL: not built on this device ---- */
     const struct gr_experts_ops *experts;
     const struct gr_delta_ops *delta;
+    const struct gr_latent_ops *latent;
 } gr_layer_ops;
 
 #endif

@@ -30,7 +30,8 @@ typedef struct gr_steps_bounds {
     uint32_t max_length; /* keys of a sequence, at most */
     uint32_t chunk;      /* steps of a chunk */
     uint32_t stop_ids;
-    bool states; /* layers have states of one size (gr_layer_slot_bytes) */
+    uint32_t choices; /* of a token's experts, where they are recorded; 0: they are not */
+    bool states;      /* layers have states of one size (gr_layer_slot_bytes) */
 } gr_steps_bounds;
 
 /* What holds for all sequences of one rollout. */
@@ -53,8 +54,10 @@ typedef struct gr_steps_input {
 } gr_steps_input;
 
 typedef struct gr_steps_report {
-    const int32_t *id;    /* [chunk, slots] the token of each step; -1: the slot was empty */
-    const float *logprob; /* [chunk, slots] */
+    const int32_t *id;       /* [chunk, slots] the token of each step; -1: the slot was empty */
+    const float *logprob;    /* [chunk, slots] */
+    const uint16_t *choices; /* [chunk, slots choices]: in each step those of a pass of as many tokens as
+                                slots took part (ops/kernels/routing.h); NULL: not recorded */
 } gr_steps_report;
 
 /* What a model step draws from and writes to; arrays on the device. */

@@ -3,19 +3,35 @@
 
 #include <string.h>
 
-const gr_arch *const gr_all_archs[] = {&gr_arch_llama,        &gr_arch_mistral,
-                                       &gr_arch_qwen2,        &gr_arch_qwen3,
-                                       &gr_arch_qwen3_5_text, &gr_arch_qwen3_5_moe_text,
-                                       &gr_arch_qwen3_next,   &gr_arch_qwen3_moe,
-                                       &gr_arch_qwen2_moe,    &gr_arch_glm4_moe,
-                                       &gr_arch_gpt_oss,      &gr_arch_mixtral,
-                                       &gr_arch_olmoe,        &gr_arch_granitemoe,
-                                       &gr_arch_gemma,        &gr_arch_gemma2,
-                                       &gr_arch_gemma3_text,  &gr_arch_granite,
-                                       &gr_arch_ministral,    &gr_arch_olmo2,
-                                       &gr_arch_olmo3,        &gr_arch_phi3,
-                                       &gr_arch_seed_oss,     &gr_arch_exaone4,
-                                       &gr_arch_smollm3,      NULL};
+const gr_arch *const gr_all_archs[] = {&gr_arch_llama,
+                                       &gr_arch_mistral,
+                                       &gr_arch_qwen2,
+                                       &gr_arch_qwen3,
+                                       &gr_arch_qwen3_5_text,
+                                       &gr_arch_qwen3_5_moe_text,
+                                       &gr_arch_qwen3_next,
+                                       &gr_arch_qwen3_moe,
+                                       &gr_arch_qwen2_moe,
+                                       &gr_arch_glm4_moe,
+                                       &gr_arch_glm4_moe_lite,
+                                       &gr_arch_deepseek_v2,
+                                       &gr_arch_deepseek_v3,
+                                       &gr_arch_gpt_oss,
+                                       &gr_arch_mixtral,
+                                       &gr_arch_olmoe,
+                                       &gr_arch_granitemoe,
+                                       &gr_arch_gemma,
+                                       &gr_arch_gemma2,
+                                       &gr_arch_gemma3_text,
+                                       &gr_arch_granite,
+                                       &gr_arch_ministral,
+                                       &gr_arch_olmo2,
+                                       &gr_arch_olmo3,
+                                       &gr_arch_phi3,
+                                       &gr_arch_seed_oss,
+                                       &gr_arch_exaone4,
+                                       &gr_arch_smollm3,
+                                       NULL};
 
 const gr_arch *gr_arch_find(const char *model_type)
 {
@@ -55,6 +71,13 @@ static const gr_arch_name names[] = {
     {GR_T_DELTA_DT, 0, "linear_attn.dt_bias"},
     {GR_T_DELTA_NORM, 0, "linear_attn.norm.weight"},
     {GR_T_DELTA_OUT, 0, "linear_attn.out_proj.weight"},
+    {GR_T_LATENT_IN, 0, "self_attn.q_a_proj.weight"},
+    {GR_T_LATENT_IN, GR_ARCH_WHOLE_Q, "self_attn.q_proj.weight"},
+    {GR_T_LATENT_IN, 1, "self_attn.kv_a_proj_with_mqa.weight"},
+    {GR_T_LATENT_Q_NORM, 0, "self_attn.q_a_layernorm.weight"},
+    {GR_T_LATENT_Q, 0, "self_attn.q_b_proj.weight"},
+    {GR_T_LATENT_KV_NORM, 0, "self_attn.kv_a_layernorm.weight"},
+    {GR_T_LATENT_KV, 0, "self_attn.kv_b_proj.weight"},
     {GR_T_O_BIAS, 0, "self_attn.o_proj.bias"},
     {GR_T_MLP_NORM, 0, "post_attention_layernorm.weight"},
     {GR_T_GATE_UP, 0, "mlp.gate_proj.weight"},
@@ -133,6 +156,43 @@ void gr_arch_in_turn(gr_config *c, gr_model_shape *s, uint8_t kind[GR_LAYERS_MAX
     static const char *const types[] = {"sliding_attention", "full_attention", NULL};
     gr_config_layer_types(c, s, types, kind);
     for (uint32_t l = 0; l < s->layers; l++) gr_arch_layer(c, s, l, kind[l] == GR_ARCH_FULL ? full : sliding);
+}
+
+/* ---- experts as GLM and DeepSeek say them
+ * -------------------------------------------------------------------
+ */
+
+/* What chooses from groups needs: two experts in each, and enough of them in those that are left. */
+static void check_groups(gr_config *c, const gr_experts_desc *e)
+{
+    if (!e->count || !e->top_k || !e->groups || !e->top_groups) return;
+    const uint32_t size = e->count / e->groups;
+    if (e->count % e->groups || (e->groups > 1 && size < 2))
+        gr_config_refuse(c, "n_group", "'n_group' %u does not cut %u experts into groups of two or more",
+                         e->groups, e->count);
+    else if (e->top_groups > e->groups || e->top_k > e->top_groups * size)
+        gr_config_refuse(c, "topk_group",
+                         "'topk_group' %u leaves no %u experts to choose: there are %u groups of %u",
+                         e->top_groups, e->top_k, e->groups, size);
+}
+
+gr_experts_desc gr_arch_sigmoid_experts(gr_config *c, const gr_experts_desc *unsaid)
+{
+    const char *scale = "routed_scaling_factor";
+    gr_experts_desc e = {.count = gr_config_size(c, "n_routed_experts", unsaid->count, GR_EXPERTS_MAX),
+                         .top_k = gr_config_size(c, "num_experts_per_tok", unsaid->top_k, GR_CHOICES_MAX),
+                         .inner = gr_config_size(c, "moe_intermediate_size", unsaid->inner, GR_INNER_MAX),
+                         .router = GR_ROUTER_SIGMOID,
+                         .normalize = gr_config_flag(c, "norm_topk_prob", unsaid->normalize),
+                         .selection_bias = true,
+                         .groups = gr_config_size(c, "n_group", unsaid->groups, GR_GROUPS_MAX),
+                         .top_groups = gr_config_size(c, "topk_group", unsaid->top_groups, GR_GROUPS_MAX),
+                         .scale = (float)gr_config_number(c, scale, gr_config_value(c, scale),
+                                                          (double)unsaid->scale, 1e-6, 1e6)};
+    e.shared_inner =
+        e.inner * gr_config_size(c, "n_shared_experts", unsaid->shared_inner / unsaid->inner, GR_CHOICES_MAX);
+    check_groups(c, &e);
+    return e;
 }
 
 /* ---- experts as Qwen says them ---------------------------------------------------------------------------

@@ -18,7 +18,9 @@ typedef struct gr_arch_name {
                          the list */
 } gr_arch_name;
 
-#define GR_ARCH_FUSED 1000u /* the part of the one tensor of all experts, where a checkpoint has one */
+/* The part of GR_T_LATENT_IN that queries are where they have no latent. */
+#define GR_ARCH_WHOLE_Q 2
+#define GR_ARCH_FUSED   1000u /* the part of the one tensor of all experts, where a checkpoint has one */
 
 /* Sizes of a family where config.json does not say them; 0: it must. */
 typedef struct gr_arch_sizes {
@@ -61,7 +63,8 @@ extern const gr_arch gr_arch_exaone4, gr_arch_gemma, gr_arch_granitemoe, gr_arch
     gr_arch_phi3, gr_arch_seed_oss, gr_arch_gemma2, gr_arch_gemma3_text, gr_arch_gpt_oss, gr_arch_granite,
     gr_arch_llama, gr_arch_ministral, gr_arch_mistral, gr_arch_olmo2, gr_arch_olmo3, gr_arch_qwen2,
     gr_arch_qwen3, gr_arch_qwen3_5_text, gr_arch_qwen3_5_moe_text, gr_arch_qwen3_next, gr_arch_qwen3_moe,
-    gr_arch_qwen2_moe, gr_arch_glm4_moe, gr_arch_smollm3;
+    gr_arch_qwen2_moe, gr_arch_glm4_moe, gr_arch_glm4_moe_lite, gr_arch_deepseek_v2, gr_arch_deepseek_v3,
+    gr_arch_smollm3;
 
 /* All of them, ending with NULL. */
 extern const gr_arch *const gr_all_archs[];
@@ -91,6 +94,9 @@ uint32_t gr_arch_any_window(gr_config *c, const gr_model_shape *s, uint32_t usua
 /* Layers of Qwen 2 and 3: from max_window_layers on with a window, where use_sliding_window asks for it. */
 void gr_arch_qwen_layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *d);
 
+/* Experts whose router is a sigmoid with a bias that selects, in groups, with some beside them that every
+ * token goes through. unsaid: what holds where config.json does not say. */
+gr_experts_desc gr_arch_sigmoid_experts(gr_config *c, const gr_experts_desc *unsaid);
 /* Experts as configs of Qwen say them; what they do not say is as usual. */
 gr_experts_desc gr_arch_qwen_experts(gr_config *c, const gr_experts_desc *usual);
 /* Which layers have them: not those of `mlp_only_layers`, nor those beside every `decoder_sparse_step`-th. */

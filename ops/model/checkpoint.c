@@ -1,6 +1,7 @@
 /* Hugging Face folders: their configs and tokenizers, init and export, and those of a run. */
 #include "ops/model/checkpoint.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -212,7 +213,9 @@ static void set_text(gr_str *text, gr_json *j, const gr_model_shape *s)
         const json_t *v = json_object_get(j->root, ids[i]);
         if (v) said[i] = json_dumps(v, JSON_ENCODE_ANY);
     }
-    gr_json_into(j, "text_config");
+    const bool found = gr_json_into(j, "text_config"); /* as where the shape was read */
+    assert(found);
+    (void)found;
     gr_str_add(text, j->text + j->at, value_length(j->text + j->at));
     gr_str_putc(text, '\n');
     for (size_t i = 0; i < GR_LEN(ids); i++) {

@@ -145,6 +145,7 @@ static void read_yarn(gr_config *c, const json_t *v, said *o, uint32_t max_posit
                          o->name);
     if (c->bad) return;
     r->original_positions = (uint32_t)old;
+    r->scores = all > 0 ? yarn_mscale(r->factor, all) : 1;
     r->attention = part(c, o, v, "attention_factor",
                         one > 0 && all > 0 ? yarn_mscale(r->factor, one) / yarn_mscale(r->factor, all)
                                            : yarn_mscale(r->factor, 1));

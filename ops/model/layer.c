@@ -45,15 +45,42 @@ static uint64_t delta_macs(const gr_delta_desc *e, uint64_t hidden)
            3ull * e->value_heads * e->key_dim * e->value_dim;
 }
 
+static uint64_t latent_macs(const gr_latent_desc *l, uint64_t hidden)
+{
+    const uint64_t heads = l->heads;
+    return hidden * (gr_latent_in(l) + heads * l->v_dim) + heads * gr_latent_head(l) * l->q_rank +
+           heads * gr_latent_kv(l) * l->kv_rank;
+}
+
+gr_attention_desc gr_latent_expanded(const gr_latent_desc *d)
+{
+    return (gr_attention_desc){
+        .heads = d->heads, .kv_heads = d->heads, .head_dim = gr_latent_head(d), .scale = d->scale};
+}
+
+static uint64_t mixer_macs(const gr_layer_desc *d, uint64_t hidden)
+{
+    switch (d->mixer) {
+    case GR_MIXER_DELTA:
+        return delta_macs(&d->delta, hidden);
+    case GR_MIXER_LATENT:
+        return latent_macs(&d->latent, hidden);
+    case GR_MIXER_ATTENTION:
+        break;
+    }
+    return attention_macs(&d->attention, hidden);
+}
+
 uint64_t gr_layer_token_macs(const gr_layer_desc *d, uint32_t hidden)
 {
-    const bool delta = d->mixer == GR_MIXER_DELTA;
-    return (delta ? delta_macs(&d->delta, hidden) : attention_macs(&d->attention, hidden)) +
-           3ull * hidden * gr_layer_inner(d) + (uint64_t)hidden * (d->experts.count + d->experts.shared_gate);
+    return mixer_macs(d, hidden) + 3ull * hidden * gr_layer_inner(d) +
+           (uint64_t)hidden * (d->experts.count + d->experts.shared_gate);
 }
 
 uint64_t gr_layer_pair_macs(const gr_layer_desc *d)
 {
+    const gr_latent_desc *l = &d->latent;
+    if (d->mixer == GR_MIXER_LATENT) return (uint64_t)l->heads * (gr_latent_head(l) + l->v_dim);
     return 2ull * d->attention.heads * d->attention.head_dim;
 }
 
@@ -103,8 +130,8 @@ static void describe_experts(const gr_experts_desc *e, gr_str *out)
 
 static void describe_latent(const gr_latent_desc *l, gr_str *out)
 {
-    gr_str_printf(out, " latent %u %u %u %u %u %u %.9g", l->heads, l->q_rank, l->kv_rank, l->nope_dim,
-                  l->rope_dim, l->v_dim, (double)l->scale);
+    gr_str_printf(out, " latent %u %u %u %u %u %u %.9g %.9g %d", l->heads, l->q_rank, l->kv_rank, l->nope_dim,
+                  l->rope_dim, l->v_dim, (double)l->scale, (double)l->norm_eps, l->interleaved);
     describe_rope(&l->rope, out);
 }
 
@@ -153,6 +180,7 @@ const char *gr_layer_cut_uneven(const gr_layer_desc *d, uint32_t ranks, char buf
 {
     const gr_attention_desc *a = &d->attention;
     if (d->mixer == GR_MIXER_DELTA) return "layers of the gated delta rule";
+    if (d->mixer == GR_MIXER_LATENT) return "layers of latent attention";
     if (a->heads % ranks || a->kv_heads % ranks) {
         snprintf(buf, 48, a->heads % ranks ? "%u heads" : "%u KV heads",
                  a->heads % ranks ? a->heads : a->kv_heads);

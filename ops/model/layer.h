@@ -40,15 +40,16 @@ typedef struct gr_rope_desc {
     double low_freq_factor, high_freq_factor; /* LLAMA3 */
     double beta_fast, beta_slow;              /* YARN: the ramp's ends, in turns over original_positions */
     double attention;                         /* YARN: factor on cosines and sines */
-    bool truncate;                            /* YARN: the ramp's ends are whole indices */
-    uint32_t original_positions;              /* LLAMA3, YARN */
+    double scores;               /* YARN: a factor on q and on k, which latent attention has in its scale */
+    bool truncate;               /* YARN: the ramp's ends are whole indices */
+    uint32_t original_positions; /* LLAMA3, YARN */
 } gr_rope_desc;
 
 /* ---- token mixers -------------------------------------------------------------------------------------- */
 
 typedef enum gr_mixer_kind {
     GR_MIXER_ATTENTION, /* grouped-query attention */
-    GR_MIXER_LATENT,    /* multi-head latent attention (arXiv:2405.04434); not built */
+    GR_MIXER_LATENT,    /* multi-head latent attention (arXiv:2405.04434) */
     GR_MIXER_DELTA,     /* gated delta rule (arXiv:2412.06464) */
 } gr_mixer_kind;
 
@@ -76,8 +77,13 @@ typedef struct gr_attention_desc {
 typedef struct gr_latent_desc {
     uint32_t heads, q_rank, kv_rank, nope_dim, rope_dim, v_dim;
     float scale;
-    gr_rope_desc rope;
+    float norm_eps;    /* of the norms of both ranks */
+    bool interleaved;  /* pairs that are rotated are 2 i and 2 i + 1; else i and i + rope_dim / 2 */
+    gr_rope_desc rope; /* of rope_dim dimensions */
 } gr_latent_desc;
+
+#define GR_LATENT_RANK_MAX 1024 /* of keys and values */
+#define GR_LATENT_ROPE_MAX 128
 
 /* Gated delta rule: q, k and v go through a causal convolution a channel and SiLU; a state [key_dim,
  * value_dim] fp32 a value head. value_heads / key_heads value heads share a key head. */
@@ -181,6 +187,34 @@ static inline uint32_t gr_delta_in(const gr_delta_desc *d)
 {
     return gr_delta_channels(d) + gr_delta_out(d) + 2 * d->value_heads;
 }
+
+/* Of latent attention: a head of a query or key, and of keys and values together; what is kept of a token,
+ * the normed latent and the rotated part of the key; what the layer's first product gives: queries, or their
+ * latent, then that of keys and values, then the part of the key that is rotated. */
+static inline uint32_t gr_latent_head(const gr_latent_desc *d)
+{
+    return d->nope_dim + d->rope_dim;
+}
+static inline uint32_t gr_latent_kv(const gr_latent_desc *d)
+{
+    return d->nope_dim + d->v_dim;
+}
+static inline uint32_t gr_latent_row(const gr_latent_desc *d)
+{
+    return d->kv_rank + d->rope_dim;
+}
+static inline uint32_t gr_latent_queries(const gr_latent_desc *d)
+{
+    return d->q_rank ? d->q_rank : d->heads * gr_latent_head(d);
+}
+static inline uint32_t gr_latent_in(const gr_latent_desc *d)
+{
+    return gr_latent_queries(d) + gr_latent_row(d);
+}
+
+/* The attention that it is once keys and values of each head are made of the latents: values are filled up
+ * with zeros to the width of a key, and nothing is left to rotate. */
+gr_attention_desc gr_latent_expanded(const gr_latent_desc *d);
 
 /* Of a row of the projection that it comes from: with an output gate, its logits [heads D] stand behind. */
 static inline uint32_t gr_qkv_rows(const gr_attention_desc *a)

@@ -57,6 +57,39 @@ static struct dims delta_dims(const gr_delta_desc *d, uint32_t hidden, gr_tensor
     }
 }
 
+static struct dims latent_dims(const gr_latent_desc *l, uint32_t hidden, gr_tensor_slot slot)
+{
+    switch (slot) {
+    case GR_T_LATENT_IN:
+        return (struct dims){gr_latent_in(l), hidden};
+    case GR_T_LATENT_Q_NORM:
+        return (struct dims){l->q_rank, 0};
+    case GR_T_LATENT_Q:
+        return (struct dims){l->q_rank ? (uint64_t)l->heads * gr_latent_head(l) : 0, l->q_rank};
+    case GR_T_LATENT_KV_NORM:
+        return (struct dims){l->kv_rank, 0};
+    case GR_T_LATENT_KV:
+        return (struct dims){(uint64_t)l->heads * gr_latent_kv(l), l->kv_rank};
+    case GR_T_O:
+        return (struct dims){hidden, (uint64_t)l->heads * l->v_dim};
+    default:
+        return (struct dims){0};
+    }
+}
+
+static struct dims mixer_dims(const gr_layer_desc *d, uint32_t hidden, gr_tensor_slot slot)
+{
+    switch (d->mixer) {
+    case GR_MIXER_DELTA:
+        return delta_dims(&d->delta, hidden, slot);
+    case GR_MIXER_LATENT:
+        return latent_dims(&d->latent, hidden, slot);
+    case GR_MIXER_ATTENTION:
+        break;
+    }
+    return attention_dims(&d->attention, hidden, slot);
+}
+
 static struct dims experts_dims(const gr_experts_desc *e, uint32_t hidden, gr_tensor_slot slot)
 {
     const uint64_t each = e->bias ? e->count : 0;
@@ -101,8 +134,7 @@ static struct dims layer_dims(const gr_layer_desc *d, uint32_t hidden, gr_tensor
         return (struct dims){d->dense.inner ? hidden : 0, d->dense.inner};
     default:
         if (slot >= GR_T_ROUTER) return experts_dims(&d->experts, hidden, slot);
-        return d->mixer == GR_MIXER_DELTA ? delta_dims(&d->delta, hidden, slot)
-                                          : attention_dims(&d->attention, hidden, slot);
+        return mixer_dims(d, hidden, slot);
     }
 }
 
@@ -188,6 +220,8 @@ static uint32_t part_rows(const gr_model_shape *s, uint32_t bucket, gr_tensor_sl
         return d->dense.inner;
     case GR_T_DELTA_IN:
         return delta_in_rows(&d->delta, i);
+    case GR_T_LATENT_IN:
+        return i ? gr_latent_row(&d->latent) : gr_latent_queries(&d->latent);
     case GR_T_EXPERTS_GATE_UP:
     case GR_T_EXPERTS_GATE_UP_BIAS:
         return d->experts.inner;
@@ -213,6 +247,13 @@ static float initial_value(const gr_model_shape *s, uint32_t bucket, gr_tensor_s
     if (bias || slot == GR_T_SINKS || slot == GR_T_DELTA_A_LOG) return 0;
     if (slot == GR_T_DELTA_DT || slot == GR_T_DELTA_NORM) return 1;
     return (is_layer(s, bucket) ? gr_layer(s, bucket - 1)->norm_plus_one : s->norm_plus_one) ? 0 : 1;
+}
+
+/* The part that it has its name by. */
+static unsigned named_part(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot, unsigned i)
+{
+    const bool whole = slot == GR_T_LATENT_IN && i == 0 && !gr_layer(s, bucket - 1)->latent.q_rank;
+    return whole ? GR_ARCH_WHOLE_Q : i;
 }
 
 /* Parts that each expert has in a slot; 0: it is not one of experts. */
@@ -302,7 +343,7 @@ static void set_joined(const listing *l, gr_tensor *t, gr_tensor_slot slot, unsi
 
 static void name_tensor(const listing *l, gr_tensor *t, gr_tensor_slot slot, unsigned i, uint64_t rows)
 {
-    const unsigned each = expert_parts(slot), part = each ? i % each : i;
+    const unsigned each = expert_parts(slot), part = each ? i % each : named_part(l->s, l->bucket, slot, i);
     const bool fused = each && (l->form != GR_EXPERTS_EACH || (l->arch && l->arch->experts_fused));
     if (fused) set_fused(t, gr_layer(l->s, l->bucket - 1), slot, i, l->form, l->arch);
     if (l->named && !t->woven.run && (slot == GR_T_QKV || slot == GR_T_GATE_UP))
@@ -404,6 +445,19 @@ uint32_t gr_model_layers_of(const gr_model_shape *s, uint32_t kind, uint32_t *fi
         n++;
     }
     return n;
+}
+
+gr_routers gr_model_routers(const gr_model_shape *s, uint32_t l)
+{
+    gr_routers r = {0};
+    while (l-- > 0) {
+        const gr_layer_desc *d = gr_layer(s, l);
+        if (d->mlp != GR_MLP_EXPERTS) continue;
+        r.n++;
+        r.choices += d->experts.top_k;
+        r.experts += d->experts.count;
+    }
+    return r;
 }
 
 uint64_t gr_model_token_macs(const gr_model_shape *s)

@@ -68,6 +68,13 @@ void gr_model_of(gr_model_shape *s, const gr_layer_desc *d);
 /* How many layers are of a kind, and the first of them. */
 uint32_t gr_model_layers_of(const gr_model_shape *s, uint32_t kind, uint32_t *first);
 
+/* The routers of a model: of its layers of experts before layer l (gr_model_routers; l: all layers), how many
+ * there are, and the choices and the experts that they have together. */
+typedef struct gr_routers {
+    uint32_t n, choices, experts;
+} gr_routers;
+gr_routers gr_model_routers(const gr_model_shape *s, uint32_t l);
+
 /* Multiply-adds of a token in the weights of all layers, and for each key that it sees. */
 uint64_t gr_model_token_macs(const gr_model_shape *s);
 uint64_t gr_model_pair_macs(const gr_model_shape *s);
@@ -88,29 +95,34 @@ const char *gr_model_architecture(const gr_model_shape *s, char buf[GR_ARCHITECT
 
 /* Tensors of a bucket, in the order they lie in memory. */
 typedef enum gr_tensor_slot {
-    GR_T_EMBED,           /* bucket 0:    [V, H] */
-    GR_T_MIXER_NORM,      /* layers:      [H] before the mixer */
-    GR_T_QKV,             /*              [gr_qkv_rows, H]: q, k and v, one after another; then the gate */
-    GR_T_QKV_BIAS,        /*              [gr_qkv_rows] */
-    GR_T_Q_NORM,          /*              [D], or [heads D] */
-    GR_T_K_NORM,          /*              [D], or [kv_heads D] */
-    GR_T_SINKS,           /*              [heads] */
-    GR_T_DELTA_IN,        /*              [gr_delta_in, H]: q, k, v; z; b; a */
-    GR_T_DELTA_CONV,      /*              [gr_delta_channels, conv] */
-    GR_T_DELTA_A_LOG,     /*              [value_heads] */
-    GR_T_DELTA_DT,        /*              [value_heads] */
-    GR_T_DELTA_NORM,      /*              [value_dim] */
-    GR_T_DELTA_OUT,       /*              [H, gr_delta_out] */
-    GR_T_O,               /*              [H, heads D] */
-    GR_T_O_BIAS,          /*              [H] */
-    GR_T_MIXER_AFTER,     /*              [H] of the norm after the mixer */
-    GR_T_MLP_NORM,        /*              [H] before the MLP */
-    GR_T_GATE_UP,         /*              [2 I, H]: gate, then up */
-    GR_T_DOWN,            /*              [H, I] */
-    GR_T_ROUTER,          /*              [E, H] of experts */
-    GR_T_ROUTER_BIAS,     /*              [E] */
-    GR_T_SELECTION,       /*              [E] what chooses experts and does not weigh them */
-    GR_T_EXPERTS_GATE_UP, /*     [E, 2 I, H]: of each expert gate, then up */
+    GR_T_EMBED,          /* bucket 0:    [V, H] */
+    GR_T_MIXER_NORM,     /* layers:      [H] before the mixer */
+    GR_T_QKV,            /*              [gr_qkv_rows, H]: q, k and v, one after another; then the gate */
+    GR_T_QKV_BIAS,       /*              [gr_qkv_rows] */
+    GR_T_Q_NORM,         /*              [D], or [heads D] */
+    GR_T_K_NORM,         /*              [D], or [kv_heads D] */
+    GR_T_SINKS,          /*              [heads] */
+    GR_T_DELTA_IN,       /*              [gr_delta_in, H]: q, k, v; z; b; a */
+    GR_T_DELTA_CONV,     /*              [gr_delta_channels, conv] */
+    GR_T_DELTA_A_LOG,    /*              [value_heads] */
+    GR_T_DELTA_DT,       /*              [value_heads] */
+    GR_T_DELTA_NORM,     /*              [value_dim] */
+    GR_T_DELTA_OUT,      /*              [H, gr_delta_out] */
+    GR_T_LATENT_IN,      /*              [gr_latent_in, H]: queries or their latent; latent and rotated key */
+    GR_T_LATENT_Q_NORM,  /*              [q_rank] */
+    GR_T_LATENT_Q,       /*              [heads gr_latent_head, q_rank] */
+    GR_T_LATENT_KV_NORM, /*              [kv_rank] */
+    GR_T_LATENT_KV,      /*              [heads gr_latent_kv, kv_rank]: of each head key, then value */
+    GR_T_O,              /*              [H, heads D], or of latent attention [H, heads v_dim] */
+    GR_T_O_BIAS,         /*              [H] */
+    GR_T_MIXER_AFTER,    /*              [H] of the norm after the mixer */
+    GR_T_MLP_NORM,       /*              [H] before the MLP */
+    GR_T_GATE_UP,        /*              [2 I, H]: gate, then up */
+    GR_T_DOWN,           /*              [H, I] */
+    GR_T_ROUTER,         /*              [E, H] of experts */
+    GR_T_ROUTER_BIAS,    /*              [E] */
+    GR_T_SELECTION,      /*              [E] what chooses experts and does not weigh them */
+    GR_T_EXPERTS_GATE_UP,      /*     [E, 2 I, H]: of each expert gate, then up */
     GR_T_EXPERTS_GATE_UP_BIAS, /*     [E, 2 I] */
     GR_T_EXPERTS_DOWN,         /*     [E, H, I] */
     GR_T_EXPERTS_DOWN_BIAS,    /*     [E, H] */

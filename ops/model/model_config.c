@@ -32,6 +32,19 @@ static void list_families(gr_str *out)
     }
 }
 
+/* What families that are near to supported ones have that is not built; NULL: nothing is known of it. */
+static const char *what_lacks(const char *type)
+{
+    static const char *const table[][2] = {
+        {"deepseek_v32", "its sparse attention with an indexer (DSA) is not built; deepseek_v3 is"},
+        {"glm_moe_dsa", "its sparse attention with an indexer (DSA) is not built; glm4_moe_lite is"},
+        {"deepseek_v4", "its compressed attention and its hyper-connections are not built; deepseek_v3 is"},
+    };
+    for (size_t i = 0; i < GR_LEN(table); i++)
+        if (!strcmp(table[i][0], type)) return table[i][1];
+    return NULL;
+}
+
 static void refuse_family(gr_config *c, const char *type)
 {
     const char *names[64];
@@ -43,6 +56,12 @@ static void refuse_family(gr_config *c, const char *type)
         n++;
     }
     const char *near = gr_near(type, names, n);
+    const char *lacks = what_lacks(type);
+    if (lacks) {
+        gr_config_refuse(c, "model_type", "model_type '%s' is not supported: %s", type, lacks);
+        gr_str_release(&list);
+        return;
+    }
     const bool moe = strstr(type, "moe") || strstr(type, "mixtral");
     gr_config_refuse(c, "model_type", "model_type '%s' is not supported%s; supported are %s%s%s%s", type,
                      moe ? " (a mixture of experts)" : "", list.text, near ? "; did you mean '" : "",
@@ -177,8 +196,10 @@ static void check_forms(gr_config *c, const gr_arch *a)
         const json_t *v = gr_config_value(c, quantized[i]);
         const char *method = json_string_value(json_object_get(v, "quant_method"));
         if (v && !(a && a->mxfp4 && method && !strcmp(method, "mxfp4")))
-            gr_config_refuse(c, quantized[i], "'%s'%s%s%s: quantised weights are not supported", quantized[i],
-                             method ? " (" : "", method ? method : "", method ? ")" : "");
+            gr_config_refuse(
+                c, quantized[i],
+                "'%s'%s%s%s: quantised weights are not supported; convert the checkpoint to bf16",
+                quantized[i], method ? " (" : "", method ? method : "", method ? ")" : "");
     }
     for (size_t i = 0; i < GR_LEN(experts); i++) {
         const json_t *v = gr_config_value(c, experts[i]);
@@ -346,8 +367,8 @@ static void enter_text(gr_config *c, const gr_arch *a, gr_model_shape *s)
         gr_config_refuse(c, "text_config",
                          "'text_config.model_type' is '%s'; of model_type '%s' it must be '%s'", type,
                          a->outer, a->model_type);
-    else
-        gr_json_into(&c->j, "text_config");
+    else if (!gr_json_into(&c->j, "text_config"))
+        gr_config_refuse(c, "text_config", "the key 'text_config' is written with escapes");
 }
 
 static gr_status read_config(gr_model_shape *s, const char *path, gr_diag *d)

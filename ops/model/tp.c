@@ -12,6 +12,7 @@ static const char *layer_uneven(const gr_layer_desc *d, uint32_t parts, char buf
         const char *what;
     } cut[] = {{d->attention.heads, "heads"},
                {d->attention.kv_heads, "KV heads"},
+               {d->latent.heads, "heads"},
                {d->dense.inner, "columns of the feed-forward network"},
                {d->experts.inner, "columns of an expert"},
                {d->experts.shared_inner, "columns of a shared expert"}};
@@ -43,6 +44,7 @@ gr_model_shape gr_tp_shape(const gr_model_shape *s, uint32_t parts)
         gr_layer_desc *d = &slice.kinds[i];
         d->attention.heads /= parts;
         d->attention.kv_heads /= parts;
+        d->latent.heads /= parts;
         d->dense.inner /= parts;
         d->experts.inner /= parts;
         d->experts.shared_inner /= parts;

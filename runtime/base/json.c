@@ -83,16 +83,18 @@ size_t gr_json_find(const gr_json *j, const char *key)
     return j->n;
 }
 
-void gr_json_into(gr_json *j, const char *key)
+bool gr_json_into(gr_json *j, const char *key)
 {
     json_t *inner = json_object_get(j->root, key);
     const size_t quote = gr_json_find(j, key);
-    assert(json_is_object(inner) && quote < j->n);
+    assert(json_is_object(inner));
+    if (quote == j->n) return false;
     json_incref(inner);
     json_decref(j->root);
     j->root = inner;
     j->at = quote + strlen(key) + 2;
     j->at += strcspn(j->text + j->at, "{");
+    return true;
 }
 
 gr_loc gr_json_at(const gr_json *j, const char *key)

@@ -24,8 +24,9 @@ typedef struct gr_json {
 GR_NODISCARD gr_status gr_json_read(gr_json *j, const char *path, gr_diag *d);
 void gr_json_release(gr_json *j);
 
-/* Make the object under a key of the root the root. */
-void gr_json_into(gr_json *j, const char *key);
+/* Make the object under a key of the root the root; false: the text has the key with escapes, where its place
+ * is not found, and all stays. */
+bool gr_json_into(gr_json *j, const char *key);
 
 /* Byte offset in the text of the quote that opens a key of the root object; n where it has no such key. */
 size_t gr_json_find(const gr_json *j, const char *key);

@@ -69,15 +69,25 @@ void gr_comm_close(gr_comm *c)
     if (c) c->type->close(c);
 }
 
+static void reduce_over(gr_tp_group *p, gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how)
+{
+    if (!p->failed) p->failed = p->comm->type->all_reduce(p->comm, q, x, bytes, how, p->d);
+}
+
 void gr_tp_sum(gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how)
 {
-    gr_tp_group *p = q->peers;
-    if (!p->failed) p->failed = p->comm->type->all_reduce(p->comm, q, x, bytes, how, p->d);
+    reduce_over(q->peers, q, x, bytes, how);
+}
+
+void gr_tp_share(gr_queue *q, void *x, uint64_t bytes)
+{
+    if (q->peers) reduce_over(q->peers, q, x, bytes, GR_COMM_MAX_U8);
+    if (q->sharers) reduce_over(q->sharers, q, x, bytes, GR_COMM_MAX_U8);
 }
 
 void gr_tp_exchange(gr_queue *q, const void *from, void *to, uint64_t bytes, uint32_t unit)
 {
-    gr_tp_group *p = q->peers;
+    gr_tp_group *p = q->sharers;
     const uint32_t ranks = p->comm->ranks;
     uint64_t at[GR_PEERS_MAX], each[GR_PEERS_MAX];
     assert(ranks <= GR_PEERS_MAX);

@@ -147,8 +147,11 @@ struct gr_tp_group {
 /* x, a partial product on each rank of the queue's group, becomes their sum (or what else `how` says): an
  * all_reduce, in the queue's order. A failure is kept with the group: whoever set it looks there. */
 void gr_tp_sum(gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how);
-/* From part r of `from` to rank r of the group, and from each rank into its part of `to`: parts of so many
- * bytes each, side by side; likewise. unit: as in gr_comm_exchange. */
+/* Bytes that the ranks of both groups of the queue have filled in parts, the rest of them zero, become whole.
+ */
+void gr_tp_share(gr_queue *q, void *x, uint64_t bytes);
+/* From part r of `from` to rank r of the context group, and from each rank into its part of `to`: parts of so
+ * many bytes each, side by side; likewise. unit: as in gr_comm_exchange. */
 void gr_tp_exchange(gr_queue *q, const void *from, void *to, uint64_t bytes, uint32_t unit);
 /* Parts of so many elements each, side by side at x, one of each rank of the group: each has its own, and
  * gets the others'; or each has a sum's part for every rank, and its own becomes the sum, the others

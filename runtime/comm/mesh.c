@@ -8,8 +8,7 @@ const char *gr_axis_str(gr_axis axis)
     return names[axis];
 }
 
-/* How far neighbours along an axis are from each other. */
-static uint32_t stride(const gr_mesh *m, gr_axis axis)
+uint32_t gr_mesh_stride(const gr_mesh *m, gr_axis axis)
 {
     uint32_t n = 1;
     for (int a = 0; a < (int)axis; a++) n *= gr_mesh_size(m, (gr_axis)a);
@@ -18,16 +17,16 @@ static uint32_t stride(const gr_mesh *m, gr_axis axis)
 
 uint32_t gr_mesh_ranks(const gr_mesh *m)
 {
-    return stride(m, GR_AXIS_DATA);
+    return gr_mesh_stride(m, GR_AXIS_DATA);
 }
 
 uint32_t gr_mesh_place(const gr_mesh *m, uint32_t rank, gr_axis axis)
 {
-    const uint32_t at = rank / stride(m, axis);
+    const uint32_t at = rank / gr_mesh_stride(m, axis);
     return axis == GR_AXIS_DATA ? at : at % gr_mesh_size(m, axis);
 }
 
 uint32_t gr_mesh_group(const gr_mesh *m, uint32_t rank, gr_axis axis)
 {
-    return rank - gr_mesh_place(m, rank, axis) * stride(m, axis);
+    return rank - gr_mesh_place(m, rank, axis) * gr_mesh_stride(m, axis);
 }

@@ -31,6 +31,8 @@ static inline uint32_t gr_mesh_size(const gr_mesh *m, gr_axis axis)
 uint32_t gr_mesh_ranks(const gr_mesh *m);
 /* A rank's coordinate along an axis; of GR_AXIS_DATA, which of the sequences are its. */
 uint32_t gr_mesh_place(const gr_mesh *m, uint32_t rank, gr_axis axis);
+/* How far neighbours along an axis are from each other. */
+uint32_t gr_mesh_stride(const gr_mesh *m, gr_axis axis);
 /* A number that the ranks of its group along an axis have in common, and no others. */
 uint32_t gr_mesh_group(const gr_mesh *m, uint32_t rank, gr_axis axis);
 

@@ -42,8 +42,9 @@ typedef struct gr_queue {
     void *own;          /* what the device keeps with a queue */
     void *context;      /* what the device's kernels keep with a queue (ops/kernels/kernels.h) */
     gr_tp_group *peers; /* the ranks of its tensor-parallel group; NULL: layers are whole */
-    gr_queue_place at;  /* for messages */
-    uint64_t waits;     /* calls of gr_queue_finish so far */
+    gr_tp_group *sharers; /* the ranks of its context group; NULL: sequences are not shared but by peers */
+    gr_queue_place at;    /* for messages */
+    uint64_t waits;       /* calls of gr_queue_finish so far */
 } gr_queue;
 
 typedef struct gr_device_needs {

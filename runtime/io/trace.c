@@ -47,19 +47,22 @@ gr_status gr_trace_open(gr_trace **out, const char *path, unsigned rank, const c
     return gr_trace_flush(t, d);
 }
 
-void gr_trace_event(gr_trace *t, size_t track, const char *name, const char *category, uint64_t begin_ns,
-                    uint64_t end_ns)
+void gr_trace_event(gr_trace *t, size_t track, const gr_trace_what *what, uint64_t begin_ns, uint64_t end_ns)
 {
     pthread_mutex_lock(&t->mutex);
     if (t->n++ < t->limit) {
         t->line.len = 0;
         gr_str_puts(&t->line, ",\n{\"ph\": \"X\", \"name\": ");
-        gr_json_add_text(&t->line, name, strlen(name));
+        gr_json_add_text(&t->line, what->name, strlen(what->name));
         gr_str_puts(&t->line, ", \"cat\": ");
-        gr_json_add_text(&t->line, category, strlen(category));
+        gr_json_add_text(&t->line, what->category, strlen(what->category));
         double begin_us = ((double)begin_ns - (double)t->start_ns) / 1e3;
-        gr_str_printf(&t->line, ", \"pid\": %u, \"tid\": %zu, \"ts\": %.3f, \"dur\": %.3f}", t->rank, track,
+        gr_str_printf(&t->line, ", \"pid\": %u, \"tid\": %zu, \"ts\": %.3f, \"dur\": %.3f", t->rank, track,
                       begin_us, (double)(end_ns - begin_ns) / 1e3);
+        if (what->step != GR_TRACE_NO_STEP)
+            gr_str_printf(&t->line, ", \"args\": {\"step\": %u, \"predicted\": %.3f}", what->step,
+                          (double)what->predicted_ns / 1e3);
+        gr_str_puts(&t->line, "}");
         fwrite(t->line.text, 1, t->line.len, t->file);
     }
     pthread_mutex_unlock(&t->mutex);

@@ -16,8 +16,16 @@ typedef struct gr_trace gr_trace;
 GR_NODISCARD gr_status gr_trace_open(gr_trace **out, const char *path, unsigned rank,
                                      const char *const *tracks, size_t n_tracks, uint64_t limit, gr_diag *d);
 
-void gr_trace_event(gr_trace *t, size_t track, const char *name, const char *category, uint64_t begin_ns,
-                    uint64_t end_ns);
+/* What an event is of: step, as the plan's ledger counts them, or GR_TRACE_NO_STEP, and how long it was
+ * predicted to take. */
+#define GR_TRACE_NO_STEP UINT32_MAX
+typedef struct gr_trace_what {
+    const char *name, *category;
+    uint32_t step;
+    uint64_t predicted_ns;
+} gr_trace_what;
+
+void gr_trace_event(gr_trace *t, size_t track, const gr_trace_what *what, uint64_t begin_ns, uint64_t end_ns);
 GR_NODISCARD gr_status gr_trace_flush(gr_trace *t, gr_diag *d);
 
 /* Close the array and the file. */

@@ -37,18 +37,26 @@ static gr_status split_nodes(gr_comms *c, uint32_t node_ranks, gr_diag *d)
     return st ? st : gr_comm_split(&c->replicas, c->own_device, rank % node_ranks, d);
 }
 
-/* Neighbours run tasks together: so many of them are one group, whatever they share. */
+/* Along an axis of a task's mesh: ranks that are so far from each other, and so many, are one group, whatever
+ * they share. */
+static gr_status split_along(gr_comms *c, const gr_mesh *mesh, gr_axis axis, gr_diag *d)
+{
+    if (gr_mesh_size(mesh, axis) < 2 || gr_comms_peers(c, mesh, axis)) return GR_OK;
+    c->peers = gr_realloc(c->peers, (c->n_peers + 1) * sizeof(*c->peers));
+    gr_run_peers *p = &c->peers[c->n_peers];
+    *p = (gr_run_peers){.stride = gr_mesh_stride(mesh, axis)};
+    gr_status st =
+        gr_comm_split(&p->group.comm, c->own_device, gr_mesh_group(mesh, gr_comm_rank(c->own), axis), d);
+    if (!st) c->n_peers++;
+    return st;
+}
+
 static gr_status split_peers(gr_comms *c, const gr_tasks *p, gr_diag *d)
 {
     gr_status st = GR_OK;
-    for (size_t i = 0; i < p->n_tasks && !st; i++) {
-        const gr_task_comm *t = &p->task[i].comm;
-        if (t->peers < 2 || gr_comms_peers(c, t)) continue;
-        c->peers = gr_realloc(c->peers, (c->n_peers + 1) * sizeof(*c->peers));
-        c->peers[c->n_peers] = (gr_tp_group){0};
-        st = gr_comm_split(&c->peers[c->n_peers].comm, c->own_device, gr_comm_rank(c->own) / t->peers, d);
-        if (!st) c->n_peers++;
-    }
+    for (size_t i = 0; i < p->n_tasks; i++)
+        for (int axis = 0; axis < GR_N_AXES && !st; axis++)
+            st = split_along(c, &p->task[i].comm.mesh, (gr_axis)axis, d);
     return st;
 }
 
@@ -64,7 +72,7 @@ gr_status gr_comms_open_device(gr_comms *c, const gr_graph *g, const gr_tasks *p
 /* What was split off, before what it was split from. */
 static void leave(gr_comms *c)
 {
-    for (size_t i = 0; i < c->n_peers; i++) gr_comm_close(c->peers[i].comm);
+    for (size_t i = 0; i < c->n_peers; i++) gr_comm_close(c->peers[i].group.comm);
     if (c->all_device != c->all) gr_comm_close(c->all_device);
     gr_comm_close(c->replicas);
     gr_comm_close(c->node);
@@ -84,9 +92,11 @@ gr_comm *gr_comms_group(const gr_comms *c, gr_comm_group group)
     return group == GR_GROUP_NODE ? c->node : group == GR_GROUP_REPLICAS ? c->replicas : c->own_device;
 }
 
-gr_tp_group *gr_comms_peers(const gr_comms *c, const gr_task_comm *t)
+gr_tp_group *gr_comms_peers(const gr_comms *c, const gr_mesh *mesh, gr_axis axis)
 {
     for (size_t i = 0; i < c->n_peers; i++)
-        if (c->peers[i].comm->ranks == t->peers) return &c->peers[i];
+        if (c->peers[i].group.comm->ranks == gr_mesh_size(mesh, axis) &&
+            c->peers[i].stride == gr_mesh_stride(mesh, axis))
+            return &c->peers[i].group;
     return NULL;
 }

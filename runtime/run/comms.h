@@ -16,11 +16,17 @@
 #include "memplan/plan/tasks.h"
 #include "runtime/comm/comm.h"
 
+/* Ranks that run tasks together: this rank's group of those that are so far from each other. */
+typedef struct gr_run_peers {
+    gr_tp_group group;
+    uint32_t stride;
+} gr_run_peers;
+
 typedef struct gr_comms {
     gr_comm *all, *own;               /* of the run and of the role, for memory of the host; NULL: one rank */
     gr_comm *all_device, *own_device; /* the same for memory of the device */
     gr_comm *node, *replicas;         /* of the role; NULL: its nodes are no replicas of each other */
-    gr_tp_group *peers;               /* [n_peers] of this rank: one for each kind of group that tasks name */
+    gr_run_peers *peers;              /* [n_peers] one for each kind of group that tasks name */
     size_t n_peers;
 } gr_comms;
 
@@ -35,7 +41,7 @@ void gr_comms_close(gr_comms *c, bool together);
 
 /* Who takes part in a collective of the role, on memory of the device. */
 gr_comm *gr_comms_group(const gr_comms *c, gr_comm_group group);
-/* Who runs a task together (gr_task_comm.peers); NULL: each rank does it alone. */
-gr_tp_group *gr_comms_peers(const gr_comms *c, const gr_task_comm *t);
+/* Who runs a task together along an axis of its mesh; NULL: each rank is alone there. */
+gr_tp_group *gr_comms_peers(const gr_comms *c, const gr_mesh *mesh, gr_axis axis);
 
 #endif

@@ -564,8 +564,11 @@ void gr_outputs_trace(void *user, gr_path_id path, uint32_t i, uint32_t trip, ui
     gr_outputs *o = user;
     const gr_step *s = &o->plan->paths[path].steps[i];
     (void)trip;
-    if (o->trace && s->kind != GR_STEP_LOOP)
-        gr_trace_event(o->trace, s->lane, s->what, s->node ? s->node : gr_path_str(path), begin_ns, end_ns);
+    const bool counted = path == GR_PATH_STEADY || path == GR_PATH_VALIDATE;
+    const uint32_t before = path == GR_PATH_VALIDATE ? o->plan->paths[GR_PATH_STEADY].n : 0;
+    const gr_trace_what what = {s->what, s->node ? s->node : gr_path_str(path),
+                                counted ? before + i : GR_TRACE_NO_STEP, s->ns};
+    if (o->trace && s->kind != GR_STEP_LOOP) gr_trace_event(o->trace, s->lane, &what, begin_ns, end_ns);
 }
 
 /* ---- checkpoints

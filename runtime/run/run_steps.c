@@ -16,10 +16,13 @@ _Static_assert(GR_N_LANES <= GR_WATCHDOG_LANES, "the watch has a place for each 
 static gr_status run_op(const gr_bound *b, const gr_call *c, gr_diag *d)
 {
     if (b->peers) b->peers->d = d;
+    if (b->sharers) b->sharers->d = d;
     c->queue->peers = b->peers;
+    c->queue->sharers = b->sharers;
     gr_status st = b->node->op->run(c, d);
-    c->queue->peers = NULL;
-    return st || !b->peers ? st : b->peers->failed;
+    c->queue->peers = c->queue->sharers = NULL;
+    if (!st && b->peers) st = b->peers->failed;
+    return !st && b->sharers ? b->sharers->failed : st;
 }
 
 static gr_status run_kind(gr_running *r, const gr_bound *b, const gr_call *c, gr_diag *d)

@@ -50,20 +50,34 @@ static void declare_nodes(assembly *a, bool validation, const gr_node *end)
     gr_traffic_declare(a->traffic, a->g, a->p, a->k, end, &a->crossed); /* where others run the end */
 }
 
-/* Ranks that run tasks of a node together (gr_task_comm.peers). */
-static uint32_t peers_of(const gr_graph *g, const gr_node *n)
+/* How ranks run tasks of a node together (gr_task_comm.mesh). */
+static gr_mesh mesh_of(const gr_graph *g, const gr_node *n)
 {
-    return n->model && gr_node_runs(g, n) ? n->placement.parts * gr_mesh_ranks(&n->placement.mesh) : 1;
+    if (!n->model || !gr_node_runs(g, n)) return (gr_mesh){{0}};
+    return n->placement.parts > 1 ? (gr_mesh){{[GR_AXIS_TENSOR] = n->placement.parts}} : n->placement.mesh;
 }
 
-/* One for each number of ranks that run tasks together. */
+/* Whether a node before has the groups that this one has along an axis, or an axis before. */
+static bool has_groups(const gr_graph *g, size_t node, int axis)
+{
+    const gr_mesh m = mesh_of(g, g->nodes[node]);
+    for (size_t i = 0; i <= node; i++)
+        for (int a = 0; a < (i < node ? GR_N_AXES : axis); a++) {
+            const gr_mesh other = mesh_of(g, g->nodes[i]);
+            if (gr_mesh_size(&other, (gr_axis)a) == gr_mesh_size(&m, (gr_axis)axis) &&
+                gr_mesh_stride(&other, (gr_axis)a) == gr_mesh_stride(&m, (gr_axis)axis))
+                return true;
+        }
+    return false;
+}
+
+/* One for each kind of group that runs tasks together. */
 static uint32_t count_groups(const gr_graph *g)
 {
     uint32_t n = 0;
     for (size_t i = 0; i < g->n_nodes; i++) {
-        bool known = peers_of(g, g->nodes[i]) < 2;
-        for (size_t j = 0; j < i; j++) known = known || peers_of(g, g->nodes[j]) == peers_of(g, g->nodes[i]);
-        n += !known;
+        const gr_mesh m = mesh_of(g, g->nodes[i]);
+        for (int a = 0; a < GR_N_AXES; a++) n += gr_mesh_size(&m, (gr_axis)a) > 1 && !has_groups(g, i, a);
     }
     return n;
 }

@@ -46,7 +46,7 @@ static gr_model **without_residency(const gr_graph *g, gr_arena *arena)
         models[i].sharding.gather = GR_GATHER_DIRECT;
         models[i].sharding.over = GR_SHARD_AUTO;
         if (g->ranks < 2) models[i].sharding.tensor = 1; /* it has no effect */
-        if (g->ranks < 2) models[i].sharding.mesh = (gr_mesh){{1}};
+        if (g->ranks < 2) models[i].sharding.mesh = (gr_mesh){{1}}, models[i].sharding.mesh_auto = false;
         models[i].pool = NULL;
         out[i] = &models[i];
     }
@@ -124,6 +124,7 @@ const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_p
         if (!o->kernels->invariant && g->nodes[i]->model)
             gr_str_printf(&s, " %u %u %u", c->kv_blocks, c->concurrent, c->prefill_tokens);
         if (gr_head_changes_bits(g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->head_rows);
+        if (gr_experts_change_bits(g->nodes[i], o->kernels)) gr_str_printf(&s, " runs of %u", c->expert_run);
         if (c->whole_grads) gr_str_puts(&s, " whole gradients");
         if (c->host_step && gr_host_step_changes_bits(o->kernels)) gr_str_puts(&s, " host step");
     }

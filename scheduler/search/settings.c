@@ -14,6 +14,7 @@ static const struct choice_field {
     {"concurrent", offsetof(gr_choices, concurrent)},
     {"prefill_tokens", offsetof(gr_choices, prefill_tokens)},
     {"head_rows", offsetof(gr_choices, head_rows)},
+    {"expert_run", offsetof(gr_choices, expert_run)},
     {"recompute", offsetof(gr_choices, recompute)},
     {"whole_grads", offsetof(gr_choices, whole_grads)},
     {"sharded", offsetof(gr_choices, sharded)},

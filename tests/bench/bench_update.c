@@ -35,7 +35,7 @@ static void *buffer(uint64_t bytes)
 static void model_init(struct model *p, unsigned threads)
 {
     if (gr_team_new(&p->q.team, threads, NULL)) exit(1);
-    const gr_pass_bounds b = {T, SEQS, LENGTH, threads, 1};
+    const gr_pass_bounds b = {.tokens = T, .seqs = SEQS, .length = LENGTH, .threads = threads};
     uint64_t ws = GR_MAX(gr_layers_ws_bytes(&K, &shape, &b, GR_LAYER_FORWARD),
                          gr_layers_ws_bytes(&K, &shape, &b, GR_LAYER_BACKWARD));
     p->ws = buffer(GR_MAX(ws, K.head_ws_bytes(&shape, CHUNK, GR_HEAD_GRADIENT, threads)));
@@ -80,7 +80,8 @@ static double head(struct model *p)
 
 static double step(struct model *p, uint32_t n)
 {
-    const gr_packed b = {T, SEQS, p->ids, p->offset, p->offset, NULL, 1};
+    const gr_packed b = {
+        .n_tokens = T, .n_seqs = SEQS, .ids = p->ids, .offset = p->offset, .host_offset = p->offset};
     K.embed_forward(&p->q, &shape, p->w[0], &b, p->x);
     for (uint32_t l = 0; l < shape.layers; l++)
         gr_layer_forward(&K, &p->q, &shape, l, p->w[l + 1], &b, p->x, p->in[l], p->acts[l], p->ws);

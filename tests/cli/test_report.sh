@@ -45,6 +45,16 @@ lacks 'step-3.tmp'
 has '  step 1      "1+1=" -> "3\n"  reward 0'
 has '  step 3      "1+1=" -> "2"  reward 1'
 
+lacks experts
+
+# Of a model with experts: how even their load is, and where it was compared how many routers agreed with the rollout.
+cp -r "$dir/run" "$dir/experts"
+sed -i 's/"seconds.update": 1/&, "old.expert_load": 3.25, "old.expert_entropy": 0.5, "old.experts_dead": 2, "update.expert_load": 2, "update.expert_entropy": 1, "update.experts_dead": 0, "update.routing_agreement": 0.9375/' "$dir/experts/metrics.jsonl"
+report experts 0
+has 'experts, last              load   entropy      dead  agreement'
+has '  old                       3.25     0.500         2         -'
+has '  update                    2.00     1.000         0    0.9375'
+
 # A supervised run has no reward; one without samples has an empty file.
 cp -r "$dir/run" "$dir/supervised"
 sed -i 's/"reward_mean": [0-9.]*/"reward_mean": null/' "$dir/supervised/metrics.jsonl"

@@ -72,9 +72,12 @@ pools: {train: {share: 1}, rollout: {share: 1}}
 models: {actor: {pool: train}, ref: {pool: rollout}}
 nodes: {rollout: {pool: rollout}}
 END
+model moe qwen3_moe 32 false false
+sed 's/{model: model,/{model: moe,/; s/^  rollout: {/&lag: 1, /; s/old_logprob: {/&replay: compare, /
+    s/^    epochs: 2/&\n    replay: rollout\n    router_aux_loss_coef: 0.1/' grpo.yaml >routed.yaml
 ppo_graph ppo.yaml
 classifier judge model
-graphs="grpo math refill lag drawn masked pairs ppo"
+graphs="grpo math refill lag drawn masked pairs ppo routed"
 for graph in $graphs; do steady $graph; done
 steady grpo --policy every_node
 if runs_ranks; then

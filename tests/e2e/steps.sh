@@ -57,3 +57,17 @@ for blocks in 2 5; do same turns.yaml nodes.rollout.kv_blocks=$blocks run.steps=
 same slow.yaml run.steps=3
 same turns.yaml nodes.rollout.max_tokens=11 nodes.rollout.max_context=60 run.steps=3
 same turns.yaml nodes.rollout.max_tokens=11 nodes.rollout.max_context=60 nodes.rollout.concurrent=6 run.steps=3
+
+# Experts that a rollout with older weights chose, which later passes follow.
+model moe qwen3_moe 32 false false
+routed() { # FROM TO
+    sed 's/{model: model,/{model: moe,/; s/^  rollout: {/&lag: 1, /; s/old_logprob: {/&replay: rollout, /; s/^    epochs: 2/&\n    replay: rollout/' "$1" >"$2"
+}
+routed tiny.yaml routed.yaml
+routed stop.yaml routed-stop.yaml
+routed turns.yaml routed-turns.yaml
+same routed.yaml
+same routed.yaml nodes.rollout.concurrent=3
+same routed-stop.yaml nodes.rollout.concurrent=5
+same routed-turns.yaml nodes.rollout.concurrent=3 run.steps=3
+[ "$(metric a 3 old_logprob.routing_agreement)" != 1 ] || fail "older weights chose the same experts: the test means nothing"

@@ -22,11 +22,13 @@ struct gr_steps {
     gr_steps_input input[2];
     int32_t *report_id[2];
     float *report_logprob[2];
+    uint16_t *report_choices[2];
     /* of one step, slots that run side by side */
     int32_t *ids, *drawn;
     uint32_t *live, *offset, *cached, *tables, *row, *places;
     uint32_t (*draw)[2];
     float *logprob;
+    uint16_t *choices; /* of experts, where they are recorded */
     unsigned long long steps, slots_run, slots_live, moves, clears;
 };
 
@@ -46,6 +48,7 @@ static void layout_device(gr_workspace *c, gr_steps *s)
     s->row = gr_workspace_bytes(c, n * word);
     s->draw = gr_workspace_bytes(c, n * sizeof(*s->draw));
     s->logprob = gr_workspace_bytes(c, n * word);
+    s->choices = gr_workspace_bytes(c, n * s->b.choices * sizeof(*s->choices));
 }
 
 static void layout_host(gr_workspace *c, gr_steps *s)
@@ -60,6 +63,7 @@ static void layout_host(gr_workspace *c, gr_steps *s)
         s->input[i].shared = gr_workspace_bytes(c, n * word);
         s->report_id[i] = gr_workspace_bytes(c, n * s->b.chunk * word);
         s->report_logprob[i] = gr_workspace_bytes(c, n * s->b.chunk * word);
+        s->report_choices[i] = gr_workspace_bytes(c, n * s->b.chunk * s->b.choices * sizeof(uint16_t));
     }
 }
 
@@ -198,7 +202,20 @@ static void advance(gr_steps *s, uint32_t live, int32_t *id, float *logprob)
     }
 }
 
-static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *k, int32_t *id, float *logprob)
+/* From the tokens that ran to the slots that took part, router by router. */
+static void report_choices(const gr_steps *s, uint32_t live, uint32_t n, uint16_t *report)
+{
+    for (uint32_t l = 0; l < s->shape.layers; l++) {
+        const size_t before = gr_model_routers(&s->shape, l).choices,
+                     k = gr_layer(&s->shape, l)->experts.top_k;
+        for (uint32_t i = 0; i < live; i++)
+            memcpy(report + before * n + s->live[i] * k, s->choices + before * live + i * k,
+                   k * sizeof(*report));
+    }
+}
+
+static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *k, int32_t *id, float *logprob,
+                     uint16_t *choices)
 {
     uint32_t live = 0;
     for (uint32_t i = 0; i < k->n; i++) {
@@ -221,6 +238,7 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *k, int32_t 
     s->slots_run += k->n;
     s->slots_live += live;
     s->offset[live] = live;
+    const gr_routing routing = {.record = s->choices};
     const gr_extend e = {.n_tokens = live,
                          .n_seqs = live,
                          .ids = s->ids,
@@ -228,9 +246,11 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *k, int32_t 
                          .cached = s->cached,
                          .block_table = s->tables,
                          .table_stride = s->b.stride,
-                         .held = s->b.states ? s->places : NULL};
+                         .held = s->b.states ? s->places : NULL,
+                         .routing = s->b.choices ? &routing : NULL};
     const gr_steps_draw d = {s->row, &s->rules.sampling, (const uint32_t(*)[2])s->draw, s->drawn, s->logprob};
     if (live) k->step(k->user, q, &e, &d);
+    if (s->b.choices) report_choices(s, live, k->n, choices);
     advance(s, live, id, logprob);
 }
 
@@ -244,15 +264,18 @@ static void copy(gr_steps *s, gr_queue *q, const gr_steps_blocks *b, const uint3
 
 static void run(gr_steps *s, gr_queue *q, uint32_t trip, const gr_steps_chunk *c)
 {
+    const uint32_t which = trip % 2;
+    const size_t slots = s->b.slots;
     for (uint32_t i = 0; c->n && i < s->b.chunk; i++)
-        one_step(s, q, c, s->report_id[trip % 2] + (size_t)i * s->b.slots,
-                 s->report_logprob[trip % 2] + (size_t)i * s->b.slots);
+        one_step(s, q, c, s->report_id[which] + i * slots, s->report_logprob[which] + i * slots,
+                 s->report_choices[which] + i * slots * s->b.choices);
 }
 
 static gr_status report(gr_steps *s, uint32_t trip, gr_steps_report *out, gr_diag *d)
 {
     (void)d;
-    *out = (gr_steps_report){s->report_id[trip % 2], s->report_logprob[trip % 2]};
+    const uint32_t which = trip % 2;
+    *out = (gr_steps_report){s->report_id[which], s->report_logprob[which], s->report_choices[which]};
     return GR_OK;
 }
 

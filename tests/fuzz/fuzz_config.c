@@ -16,7 +16,9 @@ static void check_shape(const gr_model_shape *s)
     uint64_t params = 0;
     for (uint32_t l = 0; l < s->layers; l++) {
         const gr_attention_desc *a = &gr_layer(s, l)->attention;
-        assert(s->kind_of[l] < s->n_kinds && a->heads % a->kv_heads == 0 && a->head_dim % 2 == 0);
+        assert(s->kind_of[l] < s->n_kinds);
+        if (gr_layer(s, l)->mixer == GR_MIXER_ATTENTION)
+            assert(a->heads % a->kv_heads == 0 && a->head_dim % 2 == 0);
     }
     assert(s->n_eos <= GR_EOS_MAX);
     for (uint32_t b = 0; b < gr_model_buckets(s); b++) {

@@ -1,12 +1,21 @@
 #!/bin/sh
 # A mixture of experts on a CUDA device, through the quickstart: under `strict: true` rollout, log-prob pass and update
 # choose the same experts, so that their gap is exactly 0; runs have the same bits twice, under budgets that make state
-# move, and resumed; what is measured is within what was planned. Skips (77) where there is no device.
-# usage: experts.sh GRAPHRUN
+# move, and resumed; what is measured is within what was planned. With `latent` its layers have latent attention
+# (deepseek_v2). Skips (77) where there is no device.
+# usage: experts.sh GRAPHRUN [latent]
 . "$(dirname "$0")/quickstart.sh"
-sed 's/"model_type": "[a-z0-9_]*"/"model_type": "qwen3_moe", "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 32, "norm_topk_prob": true/
-    s/"architectures": \["[A-Za-z0-9]*"\]/"architectures": ["Qwen3MoeForCausalLM"]/' graphs/quickstart/config.json >"$work/moe.json"
-grep -q Qwen3Moe "$work/moe.json" && grep -q num_experts_per_tok "$work/moe.json" || { echo "no config of experts"; exit 1; }
+type=qwen3_moe class=Qwen3Moe
+keys='"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 32, "norm_topk_prob": true'
+if [ "${2:-}" = latent ]; then
+    type=deepseek_v2 class=DeepseekV2
+    keys='"n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 32, "first_k_dense_replace": 1, "q_lora_rank": 48,
+        "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32'
+fi
+echo "$keys" >"$work/keys"
+sed "s/\"model_type\": \"[a-z0-9_]*\"/\"model_type\": \"$type\", $(tr '\n' ' ' <"$work/keys")/
+    s/\"architectures\": \[\"[A-Za-z0-9]*\"\]/\"architectures\": [\"${class}ForCausalLM\"]/" graphs/quickstart/config.json >"$work/moe.json"
+grep -q $class "$work/moe.json" && grep -q num_experts_per_tok "$work/moe.json" || { echo "no config of experts"; exit 1; }
 "$gr" init --config "$work/moe.json" --tokenizer graphs/quickstart --seed 1 -o "$work/moe" >/dev/null
 
 train() { # OUT OPTIONS...
@@ -49,3 +58,22 @@ same whole half
 train moved --steps 8 --policy every_node
 grep -q '"kind": "offload"' "$work/moved/plan.json" || { echo "nothing moves"; exit 1; }
 same whole moved
+
+# What the rollout chose, compared and followed: under strict all routers agree, with the same bits as without; without it
+# some do not, unless they are told.
+agreement() { # RUN: all numbers, sorted
+    values 'update.routing_agreement' "$1" | sort -n | tr '\n' ' '
+}
+train strict-replay --steps 8 --set strict=true --set nodes.update.replay=rollout
+[ "$(agreement strict-replay | tr -d '1. ')" = '' ] || { echo "strict: agreement $(agreement strict-replay)"; exit 1; }
+same strict strict-replay
+train compared --steps 8 --set nodes.old_logprob.replay=compare --set nodes.update.replay=compare
+same whole compared
+train followed --steps 8 --set nodes.old_logprob.replay=rollout --set nodes.update.replay=rollout
+train followed-moved --steps 8 --set nodes.old_logprob.replay=rollout --set nodes.update.replay=rollout --policy every_node
+same followed followed-moved
+echo "agreement without strict: $(agreement compared); gaps where it is followed: $(values worst followed | tr '\n' ' ')"
+train balanced --steps 8 --set nodes.update.router_aux_loss_coef=0.1
+train balanced-moved --steps 8 --set nodes.update.router_aux_loss_coef=0.1 --policy every_node
+same balanced balanced-moved
+echo "balance loss: $(values update.balance_loss balanced | tr '\n' ' ')"

@@ -84,7 +84,10 @@ static void sides_release(sides *s)
 
 static gr_pass_bounds bounds_of(const gr_delta_call *c, const gr_queue *q)
 {
-    return (gr_pass_bounds){c->n_tokens, c->n_seqs, c->longest, q ? gr_team_size(q->team) : 1, 1};
+    return (gr_pass_bounds){.tokens = c->n_tokens,
+                            .seqs = c->n_seqs,
+                            .length = c->longest,
+                            .threads = q ? gr_team_size(q->team) : 1};
 }
 
 /* Without its workspace. */

@@ -493,7 +493,16 @@ static passed pass(const side *s, const char *name, const mlp *m, uint32_t run, 
     uint16_t *own = !given              ? NULL
                     : s->type == GR_F32 ? memcpy(gr_malloc(pairs * 2 + 2), given, pairs * 2)
                                         : device_copy(given, pairs * 2);
-    gr_experts_call c = {s->ops, &m->e, s->type, m->T, m->H, run, 1, x, own, w, NULL};
+    gr_experts_call c = {.ops = s->ops,
+                         .e = &m->e,
+                         .type = s->type,
+                         .T = m->T,
+                         .H = m->H,
+                         .run = run,
+                         .scale = 1,
+                         .x = x,
+                         .given = own,
+                         .w = w};
     void *y = room(s, all * gr_dtype_size(s->type)), *dx = room(s, all * gr_dtype_size(s->type));
     const gr_experts_grads g = {GR_F32,
                                 zeros(s, E * H),

@@ -152,7 +152,7 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
 {
     const gr_kernels *k = s->k;
     gr_queue *q = &s->q;
-    const gr_pass_bounds bounds = {b->n, b->seqs, longest, 1, 1};
+    const gr_pass_bounds bounds = {.tokens = b->n, .seqs = b->seqs, .length = longest, .threads = 1};
     uint64_t ws_bytes = GR_MAX(gr_layers_ws_bytes(k, shape, &bounds, GR_LAYER_FORWARD),
                                gr_layers_ws_bytes(k, shape, &bounds, GR_LAYER_BACKWARD));
     void *ws = take(s, GR_MAX(ws_bytes, k->embed_ws_bytes(b->n)));
@@ -160,13 +160,12 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
     int32_t *position = gr_calloc(b->n, sizeof(*position));
     for (uint32_t i = 0; i < b->seqs; i++)
         for (uint32_t t = b->offset[i]; t < b->offset[i + 1]; t++) position[t] = (int32_t)(t - b->offset[i]);
-    const gr_packed p = {b->n,
-                         b->seqs,
-                         upload(s, b->ids, b->n * 4),
-                         upload(s, b->offset, (b->seqs + 1) * 4),
-                         b->offset,
-                         upload(s, position, b->n * 4),
-                         1};
+    const gr_packed p = {.n_tokens = b->n,
+                         .n_seqs = b->seqs,
+                         .ids = upload(s, b->ids, b->n * 4),
+                         .offset = upload(s, b->offset, (b->seqs + 1) * 4),
+                         .host_offset = b->offset,
+                         .position = upload(s, position, b->n * 4)};
     free(position);
     const uint32_t *row = upload(s, b->row, b->n * 4);
     const int32_t *target = upload(s, b->target, b->n * 4);
@@ -209,7 +208,7 @@ static void extend(side *s, const gr_model_shape *shape, const batch *b, uint32_
 {
     const gr_kernels *k = s->k;
     gr_queue *q = &s->q;
-    const gr_pass_bounds bounds = {b->n, b->seqs, b->n, 1, 1};
+    const gr_pass_bounds bounds = {.tokens = b->n, .seqs = b->seqs, .length = b->n, .threads = 1};
     const uint32_t stride = BLOCKS / b->seqs;
     void *ws = take(s, gr_layers_ws_bytes(k, shape, &bounds, GR_LAYER_EXTEND)),
          *head_ws = take(s, k->head_ws_bytes(shape, b->seqs, GR_HEAD_SAMPLE, 1));
@@ -245,7 +244,12 @@ static void extend(side *s, const gr_model_shape *shape, const batch *b, uint32_
         e.cached = upload(s, cached, b->seqs * 4);
         e.position = upload(s, position, b->n * 4);
         e.slot = upload(s, slot, b->n * 4);
-        const gr_packed p = {e.n_tokens, e.n_seqs, e.ids, e.offset, offset, e.position, 1};
+        const gr_packed p = {.n_tokens = e.n_tokens,
+                             .n_seqs = e.n_seqs,
+                             .ids = e.ids,
+                             .offset = e.offset,
+                             .host_offset = offset,
+                             .position = e.position};
         k->embed_forward(q, shape, s->w[0], &p, x);
         for (uint32_t l = 0; l < shape->layers; l++)
             gr_layer_extend(k, q, shape, l, s->w[l + 1], &e, x,
@@ -514,6 +518,10 @@ int main(int argc, char **argv)
                   {"behind", behind()},
                   {"gated", gated()},
                   {"multiplied", multiplied()},
+                  {"latent", latent(4, 64, 128, 64, 32, 64)},
+                  {"latent narrow", latent(5, 0, 72, 24, 8, 32)},
+                  {"latent V3", latent(8, 96, 512, 128, 64, 128)},
+                  {"latent Flash", latent(4, 96, 512, 192, 64, 256)},
                   {"hybrid", hybrid(256, 128, 128)},
                   {"hybrid small", hybrid(64, 40, 24)},
                   {"qwen3_moe", shape_of("qwen3_moe", 128, 4, 2, 32)}};

@@ -160,13 +160,12 @@ static gr_packed packed_of(const prompts *p, uint32_t *longest)
         *longest = GR_MAX(*longest, p->offset[i + 1] - p->offset[i]);
         for (uint32_t t = p->offset[i]; t < p->offset[i + 1]; t++) position[t] = (int32_t)(t - p->offset[i]);
     }
-    const gr_packed b = {p->tokens,
-                         p->n,
-                         upload(p->ids, p->tokens * sizeof(*p->ids)),
-                         upload(p->offset, (p->n + 1) * sizeof(*p->offset)),
-                         p->offset,
-                         upload(position, p->tokens * sizeof(*position)),
-                         1};
+    const gr_packed b = {.n_tokens = p->tokens,
+                         .n_seqs = p->n,
+                         .ids = upload(p->ids, p->tokens * sizeof(*p->ids)),
+                         .offset = upload(p->offset, (p->n + 1) * sizeof(*p->offset)),
+                         .host_offset = p->offset,
+                         .position = upload(position, p->tokens * sizeof(*position))};
     free(position);
     return b;
 }
@@ -178,7 +177,7 @@ static float *forward(const model *m, const prompts *p, gr_bf16 **hidden)
     const uint64_t mark = used;
     uint32_t longest;
     const gr_packed b = packed_of(p, &longest);
-    const gr_pass_bounds bounds = {b.n_tokens, b.n_seqs, longest, 1, 1};
+    const gr_pass_bounds bounds = {.tokens = b.n_tokens, .seqs = b.n_seqs, .length = longest, .threads = 1};
     void *ws = take_poisoned(gr_layers_ws_bytes(k, s, &bounds, GR_LAYER_FORWARD)),
          *head_ws = take_poisoned(k->head_ws_bytes(s, ROWS, GR_HEAD_GRADIENT, 1)),
          *x = take_poisoned((uint64_t)b.n_tokens * s->hidden * sizeof(gr_bf16));
@@ -266,7 +265,11 @@ typedef struct decoder {
 static void layers(const decoder *d, const gr_extend *e)
 {
     const gr_model_shape *s = &d->m->shape;
-    const gr_packed b = {e->n_tokens, e->n_seqs, e->ids, e->offset, NULL, e->position, 1};
+    const gr_packed b = {.n_tokens = e->n_tokens,
+                         .n_seqs = e->n_seqs,
+                         .ids = e->ids,
+                         .offset = e->offset,
+                         .position = e->position};
     k->embed_forward(&queue, s, d->m->w[0], &b, d->x);
     for (uint32_t l = 0; l < s->layers; l++)
         gr_layer_extend(k, &queue, s, l, d->m->w[l + 1], e, d->x, d->kv + l * d->layer_bytes, d->ws);
@@ -290,7 +293,7 @@ static decoder decoder_of(const model *m, uint32_t tokens, uint32_t slots, uint3
                           uint32_t blocks)
 {
     const gr_model_shape *s = &m->shape;
-    const gr_pass_bounds bounds = {tokens, slots, max_length, 1, 1};
+    const gr_pass_bounds bounds = {.tokens = tokens, .seqs = slots, .length = max_length, .threads = 1};
     return (decoder){.m = m,
                      .x = take_poisoned((uint64_t)tokens * s->hidden * sizeof(gr_bf16)),
                      .ws = take_poisoned(gr_layers_ws_bytes(k, s, &bounds, GR_LAYER_EXTEND)),
@@ -363,7 +366,8 @@ static void decode(const model *m, const prompts *p, tokens *out)
     const uint64_t mark = used;
     const uint32_t max_length = 256 + TOKENS, stride = (max_length + GR_KV_BLOCK - 1) / GR_KV_BLOCK,
                    trips = TOKENS / CHUNK;
-    const gr_steps_bounds bounds = {p->n, stride, max_length, CHUNK, 0};
+    const gr_steps_bounds bounds = {
+        .slots = p->n, .stride = stride, .max_length = max_length, .chunk = CHUNK};
     const gr_steps_rules rules = {.sampling = {.top_p = 1}, .max_tokens = TOKENS};
     uint32_t *table = gr_malloc(p->n * stride * sizeof(*table));
     for (uint32_t i = 0; i < p->n * stride; i++)
@@ -551,7 +555,8 @@ static double decode_ms(const model *m, uint32_t slots, uint32_t length)
     const uint64_t mark = used;
     const uint32_t max_length = length + TRIPS * CHUNK + 1,
                    stride = (max_length + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
-    const gr_steps_bounds bounds = {slots, stride, max_length, CHUNK, 0};
+    const gr_steps_bounds bounds = {
+        .slots = slots, .stride = stride, .max_length = max_length, .chunk = CHUNK};
     const gr_steps_rules rules = {.sampling = {.temperature = 1, .top_p = 1, .seed = 1},
                                   .max_tokens = TRIPS * CHUNK + 1};
     decoder d =
@@ -623,8 +628,9 @@ static double pass_ms(const model *m)
     float ms;
     pass one = {.m = m, .b = packed_of(&p, &longest)};
     one.x = take_random((uint64_t)p.tokens * m->shape.hidden * sizeof(gr_bf16));
-    one.ws = take_poisoned(
-        gr_layers_ws_bytes(k, &m->shape, &(gr_pass_bounds){p.tokens, p.n, longest, 1, 1}, GR_LAYER_FORWARD));
+    one.ws = take_poisoned(gr_layers_ws_bytes(
+        k, &m->shape, &(gr_pass_bounds){.tokens = p.tokens, .seqs = p.n, .length = longest, .threads = 1},
+        GR_LAYER_FORWARD));
     CUDA(cudaEventCreate(&begin));
     CUDA(cudaEventCreate(&end));
     one_pass(&one, 0);

@@ -113,6 +113,31 @@ static inline gr_model_shape multiplied(void)
     return s;
 }
 
+/* Latent attention with heads of nope + rope, values of v, and positions by YaRN; q_rank 0: queries without a
+ * latent, rotated by halves. */
+static inline gr_model_shape latent(uint32_t heads, uint32_t q_rank, uint32_t kv_rank, uint32_t nope,
+                                    uint32_t rope, uint32_t v)
+{
+    gr_model_shape s = shape_of("llama", 256, 4, 2, 64);
+    gr_layer_desc d = *gr_layer(&s, 0);
+    const gr_rope_desc yarn = multiplied().kinds[0].attention.rope;
+    d.mixer = GR_MIXER_LATENT;
+    d.attention = (gr_attention_desc){0};
+    d.latent = (gr_latent_desc){.heads = heads,
+                                .q_rank = q_rank,
+                                .kv_rank = kv_rank,
+                                .nope_dim = nope,
+                                .rope_dim = rope,
+                                .v_dim = v,
+                                .scale = 1 / sqrtf((float)(nope + rope)),
+                                .norm_eps = 1e-6f,
+                                .interleaved = q_rank != 0,
+                                .rope = yarn};
+    d.latent.rope.dims = rope;
+    gr_model_of(&s, &d);
+    return s;
+}
+
 /* Layers of the gated delta rule around one of attention with an output gate, of whose heads a quarter is
  * rotated. */
 static inline gr_model_shape hybrid(uint32_t head_dim, uint32_t key_dim, uint32_t value_dim)

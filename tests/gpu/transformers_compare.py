@@ -49,6 +49,9 @@ FAMILIES = {
     "qwen2": dict(architectures=["Qwen2ForCausalLM"], model_type="qwen2", num_attention_heads=4, tie_word_embeddings=True),
     "qwen3": dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", head_dim=128, num_attention_heads=4,
                   attention_bias=False, tie_word_embeddings=True),
+    "qwen3_5": dict(architectures=["Qwen3_5ForCausalLM"], model_type="qwen3_5_text", head_dim=256, num_attention_heads=2,
+                    num_key_value_heads=1, full_attention_interval=4, linear_num_key_heads=2, linear_num_value_heads=4,
+                    linear_key_head_dim=128, linear_value_head_dim=128, partial_rotary_factor=0.25, tie_word_embeddings=False),
 }
 
 LOGPROBS = """graph: compare-logprobs

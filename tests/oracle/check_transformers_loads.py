@@ -26,7 +26,9 @@ LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_fac
 
 TYPES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss",
          "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "gemma3_text", "phi3", "mixtral",
-         "olmoe", "granitemoe", "seed_oss", "exaone4", "gemma")
+         "olmoe", "granitemoe", "seed_oss", "exaone4", "gemma", "deepseek_v2", "deepseek_v3", "glm4_moe_lite")
+LATENT = dict(num_key_value_heads=4, kv_lora_rank=16, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=12,
+              moe_intermediate_size=24, n_routed_experts=6, num_experts_per_tok=2, first_k_dense_replace=1)
 EXPERTS = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24)
 FEW = dict(num_local_experts=6, num_experts_per_tok=2)
 SHARED = dict(shared_expert_intermediate_size=40, **EXPERTS)
@@ -49,8 +51,11 @@ def config_of(model_type, tied):
              "gemma3_text": dict(head_dim=16, hidden_activation="gelu_pytorch_tanh"),
              "phi3": {}, "mixtral": FEW, "olmoe": dict(num_experts=6, num_experts_per_tok=2), "granitemoe": FEW,
              "seed_oss": dict(head_dim=16), "exaone4": dict(sliding_window=None, layer_types=["full_attention"] * 3), "gemma": dict(head_dim=16, hidden_act="gelu_pytorch_tanh"),
-             "glm4_moe": dict(head_dim=16, moe_intermediate_size=24, n_routed_experts=6, num_experts_per_tok=2)}[model_type]
-    return dict(model_type=model_type, tie_word_embeddings=tied, torch_dtype="float16", **SIZES, **extra)
+             "glm4_moe": dict(head_dim=16, moe_intermediate_size=24, n_routed_experts=6, num_experts_per_tok=2),
+             "deepseek_v2": dict(q_lora_rank=None, **LATENT),
+             "deepseek_v3": dict(q_lora_rank=20, n_group=2, topk_group=1, **LATENT),
+             "glm4_moe_lite": dict(q_lora_rank=20, **LATENT)}[model_type]
+    return dict(model_type=model_type, tie_word_embeddings=tied, torch_dtype="float16", **{**SIZES, **extra})
 
 
 def held(loaded, name):

@@ -122,6 +122,24 @@ CASES |= {
     "gpt_oss_mxfp4": dict(**OSS, **SMALL | dict(hidden_size=32, intermediate_size=32),
                           quantization_config=dict(quant_method="mxfp4", modules_to_not_convert=["lm_head"])),
 }
+# Latent attention: values narrower than keys, as wide, queries with and without a latent, both ways of pairing what is
+# rotated, YaRN with a factor on scores; routers as in SEEDS' families.
+LATENT = {**SMALL, "num_key_value_heads": 2, "head_dim": 4, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "n_routed_experts": 8,
+          "num_experts_per_tok": 3, "moe_intermediate_size": 8, "tie_word_embeddings": False}
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=0.7, beta_fast=32,
+            beta_slow=1)
+SEEDS |= dict(deepseek_v3=103, deepseek_v3_halves=104, deepseek_v2=105, glm4_moe_lite=106)
+CASES |= {
+    "deepseek_v3": dict(model_type="deepseek_v3", q_lora_rank=12, qk_nope_head_dim=8, v_head_dim=6, n_group=4, topk_group=2,
+                        routed_scaling_factor=1.7, first_k_dense_replace=1, rope_theta=1e4, rope_scaling=YARN, **LATENT),
+    "deepseek_v3_halves": dict(model_type="deepseek_v3", q_lora_rank=None, qk_nope_head_dim=6, v_head_dim=8, n_group=1,
+                               topk_group=1, rope_interleave=False, first_k_dense_replace=1, n_shared_experts=2,
+                               rope_theta=1e4, **LATENT),
+    "deepseek_v2": dict(model_type="deepseek_v2", q_lora_rank=None, qk_nope_head_dim=8, v_head_dim=8, topk_method="greedy",
+                        routed_scaling_factor=1.3, first_k_dense_replace=1, rope_theta=1e4, **LATENT),
+    "glm4_moe_lite": dict(model_type="glm4_moe_lite", q_lora_rank=12, qk_nope_head_dim=8, v_head_dim=12, n_group=1,
+                          topk_group=1, routed_scaling_factor=1.8, rope_theta=1e6, **LATENT),
+}
 FUSED = ["qwen3_5_moe", "gpt_oss", "gpt_oss_mxfp4"]  # experts stay in one tensor
 EXPERTS = {"num_experts", "n_routed_experts", "num_local_experts"}
 LENGTHS = [37, 5, 20]
@@ -138,7 +156,7 @@ def build(config):
     config = {k: v for k, v in config.items() if k != "quantization_config"}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32,
                                              attn_implementation="eager",
-                                             **({"experts_implementation": "eager"} if "_moe" in config["model_type"] else {})).eval()
+                                             **({"experts_implementation": "eager"} if "_moe" in config["model_type"] or "n_routed_experts" in config else {})).eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
             if "norm" in name:

@@ -4,6 +4,13 @@ command -v mpirun >/dev/null || { echo "skipped: there is no mpirun" >&2; exit 7
 
 . "$here/close.sh"
 
+# Latent attention beside experts, of the sizes of qwen3.json.
+latent_model() {
+    sed 's/"qwen3"/"deepseek_v3"/; s/Qwen3For/DeepseekV3For/; s/"head_dim": [0-9]*,//; s/"model_type"/"num_experts_per_tok": 2, "n_routed_experts": 8, "moe_intermediate_size": 16, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "q_lora_rank": 20, "kv_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, &/' \
+        qwen3.json >deepseek_v3.json
+    "$gr" init --config deepseek_v3.json --tokenizer "$project/graphs/quickstart" --seed 1 -o deepseek_v3 >/dev/null
+}
+
 # point RUN STEP TO: a run that ended at this iteration of another one, to go on with
 point() {
     mkdir -p "$3/checkpoints"

@@ -25,6 +25,8 @@ sed 's/"llama"/"granite"/; s/LlamaFor/GraniteFor/; s/"hidden_act"/"residual_mult
     llama.json >granite.json
 "$gr" init --config granite.json --tokenizer "$project/graphs/quickstart" --seed 1 -o granite >/dev/null
 
+[ $axis = context ] || latent_model # whose tokens are not cut
+
 # One optimizer step, whose first moments are a share of the gradient. Micro-batches of 25 tokens do not come out even.
 sed 's/mini_batch: 4/mini_batch: 8/; s/epochs: 2/epochs: 1/; s/warmup: 2, schedule: cosine, grad_clip: 1.0/grad_clip: 1.0/' grpo.yaml >once.yaml
 has once.yaml 'mini_batch: 8'
@@ -40,7 +42,8 @@ within_plan() { # RUN STEP
 
 micro="--set nodes.update.micro_tokens=25 --set nodes.old_logprob.micro_tokens=25"
 both="--set models.ref.parallel.$axis"
-for type in llama qwen2 qwen3 gemma3_text granite qwen3_moe; do
+for type in llama qwen2 qwen3 gemma3_text granite qwen3_moe deepseek_v3; do
+    [ -d $type ] || continue
     status 0 "$gr" exec once.yaml --set model=$type --steps 1 --out $type-1
     for way in "2 2" "4 2" "4 4"; do
         [ "$slow" = 1 ] || [ $type = qwen3 ] || [ "$way" = "2 2" ] || continue
@@ -53,6 +56,17 @@ for type in llama qwen2 qwen3 gemma3_text granite qwen3_moe; do
         same_gradient $type-1 $run
     done
 done
+
+# Along both axes.
+if [ $axis = tensor ]; then
+    for type in qwen3 gemma3_text qwen3_moe; do
+        # shellcheck disable=SC2086
+        status 0 "$gr" exec once.yaml --set model=$type --ranks 4 --set models.actor.parallel.tensor=2 --set models.actor.parallel.context=2 \
+            $micro --steps 1 --out $type-both --check-memory
+        close $type-1 $type-both 1
+        same_gradient $type-1 $type-both
+    done
+fi
 
 # A model whose memory is more than what a process takes anyway stays within its plan.
 config wide.json qwen3 512 false false
@@ -150,6 +164,21 @@ status 0 "$gr" exec grpo.yaml --set model=qwen3 --set models.actor.train.schedul
     --replan --ranks 1 --steps 3
 close every alone 3 1e-3
 
+# The planner's choice is what the run's graph says, and resumes without a word.
+if [ $axis = tensor ]; then
+    status 0 "$gr" exec grpo.yaml --set model=qwen3 --set models.actor.train.schedule=constant --set models.actor.parallel=auto --ranks 2 \
+        --steps 2 --out chosen
+    has err "note: model 'actor': of 3 meshes of ranks 3 fit, the fastest is chosen: "
+    lacks chosen/graph.yaml 'parallel: auto'
+    status 0 "$gr" exec --resume chosen --steps 4
+    [ ! -s err ] || fail "resuming warns: $(cat err)"
+    status 0 "$gr" plan grpo.yaml --set models.actor.parallel=auto
+    lacks err meshes
+    status 0 "$gr" plan grpo.yaml --ranks 2 --format json -o read.json
+    refused "'parallel: auto' does not go with a plan that is read" "$gr" exec grpo.yaml --ranks 2 --set models.actor.parallel=auto \
+        --plan read.json --out never
+fi
+
 # One rank has all tokens; what cannot be shared is refused where it is written.
 status 0 "$gr" exec once.yaml --set model=llama --set models.actor.parallel.$axis=2 --steps 1 --out alone-2
 same_weights llama-1 alone-2
@@ -159,7 +188,6 @@ refused "'$axis: 4' does not divide the 6 ranks" "$gr" plan cut.yaml --set model
 refused "'$axis' must be a whole number from 1 to 64" "$gr" plan cut.yaml --ranks 4 --set models.actor.parallel.$axis=0
 refused "unknown key 'sequence'" "$gr" plan cut.yaml --ranks 4 --set models.actor.parallel.sequence=2
 [ $axis = context ] || refused "'tensor: 4' does not divide the ranks of a host" "$gr" plan cut.yaml --set model=llama --ranks 2x2
-refused "and tensor together are not built" "$gr" plan cut.yaml --set model=llama --ranks 16 --set models.actor.parallel.context=2 \
-    --set models.actor.parallel.tensor=2
+
 sed 's/^graph: tiny/&\ncanonical: true/' cut.yaml >canonical.yaml
 refused 'canonical.yaml:[0-9]+:[0-9]+: error: .*canonical do not go together' "$gr" plan canonical.yaml --set model=llama --ranks 4

@@ -17,6 +17,9 @@ sed 's/"qwen3"/"gemma3_text"/; s/Qwen3For/Gemma3For/; s/"hidden_act": "silu"/"hi
     qwen3.json >gemma3_text.json
 "$gr" init --config gemma3_text.json --tokenizer "$project/graphs/quickstart" --seed 1 -o gemma3_text >/dev/null
 
+# Latent attention: of a slice the latents are whole, and its rows in the KV cache; beside experts.
+latent_model
+
 # The log-prob of the same tokens three ways: of training's weights, of the rollout's, as sampled.
 sed 's/^  kl_now:/  there: {op: logprob, model: actor, of: rollout, weights: rollout}\n  apart: {op: compute, expr: there - old_logprob, metrics: {most: token_max(abs(apart)), entropy: token_max(abs(there.entropy - old_logprob.entropy)), sampled: token_max(abs(there - rollout.logprob))}}\n&/' \
     grpo.yaml >both.yaml
@@ -29,7 +32,7 @@ below() {
 }
 
 shards="--set models.actor.residency.rollout_weights=keep"
-for type in llama qwen2 qwen3 gemma3_text qwen3_moe; do
+for type in llama qwen2 qwen3 gemma3_text qwen3_moe deepseek_v3; do
     # shellcheck disable=SC2086
     status 0 "$gr" exec both.yaml --set model=$type --ranks 4 --steps 2 $shards --out $type-1
     for n in 2 4; do

@@ -21,7 +21,8 @@ typedef struct fixture {
 
 static inline gr_pass_bounds fx_bounds(const fixture *f)
 {
-    return (gr_pass_bounds){FX_TOKENS, FX_SEQS, FX_TOKENS, gr_team_size(f->q.team), 1};
+    return (gr_pass_bounds){
+        .tokens = FX_TOKENS, .seqs = FX_SEQS, .length = FX_TOKENS, .threads = gr_team_size(f->q.team)};
 }
 
 /* Floats of unknown content: NaN, so that what is read before it is written shows. */
@@ -171,7 +172,12 @@ static inline void fx_backward(fixture *f, const gr_packed *p, const fx_loss *l,
 /* New tokens through all layers into f->x. */
 static inline void fx_extend(fixture *f, const gr_extend *e)
 {
-    gr_packed p = {e->n_tokens, e->n_seqs, e->ids, e->offset, e->offset, e->position, 1};
+    const gr_packed p = {.n_tokens = e->n_tokens,
+                         .n_seqs = e->n_seqs,
+                         .ids = e->ids,
+                         .offset = e->offset,
+                         .host_offset = e->offset,
+                         .position = e->position};
     K.embed_forward(&f->q, &f->s, f->w[0], &p, f->x);
     for (uint32_t l = 0; l < f->s.layers; l++)
         gr_layer_extend(&K, &f->q, &f->s, l, f->w[l + 1], e, f->x,

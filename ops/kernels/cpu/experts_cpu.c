@@ -184,7 +184,7 @@ static void route_token(const struct routing *r, const float *z, const uint16_t 
     const gr_experts_desc *e = r->e;
     float score[GR_EXPERTS_MAX];
     const float sum = scores_of(e, z, score);
-    if (given)
+    if (given && given[0] != GR_NO_EXPERT)
         memmove(expert, given, e->top_k * sizeof(*expert));
     else
         choose(r, z, score, sum, expert);
@@ -255,6 +255,107 @@ static void route_backward(gr_queue *q, const gr_experts_desc *e, const float *z
                         .expert = (uint16_t *)(uintptr_t)expert,
                         .d_logits = d_logits};
     gr_team_run(q->team, route_back_rank, &r);
+}
+
+/* ---- counting ------------------------------------------------------------------------------------------ */
+
+static bool has_expert(const uint16_t *expert, uint32_t k, uint16_t which)
+{
+    for (uint32_t j = 0; j < k; j++)
+        if (expert[j] == which) return true;
+    return false;
+}
+
+static void compare(gr_queue *q, uint32_t k, uint32_t T, const uint16_t *expert, const uint16_t *recorded,
+                    const gr_tally *t, uint32_t *differs)
+{
+    (void)q;
+    for (size_t i = 0; i < T; i++) {
+        bool other = false;
+        if (recorded[i * k] == GR_NO_EXPERT) continue;
+        for (uint32_t j = 0; j < k; j++) other = other || !has_expert(expert + i * k, k, recorded[i * k + j]);
+        *t->compared += 1;
+        *t->differ += other;
+        *t->tokens += other && !differs[i];
+        differs[i] = differs[i] || other;
+    }
+}
+
+static void count(gr_queue *q, uint32_t E, uint32_t k, uint32_t T, const uint16_t *expert, double *load)
+{
+    (void)q, (void)E;
+    for (size_t i = 0; i < (size_t)T * k; i++) load[expert[i]] += 1;
+}
+
+/* softmax(z) [E] */
+static void softmax(const float *z, uint32_t E, float *p)
+{
+    static const gr_experts_desc plain = {.router = GR_ROUTER_SOFTMAX};
+    gr_experts_desc e = plain;
+    e.count = E;
+    const float sum = scores_of(&e, z, p);
+    for (uint32_t i = 0; i < E; i++) p[i] /= sum;
+}
+
+static void shares(gr_queue *q, uint32_t E, uint32_t T, const float *z, double *share)
+{
+    float p[GR_EXPERTS_MAX];
+    (void)q;
+    for (size_t t = 0; t < T; t++) {
+        softmax(z + t * E, E, p);
+        for (uint32_t e = 0; e < E; e++) share[e] += (double)p[e];
+    }
+}
+
+static void pull(gr_queue *q, const gr_balance_loss *b, const double *load, float *out)
+{
+    double all = 0;
+    (void)q;
+    for (size_t i = 0; i < (size_t)b->routers * b->experts; i++) all += load[i];
+    const double n = all / b->top_k;
+    for (uint32_t e = 0; e < b->experts; e++) {
+        double own = 0;
+        for (size_t r = 0; r < b->routers; r++) own += load[r * b->experts + e];
+        out[e] = (float)(n > 0 ? b->coefficient * b->experts * own / (n * n) : 0);
+    }
+}
+
+static void rebalance(gr_queue *q, uint32_t E, const double *load, uint32_t first, uint32_t n, float rate,
+                      void *bias)
+{
+    float *b = bias;
+    double mean = 0;
+    (void)q;
+    for (uint32_t e = 0; e < E; e++) mean += load[e];
+    mean /= E;
+    for (uint32_t i = 0; i < n; i++) {
+        const double own = load[first + i];
+        b[i] += own < mean ? rate : own > mean ? -rate : 0;
+    }
+}
+
+/* With p = softmax(z): the derivative of the sum of pull p by z_i is p_i (pull_i - the sum of pull p). */
+static void balance_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct routing *r = arg;
+    const size_t E = r->e->count;
+    float p[GR_EXPERTS_MAX];
+    uint64_t first, last;
+    gr_team_range(r->T, 1, rank, size, &first, &last);
+    for (size_t t = first; t < last; t++) {
+        float mean = 0;
+        softmax(r->logits + t * E, r->e->count, p);
+        for (size_t e = 0; e < E; e++) mean += r->d_weight[e] * p[e];
+        for (size_t e = 0; e < E; e++) r->d_logits[t * E + e] += p[e] * (r->d_weight[e] - mean);
+    }
+}
+
+static void balance_backward(gr_queue *q, uint32_t E, uint32_t T, const float *z, const float *pull,
+                             void *d_logits)
+{
+    const gr_experts_desc e = {.count = E};
+    struct routing r = {.e = &e, .logits = z, .d_weight = pull, .T = T, .d_logits = d_logits};
+    gr_team_run(q->team, balance_rank, &r);
 }
 
 /* ---- dispatch and combine ------------------------------------------------------------------------------ */
@@ -568,6 +669,12 @@ const gr_experts_ops gr_experts_cpu = {
     .logits_ws_bytes = product_ws_bytes,
     .route = route,
     .route_backward = route_backward,
+    .compare = compare,
+    .count = count,
+    .shares = shares,
+    .pull = pull,
+    .rebalance = rebalance,
+    .balance_backward = balance_backward,
     .dispatch_ws_bytes = dispatch_ws_bytes,
     .dispatch = dispatch,
     .gather = gather,

@@ -4,6 +4,7 @@
 #include "ops/kernels/cpu/cpu.h"
 #include "ops/kernels/delta.h"
 #include "ops/kernels/experts.h"
+#include "ops/kernels/latent.h"
 
 static uint64_t kv_block_bytes(const gr_attention_desc *d)
 {
@@ -64,6 +65,7 @@ static const gr_layer_ops layer = {
     .activate = gr_cpu_activate,
     .activate_backward = gr_cpu_activate_backward,
     .delta = &gr_delta_cpu,
+    .latent = &gr_latent_cpu,
     .experts = &gr_experts_cpu,
 };
 

@@ -10,7 +10,7 @@ namespace
 {
 
 constexpr int WARPS = 8, TOKENS = 16; /* of a block; of a warp, one where a call has FEW */
-constexpr uint32_t FEW = 2048;
+constexpr uint32_t FEW = 2048, ROWS = 4;
 constexpr float LENGTH_EPS = 1e-6f;
 
 /* The sequence of a token: the last that begins at or before it. */
@@ -97,16 +97,16 @@ template <int TAPS> struct convolution {
         for (int j = 1; j < TAPS; j++)
             if (j < (int)a.conv && !absent(a, seq)) input4(a, u, seq, t, t - a.offset[seq], j, x[j - 1]);
     }
-    /* y: before silu */
-    __device__ void next(const gr_cu_delta &a, const unit &u, uint32_t t, float (&y)[4])
+    /* Of the next token's row; y: before silu */
+    __device__ void next(const gr_cu_delta &a, const float (&row)[4], float (&y)[4])
     {
 #pragma unroll
         for (int j = TAPS - 1; j > 0; j--)
 #pragma unroll
             for (int i = 0; i < 4; i++) x[j][i] = x[j - 1][i];
-        input4(a, u, seq, t, 0, 0, x[0]);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
+            x[0][i] = row[i];
             y[i] = 0;
 #pragma unroll
             for (int j = TAPS - 1; j >= 0; j--)
@@ -125,15 +125,24 @@ template <int TAPS, typename F>
 __device__ inline void each_token(const gr_cu_delta &a, const unit &u, uint32_t each, F use)
 {
     const uint32_t t0 = blockIdx.x * each, end = min(t0 + each, a.n_tokens);
+    constexpr uint32_t AT_ONCE = 4; /* rows that are fetched together */
     convolution<TAPS> c;
     weights4<TAPS>(a, u, c.w);
     c.end = t0;
-    for (uint32_t t = t0; t < end; t++) {
-        float y[4];
+    for (uint32_t t = t0, n; t < end; t += n) {
+        float row[AT_ONCE][4], y[4];
         if (t == c.end) c.enter(a, u, t);
+        n = min(AT_ONCE, min(end, c.end) - t);
         if (absent(a, c.seq)) continue;
-        c.next(a, u, t, y);
-        use(t, y);
+#pragma unroll
+        for (uint32_t i = 0; i < AT_ONCE; i++)
+            if (i < n) input4(a, u, c.seq, t + i, 0, 0, row[i]);
+#pragma unroll
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            if (i >= n) break;
+            c.next(a, row[i], y);
+            use(t + i, y);
+        }
     }
 }
 
@@ -198,37 +207,45 @@ __global__ void __launch_bounds__(256) tails_kernel(gr_cu_delta a)
 
 /* A row of dv, four values a lane: x, z and 1 / rms. */
 struct normed {
-    float x[4] = {}, z[4] = {}, inv;
-    uint32_t col;
+    float x[4], z[4], inv;
     bool in;
 
-    __device__ normed(const gr_cu_delta &a, uint32_t row)
+    __device__ void load(const gr_cu_delta &a, uint32_t row, bool there)
     {
-        const uint32_t t = row / a.value_heads, h = row % a.value_heads;
-        col = threadIdx.x % GR_WARP * 4;
-        in = col < a.dv;
-        if (in) {
-            gr_load4(a.mixed, (uint64_t)row * a.dv + col, x);
-            gr_load4(a.in, (uint64_t)t * a.width + a.channels + h * a.dv + col, z);
-        }
+        const uint32_t t = row / a.value_heads, h = row % a.value_heads, col = threadIdx.x % GR_WARP * 4;
+        in = there && col < a.dv;
+        x[0] = x[1] = x[2] = x[3] = z[0] = z[1] = z[2] = z[3] = 0;
+        if (!in) return;
+        gr_load4(a.mixed, (uint64_t)row * a.dv + col, x);
+        gr_load4(a.in, (uint64_t)t * a.width + a.channels + h * a.dv + col, z);
+    }
+    __device__ void measure(const gr_cu_delta &a)
+    {
         const float sum = gr_warp_sum(x[0] * x[0] + x[1] * x[1] + x[2] * x[2] + x[3] * x[3]);
         inv = rsqrtf(sum / a.dv + a.eps);
     }
 };
 
+/* A warp has some rows, which it fetches together. */
 __global__ void __launch_bounds__(WARPS *GR_WARP) norm_kernel(gr_cu_delta a, gr_bf16 *out)
 {
-    const uint32_t row = blockIdx.x * WARPS + threadIdx.x / GR_WARP;
-    if (row >= a.n_tokens * a.value_heads) return;
-    float y[4] = {};
-    if (!a.state || !absent(a, sequence_of(a, row / a.value_heads))) {
-        const normed n(a, row);
+    const uint32_t rows = a.n_tokens * a.value_heads, col = threadIdx.x % GR_WARP * 4,
+                   row0 = (blockIdx.x * WARPS + threadIdx.x / GR_WARP) * ROWS;
+    normed n[ROWS];
+#pragma unroll
+    for (uint32_t r = 0; r < ROWS; r++) {
+        const uint32_t row = row0 + r;
+        n[r].load(a, row, row < rows && (!a.state || !absent(a, sequence_of(a, row / a.value_heads))));
+    }
+#pragma unroll
+    for (uint32_t r = 0; r < ROWS; r++) {
+        float y[4] = {};
+        n[r].measure(a);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (n.in) y[i] = n.x[i] * n.inv * gr_float(a.norm[n.col + i]) * silu(n.z[i]);
+            if (n[r].in) y[i] = n[r].x[i] * n[r].inv * gr_float(a.norm[col + i]) * silu(n[r].z[i]);
+        if (row0 + r < rows && col < a.dv) gr_store4(out, (uint64_t)(row0 + r) * a.dv + col, y);
     }
-    const uint32_t col = threadIdx.x % GR_WARP * 4;
-    if (col < a.dv) gr_store4(out, (uint64_t)row * a.dv + col, y);
 }
 
 /* A block has NORM_ROWS rows, and one part of the sums into the weights' gradient. */
@@ -241,7 +258,9 @@ __global__ void __launch_bounds__(WARPS *GR_WARP) norm_back_kernel(gr_cu_delta a
     const uint32_t end = min(row0 + EACH, a.n_tokens * a.value_heads);
     float grad[4] = {};
     for (uint32_t row = row0; row < end; row++) {
-        const normed n(a, row);
+        normed n;
+        n.load(a, row, true);
+        n.measure(a);
         float dy[4] = {}, dx[4], dz[4], sum = 0;
         if (n.in) gr_load4(b.dout, (uint64_t)row * a.dv + col, dy);
 #pragma unroll
@@ -341,13 +360,14 @@ __global__ void __launch_bounds__(WARPS *GR_WARP) conv_back_kernel(gr_cu_delta a
     weights4<TAPS>(a, u, c.w);
     c.end = t0;
     for (uint32_t t = t0; t < t_end; t++) {
-        float dx[4] = {}, y[4];
+        float dx[4] = {}, row[4], y[4];
         if (t == c.end) {
             c.enter(a, u, t);
 #pragma unroll
             for (int j = 1; j < TAPS; j++) later4(a, b, u, t + j - 1, c.end, dy[j]);
         }
-        c.next(a, u, t, y);
+        input4(a, u, c.seq, t, 0, 0, row);
+        c.next(a, row, y);
 #pragma unroll
         for (int j = 0; j < TAPS; j++) {
             if (j + 1 < (int)a.conv) {
@@ -439,7 +459,8 @@ void gr_cu_delta_rows(cudaStream_t st, const gr_cu_delta *a)
 
 void gr_cu_delta_norm(cudaStream_t st, const gr_cu_delta *a, gr_bf16 *out)
 {
-    norm_kernel<<<parts_of((uint64_t)a->n_tokens * a->value_heads, WARPS), WARPS * GR_WARP, 0, st>>>(*a, out);
+    norm_kernel<<<parts_of((uint64_t)a->n_tokens * a->value_heads, WARPS * ROWS), WARPS * GR_WARP, 0, st>>>(
+        *a, out);
 }
 
 void gr_cu_delta_norm_backward(cudaStream_t st, const gr_cu_delta *a, const gr_cu_delta_back *b, void *grad,

@@ -2,7 +2,8 @@
  * (see delta.cuh): the states before them, what their tokens write (U), the gradients of the states behind
  * them (D) and those of U are there already (gr_cu_delta_states, gr_cu_delta_states_backward).
  *
- * A block of 256 threads has a chunk and a value head. With e = 2^G, r = 2^(G_last - G), X = V - e K S:
+ * A block of 512 threads has a chunk and a value head: a warp 16 rows of a product and a quarter of its
+ * columns. With e = 2^G, r = 2^(G_last - G), X = V - e K S:
  *
  *     dR = A^T dU,   dV = beta dR,   Y = -beta e dR
  *     dL = -dR U^T (below the diagonal),   dP = dO U^T (to it),   F = beta 2^(Gi - Gj) dL
@@ -19,21 +20,27 @@ using namespace gr_delta;
 namespace
 {
 
-constexpr int N_THREADS = 256, WARPS = 8;
+constexpr int N_THREADS = 512, WARPS = 16, PARTS = 4; /* of columns */
 
 template <int DP> struct shape {
     static constexpr int TILE = CHUNK * DP * 2, SQUARE = CHUNK * CHUNK * 2;
-    /* DR: dU until it is there */
+    /* DR: dU until it is there; F: A until it is there */
     static constexpr int Q = 0, K = Q + TILE, DO = K + TILE, U = DO + TILE, DR = U + TILE, V = DR + TILE,
-                         S = V + TILE, D = S + DP * DP * 2, A = D + DP * DP * 2, P = A + SQUARE,
-                         F = P + SQUARE, H = F + SQUARE, L = H + SQUARE,
-                         SHARED = L + CHUNK * (CHUNK + PAD) * 4;
-    static constexpr int COLS = DP / 2; /* of a [64][DP] product that a warp has */
+                         S = V + TILE, D = S + DP * DP * 2, F = D + DP * DP * 2, H = F + SQUARE,
+                         SHARED = H + SQUARE;
+    static constexpr int COLS = DP / PARTS; /* of a [64][DP] product that a warp has */
 };
 
 /* Sums that warps leave to each other. */
 struct row_sums {
-    float beta[2][CHUNK], row[2][CHUNK], col[4][CHUNK], q[2][CHUNK], z[2][CHUNK], u[2][CHUNK], v[2][CHUNK];
+    float beta[PARTS][CHUNK], row[PARTS][CHUNK], q[PARTS][CHUNK], z[PARTS][CHUNK], u[PARTS][CHUNK],
+        v[PARTS][CHUNK]; /* by parts of columns */
+    float col[4][CHUNK]; /* by rows */
+
+    __device__ static float all(const float (*x)[CHUNK], uint32_t i)
+    {
+        return x[0][i] + x[1][i] + x[2][i] + x[3][i];
+    }
 };
 
 /* Row `half` of an accumulator of N columns from `col` on, times the same of a tile; summed over the row's
@@ -58,12 +65,12 @@ template <int DP> struct walk {
     unsigned char *shared;
     const float *sums, *beta;
     row_sums *part;
-    uint32_t base, lane, warp, rows, half; /* this warp's 16 rows, and which half of the columns */
+    uint32_t base, lane, warp, rows, cols; /* this warp's 16 rows, and which part of the columns */
 
     __device__ walk(const gr_cu_delta &a_, const gr_cu_delta_back &b_, unsigned char *s, const float *g,
                     const float *be, row_sums *p)
         : a(a_), b(b_), shared(s), sums(g), beta(be), part(p), base((uint32_t)__cvta_generic_to_shared(s)),
-          lane(threadIdx.x % 32), warp(threadIdx.x / 32), rows(warp % 4 * 16), half(warp / 4)
+          lane(threadIdx.x % 32), warp(threadIdx.x / 32), rows(warp % 4 * 16), cols(warp / 4)
     {
     }
     __device__ uint32_t row(int h) const
@@ -78,38 +85,6 @@ template <int DP> struct walk {
     {
         return exp2_of(sums[CHUNK - 1] - sums[i]);
     }
-    __device__ float *L() const
-    {
-        return reinterpret_cast<float *>(shared + S::L);
-    }
-    /* P, and K K^T times decays in L: 32 columns a warp. */
-    __device__ void products() const
-    {
-        float p[4][4], l[4][4];
-        clear<4>(p);
-        clear<4>(l);
-#pragma unroll
-        for (int k = 0; k < DP / 16; k++) {
-            uint32_t q[4], f[4];
-            load_a<DP>(q, base + S::Q, rows, k);
-            load_a<DP>(f, base + S::K, rows, k);
-            mma_turned<DP, 32>(p, q, base + S::K + half * 32 * DP * 2, k);
-            mma_turned<DP, 32>(l, f, base + S::K + half * 32 * DP * 2, k);
-        }
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const uint32_t i = row(h), j = half * 32 + n * 8 + lane % 4 * 2;
-                *pair_at<CHUNK>(shared + S::P, i, j) =
-                    pack(j <= i ? p[n][2 * h] * between(i, j) : 0,
-                         j + 1 <= i ? p[n][2 * h + 1] * between(i, j + 1) : 0);
-                *reinterpret_cast<float2 *>(L() + i * (CHUNK + PAD) + j) =
-                    make_float2(j < i ? beta[i] * l[n][2 * h] * between(i, j) : 0,
-                                j + 1 < i ? beta[i] * l[n][2 * h + 1] * between(i, j + 1) : 0);
-            }
-    }
-
     /* dR: to its tile, dV to memory, and its products with V. By all threads. */
     __device__ void values(const span &at, uint32_t t0, uint32_t head) const
     {
@@ -118,76 +93,85 @@ template <int DP> struct walk {
 #pragma unroll 1
         for (int k = rows / 16; k < CHUNK / 16; k++) { /* above the diagonal A is zero */
             uint32_t f[4];
-            load_a_turned<CHUNK>(f, base + S::A, k * 16, rows);
-            mma_plain<DP, S::COLS>(c, f, base + S::DR, k * 16, half * S::COLS / 8);
+            load_a_turned<CHUNK>(f, base + S::F, k * 16, rows);
+            mma_plain<DP, S::COLS>(c, f, base + S::DR, k * 16, cols * S::COLS / 8);
         }
         __syncthreads(); /* everyone has read dU */
         each_row([&](int h, uint32_t i) {
 #pragma unroll
             for (int n = 0; n < S::COLS / 8; n++)
-                *pair_at<DP>(shared + S::DR, i, half * S::COLS + n * 8 + lane % 4 * 2) =
+                *pair_at<DP>(shared + S::DR, i, cols * S::COLS + n * 8 + lane % 4 * 2) =
                     pack(c[n][2 * h], c[n][2 * h + 1]);
-            const float dot = dot_rows<DP, S::COLS>(c, h, shared + S::V, i, half * S::COLS);
-            if (lane % 4 == 0) part->v[half][i] = dot;
+            const float dot = dot_rows<DP, S::COLS>(c, h, shared + S::V, i, cols * S::COLS);
+            if (lane % 4 == 0) part->v[cols][i] = dot;
             if (t0 + i < at.n)
-                store_row<S::COLS / 8>(b.dv + at.at(a, t0 + i, head, a.dv), c, h, beta[i], half * S::COLS,
+                store_row<S::COLS / 8>(b.dv + at.at(a, t0 + i, head, a.dv), c, h, beta[i], cols * S::COLS,
                                        a.dv);
         });
     }
 
-    /* dL and dP, and of them F, H and the sums that beta and rates get. */
-    __device__ void squares() const
+    /* c += rows of one tile times those of another: 16 columns of [64][64]. */
+    __device__ void square(float (*c)[4], uint32_t x, uint32_t y) const
     {
-        float l[4][4], p[4][4], col[4][2] = {};
-        clear<4>(l);
-        clear<4>(p);
 #pragma unroll
         for (int k = 0; k < DP / 16; k++) {
             uint32_t f[4];
-            load_a<DP>(f, base + S::DR, rows, k);
-            mma_turned<DP, 32>(l, f, base + S::U + half * 32 * DP * 2, k);
-            load_a<DP>(f, base + S::DO, rows, k);
-            mma_turned<DP, 32>(p, f, base + S::U + half * 32 * DP * 2, k);
+            load_a<DP>(f, base + x, rows, k);
+            mma_turned<DP, 16>(c, f, base + y + cols * 16 * DP * 2, k);
         }
+    }
+
+    /* L, P, dL and dP; of them F, H and the sums that beta and rates get. */
+    __device__ void squares() const
+    {
+        float L[2][4], P[2][4], dL[2][4], dP[2][4], of_col[2][2] = {};
+        clear<2>(L);
+        clear<2>(P);
+        clear<2>(dL);
+        clear<2>(dP);
+        square(P, S::Q, S::K);
+        square(L, S::K, S::K);
+        square(dL, S::DR, S::U);
+        square(dP, S::DO, S::U);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const uint32_t i = row(h);
             float of_beta = 0, of_rate = 0;
 #pragma unroll
-            for (int n = 0; n < 4; n++) {
-                const uint32_t j = half * 32 + n * 8 + lane % 4 * 2,
-                               pair = *pair_at<CHUNK>(shared + S::P, i, j);
+            for (int n = 0; n < 2; n++) {
+                const uint32_t j0 = cols * 16 + n * 8 + lane % 4 * 2;
                 float f[2], d[2];
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    const float L_ij = L()[i * (CHUNK + PAD) + j + e], dl = j + e < i ? -l[n][2 * h + e] : 0,
-                                dp = j + e <= i ? p[n][2 * h + e] : 0,
-                                grown = j + e <= i ? between(i, j + e) : 0;
-                    const float both = fmaf(dl, L_ij, dp * (e ? high_of(pair) : low_of(pair)));
-                    of_beta = fmaf(dl, L_ij, of_beta);
+                    const int at = 2 * h + e;
+                    const uint32_t j = j0 + e;
+                    const float grown = j <= i ? between(i, j) : 0, dl = j < i ? -dL[n][at] : 0,
+                                dp = j <= i ? dP[n][at] : 0, by_L = dl * beta[i] * L[n][at] * grown,
+                                both = fmaf(dp, P[n][at] * grown, by_L);
+                    of_beta += by_L;
                     of_rate += both;
-                    col[n][e] += both;
+                    of_col[n][e] += both;
                     f[e] = beta[i] * grown * dl;
                     d[e] = grown * dp;
                 }
-                *pair_at<CHUNK>(shared + S::F, i, j) = pack(f[0], f[1]);
-                *pair_at<CHUNK>(shared + S::H, i, j) = pack(d[0], d[1]);
+                *pair_at<CHUNK>(shared + S::F, i, j0) = pack(f[0], f[1]);
+                *pair_at<CHUNK>(shared + S::H, i, j0) = pack(d[0], d[1]);
             }
             of_beta = quad_sum(of_beta);
             of_rate = quad_sum(of_rate);
             if (lane % 4 == 0) {
-                part->beta[half][i] = of_beta;
-                part->row[half][i] = of_rate;
+                part->beta[cols][i] = of_beta;
+                part->row[cols][i] = of_rate;
             }
         }
 #pragma unroll
-        for (int n = 0; n < 4; n++)
+        for (int n = 0; n < 2; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                float sum = col[n][e];
+                float sum = of_col[n][e];
 #pragma unroll
                 for (int o = 4; o < 32; o *= 2) sum += __shfl_xor_sync(0xffffffff, sum, o);
-                if (lane < 4) part->col[warp % 4][half * 32 + n * 8 + lane * 2 + e] = sum;
+                if (lane < 4) part->col[warp % 4][cols * 16 + n * 8 + lane * 2 + e] = sum;
             }
     }
 
@@ -201,7 +185,7 @@ template <int DP> struct walk {
     {
         each_row([&](int h, uint32_t i) {
             if (t0 + i < at.n)
-                store_row<S::COLS / 8>(to + at.at(a, t0 + i, head, a.dk), c, h, 1, half * S::COLS, a.dk);
+                store_row<S::COLS / 8>(to + at.at(a, t0 + i, head, a.dk), c, h, 1, cols * S::COLS, a.dk);
         });
     }
 
@@ -213,20 +197,20 @@ template <int DP> struct walk {
         for (int k = 0; k < DP / 16; k++) {
             uint32_t f[4];
             load_a<DP>(f, base + S::DO, rows, k);
-            mma_turned<DP, S::COLS>(c, f, base + S::S + half * S::COLS * DP * 2, k);
+            mma_turned<DP, S::COLS>(c, f, base + S::S + cols * S::COLS * DP * 2, k);
         }
         each_row([&](int h, uint32_t i) {
             const float grown = exp2_of(sums[i]);
 #pragma unroll
             for (int n = 0; n < S::COLS / 8; n++) c[n][2 * h] *= grown, c[n][2 * h + 1] *= grown;
-            const float dot = dot_rows<DP, S::COLS>(c, h, shared + S::Q, i, half * S::COLS);
-            if (lane % 4 == 0) part->q[half][i] = dot;
+            const float dot = dot_rows<DP, S::COLS>(c, h, shared + S::Q, i, cols * S::COLS);
+            if (lane % 4 == 0) part->q[cols][i] = dot;
         });
 #pragma unroll
         for (int k = 0; k < CHUNK / 16; k++) {
             uint32_t f[4];
             load_a<CHUNK>(f, base + S::H, rows, k);
-            mma_plain<DP, S::COLS>(c, f, base + S::K, k * 16, half * S::COLS / 8);
+            mma_plain<DP, S::COLS>(c, f, base + S::K, k * 16, cols * S::COLS / 8);
         }
         store(c, b.dq, at, t0, head);
     }
@@ -240,17 +224,17 @@ template <int DP> struct walk {
         for (int k = 0; k < DP / 16; k++) {
             uint32_t f[4];
             load_a<DP>(f, base + S::DR, rows, k);
-            mma_turned<DP, S::COLS>(z, f, base + S::S + half * S::COLS * DP * 2, k);
+            mma_turned<DP, S::COLS>(z, f, base + S::S + cols * S::COLS * DP * 2, k);
             load_a<DP>(f, base + S::U, rows, k);
-            mma_turned<DP, S::COLS>(c, f, base + S::D + half * S::COLS * DP * 2, k);
+            mma_turned<DP, S::COLS>(c, f, base + S::D + cols * S::COLS * DP * 2, k);
         }
         each_row([&](int h, uint32_t i) {
             const float keep = left(i), of_z = -beta[i] * exp2_of(sums[i]);
-            const float zk = dot_rows<DP, S::COLS>(z, h, shared + S::K, i, half * S::COLS);
-            const float uk = dot_rows<DP, S::COLS>(c, h, shared + S::K, i, half * S::COLS);
+            const float zk = dot_rows<DP, S::COLS>(z, h, shared + S::K, i, cols * S::COLS);
+            const float uk = dot_rows<DP, S::COLS>(c, h, shared + S::K, i, cols * S::COLS);
             if (lane % 4 == 0) {
-                part->z[half][i] = zk;
-                part->u[half][i] = uk * keep;
+                part->z[cols][i] = zk;
+                part->u[cols][i] = uk * keep;
             }
 #pragma unroll
             for (int n = 0; n < S::COLS / 8; n++)
@@ -261,11 +245,11 @@ template <int DP> struct walk {
         for (int k = 0; k < CHUNK / 16; k++) {
             uint32_t f[4];
             load_a<CHUNK>(f, base + S::F, rows, k);
-            mma_plain<DP, S::COLS>(c, f, base + S::K, k * 16, half * S::COLS / 8);
+            mma_plain<DP, S::COLS>(c, f, base + S::K, k * 16, cols * S::COLS / 8);
             load_a_turned<CHUNK>(f, base + S::F, k * 16, rows);
-            mma_plain<DP, S::COLS>(c, f, base + S::K, k * 16, half * S::COLS / 8);
+            mma_plain<DP, S::COLS>(c, f, base + S::K, k * 16, cols * S::COLS / 8);
             load_a_turned<CHUNK>(f, base + S::H, k * 16, rows);
-            mma_plain<DP, S::COLS>(c, f, base + S::Q, k * 16, half * S::COLS / 8);
+            mma_plain<DP, S::COLS>(c, f, base + S::Q, k * 16, cols * S::COLS / 8);
         }
         store(c, b.dk, at, t0, head);
     }
@@ -293,7 +277,7 @@ __global__ void __launch_bounds__(N_THREADS, 1) back_kernel(gr_cu_delta a, gr_cu
 {
     using S = shape<DP>;
     extern __shared__ __align__(128) unsigned char shared[];
-    __shared__ float sums[CHUNK], beta[CHUNK], of_sums[CHUNK], of_state[WARPS];
+    __shared__ float sums[CHUNK], beta[CHUNK], of_sums[CHUNK], of_ends[CHUNK], of_state[WARPS];
     __shared__ row_sums part;
     const uint32_t head = blockIdx.x % a.value_heads, chunk = blockIdx.x / a.value_heads, tid = threadIdx.x;
     const piece p(a, chunk);
@@ -317,7 +301,7 @@ __global__ void __launch_bounds__(N_THREADS, 1) back_kernel(gr_cu_delta a, gr_cu
                                [&](int r) { return in(r) ? at.q(a, t0 + r) : nullptr; });
     fill<DP, CHUNK, N_THREADS>(w.base + S::K, a.qkv, a.dk,
                                [&](int r) { return in(r) ? at.k(a, t0 + r) : nullptr; });
-    fill<CHUNK, CHUNK, N_THREADS>(w.base + S::A, b.inverse, CHUNK,
+    fill<CHUNK, CHUNK, N_THREADS>(w.base + S::F, b.inverse, CHUNK,
                                   [&](int r) { return b.inverse + (kept * CHUNK + r) * CHUNK; });
     fill_values(S::DR, b.dv);
     copies_commit();
@@ -334,7 +318,6 @@ __global__ void __launch_bounds__(N_THREADS, 1) back_kernel(gr_cu_delta a, gr_cu
     __syncthreads();
     sum_rates(sums);
     __syncthreads();
-    w.products();
     copies_left<1>();
     __syncthreads();
     w.values(at, t0, head);
@@ -349,23 +332,21 @@ __global__ void __launch_bounds__(N_THREADS, 1) back_kernel(gr_cu_delta a, gr_cu
     if (tid % 32 == 0) of_state[tid / 32] = of_decay;
     __syncthreads();
     if (tid < CHUNK) {
-        const float z = part.z[0][tid] + part.z[1][tid], u = part.u[0][tid] + part.u[1][tid];
-        const float grown = exp2_of(sums[tid]);
-        const float cols = part.col[0][tid] + part.col[1][tid] + part.col[2][tid] + part.col[3][tid];
-        of_sums[tid] = part.row[0][tid] + part.row[1][tid] - cols + part.q[0][tid] + part.q[1][tid] -
-                       beta[tid] * grown * z - u;
-        if (in(tid)) {
-            const float of_L = part.beta[0][tid] + part.beta[1][tid];
-            b.d_beta[at.at(a, t0 + tid, head, 1)] = part.v[0][tid] + part.v[1][tid] - grown * z +
-                                                    (beta[tid] > 0 ? __fdividef(of_L, beta[tid]) : 0);
-        }
+        const float z = row_sums::all(part.z, tid), u = row_sums::all(part.u, tid);
+        const float grown = exp2_of(sums[tid]), of_L = row_sums::all(part.beta, tid);
+        of_ends[tid] = u;
+        of_sums[tid] = row_sums::all(part.row, tid) - row_sums::all(part.col, tid) +
+                       row_sums::all(part.q, tid) - beta[tid] * grown * z - u;
+        if (in(tid))
+            b.d_beta[at.at(a, t0 + tid, head, 1)] =
+                row_sums::all(part.v, tid) - grown * z + (beta[tid] > 0 ? __fdividef(of_L, beta[tid]) : 0);
     }
     __syncthreads();
     if (tid >= CHUNK || !in(tid)) return;
     float sum = 0; /* later tokens' sums hold this rate; the state's, all of the chunk's */
     for (uint32_t i = CHUNK; i-- > tid;) sum += of_sums[i];
     for (int i = 0; i < WARPS; i++) sum += of_state[i];
-    for (uint32_t i = 0; i < CHUNK; i++) sum += part.u[0][i] + part.u[1][i];
+    for (uint32_t i = 0; i < CHUNK; i++) sum += of_ends[i];
     b.d_rate[at.at(a, t0 + tid, head, 1)] = sum;
 }
 

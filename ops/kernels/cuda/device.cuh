@@ -131,6 +131,25 @@ GR_DEVICE float gr_sigmoid(float x)
     return __fdividef(1, 1 + __expf(-x));
 }
 
+/* Sine and cosine of any angle a position can have, without branches, so that those of a lane's elements
+ * overlap: the angle is reduced to [-pi/4, pi/4] in double (sincosf would branch to a slow path from 105615
+ * on), where the minimax polynomials of Cephes' sinf and cosf (Moshier) hold to 1 ulp or 2. */
+GR_DEVICE void gr_sine_cosine(float x, float *sine, float *cosine)
+{
+    const double quarters = rint((double)x * 0.63661977236758134); /* 2 / pi */
+    const float r =
+        (float)fma(quarters, -6.123233995736766e-17, fma(quarters, -1.5707963267948966, (double)x));
+    const int quarter = (int)(long long)quarters & 3;
+    const float q = r * r;
+    const float s = fmaf(r * q, fmaf(q, fmaf(q, -1.9515295891e-4f, 8.3321608736e-3f), -1.6666654611e-1f), r);
+    const float c =
+        fmaf(q * q, fmaf(q, fmaf(q, 2.443315711809948e-5f, -1.388731625493765e-3f), 4.166664568298827e-2f),
+             fmaf(q, -0.5f, 1));
+    const float a = quarter & 1 ? c : s, b = quarter & 1 ? s : c;
+    *sine = quarter & 2 ? -a : a;
+    *cosine = (quarter + 1) & 2 ? -b : b;
+}
+
 /* ---- over a warp or a block ------------------------------------------------------------------------------
  * By exchange: every lane ends with the same bits, whatever the other warps do. */
 

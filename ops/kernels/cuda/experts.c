@@ -100,6 +100,36 @@ void gr_cuda_experts_route_backward(gr_queue *q, const gr_experts_desc *e, const
     gr_cu_route_backward(q->stream, &r, logits, expert, d_weight, T, d_logits);
 }
 
+/* ---- counting ---- */
+
+void gr_cuda_experts_compare(gr_queue *q, uint32_t k, uint32_t T, const uint16_t *expert,
+                             const uint16_t *recorded, const gr_tally *t, uint32_t *differs)
+{
+    gr_cu_experts_compare(q->stream, k, T, expert, recorded, t->tokens, t->compared, t->differ, differs);
+}
+
+void gr_cuda_experts_count(gr_queue *q, uint32_t E, uint32_t k, uint32_t T, const uint16_t *expert,
+                           double *load)
+{
+    gr_cu_experts_count(q->stream, E, k, T, expert, load);
+}
+
+void gr_cuda_experts_shares(gr_queue *q, uint32_t E, uint32_t T, const float *logits, double *share)
+{
+    gr_cu_experts_shares(q->stream, E, T, logits, share);
+}
+
+void gr_cuda_experts_pull(gr_queue *q, const gr_balance_loss *b, const double *load, float *pull)
+{
+    gr_cu_experts_pull(q->stream, b->routers, b->experts, b->top_k, b->coefficient, load, pull);
+}
+
+void gr_cuda_experts_balance_backward(gr_queue *q, uint32_t E, uint32_t T, const float *logits,
+                                      const float *pull, void *d_logits)
+{
+    gr_cu_experts_balance_backward(q->stream, E, T, logits, pull, d_logits);
+}
+
 /* ---- rows ---- */
 
 void gr_cuda_experts_dispatch(gr_queue *q, uint32_t E, uint32_t k, uint32_t T, const uint16_t *expert,

@@ -154,7 +154,7 @@ GR_KERNEL void __launch_bounds__(BLOCK)
     const size_t at = (size_t)t * r.top_k + lane;
     const scores<PARTS> s(r, logits + (size_t)t * r.count);
     uint32_t e;
-    if (given)
+    if (given && given[(size_t)t * r.top_k] != UINT16_MAX)
         e = lane < r.top_k ? given[at] : 0;
     else
         e = choose(r, s, selection, by[warp]);

@@ -33,6 +33,19 @@ void gr_cu_route(cudaStream_t st, const gr_cu_router *r, const float *logits, co
 void gr_cu_route_backward(cudaStream_t st, const gr_cu_router *r, const float *logits, const uint16_t *expert,
                           const float *d_weight, uint32_t T, gr_bf16 *d_logits);
 
+/* ---- counting: as gr_experts_ops (ops/kernels/experts.h) says ---- */
+
+void gr_cu_experts_compare(cudaStream_t st, uint32_t k, uint32_t T, const uint16_t *expert,
+                           const uint16_t *recorded, double *tokens, double *compared, double *differ,
+                           uint32_t *differs);
+void gr_cu_experts_count(cudaStream_t st, uint32_t E, uint32_t k, uint32_t T, const uint16_t *expert,
+                         double *load);
+void gr_cu_experts_shares(cudaStream_t st, uint32_t E, uint32_t T, const float *logits, double *share);
+void gr_cu_experts_pull(cudaStream_t st, uint32_t routers, uint32_t E, uint32_t k, double coefficient,
+                        const double *load, float *pull);
+void gr_cu_experts_balance_backward(cudaStream_t st, uint32_t E, uint32_t T, const float *logits,
+                                    const float *pull, gr_bf16 *d_logits);
+
 /* ---- dispatch and combine ---- */
 
 typedef struct gr_cu_dispatch {

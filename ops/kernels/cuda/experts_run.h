@@ -15,6 +15,14 @@ void gr_cuda_experts_route(gr_queue *q, const gr_experts_desc *e, const float *l
 void gr_cuda_experts_route_backward(gr_queue *q, const gr_experts_desc *e, const float *logits,
                                     const uint16_t *expert, const float *d_weight, uint32_t T,
                                     void *d_logits);
+void gr_cuda_experts_compare(gr_queue *q, uint32_t k, uint32_t T, const uint16_t *expert,
+                             const uint16_t *recorded, const gr_tally *t, uint32_t *differs);
+void gr_cuda_experts_count(gr_queue *q, uint32_t E, uint32_t k, uint32_t T, const uint16_t *expert,
+                           double *load);
+void gr_cuda_experts_shares(gr_queue *q, uint32_t E, uint32_t T, const float *logits, double *share);
+void gr_cuda_experts_pull(gr_queue *q, const gr_balance_loss *b, const double *load, float *pull);
+void gr_cuda_experts_balance_backward(gr_queue *q, uint32_t E, uint32_t T, const float *logits,
+                                      const float *pull, void *d_logits);
 void gr_cuda_experts_dispatch(gr_queue *q, uint32_t E, uint32_t k, uint32_t T, const uint16_t *expert,
                               const gr_dispatch *to, void *ws);
 void gr_cuda_experts_gather(gr_queue *q, const gr_dispatch *d, uint32_t k, uint32_t T, uint32_t H,

@@ -327,6 +327,9 @@ void gr_cu_slots_change(cudaStream_t st, const gr_cu_slots *s, const gr_slot_cha
 /* After sampling, for the slots before n: report the token; empty the slot where it was the last, else make
  * it the next to feed. */
 void gr_cu_slots_advance(cudaStream_t st, const gr_cu_slots *s, uint32_t n);
+/* Before that: report the step's n choices of experts, of at most `most`; report [chunk, most]. */
+void gr_cu_slots_choices(cudaStream_t st, const gr_cu_slots *s, const uint16_t *choices, uint32_t n,
+                         uint32_t most, uint16_t *report);
 
 #ifdef __cplusplus
 }

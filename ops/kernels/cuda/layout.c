@@ -50,6 +50,10 @@ uint64_t gr_cu_back_ws_bytes(const gr_layer_desc *d, uint32_t hidden, uint32_t t
     const gr_cu_heads heads = gr_cu_heads_of(&d->attention);
     const gr_attention_desc *a = &d->attention;
     uint64_t sums = gr_cu_rmsnorm_backward_ws(tokens, hidden);
+    if (d->mixer == GR_MIXER_LATENT)
+        return GR_MAX(sums,
+                      GR_MAX(gr_cu_rmsnorm_backward_ws(tokens, d->latent.q_rank ? d->latent.q_rank : hidden),
+                             gr_cu_rmsnorm_backward_ws(tokens, d->latent.kv_rank)));
     if (d->mixer != GR_MIXER_ATTENTION) return sums;
     if (a->qk_norm == GR_QK_NORM_WHOLE)
         sums = GR_MAX(sums, gr_cu_rmsnorm_backward_ws(tokens, a->heads * a->head_dim));

@@ -13,25 +13,6 @@ template <int N> struct pair { /* a lane's share of a head */
     float low[N], high[N];
 };
 
-/* Sine and cosine of any angle a position can have, without branches, so that those of a lane's elements
- * overlap: the angle is reduced to [-pi/4, pi/4] in double (sincosf would branch to a slow path from 105615
- * on), where the minimax polynomials of Cephes' sinf and cosf (Moshier) hold to 1 ulp or 2. */
-GR_DEVICE void sine_cosine(float x, float *sine, float *cosine)
-{
-    const double quarters = rint((double)x * 0.63661977236758134); /* 2 / pi */
-    const float r =
-        (float)fma(quarters, -6.123233995736766e-17, fma(quarters, -1.5707963267948966, (double)x));
-    const int quarter = (int)(long long)quarters & 3;
-    const float q = r * r;
-    const float s = fmaf(r * q, fmaf(q, fmaf(q, -1.9515295891e-4f, 8.3321608736e-3f), -1.6666654611e-1f), r);
-    const float c =
-        fmaf(q * q, fmaf(q, fmaf(q, 2.443315711809948e-5f, -1.388731625493765e-3f), 4.166664568298827e-2f),
-             fmaf(q, -0.5f, 1));
-    const float a = quarter & 1 ? c : s, b = quarter & 1 ? s : c;
-    *sine = quarter & 2 ? -a : a;
-    *cosine = (quarter + 1) & 2 ? -b : b;
-}
-
 /* Where the elements of a lane, of which `at` is the first of D / 2, and their partners lie in a head. Of
  * heads of which a part is rotated the rest is cut in half as well, so that every element has a place. */
 struct places {
@@ -59,7 +40,7 @@ GR_DEVICE void angles(const gr_cu_heads &h, uint32_t at, int32_t position, float
 #pragma unroll
     for (int i = 0; i < N; i++) f[i] = h.frequency[at + i];
 #pragma unroll
-    for (int i = 0; i < N; i++) sine_cosine((float)position * f[i], &sine[i], &cosine[i]);
+    for (int i = 0; i < N; i++) gr_sine_cosine((float)position * f[i], &sine[i], &cosine[i]);
     if (h.factor == 0) return;
 #pragma unroll
     for (int i = 0; i < N; i++) {

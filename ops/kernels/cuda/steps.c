@@ -173,6 +173,7 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
                         .max_length = list.max_length,
                         .n_lists = s->model.n_windows,
                         .ws = s->device.ws};
+    const gr_routing routing = {.record = s->device.choices};
     const gr_extend e = {.n_tokens = c->n,
                          .n_seqs = c->n,
                          .ids = k->id,
@@ -184,7 +185,8 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
                          .slot = k->kv_slot,
                          .longest = 1,
                          .held = k->held,
-                         .decode = &decode};
+                         .decode = &decode,
+                         .routing = s->device.choices ? &routing : NULL};
     const gr_steps_draw d = {.row = s->device.row,
                              .how = &s->sampling,
                              .draw = (const uint32_t(*)[2])k->draw,
@@ -196,6 +198,9 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
                           s->device.work[i]);
     }
     c->step(c->user, q, &e, &d);
+    if (s->device.choices)
+        gr_cu_slots_choices(stream_of(q), k, s->device.choices, c->n * s->bounds.choices,
+                            s->bounds.slots * s->bounds.choices, s->device.report_choices);
     gr_cu_slots_advance(stream_of(q), k, c->n);
 }
 
@@ -245,6 +250,9 @@ void gr_cuda_steps_run(gr_steps *s, gr_queue *q, uint32_t trip, const gr_steps_c
         run_chunk(s, q, c);
         gr_cuda_copy(q, s->host.report_id[which], s->device.slots.report_id, bytes);
         gr_cuda_copy(q, s->host.report_logprob[which], s->device.slots.report_logprob, bytes);
+        if (s->device.choices)
+            gr_cuda_copy(q, s->host.report_choices[which], s->device.report_choices,
+                         bytes / sizeof(int32_t) * s->bounds.choices * sizeof(uint16_t));
     }
     CUDA(s, cudaEventRecord(s->done[which], st));
 }
@@ -252,6 +260,8 @@ void gr_cuda_steps_run(gr_steps *s, gr_queue *q, uint32_t trip, const gr_steps_c
 gr_status gr_cuda_steps_report(gr_steps *s, uint32_t trip, gr_steps_report *out, gr_diag *d)
 {
     CUDA(s, cudaEventSynchronize(s->done[trip % 2]));
-    *out = (gr_steps_report){s->host.report_id[trip % 2], s->host.report_logprob[trip % 2]};
+    const uint32_t which = trip % 2;
+    *out = (gr_steps_report){s->host.report_id[which], s->host.report_logprob[which],
+                             s->host.report_choices[which]};
     return told(s, d);
 }

@@ -95,7 +95,21 @@ __global__ void __launch_bounds__(1024, 1) advance_kernel(const gr_cu_slots s, u
     if (threadIdx.x == 0) ++*s.step;
 }
 
+__global__ void __launch_bounds__(256)
+    choices_kernel(const uint32_t *step, const uint16_t *__restrict__ choices, uint32_t n, uint32_t most,
+                   uint16_t *__restrict__ report)
+{
+    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) report[(size_t)*step * most + i] = choices[i];
+}
+
 } // namespace
+
+extern "C" void gr_cu_slots_choices(cudaStream_t st, const gr_cu_slots *s, const uint16_t *choices,
+                                    uint32_t n, uint32_t most, uint16_t *report)
+{
+    if (n) choices_kernel<<<(n + 255) / 256, 256, 0, st>>>(s->step, choices, n, most, report);
+}
 
 extern "C" void gr_cu_slots_clear(cudaStream_t st, const gr_cu_slots *s)
 {

@@ -60,6 +60,9 @@ void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_steps_model *m, cons
                              .report_logprob = gr_workspace_bytes(c, words * b->chunk),
                              .slots = b->slots,
                              .stride = b->stride};
+    const uint64_t choices = (uint64_t)b->slots * b->choices * sizeof(*s->choices);
+    s->choices = choices ? gr_workspace_bytes(c, choices) : NULL;
+    s->report_choices = choices ? gr_workspace_bytes(c, choices * b->chunk) : NULL;
     for (uint32_t i = 0; i < m->n_windows; i++)
         s->work[i] = gr_workspace_bytes(c, gr_cu_decode_work_bytes(h, b->slots, b->max_length));
     s->ws = m->n_windows ? gr_workspace_bytes(c, GR_MAX(gr_cu_decode_attention_ws(h, b->slots, b->max_length),
@@ -74,6 +77,9 @@ void gr_cu_steps_layout_host(gr_workspace *c, const gr_steps_bounds *b, gr_cu_st
         s->orders[i] = layout_orders(c, b);
         s->report_id[i] = gr_workspace_bytes(c, words * b->chunk);
         s->report_logprob[i] = gr_workspace_bytes(c, words * b->chunk);
+        s->report_choices[i] =
+            b->choices ? gr_workspace_bytes(c, (uint64_t)b->slots * b->choices * sizeof(uint16_t) * b->chunk)
+                       : NULL;
     }
     s->rules = gr_workspace_bytes(c, gr_cu_rules_bytes(b));
     s->count = gr_workspace_bytes(c, words + sizeof(uint32_t));

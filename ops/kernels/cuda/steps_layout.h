@@ -37,7 +37,8 @@ typedef struct gr_cu_steps_device {
     gr_cu_rules *rules;
     uint32_t *row, *offset; /* [slots + 1] 0, 1, ... */
     gr_cu_slots slots;
-    void *work[GR_LAYER_KINDS_MAX]; /* of the attention: a list of keys for each window */
+    uint16_t *choices, *report_choices; /* of a step, and of a chunk's; NULL: not recorded */
+    void *work[GR_LAYER_KINDS_MAX];     /* of the attention: a list of keys for each window */
     void *ws;
 } gr_cu_steps_device;
 void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_steps_model *m, const gr_steps_bounds *b,
@@ -47,6 +48,7 @@ typedef struct gr_cu_steps_host {
     gr_cu_orders orders[2]; /* by trip modulo 2 */
     int32_t *report_id[2];
     float *report_logprob[2];
+    uint16_t *report_choices[2];
     gr_cu_rules *rules;
     uint32_t *count; /* [slots + 1] 0, 1, ... */
 } gr_cu_steps_host;

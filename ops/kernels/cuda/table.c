@@ -2,6 +2,7 @@
 #include "ops/kernels/cuda/launch.h"
 #include "ops/kernels/delta.h"
 #include "ops/kernels/experts.h"
+#include "ops/kernels/latent.h"
 #include "ops/kernels/cuda/layer.h"
 #include "ops/kernels/cuda/model.h"
 #include "ops/kernels/steps.h"
@@ -43,7 +44,7 @@ static const char *numerics_strict_nondeterministic(void)
     RUNS(product_add), RUNS(product_activate), RUNS(product_dx), RUNS(product_dw), RUNS(scale),             \
     RUNS(column_sums), RUNS(rotate), RUNS(rotate_backward), RUNS(gate), RUNS(gate_backward), RUNS(attend),  \
     RUNS(attend_backward), RUNS(activate), RUNS(activate_backward), .experts = &gr_experts_cuda,            \
-    .delta = &gr_delta_cuda
+    .delta = &gr_delta_cuda, .latent = &gr_latent_cuda
 
 static const gr_layer_ops layer = {LAYER, .attend_ws_bytes = gr_cu_attend_ws_bytes};
 static const gr_layer_ops layer_loose = {LAYER, .attend_ws_bytes = gr_cu_attend_ws_bytes_loose};

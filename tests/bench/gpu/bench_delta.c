@@ -120,7 +120,7 @@ static rule rule_new(bench *b, gr_queue *q, uint32_t n_seqs, uint32_t length, ui
     const gr_delta_desc d = {heads, heads, DIM, DIM, CONV, false};
     const uint32_t tokens = n_seqs * length;
     const uint64_t taps = (uint64_t)gr_delta_channels(&d) * CONV;
-    const gr_pass_bounds bounds = {tokens, n_seqs, length, 1, 1};
+    const gr_pass_bounds bounds = {.tokens = tokens, .seqs = n_seqs, .length = length, .threads = 1};
     uint32_t *offset = gr_malloc((n_seqs + 1) * sizeof(*offset));
     for (uint32_t i = 0; i <= n_seqs; i++) offset[i] = i * length;
     rule r = {.c = {.d = d, .eps = 1e-6f, .n_tokens = tokens, .n_seqs = n_seqs, .longest = length}};

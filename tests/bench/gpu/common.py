@@ -40,6 +40,11 @@ SHAPES = {  # published ones; Qwen3, head_dim 128, 8 heads of keys and values, v
                      moe_intermediate_size=512, num_experts=32, num_experts_per_tok=4, norm_topk_prob=True,
                      decoder_sparse_step=1, mlp_only_layers=[], num_hidden_layers=16, num_attention_heads=16,
                      num_key_value_heads=4, tie_word_embeddings=True),
+    # 1.7B with the gated delta rule in three of four layers, and heads of 256 in the fourth
+    "2B-hybrid": dict(model_type="qwen3_5_text", architectures=["Qwen3_5ForCausalLM"], hidden_size=2048, intermediate_size=6144,
+                      num_hidden_layers=28, num_attention_heads=8, num_key_value_heads=2, head_dim=256, full_attention_interval=4,
+                      partial_rotary_factor=0.25, linear_num_key_heads=16, linear_num_value_heads=16, linear_key_head_dim=128,
+                      linear_value_head_dim=128, linear_conv_kernel_dim=4, tie_word_embeddings=True),
     # to try the scripts where there is no GPU
     "tiny": dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                  head_dim=16, vocab_size=600, tie_word_embeddings=True),
@@ -67,8 +72,25 @@ def params_of(c, experts=None):
     channels = 3 * h * i
     if "num_experts" in c:
         channels = h * c["num_experts"] + (experts or c["num_experts"]) * 3 * h * c["moe_intermediate_size"]
-    layer = 2 * h + 2 * d + h * (2 * q + 2 * kv) + channels
-    return c["num_hidden_layers"] * layer + h + c["vocab_size"] * h * (1 if c["tie_word_embeddings"] else 2)
+    rules, layers = rules_of(c), c["num_hidden_layers"]
+    mixers = (layers - rules) * (2 * d + h * ((3 if rules else 2) * q + 2 * kv))  # a hybrid's attention has an output gate
+    if rules:
+        keys, values, heads = rule_widths(c)
+        mixers += rules * (h * (2 * keys + 3 * values + 2 * heads) + c["linear_conv_kernel_dim"] * (2 * keys + values) +
+                           2 * heads + c["linear_value_head_dim"])
+    return mixers + layers * (2 * h + channels) + h + c["vocab_size"] * h * (1 if c["tie_word_embeddings"] else 2)
+
+
+def rules_of(c):
+    """Layers of the gated delta rule."""
+    every = c.get("full_attention_interval")
+    return c["num_hidden_layers"] - c["num_hidden_layers"] // every if every else 0
+
+
+def rule_widths(c):
+    """Of all key heads, of all value heads, and how many value heads."""
+    heads = c["linear_num_value_heads"]
+    return c["linear_num_key_heads"] * c["linear_key_head_dim"], heads * c["linear_value_head_dim"], heads
 
 
 def active_of(c):
@@ -77,10 +99,15 @@ def active_of(c):
 
 def decode_bytes(c, keys):
     """Bytes that one token of one sequence must read: all weights but the embedding's other rows, and its keys and
-    values."""
+    values; and states of one size, which it reads and writes."""
     read = active_of(c) - (0 if c["tie_word_embeddings"] else c["vocab_size"] * c["hidden_size"])
-    kv = 2 * c["num_hidden_layers"] * c["num_key_value_heads"] * c["head_dim"]
-    return 2 * (read + kv * keys)
+    rules = rules_of(c)
+    kv = 2 * (c["num_hidden_layers"] - rules) * c["num_key_value_heads"] * c["head_dim"]
+    states = 0
+    if rules:
+        k, v, _ = rule_widths(c)
+        states = rules * 2 * 4 * (v * c["linear_key_head_dim"] + (c["linear_conv_kernel_dim"] - 1) * (2 * k + v))
+    return 2 * (read + kv * keys) + states
 
 
 def write_json(path, value):

@@ -6,6 +6,7 @@
 #include "tests/unit/test_folder.h"
 #include "graphs/loader/load.h"
 #include "scheduler/cost/cost.h"
+#include "scheduler/search/meshes.h"
 
 static const char *const config_text =
     "{\"model_type\": \"qwen3\", \"vocab_size\": 64, \"hidden_size\": 32, \"num_hidden_layers\": 3, "
@@ -108,7 +109,7 @@ static void test_a_rank_holds_its_tokens(void **state)
         assert_int_equal(other->comm.peers, 0);
         if (cut > 1) {
             const double tokens = 128.0 / cut; /* two sequences of 64 fill a micro-batch */
-            assert_int_equal(layer->comm.axis, GR_AXIS_CONTEXT);
+            assert_int_equal(gr_mesh_size(&layer->comm.mesh, GR_AXIS_CONTEXT), cut);
             assert_close(layer->comm.summed, tokens * (128 + 64) * 4 * (cut - 1) / cut, 0, 1e-9);
         }
         assert_int_equal(p->tasks->groups, cut > 1);
@@ -148,7 +149,7 @@ static void test_a_rank_holds_its_slices(void **state)
                       *back = task_named(p->tasks, "update.backward.1");
         assert_int_equal(gather->comm.moved, i ? slice * sizeof(float) * 3 / 4 : 0); /* else it is cut here */
         assert_int_equal(reduce->comm.moved, slice * sizeof(float) * 3 / 4);
-        assert_int_equal(layer->comm.axis, GR_AXIS_TENSOR);
+        assert_int_equal(gr_mesh_size(&layer->comm.mesh, GR_AXIS_TENSOR), 2);
         assert_int_equal(layer->comm.peers, 2);
         assert_close(layer->comm.summed, 4 * 128.0 * 32 * 4 / 2, 0, 1e-9);
         assert_close(back->comm.summed, 6 * 128.0 * 32 * 4 / 2, 0, 1e-9);
@@ -181,7 +182,7 @@ static const char *const meshes[] = {", parallel: {context: 2}",
                                      ", parallel: {context: 4}",
                                      ", parallel: {context: 2}, tensor: 4",
                                      ", parallel: {context: 2}, residency: {rollout_weights: keep}",
-                                     ", parallel: {tensor: 4}",
+                                     ", parallel: {tensor: 2, context: 2}",
                                      ", parallel: {tensor: 2}, residency: {rollout_weights: keep}"};
 
 static void test_every_plan_runs_in_any_order(void **state)
@@ -250,6 +251,49 @@ static void test_no_mutant_that_goes_wrong_is_accepted(void **state)
     assert_true(broken > 20);
 }
 
+/* `auto` takes the mesh whose plan is the fastest of all that a file could say, and the graph says so then.
+ */
+static void test_auto_takes_the_fastest_mesh(void **state)
+{
+    (void)state;
+    static const char *const all[] = {"",
+                                      ", parallel: {context: 2}",
+                                      ", parallel: {context: 4}",
+                                      ", parallel: {tensor: 2}",
+                                      ", parallel: {tensor: 4}",
+                                      ", parallel: {tensor: 2, context: 2}"};
+    for (uint32_t ranks = 1; ranks <= 16; ranks *= 4) {
+        uint64_t best = UINT64_MAX;
+        for (size_t i = 0; i < GR_LEN(all) && (i == 0 || ranks > 1); i++) {
+            config c = {.model = all[i], .ranks = ranks};
+            gr_graph *g = load(&c);
+            gr_planned *p = plan(&c, g);
+            best = GR_MIN(best, p->plan->ns);
+            gr_planned_free(p);
+            gr_graph_free(g);
+        }
+        config c = {.model = ", parallel: auto", .ranks = ranks};
+        gr_graph *g = load(&c);
+        gr_planned *p = NULL;
+        const gr_plan_options o = {
+            .kernels = &gr_kernels_cpu, .hardware = machine(), .hosts = 1, .threads = 1};
+        assert_int_equal(gr_meshes_open(g), ranks > 1);
+        assert_int_equal(gr_plan_meshes(&p, g, &o, NULL), GR_OK);
+        assert_false(gr_meshes_open(g));
+        assert_int_equal(p->plan->ns, best);
+        gr_planned_free(p);
+        gr_graph_free(g);
+    }
+    config c = {.model = ", parallel: auto", .ranks = 8, .more = "canonical: true\n"};
+    gr_graph *g = load(&c);
+    gr_planned *p = NULL;
+    const gr_plan_options o = {.kernels = &gr_kernels_cpu, .hardware = machine(), .hosts = 1, .threads = 1};
+    assert_int_equal(gr_plan_meshes(&p, g, &o, NULL), GR_OK);
+    assert_int_equal(gr_mesh_ranks(&g->models[0]->sharding.mesh), 1);
+    gr_planned_free(p);
+    gr_graph_free(g);
+}
+
 /* Models are in line 3. */
 static void test_what_is_refused(void **state)
 {
@@ -262,12 +306,18 @@ static void test_what_is_refused(void **state)
         {{.model = ", parallel: {context: 4}", .ranks = 8, .hosts = 4}, NULL},
         {{.model = ", parallel: {context: 2}", .ranks = 2, .more = "strict: true\n"}, NULL},
         {{.model = ", parallel: {}", .ranks = 2}, NULL},
+        {{.model = ", parallel: auto", .ranks = 2}, NULL},
+        {{.model = ", parallel: always", .ranks = 2}, "'parallel' must be a map"},
         {{.model = ", parallel: {tensor: 4}", .ranks = 8, .hosts = 2}, NULL},
         {{.model = ", parallel: {tensor: 4}, tensor: 2", .ranks = 8}, NULL},
         {{.model = ", parallel: {tensor: 4}", .ranks = 8, .hosts = 4},
          "'tensor: 4' does not divide the ranks of a host"},
         {{.model = ", parallel: {tensor: 3}", .ranks = 3}, "'tensor: 3' does not divide its 8 heads"},
-        {{.model = ", parallel: {tensor: 2, context: 2}", .ranks = 4}, "and tensor together are not built"},
+        {{.model = ", parallel: {tensor: 2, context: 2}", .ranks = 4}, NULL},
+        {{.model = ", parallel: {tensor: 2, context: 4}", .ranks = 8},
+         "'context: 4' times tensor does not divide its 4 KV heads"},
+        {{.model = ", parallel: {tensor: 2, context: 2}", .ranks = 6},
+         "'tensor: 2' does not divide the 6 ranks"},
         {{.model = ", parallel: {tensor: 2}", .ranks = 2, .more = "strict: true\n"},
          "and strict do not go together"},
         {{.model = ", parallel: {tensor: 2}", .ranks = 2, .more = "canonical: true\n"},
@@ -310,6 +360,7 @@ int main(void)
         cmocka_unit_test(test_groups_over_hosts_take_longer),
         cmocka_unit_test(test_every_plan_runs_in_any_order),
         cmocka_unit_test(test_no_mutant_that_goes_wrong_is_accepted),
+        cmocka_unit_test(test_auto_takes_the_fastest_mesh),
         cmocka_unit_test(test_what_is_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -62,7 +62,8 @@ static gr_attention_desc desc_of(const problem *p)
 static void attend(problem *p, const gr_tokens *b, gr_layer_use use, const float *qkv, float *out, float *lse)
 {
     const gr_attention_desc d = desc_of(p);
-    const gr_pass_bounds bounds = {b->n, b->n_seqs, tokens_of(p), gr_team_size(p->q.team), 1};
+    const gr_pass_bounds bounds = {
+        .tokens = b->n, .seqs = b->n_seqs, .length = tokens_of(p), .threads = gr_team_size(p->q.team)};
     gr_attend c = {&d, b, qkv, p->a.sinks, NULL, gr_cpu_attend_ws_bytes(&d, &bounds, use)};
     c.ws = fx_dirty(c.ws_bytes);
     gr_cpu_attend(&p->q, &c, out, lse);
@@ -82,7 +83,8 @@ static result run_kernels(problem *p)
     result r = {0};
     const gr_attention_desc d = desc_of(p);
     const gr_tokens b = {.n = tokens_of(p), .n_seqs = p->n_seqs, .offset = p->offset};
-    const gr_pass_bounds bounds = {b.n, b.n_seqs, b.n, gr_team_size(p->q.team), 1};
+    const gr_pass_bounds bounds = {
+        .tokens = b.n, .seqs = b.n_seqs, .length = b.n, .threads = gr_team_size(p->q.team)};
     gr_attend c = {&d, &b, p->qkv, p->a.sinks, NULL, gr_cpu_attend_ws_bytes(&d, &bounds, GR_LAYER_BACKWARD)};
     run_forward(p, &r);
     c.ws = fx_dirty(c.ws_bytes);

@@ -1,5 +1,5 @@
 /* The gated delta rule of the CPU device: against its definition in double, gradients against differences of
- * that, Hugging Face transformers, and the same bits however sequences are packed or cut. */
+ * that, Hugging Face transformers, and the same bits however sequences are packed or cut. Sizes of CUDA's. */
 #include <jansson.h>
 
 #include "ops/kernels/delta.h"
@@ -50,7 +50,8 @@ static void problem_free(problem *p)
 static gr_delta_call call_of(problem *p, gr_layer_use use)
 {
     gr_delta_call c = p->c;
-    const gr_pass_bounds b = {c.n_tokens, c.n_seqs, c.longest, gr_team_size(p->q.team), 1};
+    const gr_pass_bounds b = {
+        .tokens = c.n_tokens, .seqs = c.n_seqs, .length = c.longest, .threads = gr_team_size(p->q.team)};
     c.conv = p->conv, c.a_log = p->a_log, c.dt_bias = p->dt_bias, c.norm = p->norm;
     c.in = p->in;
     c.offset = p->offset;
@@ -380,6 +381,25 @@ static void test_numbers_of_transformers(void **state)
     json_decref(root);
 }
 
+/* A plan made for bounds holds for every pass within them. */
+static void test_workspaces_on_cuda_grow_with_tokens_and_with_sequences(void **state)
+{
+    (void)state;
+    const gr_delta_desc d = {2, 4, 40, 72, 4, false};
+    const gr_layer_use uses[] = {GR_LAYER_FORWARD, GR_LAYER_BACKWARD};
+    for (size_t u = 0; u < GR_LEN(uses); u++)
+        for (uint32_t tokens = 1; tokens < 300; tokens += 7)
+            for (uint32_t seqs = 1; seqs < 9; seqs++) {
+                const gr_pass_bounds b = {.tokens = tokens, .seqs = seqs},
+                                     longer = {.tokens = tokens + 1, .seqs = seqs},
+                                     more = {.tokens = tokens, .seqs = seqs + 1};
+                const uint64_t bytes = gr_delta_cuda.ws_bytes(&d, &b, uses[u]);
+                assert_true(bytes > 0);
+                assert_true(gr_delta_cuda.ws_bytes(&d, &longer, uses[u]) >= bytes);
+                assert_true(gr_delta_cuda.ws_bytes(&d, &more, uses[u]) >= bytes);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -389,6 +409,7 @@ int main(void)
         cmocka_unit_test(test_parts_and_steps_have_the_bits_of_the_whole),
         cmocka_unit_test(test_a_sequence_without_a_slot_gives_zeros_and_leaves_states_alone),
         cmocka_unit_test(test_numbers_of_transformers),
+        cmocka_unit_test(test_workspaces_on_cuda_grow_with_tokens_and_with_sequences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

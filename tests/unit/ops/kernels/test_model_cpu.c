@@ -127,11 +127,42 @@ static gr_model_shape hybrid(void)
     return s;
 }
 
-enum { CHOOSES = 7, SHAPES = 11 };
+/* Latent attention: with queries of a latent and values narrower than keys, more values a row than a panel of
+ * the kernels holds; or with more heads than a tile, whose keys and values are of one width. */
+static gr_model_shape latent(bool wide)
+{
+    gr_model_shape s = shape(4, 2, 16);
+    gr_layer_desc d = *gr_layer(&s, 0);
+    d.mixer = GR_MIXER_LATENT;
+    d.attention = (gr_attention_desc){0};
+    d.latent = (gr_latent_desc){.heads = wide ? 14 : 5,
+                                .q_rank = wide ? 0 : 23,
+                                .kv_rank = wide ? 20 : 300,
+                                .nope_dim = 10,
+                                .rope_dim = 6,
+                                .v_dim = wide ? 16 : 9,
+                                .scale = 0.3f,
+                                .norm_eps = 0.01f,
+                                .interleaved = wide,
+                                .rope = {.type = GR_ROPE_YARN,
+                                         .dims = 6,
+                                         .theta = 1e3,
+                                         .factor = 4,
+                                         .beta_fast = 32,
+                                         .beta_slow = 1,
+                                         .attention = 1.2,
+                                         .original_positions = 32}};
+    gr_model_of(&s, &d);
+    d.norm_after = true;
+    if (wide) gr_model_set_layer(&s, 1, &d);
+    return s;
+}
+
+enum { CHOOSES = 7, SHAPES = 13 };
 
 /* Grouped (3 a group), one kv head (13 in its group: more than a tile holds), as many as heads; then what
  * other families have; experts of which some are chosen, all, and all beside a shared one; layers of
- * two kinds of mixers. */
+ * two kinds of mixers; latent attention. */
 static gr_model_shape shape_at(int i)
 {
     switch (i) {
@@ -150,6 +181,7 @@ static gr_model_shape shape_at(int i)
     case 6:
         return multiplied();
     default:
+        if (i > 10) return latent(i == 12);
         return i == 10 ? hybrid() : with_experts(i == CHOOSES ? 12 : 3, i == 9);
     }
 }
@@ -184,7 +216,10 @@ static fixture filled(int shape_index, unsigned threads)
 static float *hidden(fixture *f, const struct data *d)
 {
     const size_t bytes = (size_t)N * f->s.hidden * sizeof(float);
-    fx_forward(f, &(gr_packed){N, SEQS, d->ids, offsets, offsets, NULL, 1}, NULL, NULL);
+    fx_forward(
+        f,
+        &(gr_packed){.n_tokens = N, .n_seqs = SEQS, .ids = d->ids, .offset = offsets, .host_offset = offsets},
+        NULL, NULL);
     return memcpy(gr_malloc(bytes), f->x, bytes);
 }
 
@@ -197,7 +232,11 @@ static void test_a_sequence_has_the_same_bits_alone_and_packed(void **state)
         float *want = hidden(&f, &d);
         for (uint32_t s = 0; s < SEQS; s++) {
             const uint32_t n = offsets[s + 1] - offsets[s], one[] = {0, n};
-            fx_forward(&f, &(gr_packed){n, 1, d.ids + offsets[s], one, one, NULL, 1}, NULL, NULL);
+            fx_forward(
+                &f,
+                &(gr_packed){
+                    .n_tokens = n, .n_seqs = 1, .ids = d.ids + offsets[s], .offset = one, .host_offset = one},
+                NULL, NULL);
             assert_memory_equal(f.x, want + offsets[s] * f.s.hidden, n * f.s.hidden * sizeof(float));
         }
         free(want);
@@ -222,8 +261,14 @@ static void extend_all(fixture *f, const struct data *d, const float *want, uint
             offset[s + 1] = offset[s] + n;
         }
         if (!offset[SEQS]) return;
-        fx_extend(f,
-                  &(gr_extend){offset[SEQS], SEQS, ids, offset, cached, table, 5, NULL, NULL, 0, held, NULL});
+        fx_extend(f, &(gr_extend){.n_tokens = offset[SEQS],
+                                  .n_seqs = SEQS,
+                                  .ids = ids,
+                                  .offset = offset,
+                                  .cached = cached,
+                                  .block_table = table,
+                                  .table_stride = 5,
+                                  .held = held});
         for (uint32_t s = 0; s < SEQS; s++) {
             const uint32_t n = offset[s + 1] - offset[s];
             assert_memory_equal(f->x + offset[s] * f->s.hidden, want + (offsets[s] + cached[s]) * f->s.hidden,
@@ -257,13 +302,20 @@ static void test_a_long_sequence_crosses_score_panels_with_the_same_bits(void **
     for (int i = 0; i < 400; i++) ids[i] = (int32_t)((fx_random(&seed) + 1) * 549);
     for (uint32_t i = 0; i < 25; i++) table[i] = 2 * i;
     const uint32_t whole[] = {0, 400};
-    fx_forward(&f, &(gr_packed){400, 1, ids, whole, whole, NULL, 1}, NULL, NULL);
+    fx_forward(&f,
+               &(gr_packed){.n_tokens = 400, .n_seqs = 1, .ids = ids, .offset = whole, .host_offset = whole},
+               NULL, NULL);
     float *want = memcpy(gr_malloc(400 * f.s.hidden * sizeof(float)), f.x, 400 * f.s.hidden * sizeof(float));
     for (uint32_t at = 0, n; at < 400; at += n) {
         n = at < 250 ? 50 : 3;
         n = GR_MIN(n, 400 - at);
-        fx_extend(&f, &(gr_extend){n, 1, ids + at, (const uint32_t[]){0, n}, &at, table, 25, NULL, NULL, 0,
-                                   NULL, NULL});
+        fx_extend(&f, &(gr_extend){.n_tokens = n,
+                                   .n_seqs = 1,
+                                   .ids = ids + at,
+                                   .offset = (const uint32_t[]){0, n},
+                                   .cached = &at,
+                                   .block_table = table,
+                                   .table_stride = 25});
         assert_memory_equal(f.x, want + at * f.s.hidden, n * f.s.hidden * sizeof(float));
     }
     free(want);
@@ -291,7 +343,8 @@ static void test_threads_change_no_bit_of_hidden_states_or_gradients(void **stat
     (void)state;
     const struct data d = random_data();
     const fx_loss loss = {d.target, d.d_logprob, d.d_entropy, 1};
-    const gr_packed p = {N, SEQS, d.ids, offsets, offsets, NULL, 1};
+    const gr_packed p = {
+        .n_tokens = N, .n_seqs = SEQS, .ids = d.ids, .offset = offsets, .host_offset = offsets};
     for (int i = 0; i < SHAPES; i++) {
         fixture one = filled(i, 1);
         float logprob[2][N], entropy[2][N];
@@ -325,7 +378,8 @@ static void test_gradients_agree_with_differences(void **state)
     (void)state;
     const struct data d = random_data();
     const fx_loss loss = {d.target, d.d_logprob, d.d_entropy, 1};
-    const gr_packed p = {N, SEQS, d.ids, offsets, offsets, NULL, 1};
+    const gr_packed p = {
+        .n_tokens = N, .n_seqs = SEQS, .ids = d.ids, .offset = offsets, .host_offset = offsets};
     for (int i = 0; i < SHAPES; i++) {
         if (i == CHOOSES) continue; /* where another expert is chosen the loss jumps */
         fixture f = filled(i, 2);

@@ -276,6 +276,33 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
         {"{'model_type': 'glm4_moe', 'n_group': 32, 'topk_group': 1}",
          "'topk_group' 1 leaves no 8 experts to choose"},
         {"{'model_type': 'glm4_moe', 'partial_rotary_factor': 0.45}", "leaves 7 of a head's 16 dimensions"},
+        {"{'model_type': 'deepseek_v32'}",
+         "model_type 'deepseek_v32' is not supported: its sparse attention"},
+        {"{'model_type': 'glm_moe_dsa'}", "its sparse attention with an indexer (DSA) is not built"},
+        {"{'model_type': 'deepseek_v4'}", "its compressed attention and its hyper-connections are not built"},
+        {"{'model_type': 'deepseek_v3', 'quantization_config': {'quant_method': 'fp8'}}",
+         "'quantization_config' (fp8): quantised weights are not supported; convert the checkpoint to bf16"},
+        {"{'model_type': 'deepseek_v3', 'num_key_value_heads': 2}",
+         "'num_key_value_heads' is not 4, as 'num_attention_heads' is"},
+        {"{'model_type': 'deepseek_v3', 'qk_nope_head_dim': 224}", "add up to 288, which is more than 256"},
+        {"{'model_type': 'deepseek_v3', 'v_head_dim': 200}", "it is more than the 192 of a key"},
+        {"{'model_type': 'deepseek_v3', 'qk_rope_head_dim': 63}", "'qk_rope_head_dim' 63 is odd"},
+        {"{'model_type': 'deepseek_v3', 'head_dim': 128}", "'head_dim' is not 64, as 'qk_rope_head_dim' is"},
+        {"{'model_type': 'deepseek_v3', 'kv_lora_rank': 2048}",
+         "'kv_lora_rank' is not an integer from 1 to 1024"},
+        {"{'model_type': 'deepseek_v3', 'attention_bias': true}", "'attention_bias'"},
+        {"{'model_type': 'deepseek_v3', 'scoring_func': 'softmax'}",
+         "'scoring_func' 'softmax' is not supported of 'deepseek_v3': it must be 'sigmoid'"},
+        {"{'model_type': 'deepseek_v3', 'moe_layer_freq': 2}", "'moe_layer_freq' is not 1"},
+        {"{'model_type': 'deepseek_v2', 'num_experts_per_tok': 6, 'topk_method': 'group_limited_greedy'}",
+         "'topk_method' 'group_limited_greedy' is not supported of 'deepseek_v2': it must be 'greedy'"},
+        {"{'model_type': 'deepseek_v2', 'num_experts_per_tok': 6, 'norm_topk_prob': true}",
+         "'norm_topk_prob' is not supported of 'deepseek_v2'"},
+        {"{'model_type': 'deepseek_v2', 'num_experts_per_tok': 65}", "is not an integer from 1 to 32"},
+        {"{'model_type': 'glm4_moe_lite', 'mlp_layer_types': ['sparse', 'dense']}",
+         "first 'dense' ones and then 'sparse' ones"},
+        {"{'model_type': 'glm4_moe_lite', 'num_key_value_heads': 4, 'first_k_dense_replace': 2}",
+         "'first_k_dense_replace' is not 1"},
         {"{'model_type': 'qwen3_moe', 'norm_topk_prob': 1}", "'norm_topk_prob' is not true or false"},
         {"{'model_type': 'qwen3_moe', 'moe_intermediate_size': 0}",
          "'moe_intermediate_size' is not an integer"},
@@ -547,6 +574,18 @@ static void test_a_text_within_a_model_of_text_and_images_is_read(void **state)
     gr_diag_release(&d);
 }
 
+static void test_a_text_whose_place_is_not_found_is_refused(void **state)
+{
+    (void)state;
+    gr_model_shape s;
+    gr_diag d;
+    gr_diag_init(&d);
+    write_text("config.json", "{\"model_type\": \"gemma3\", \"text\\u005fconfig\": {}}");
+    assert_int_equal(gr_model_shape_read(&s, dir, &d), GR_E_INVALID);
+    assert_string_equal(d.messages[0].text, "the key 'text_config' is written with escapes");
+    gr_diag_release(&d);
+}
+
 static void test_errors_are_all_named_with_their_lines(void **state)
 {
     (void)state;
@@ -752,6 +791,47 @@ static void test_published_configs_are_read(void **state)
     assert_int_equal(n_known, GR_LEN(known));
 }
 
+/* tests/golden/configs: what transformers counts, and what follows from the sizes by hand. */
+static void test_published_models_of_latent_attention_are_read(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        uint64_t params, macs;
+        uint32_t dense, row;
+        double scale; /* times the root of a head's width */
+    } want[] = {
+        {"DeepSeek-V3", 671026404352 + 14848,
+         61 * 187105280ull + 3 * 396361728ull + 58 * (396361728ull + 1835008), 3, 576, 1.873854},
+        {"GLM-4.7-Flash", 29943390976 + 2944,
+         47 * (2048 * (768 + 576 + 5120ull) + 768 * 5120 + 512 * 8960) +
+             3ull * 2048 * (10240 + 46 * 5 * 1536) + 46 * 2048 * 64ull,
+         1, 576, 1},
+        {"DeepSeek-V2-Lite", 15706484224,
+         27 * (2048 * (3072 + 576 + 2048ull) + 512 * 4096) + 3ull * 2048 * (10944 + 26 * 8 * 1408) +
+             26 * 2048 * 64ull,
+         1, 576, 1.589643},
+    };
+    for (size_t i = 0; i < GR_LEN(want); i++) {
+        char path[64];
+        gr_model_shape s;
+        gr_diag d;
+        gr_diag_init(&d);
+        snprintf(path, sizeof(path), "tests/golden/configs/%s.json", want[i].name);
+        if (gr_model_shape_read(&s, path, &d)) fail_msg("%s: %s", path, d.messages[0].text);
+        assert_int_equal(d.n, 0);
+        const gr_latent_desc *l = &gr_layer(&s, 0)->latent;
+        assert_int_equal(gr_model_params(&s), want[i].params);
+        assert_int_equal(gr_model_token_macs(&s), want[i].macs);
+        assert_int_equal(s.n_kinds, 2);
+        assert_int_equal(gr_layer(&s, want[i].dense - 1)->mlp, GR_MLP_DENSE);
+        assert_int_equal(gr_layer(&s, want[i].dense)->mlp, GR_MLP_EXPERTS);
+        assert_int_equal(gr_latent_row(l), want[i].row);
+        assert_close((double)l->scale * sqrt(gr_latent_head(l)), want[i].scale, 1e-4, 0);
+        gr_diag_release(&d);
+    }
+}
+
 static void assert_experts(const char *changes, const char *want)
 {
     const gr_model_shape s = accepted(changes);
@@ -787,6 +867,7 @@ int main(void)
         cmocka_unit_test(test_families_describe_their_layers),
         cmocka_unit_test(test_a_hybrid_has_both_kinds_of_layers),
         cmocka_unit_test(test_a_text_within_a_model_of_text_and_images_is_read),
+        cmocka_unit_test(test_a_text_whose_place_is_not_found_is_refused),
         cmocka_unit_test(test_errors_are_all_named_with_their_lines),
         cmocka_unit_test(test_zero_bytes_are_refused),
         cmocka_unit_test(test_what_is_ignored_is_said),
@@ -794,6 +875,7 @@ int main(void)
         cmocka_unit_test(test_families_have_their_published_parameters),
         cmocka_unit_test(test_published_sizes_have_the_parameters_of_transformers),
         cmocka_unit_test(test_published_configs_are_read),
+        cmocka_unit_test(test_published_models_of_latent_attention_are_read),
         cmocka_unit_test(test_which_layers_have_experts),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -56,7 +56,8 @@ static void golden_release(struct golden *g)
 
 static gr_packed packed(const struct golden *g)
 {
-    return (gr_packed){N, SEQS, g->ids, g->offset, g->offset, NULL, 1};
+    return (gr_packed){
+        .n_tokens = N, .n_seqs = SEQS, .ids = g->ids, .offset = g->offset, .host_offset = g->offset};
 }
 
 /* Values of rows [0, n) of f->x, chunk rows at a time. */
@@ -230,7 +231,11 @@ static void test_a_value_has_the_same_bits_alone_and_packed_and_in_any_chunk(voi
     }
     for (uint32_t s = 0; s < SEQS; s++) {
         uint32_t n = g.offset[s + 1] - g.offset[s], one[] = {0, n};
-        all_values(&g.f, &(gr_packed){n, 1, g.ids + g.offset[s], one, one, NULL, 1}, FX_CHUNK, some);
+        all_values(
+            &g.f,
+            &(gr_packed){
+                .n_tokens = n, .n_seqs = 1, .ids = g.ids + g.offset[s], .offset = one, .host_offset = one},
+            FX_CHUNK, some);
         assert_memory_equal(some, all + g.offset[s], n * sizeof(*some));
     }
     golden_release(&g);

@@ -136,16 +136,20 @@ static void test_a_trace_is_valid_json_and_bounded(void **state)
 {
     (void)state;
     const char *const tracks[] = {"compute", "host"};
+    const gr_trace_what what = {"a\"b", "run", 7, 2500};
     gr_trace *t = NULL;
     assert_int_equal(gr_trace_open(&t, in_dir("t.json"), 0, tracks, 2, 3, &diag), GR_OK);
     uint64_t now = gr_now_ns();
-    for (int i = 0; i < 5; i++) gr_trace_event(t, 1, "a\"b", "run", now, now + 1000);
+    for (int i = 0; i < 5; i++) gr_trace_event(t, 1, &what, now, now + 1000);
     assert_int_equal(gr_trace_close(t, &diag), GR_OK);
     json_t *root = json_load_file(in_dir("t.json"), 0, NULL);
     assert_int_equal(json_array_size(root), 3 + 3 + 1); /* names, events, what was left out */
     json_t *event = json_array_get(root, 3);
     assert_string_equal(json_string_value(json_object_get(event, "name")), "a\"b");
     assert_true(json_number_value(json_object_get(event, "dur")) >= 1);
+    const json_t *args = json_object_get(event, "args");
+    assert_int_equal(json_integer_value(json_object_get(args, "step")), 7);
+    assert_true(json_number_value(json_object_get(args, "predicted")) == 2.5);
     json_decref(root);
 }
 

@@ -1,0 +1,119 @@
+/* scheduler/search/meshes.c: meshes that models may be trained on, planned one after another. */
+#include "scheduler/search/meshes.h"
+
+#include "graphs/loader/parallel.h"
+#include "runtime/comm/comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MESHES_MAX = 64, NEAREST = 5 };
+
+typedef struct candidate {
+    gr_mesh mesh;
+    uint64_t ns, peak;
+} candidate;
+
+bool gr_meshes_open(const gr_graph *g)
+{
+    for (size_t i = 0; i < g->n_models && g->ranks > 1; i++)
+        if (g->models[i]->sharding.mesh_auto) return true;
+    return false;
+}
+
+/* In powers of two along each axis; one rank to a sequence is always one of them. */
+static size_t candidates_of(const gr_graph *g, const gr_model *m, candidate out[MESHES_MAX])
+{
+    size_t n = 0;
+    for (uint32_t tensor = 1; tensor <= GR_PEERS_MAX; tensor *= 2)
+        for (uint32_t context = 1; context * tensor <= GR_PEERS_MAX && n < MESHES_MAX; context *= 2) {
+            const candidate c = {.mesh = {{[GR_AXIS_TENSOR] = tensor, [GR_AXIS_CONTEXT] = context}}};
+            if (tensor * context == 1 || gr_mesh_serves(g, m, &c.mesh)) out[n++] = c;
+        }
+    return n;
+}
+
+/* The most of all roles' peaks. */
+static uint64_t peak_of(const gr_plan *p)
+{
+    uint64_t most = 0;
+    for (uint32_t c = 0; c <= p->n_more; c++) most = GR_MAX(most, gr_plan_role(p, c)->peak_bytes);
+    return most;
+}
+
+/* false: it does not fit. */
+static bool measure(gr_graph *g, const gr_model *m, const gr_plan_options *o, candidate *c)
+{
+    gr_plan_options how = *o;
+    bool fits = true;
+    gr_graph_set_mesh(g, m->index, &c->mesh); /* from here on it is not open */
+    for (int quick = 1; quick >= 0 && fits; quick--) {
+        gr_planned *p = NULL;
+        how.quick = quick;
+        fits = gr_plan_graph(&p, g, &how, NULL) == GR_OK;
+        if (fits) *c = (candidate){c->mesh, p->plan->ns, peak_of(p->plan)};
+        gr_planned_free(p);
+    }
+    return fits;
+}
+
+static int faster(const void *a, const void *b)
+{
+    const candidate *x = a, *y = b;
+    return x->ns != y->ns ? (x->ns < y->ns ? -1 : 1) : memcmp(&x->mesh, &y->mesh, sizeof(x->mesh));
+}
+
+static void put_mesh(gr_str *s, const gr_mesh *m)
+{
+    bool any = false;
+    for (int a = 0; a < GR_N_AXES; a++) {
+        if (gr_mesh_size(m, (gr_axis)a) < 2) continue;
+        gr_str_printf(s, "%s%s %u", any ? ", " : "", gr_axis_str((gr_axis)a), gr_mesh_size(m, (gr_axis)a));
+        any = true;
+    }
+    if (!any) gr_str_puts(s, "none");
+}
+
+static void put_time(gr_str *s, const candidate *c)
+{
+    char peak[32];
+    gr_str_printf(s, " (%.4g s an iteration, peak %s)", (double)c->ns * 1e-9, gr_bytes_format(c->peak, peak));
+}
+
+static void tell(const gr_model *m, const candidate *c, size_t fit, size_t tried, gr_diag *d)
+{
+    gr_str s = {0};
+    put_mesh(&s, &c[0].mesh);
+    put_time(&s, &c[0]);
+    for (size_t i = 1; i < GR_MIN(fit, (size_t)NEAREST); i++) {
+        gr_str_puts(&s, i > 1 ? "; " : "; then ");
+        put_mesh(&s, &c[i].mesh);
+        put_time(&s, &c[i]);
+    }
+    gr_diag_note(d, m->sharding.mesh_at[0],
+                 "model '%s': of %zu meshes of ranks %zu fit, the fastest is chosen: %s", m->name, tried, fit,
+                 s.text);
+    gr_str_release(&s);
+}
+
+static void choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, gr_diag *d)
+{
+    candidate c[MESHES_MAX];
+    const size_t n = candidates_of(g, m, c);
+    size_t fit = 0;
+    for (size_t i = 0; i < n; i++) {
+        candidate tried = c[i];
+        if (measure(g, m, o, &tried)) c[fit++] = tried;
+    }
+    qsort(c, fit, sizeof(*c), faster);
+    /* where nothing fits, the plan says what is missing */
+    gr_graph_set_mesh(g, m->index, fit ? &c[0].mesh : &(gr_mesh){{0}});
+    if (fit && d) tell(m, c, fit, n, d);
+}
+
+gr_status gr_plan_meshes(gr_planned **out, gr_graph *g, const gr_plan_options *o, gr_diag *d)
+{
+    for (size_t i = 0; i < g->n_models && gr_meshes_open(g); i++)
+        if (g->models[i]->sharding.mesh_auto) choose(g, g->models[i], o, d);
+    return gr_plan_graph(out, g, o, d);
+}

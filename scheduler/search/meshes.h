@@ -1,0 +1,21 @@
+/* scheduler/search/meshes.h: `parallel: auto`: the mesh of ranks on which each such model's training passes
+ * take the least predicted time.
+ *
+ * Every mesh whose sizes divide what they must (gr_mesh_serves) is planned: first whether it fits, which is
+ * quick, then at its best. Models take turns in their order, each with what was chosen for those before, and
+ * one rank to a sequence for those behind. The search counts candidates, never seconds: the same input gives
+ * the same meshes.
+ */
+#ifndef GR_SCHEDULER_SEARCH_MESHES_H
+#define GR_SCHEDULER_SEARCH_MESHES_H
+
+#include "scheduler/search/planner.h"
+
+/* As gr_plan_graph, with the meshes chosen, which g says from then on: it is no longer `auto`. What was
+ * chosen, and the nearest others with their times and peaks, are notes in d. */
+GR_NODISCARD gr_status gr_plan_meshes(gr_planned **out, gr_graph *g, const gr_plan_options *o, gr_diag *d);
+
+/* Whether a model of the graph leaves its mesh to the planner, and several ranks run it. */
+bool gr_meshes_open(const gr_graph *g);
+
+#endif
