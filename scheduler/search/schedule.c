@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORK          120000000 /* steps looked at (gr_transfers.work): seconds */
+#define WORK          160000000 /* steps looked at (gr_transfers.work): seconds */
 #define QUICK_WORK    3000000
 #define EFFORT        400000 /* works laid out, over all residencies of all programs, about */
 #define FIRST_LOOK    60

@@ -234,7 +234,7 @@ try_graph() { # NUMBER
     echo planned >>kinds
 }
 
-first=4 n=7
+first=4 n=5
 [ "$slow" = 0 ] || first=1 n=2000
 if [ -n "${GR_SEED-}" ]; then first=$GR_SEED n=${GR_LAST:-$GR_SEED}; fi
 : >kinds
