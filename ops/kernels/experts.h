@@ -117,8 +117,8 @@ typedef struct gr_experts_ops {
      * them: f_e the choices of e over N, whose sum is k, and P_e the mean of softmax(logits)_e. A token's
      * loss is the sum of pull softmax(logits). load [routers, E], each with k choices a token. */
     void (*pull)(gr_queue *q, const gr_balance_loss *b, const double *load, float *pull);
-    /* bias [n, GR_SELECTION_PARTS], of experts from `first` on, += rate for each with less load [E] than the mean, -= rate for
-     * each with more (arXiv:2412.19437). NULL: not built. */
+    /* bias [n, GR_SELECTION_PARTS], of experts from `first` on, += rate for each with less load [E] than the
+     * mean, -= rate for each with more (arXiv:2412.19437). NULL: not built. */
     void (*rebalance)(gr_queue *q, uint32_t E, const double *load, uint32_t first, uint32_t n, float rate,
                       void *bias);
     /* d_logits [T, E] += the gradient of the sum over experts and tokens of pull [E] softmax(logits). */

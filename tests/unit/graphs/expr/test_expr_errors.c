@@ -42,9 +42,12 @@ static const struct {
     const char *text, *want;
     bool loss;
 } cases[] = {
-    {"", "3:9: error: empty expression: it says what is computed, such as reward - group_mean(reward)", false},
+    {"", "3:9: error: empty expression: it says what is computed, such as reward - group_mean(reward)",
+     false},
     {"1 +", "3:12: error: the line ends where a value was expected", false},
-    {"(1 + 2", "3:15: error: the line ends where ')' was expected\n3:9: note: the '(' that is not closed stands here", false},
+    {"(1 + 2",
+     "3:15: error: the line ends where ')' was expected\n3:9: note: the '(' that is not closed stands here",
+     false},
     {"exp(1, ", "3:16: error: the line ends where a value was expected", false},
     {"1 2", "3:11: error: unexpected '2' where an operator or the end of the line was expected", false},
     {"kl @ 2", "3:12: error: unexpected '@' where an operator or the end of the line was expected", false},

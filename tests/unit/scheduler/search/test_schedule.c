@@ -810,7 +810,9 @@ static void schedule_many(bool keep_bits, uint32_t *sum)
     shape s = SMALL;
     s.act_bytes = 1 << 20;
     gr_tasks_source src = {&s, knobs, MANY, build_many, NULL};
-    gr_schedule_options o = {.hardware = machine(), .host_budget_bytes = 1ULL << 40, .bits = keep_bits ? GR_BITS_KEEP : GR_BITS_FIT};
+    gr_schedule_options o = {.hardware = machine(),
+                             .host_budget_bytes = 1ULL << 40,
+                             .bits = keep_bits ? GR_BITS_KEEP : GR_BITS_FIT};
     uint32_t level[MANY];
     gr_plan *p = NULL;
     assert_int_equal(gr_schedule(&p, level, &src, &o, NULL), GR_E_NOFIT);
