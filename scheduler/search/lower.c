@@ -93,7 +93,7 @@ static gr_tasks *empty_tasks(const gr_graph *g, const gr_kernels *k, const gr_ch
     p->groups = (g->n_roles > 1) + count_groups(g); /* what crosses does by one of all ranks */
     for (size_t i = 0; i < g->n_nodes; i++) {
         if (how[i].sharded) p->sharded |= 1ULL << g->nodes[i]->model->index;
-        if (!how[i].shards) continue;
+        if (!how[i].shards || !gr_node_runs(g, g->nodes[i])) continue;
         p->grouped |= 1ULL << g->nodes[i]->model->index;
         p->node_ranks = how[i].shards;
     }
