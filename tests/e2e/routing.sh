@@ -120,7 +120,8 @@ set_to() { sed -nE "s/.*\"node\": \"update\", \"name\": \"$1\", \"value\": ([0-9
 less "$(($(set_to expert_run) * 4))" "$(set_to micro_tokens)" "the tokens of a run"
 less "$(set_to expert_run)" "$(metric flat-some 1 tokens)" "the tokens of a run"
 same_weights flat-whole flat-some
-[ "$(metric flat-some 1 measured_peak_bytes)" -le "$(metric flat-some 1 planned_peak_bytes)" ] || fail "more memory than was planned"
+[ "$(metric flat-some 1 measured_peak_bytes)" -le "$(metric flat-some 1 planned_peak_bytes)" ] ||
+    [ -n "${GR_SANITIZED:-}" ] || fail "more memory than was planned"
 
 refused "no layers of experts" "$gr" check grpo.yaml --set nodes.update.replay=rollout
 refused "no layers of experts" "$gr" check grpo.yaml --set nodes.update.router_aux_loss_coef=0.1
