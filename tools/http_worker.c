@@ -17,8 +17,9 @@
 #include <unistd.h>
 
 #include "runtime/base/base.h"
+#include "runtime/base/visible.h"
 
-enum { REPLY_BYTES = 4 << 20, FIRST_WAIT_MS = 100, LONGEST_WAIT_MS = 2000, SHOWN = 60 };
+enum { REPLY_BYTES = 4 << 20, FIRST_WAIT_MS = 100, LONGEST_WAIT_MS = 2000 };
 
 typedef struct request {
     struct request *next; /* of those that wait to be sent again */
@@ -62,16 +63,6 @@ static void fail(const request *r, bool late, const char *why)
     put_line(line);
 }
 
-/* The beginning of a text, printable. */
-static char *excerpt(const gr_str *s)
-{
-    char text[SHOWN + 1];
-    const size_t n = GR_MIN(s->len, (size_t)SHOWN);
-    for (size_t i = 0; i < n; i++) text[i] = s->text[i] < 32 || s->text[i] > 126 ? '?' : s->text[i];
-    text[n] = '\0';
-    return gr_printf("%s%s", text, s->len > n ? "..." : "");
-}
-
 /* Of an answer with a status of success. */
 static void pass_on(const request *r)
 {
@@ -81,7 +72,7 @@ static void pass_on(const request *r)
         r->reply.len ? json_loadb(r->reply.text, r->reply.len, JSON_REJECT_DUPLICATES, &e) : json_object();
     const json_t *id = json_object_get(reply, "id");
     if (!json_is_object(reply) || (id && !json_equal(id, r->id))) {
-        char *shown = excerpt(&r->reply);
+        char *shown = gr_excerpt(r->reply.text, r->reply.len);
         char *why = !reply ? gr_printf("the server's reply is not JSON (%s): '%s'", e.text, shown)
                     : json_is_object(reply) ? gr_printf("the server's reply is to another 'id': '%s'", shown)
                                             : gr_printf("the server's reply is no object: '%s'", shown);
@@ -97,7 +88,7 @@ static void pass_on(const request *r)
 
 static void refuse(const request *r, long status)
 {
-    char *shown = excerpt(&r->reply),
+    char *shown = gr_excerpt(r->reply.text, r->reply.len),
          *why = gr_printf("the server answers with status %ld: '%s'", status, shown);
     fail(r, false, why);
     free(why);
@@ -215,7 +206,9 @@ static void take_line(client *c, const char *text, size_t n)
     json_error_t e;
     json_t *line = json_loadb(text, n, 0, &e);
     if (!json_object_get(line, "id")) {
-        fprintf(stderr, "graphrun-http: no object with an 'id': %.*s\n", (int)GR_MIN(n, (size_t)SHOWN), text);
+        char *shown = gr_excerpt(text, n);
+        fprintf(stderr, "graphrun-http: no object with an 'id': %s\n", shown);
+        free(shown);
         exit(1);
     }
     open_request(c, line, text, n);

@@ -17,6 +17,7 @@
 
 #include "runtime/base/guard.h"
 #include "runtime/base/json.h"
+#include "runtime/base/visible.h"
 
 struct request {
     uint64_t id;
@@ -257,16 +258,6 @@ static void crashed(gr_pool *w, struct worker *k)
     free(how);
 }
 
-/* The beginning of a line as it may be shown: control characters and bytes above 126 become '?'. */
-static char *excerpt(const char *line, size_t n)
-{
-    char text[64];
-    size_t shown = GR_MIN(n, sizeof(text) - 4);
-    for (size_t i = 0; i < shown; i++) text[i] = line[i] < 32 || line[i] > 126 ? '?' : line[i];
-    strcpy(text + shown, shown < n ? "..." : "");
-    return gr_strdup(text);
-}
-
 /* ---- replies ------------------------------------------------------------------------------------------ */
 
 /* The request of which a part is still to be written: the last one. */
@@ -287,7 +278,7 @@ static struct request **find_request(struct worker *k, const json_t *reply)
 
 static char *bad_reply(const gr_pool *w, const struct request *r, const char *why, const char *line, size_t n)
 {
-    char *shown = excerpt(line, n);
+    char *shown = gr_excerpt(line, n);
     char *error =
         gr_printf("%s: bad reply of the %s: %s: '%s'", r->what ? r->what : "", w->cfg.who, why, shown);
     free(shown);

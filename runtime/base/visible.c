@@ -2,6 +2,7 @@
 #include "runtime/base/base.h"
 #include "runtime/base/visible.h"
 
+#include <string.h>
 #include <utf8proc.h>
 
 /* Joiners are parts of words and of signs. */
@@ -38,4 +39,13 @@ void gr_str_visible(gr_str *s, const char *bytes, size_t n, bool lines)
         bytes += used;
         n -= (size_t)used;
     }
+}
+
+char *gr_excerpt(const char *bytes, size_t n)
+{
+    char text[64];
+    const size_t shown = GR_MIN(n, sizeof(text) - 4);
+    for (size_t i = 0; i < shown; i++) text[i] = bytes[i] < 32 || bytes[i] > 126 ? '?' : bytes[i];
+    strcpy(text + shown, shown < n ? "..." : "");
+    return gr_strdup(text);
 }

@@ -10,4 +10,8 @@
  * bytes that are no UTF-8 \xff. Tabs stay, and where lines is set line ends, too. */
 void gr_str_visible(gr_str *s, const char *bytes, size_t n, bool lines);
 
+/* The beginning of a text, 60 bytes at most, for a message: control characters and bytes above 126 are '?',
+ * and what is left out is "...". To free(). */
+char *gr_excerpt(const char *bytes, size_t n);
+
 #endif

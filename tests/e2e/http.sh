@@ -58,14 +58,7 @@ same_weights turns token 3
 
 # ---- rewards ----------------------------------------------------------------------------------------------------------
 
-cat >count.sh <<'END'
-while read -r line; do
-    id=${line#*\"id\":}
-    text=${line#*\"response\":\"}
-    digits=$(printf %s "${text%%\"*}" | tr -cd 0-9)
-    printf '{"id": %d, "score": %d}\n' "${id%%[,\}]*}" ${#digits}
-done
-END
+digit_worker
 scored() { # FILE KEYS
     sed "s|^  reward: .*|  reward: {op: reward, of: rollout, $2}|; s/^  score: .*/  score: {op: compute, of: rollout, expr: reward}/" grpo.yaml >$1
 }

@@ -223,6 +223,19 @@ log:
 END
 }
 
+# count.sh, a worker in sh: for each sequence the digits of its response. (In awk it would wait for more input than one request:
+# mawk reads by blocks but with -W interactive.)
+digit_worker() {
+    cat >count.sh <<'END'
+while read -r line; do
+    id=${line#*\"id\":}
+    text=${line#*\"response\":\"}
+    digits=$(printf %s "${text%%\"*}" | tr -cd 0-9)
+    printf '{"id": %d, "score": %d}\n' "${id%%[,\}]*}" ${#digits}
+done
+END
+}
+
 classifier() { # DIR FROM: the reward model of this shape, with random weights
     sed 's/ForCausalLM"\]/ForSequenceClassification"], "id2label": {"0": "reward"}/' "$2.json" >"$1.json"
     "$gr" init --config "$1.json" --tokenizer "$project/graphs/quickstart" --seed 9 -o "$1" >/dev/null

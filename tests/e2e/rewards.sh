@@ -8,16 +8,8 @@ with() { # FILE REWARD-KEYS SCORE [STEPS]
         grpo.yaml >$1
 }
 
-# A worker in sh, for each sequence the digits of its response; the samples show whether each got its own. (In awk
-# it would wait for more input than one request: mawk reads by blocks but with -W interactive.)
-cat >count.sh <<'END'
-while read -r line; do
-    id=${line#*\"id\":}
-    text=${line#*\"response\":\"}
-    digits=$(printf %s "${text%%\"*}" | tr -cd 0-9)
-    printf '{"id": %d, "score": %d}\n' "${id%%[,\}]*}" ${#digits}
-done
-END
+# The samples show whether each sequence got its own digits.
+digit_worker
 with worker.yaml 'command: "sh count.sh", workers: 2' 'reward'
 sed -i 's/samples: 2/samples: 32/' worker.yaml
 status 0 "$gr" exec worker.yaml --out worker

@@ -4,6 +4,21 @@ command -v mpirun >/dev/null || { echo "skipped: there is no mpirun" >&2; exit 7
 
 . "$here/close.sh"
 
+# Models whose layers four ranks can share: four KV heads, so that each has one; tied and not, with biases, with norms of q and k,
+# with experts; layers of two kinds, with windows, and norms behind what is summed.
+models_to_cut() {
+    for type in llama qwen2 qwen3 qwen3_moe; do
+        tied=$([ $type = qwen3 ] && echo true || echo false)
+        bias=$([ $type = qwen2 ] && echo true || echo false)
+        config $type.json $type 32 "$tied" "$bias"
+        sed -i 's/"num_key_value_heads": 2/"num_key_value_heads": 4/' $type.json
+        "$gr" init --config $type.json --tokenizer "$project/graphs/quickstart" --seed 1 -o $type >/dev/null
+    done
+    sed 's/"qwen3"/"gemma3_text"/; s/Qwen3For/Gemma3For/; s/"hidden_act": "silu"/"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]/' \
+        qwen3.json >gemma3_text.json
+    "$gr" init --config gemma3_text.json --tokenizer "$project/graphs/quickstart" --seed 1 -o gemma3_text >/dev/null
+}
+
 # Latent attention beside experts, of the sizes of qwen3.json.
 latent_model() {
     sed 's/"qwen3"/"deepseek_v3"/; s/Qwen3For/DeepseekV3For/; s/"head_dim": [0-9]*,//; s/"model_type"/"num_experts_per_tok": 2, "n_routed_experts": 8, "moe_intermediate_size": 16, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "q_lora_rank": 20, "kv_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, &/' \

@@ -3,19 +3,7 @@
 # rounding, the same greedy tokens, in memory as planned; checkpoints go from one degree to another.
 . "$(dirname "$0")/lib.sh"
 
-# Four KV heads, so that four ranks have one each; tied and not, with biases, with norms of q and k, with experts.
-for type in llama qwen2 qwen3 qwen3_moe; do
-    tied=$([ $type = qwen3 ] && echo true || echo false)
-    bias=$([ $type = qwen2 ] && echo true || echo false)
-    config $type.json $type 32 "$tied" "$bias"
-    sed -i 's/"num_key_value_heads": 2/"num_key_value_heads": 4/' $type.json
-    "$gr" init --config $type.json --tokenizer "$project/graphs/quickstart" --seed 1 -o $type >/dev/null
-done
-
-# Layers of two kinds, with norms behind what is summed.
-sed 's/"qwen3"/"gemma3_text"/; s/Qwen3For/Gemma3For/; s/"hidden_act": "silu"/"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]/' \
-    qwen3.json >gemma3_text.json
-"$gr" init --config gemma3_text.json --tokenizer "$project/graphs/quickstart" --seed 1 -o gemma3_text >/dev/null
+models_to_cut
 
 # Latent attention: of a slice the latents are whole, and its rows in the KV cache; beside experts.
 latent_model
