@@ -237,8 +237,10 @@ static void fill_scalar(gr_loader *l, const gr_key *k, const gr_value *v, gr_num
                         const gr_unresolved *owner)
 {
     gr_graph *g = l->g;
+    gr_value bare = *v;
     double x;
-    if (gr_value_number(v, &x) || v->kind != GR_VALUE_SCALAR) {
+    bare.quoted = bare.block = false;
+    if (gr_value_number(&bare, &x) || v->kind != GR_VALUE_SCALAR) {
         number_in_range(l, k, v, false, &out->value);
         return;
     }
