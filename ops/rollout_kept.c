@@ -374,7 +374,7 @@ static void leave(gr_rollout *r, gr_rows *queue, uint32_t *left)
 void gr_kept_take(gr_rollout *r, gr_rows *queue, gr_rows *rows)
 {
     const struct gr_kept *k = r->kept;
-    memset(rows->n_groups, 0, gr_rows_bytes(&r->node->bounds)); /* others add to it */
+    memset(rows->kept, 0, gr_rows_bytes(&r->node->bounds)); /* others add to it */
     *rows->n_groups = k->batch;
     *rows->n_seqs = r->node->bounds.seqs;
     const uint32_t n = list(r, queue, true, r->to_admit);

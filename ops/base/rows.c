@@ -11,7 +11,6 @@
 
 static void layout_kept(gr_workspace *c, const gr_rows_bounds *b, gr_rows *r)
 {
-    r->kept = gr_workspace_bytes(c, sizeof(*r->kept));
     r->version = gr_workspace_bytes(c, (uint64_t)b->seqs * b->response_tokens * sizeof(*r->version));
     r->place = gr_workspace_bytes(c, b->groups * sizeof(*r->place));
     r->born = gr_workspace_bytes(c, b->groups * sizeof(*r->born));
@@ -25,6 +24,7 @@ static void layout_kept(gr_workspace *c, const gr_rows_bounds *b, gr_rows *r)
 static gr_rows layout(gr_workspace *c, const gr_rows_bounds *b)
 {
     gr_rows r = {.stride = b->prompt_tokens + b->response_tokens, .turns = b->turns, .measures = b->measures};
+    if (b->kept) r.kept = gr_workspace_bytes(c, sizeof(*r.kept)); /* where it is found whatever the bounds */
     r.n_groups = gr_workspace_bytes(c, sizeof(*r.n_groups));
     r.n_seqs = gr_workspace_bytes(c, sizeof(*r.n_seqs));
     r.record = gr_workspace_bytes(c, b->groups * sizeof(*r.record));
