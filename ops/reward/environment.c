@@ -20,7 +20,8 @@ typedef struct conversation {
 
 struct gr_environment {
     gr_environment_config cfg;
-    gr_pool *pool;     /* NULL: replay */
+    gr_pool *pool;     /* who answers; or */
+    gr_caller *caller; /* that; both NULL: replay */
     conversation *all; /* [conversations] */
     uint64_t tries;    /* ever */
     uint32_t step, round;
@@ -253,12 +254,25 @@ static gr_status open_pool(gr_environment *e, gr_diag *d)
     return gr_pool_new(&e->pool, &pool, d);
 }
 
+static gr_status open_caller(gr_environment *e, gr_diag *d)
+{
+    const gr_environment_config *c = &e->cfg;
+    const gr_caller_config caller = {.answer = c->answer,
+                                     .user = c->answer_user,
+                                     .name = c->answer_name,
+                                     .at = c->at,
+                                     .read = read_answer,
+                                     .drop = drop_answer,
+                                     .asker = e};
+    return gr_caller_new(&e->caller, &caller, d);
+}
+
 gr_status gr_environment_new(gr_environment **out, const gr_environment_config *c, gr_diag *d)
 {
     gr_environment *e = gr_calloc(1, sizeof(*e));
     e->cfg = *c;
     e->all = gr_calloc(c->conversations, sizeof(*e->all));
-    gr_status st = c->replay ? read_record(e, d) : open_pool(e, d);
+    gr_status st = c->replay ? read_record(e, d) : c->answer ? open_caller(e, d) : open_pool(e, d);
     if (!st && c->record && !(e->record = fopen(c->record, "ae")))
         st = gr_diag_error(d, c->at, GR_E_IO, "cannot write '%s': %s", c->record, strerror(errno));
     if (st)
@@ -272,6 +286,7 @@ void gr_environment_free(gr_environment *e)
 {
     if (!e) return;
     gr_pool_free(e->pool);
+    gr_caller_free(e->caller);
     if (e->record) fclose(e->record);
     json_decref(e->replay);
     for (; e->next < e->n; e->next++) gr_answer_free(e->ready[e->next]);
@@ -291,6 +306,10 @@ static void send(gr_environment *e, uint32_t number, size_t about, json_t *field
 {
     const conversation *c = &e->all[number];
     char what[32];
+    if (e->caller) {
+        gr_caller_submit(e->caller, c->id, about, fields, true);
+        return;
+    }
     if (!e->pool) {
         replay(e, number, about == ABOUT_START);
         return;
@@ -319,9 +338,12 @@ void gr_environment_step(gr_environment *e, uint32_t number, uint32_t turn, json
 void gr_environment_end(gr_environment *e, uint32_t number)
 {
     conversation *c = &e->all[number];
-    if (c->id && c->worker.number) {
+    if (c->id && (c->worker.number || e->caller)) {
         json_t *fields = json_pack("{s:s}", "type", "end");
-        gr_pool_tell(e->pool, c->id, fields, c->worker);
+        if (e->caller)
+            gr_caller_submit(e->caller, c->id, 0, fields, false);
+        else
+            gr_pool_tell(e->pool, c->id, fields, c->worker);
         json_decref(fields);
     }
     *c = (conversation){0};
@@ -329,6 +351,7 @@ void gr_environment_end(gr_environment *e, uint32_t number)
 
 size_t gr_environment_pending(const gr_environment *e)
 {
+    if (e->caller) return gr_caller_pending(e->caller);
     return e->pool ? gr_pool_pending(e->pool) : e->n - e->next + (e->missing != NULL);
 }
 
@@ -345,9 +368,10 @@ static gr_status next_replayed(gr_environment *e, gr_answer **out, gr_diag *d)
 gr_status gr_environment_next(gr_environment *e, int timeout_ms, gr_answer **out, gr_diag *d)
 {
     *out = NULL;
-    if (!e->pool) return next_replayed(e, out, d);
+    if (!e->pool && !e->caller) return next_replayed(e, out, d);
     gr_pool_reply reply;
-    const gr_status st = gr_pool_collect(e->pool, timeout_ms, &reply, d);
+    const gr_status st = e->caller ? gr_caller_collect(e->caller, timeout_ms, &reply, d)
+                                   : gr_pool_collect(e->pool, timeout_ms, &reply, d);
     if (st || (!reply.result && !reply.error)) return st;
     gr_answer *a = reply.result ? reply.result : gr_calloc(1, sizeof(*a));
     a->number = (uint32_t)(reply.id & ((1u << ID_BITS) - 1));

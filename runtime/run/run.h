@@ -12,6 +12,29 @@
 #include "runtime/comm/comm.h"
 #include "scheduler/search/planner.h"
 
+/* A number of an iteration, by its name in metrics.jsonl. */
+typedef struct gr_number {
+    const char *name;
+    double value;
+} gr_number;
+
+/* An iteration that has ended, with its line of metrics.jsonl; step 0: a validation before the first. */
+typedef struct gr_run_told {
+    uint32_t step, steps;
+    const gr_number *number;
+    size_t n;
+    double *next_state; /* by index in gr_graph.state: what the next iteration begins with, and may be set */
+    gr_diag *said;      /* the warnings so far, which may be taken */
+} gr_run_told;
+
+/* The program that runs a graph from within. It is called between iterations, on the thread that runs, before
+ * a checkpoint of the iteration is made. */
+typedef struct gr_run_listener {
+    void *user;
+    void (*iteration)(void *user, const gr_run_told *told);
+    bool (*stops)(void *user); /* whether to stop, as a signal would */
+} gr_run_listener;
+
 typedef struct gr_run_options {
     const char *out; /* directory of the run; made where it is not there */
     bool resume;     /* go on from its last complete checkpoint; from the beginning where there is none */
@@ -25,7 +48,9 @@ typedef struct gr_run_options {
     /* Say the messages there are, which are warnings, and drop them: before the first iteration. NULL: they
      * stay. */
     void (*say)(gr_diag *d);
-    gr_comm *comm; /* of the ranks that run it together; NULL: there is one */
+    const struct gr_functions *functions; /* of this program, that the graph may call; NULL: none */
+    const gr_run_listener *listener;      /* NULL: nobody. Of one rank */
+    gr_comm *comm;                        /* of the ranks that run it together; NULL: there is one */
 } gr_run_options;
 
 /* GR_OK also when a signal ended it early, after a checkpoint; of many ranks, on any of them. On failure what
