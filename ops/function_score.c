@@ -141,6 +141,7 @@ gr_status gr_function_score_run(gr_function_score *f, const gr_rows *rows, gr_ro
                         .first = own.seq,
                         .n = n,
                         .n_tokens = tokens,
+                        .longest = f->node->rows->bounds.response_tokens,
                         .rows = rows,
                         .prompt = f->text[PROMPT],
                         .response = f->text[RESPONSE],

@@ -24,6 +24,7 @@ typedef struct gr_batch {
     uint32_t first; /* of the rows: the first sequence that is scored here */
     uint32_t n;     /* sequences; n_tokens: their response tokens */
     uint32_t n_tokens;
+    uint32_t longest; /* log-probs of a sequence, in rows->logprob */
     const gr_rows *rows;
     const gr_text *prompt, *response;
     const gr_text *answer; /* NULL: the node names none */

@@ -285,6 +285,7 @@ static gr_status open_all(gr_running *r, const gr_kernels *k, gr_diag *d)
     if (!st)
         st = gr_comms_open_device(&r->comms, r->g, r->p->tasks, k->device, gr_executor_arena(r->executor), d);
     if (!st) gr_run_bind(r);
+    if (!st) st = gr_run_open_watch(r, d);
     return st ? st : check_overhead(r, d);
 }
 

@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 
+#include "ops/base/rows.h"
 #include "runtime/comm/comm.h"
 #include "scheduler/search/planner.h"
 
@@ -27,12 +28,32 @@ typedef struct gr_run_told {
     gr_diag *said;      /* the warnings so far, which may be taken */
 } gr_run_told;
 
+/* A column that a node has used, where the host can read it; valid during the call. */
+typedef struct gr_seen_column {
+    const gr_column *column;
+    const void *data;
+    size_t n; /* values: of its level's groups, sequences or tokens */
+} gr_seen_column;
+
+typedef struct gr_seen {
+    const gr_node *node;
+    uint32_t step;
+    const gr_rows *rows; /* of the node; NULL: it has none, or did not use them */
+    const gr_seen_column *column;
+    size_t n;
+} gr_seen;
+
 /* The program that runs a graph from within. It is called between iterations, on the thread that runs, before
  * a checkpoint of the iteration is made. */
 typedef struct gr_run_listener {
     void *user;
     void (*iteration)(void *user, const gr_run_told *told);
     bool (*stops)(void *user); /* whether to stop, as a signal would */
+    /* Nodes to look at, by name, when their last step has run: on its lane. A node whose last step is in a loop,
+     * which runs again, is refused. */
+    const char *const *watched;
+    size_t n_watched;
+    gr_status (*saw)(void *user, const gr_seen *seen, gr_diag *d);
 } gr_run_listener;
 
 typedef struct gr_run_options {
