@@ -50,14 +50,16 @@ static const gr_field *named(const gr_node *n, const char *field)
     return gr_texts_have(names, field) ? &one : NULL;
 }
 
+/* At their defaults they stand in every resolved graph. */
 static void check_function(const gr_node *n, const gr_reward_cfg *c, gr_diag *d)
 {
-    static const char *const of_processes[] = {"workers", "in_flight", "timeout"};
-    for (size_t i = 0; c->function && i < GR_LEN(of_processes); i++)
-        if (gr_value_get(n->value, of_processes[i]))
-            gr_diag_error(d, gr_value_get(n->value, of_processes[i])->at, GR_E_INVALID,
-                          "'%s' goes with 'command': a function is called once, with all responses",
-                          of_processes[i]);
+    const char *wrong = c->workers != 1    ? "workers"
+                        : c->in_flight     ? "in_flight"
+                        : c->timeout != 60 ? "timeout"
+                                           : NULL;
+    if (c->function && wrong)
+        gr_diag_error(d, gr_value_get(n->value, wrong)->at, GR_E_INVALID,
+                      "'%s' goes with 'command': a function is called once, with all responses", wrong);
 }
 
 static void check_reward(gr_graph *g, gr_node *n, gr_diag *d)
@@ -81,7 +83,7 @@ static void check_reward(gr_graph *g, gr_node *n, gr_diag *d)
     if (bad)
         gr_diag_error(d, gr_value_get(n->value, "http")->at, GR_E_INVALID, "'http': %s is no URL: %s",
                       c->http, bad);
-    if (c->http && gr_value_get(n->value, "workers"))
+    if (c->http && c->workers != 1)
         gr_diag_error(d, gr_value_get(n->value, "workers")->at, GR_E_INVALID,
                       "'workers' goes with 'command': one process asks the server");
     check_function(n, c, d);
