@@ -318,6 +318,69 @@ static void test_what_cannot_be_run_is_refused_by_name(void **state)
     refused(f, "a graph is missing");
 }
 
+/* Guesses are answered with "warm", three times at most, and paid for turns: id by id, in whatever lists they
+ * come. */
+static void warm(void *user, const char *requests, size_t n, graphrun_call *c)
+{
+    seen *s = user;
+    char reply[16384] = "[";
+    assert_int_equal(strlen(requests), n);
+    s->calls++;
+    for (const char *at = requests; (at = strstr(at, "\"type\":\"")); at++) {
+        const bool start = !strncmp(at + 8, "start", 5), end = !strncmp(at + 8, "end", 3);
+        const char *id = at; /* of this object: its braces hold others */
+        for (int depth = 0; depth < 1 && id > requests; id--) depth += (*id == '{') - (*id == '}');
+        id = strstr(id, "\"id\":");
+        if (end) continue;
+        const size_t used = strlen(reply);
+        snprintf(reply + used, sizeof(reply) - used, "%s{\"id\": %ld%s}", used > 1 ? ", " : "", atol(id + 5),
+                 start     ? ""
+                 : s->fail ? ", \"rewards\": 1"
+                           : ", \"text\": \"+1=\", \"reward\": 0.5");
+    }
+    strcat(reply, "]");
+    graphrun_reply(c, reply, strlen(reply));
+}
+
+static void converse(fixture *f, seen *s)
+{
+    static const char from[] = "samples: 4, max_tokens: 4",
+                      to[] = "samples: 4, max_tokens: 4, turns: 3, max_context: 48, "
+                             "environment: {function: warm}";
+    write_graph(f, "{op: reward, of: rollout, from: environment}");
+    char *at = strstr(f->text, from);
+    char *rest = strdup(at + strlen(from));
+    snprintf(at, sizeof(f->text) - (size_t)(at - f->text), "%s%s", to, rest);
+    free(rest);
+    f->ask.text_bytes = strlen(f->text);
+    static graphrun_function function = {.name = "warm", .answer = warm};
+    function.user = s;
+    f->ask.functions = &function;
+    f->ask.n_functions = 1;
+}
+
+static void test_a_function_answers_the_turns_of_conversations(void **state)
+{
+    fixture *f = *state;
+    seen s = {0};
+    const graphrun_iteration *it = NULL;
+    graphrun_run *r = NULL;
+    converse(f, &s);
+    graphrun_status st = graphrun_run_new(&r, &f->ask, f->log);
+    if (!st) st = graphrun_run_next(r, &it, f->log);
+    if (st) assert_said(f, GRAPHRUN_NOTE, "no failure");
+    assert_true(s.calls > 0);
+    assert_close(number(it, "reward_mean"), number(it, "rollout.turns_mean") / 2, 1e-5, 0);
+    assert_true(number(it, "rollout.turns_mean") > 1);
+    assert_int_equal(graphrun_run_free(r, f->log), GRAPHRUN_OK);
+    s.fail = "bad";
+    snprintf(f->out, sizeof(f->out), "%s/other", f->folder);
+    assert_int_equal(graphrun_run_new(&r, &f->ask, f->log), GRAPHRUN_OK);
+    assert_int_equal(graphrun_run_next(r, &it, f->log), GRAPHRUN_E_FAILED);
+    assert_said(f, GRAPHRUN_ERROR, "unknown key 'rewards'");
+    graphrun_run_free(r, NULL);
+}
+
 /* In a process of its own: what is lost is lost with it. */
 static int without_memory(fixture *f)
 {
@@ -366,6 +429,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_function_that_fails_ends_the_run_with_its_words, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_what_cannot_be_run_is_refused_by_name, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_a_function_answers_the_turns_of_conversations, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(test_memory_that_runs_out_ends_nobody, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
