@@ -20,7 +20,7 @@ static const gr_key keys[] = {
     {"max_tokens", GR_KEY_UINT, CFG(max_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a response, or of each turn"},
     {"turns", GR_KEY_UINT, CFG(turns), false, NULL, 1, 1024, NULL, "with environment: the model's turns in a conversation, at most; default 1"},
     {"max_context", GR_KEY_UINT, CFG(max_context), false, NULL, 1, 1 << 22, NULL, "with environment: most tokens of a conversation, prompt and answers included; behind the prompt it has this less the most tokens of a prompt"},
-    {"environment", GR_KEY_VALUE, CFG(answers), false, NULL, 0, 0, NULL, "{command or http, workers, in_flight, timeout, retries, metrics, record, replay}: who answers the model's turns (docs/ENVIRONMENTS.md)"},
+    {"environment", GR_KEY_VALUE, CFG(answers), false, NULL, 0, 0, NULL, "{command, http or function, workers, in_flight, timeout, retries, metrics, record, replay}: who answers the model's turns (docs/ENVIRONMENTS.md)"},
     {"temperature", GR_KEY_SCALAR, CFG(temperature), false, "1", 0, 100, NULL, "sampling temperature; 0 is greedy; an expression must stay above 0"},
     {"top_p", GR_KEY_NUMBER, CFG(top_p), false, "1", 1e-6, 1, NULL, "sample from the fewest tokens of this much probability; 1 is off"},
     {"top_k", GR_KEY_UINT, CFG(top_k), false, "0", 0, 1 << 24, NULL, "sample from this many most likely tokens; 0 is off"},

@@ -1,6 +1,7 @@
 /* ops/rollout_turns.c: conversations of `generate`: the model's turns, and what an environment answers. */
 #include "ops/rollout_impl.h"
 
+#include "ops/base/functions.h"
 #include "ops/data.h"
 #include "ops/encode.h"
 #include "ops/reward/command_files.h"
@@ -82,7 +83,13 @@ static gr_status open_environment(gr_rollout *r, gr_diag *d)
     char *command;
     gr_status st = command_of(e, &command, d);
     if (st) return st;
+    const gr_function *f = &(gr_function){0};
+    if (e->function) st = gr_function_find(&f, r->session->functions, e->function, true, e->at, d);
+    if (st) return st;
     const gr_environment_config c = {.command = command,
+                                     .answer = f->answer,
+                                     .answer_user = f->user,
+                                     .answer_name = e->function,
                                      .at = e->at,
                                      .workers = e->workers,
                                      .in_flight = e->in_flight,

@@ -58,21 +58,21 @@ enum {
 };
 
 static const option options[N_OPTIONS] = {
-    [SET] = {"set", "KEY=VALUE", 0, LIST, AT(set), 0, NULL,
+    [SET] = {"set", "KEY=VALUE", 0, LIST, AT(ask.set), 0, NULL,
              "override a parameter of the graph; may be repeated"},
-    [RANKS] = {"ranks", "N|HxD", 0, TEXT, AT(ranks), 0, NULL,
+    [RANKS] = {"ranks", "N|HxD", 0, TEXT, AT(ask.ranks), 0, NULL,
                "ranks to plan for, or hosts by devices such as 2x8; exec: to run on, on this machine"},
     [HOSTS] = {"hosts", "A,B,...", 0, TEXT, AT(hosts), 0, NULL,
                "with --ranks HxD: the H hosts to run on, as mpirun reaches them"},
-    [DEVICE] = {"device", "NAME", 0, TEXT, AT(device), 0, "cpu cuda",
+    [DEVICE] = {"device", "NAME", 0, TEXT, AT(ask.device), 0, "cpu cuda",
                 "device to run on; default: cuda where there is one"},
-    [HARDWARE] = {"hardware", "NAME|FILE", 0, TEXT, AT(hardware), 0, NULL,
+    [HARDWARE] = {"hardware", "NAME|FILE", 0, TEXT, AT(ask.hardware), 0, NULL,
                   "machine to plan for; default: this one"},
-    [BUDGET] = {"budget", "BYTES|max", 0, BYTES, AT(budget), 0, NULL,
+    [BUDGET] = {"budget", "BYTES|max", 0, BYTES, AT(ask.budget), 0, NULL,
                 "device memory, such as 80GiB; default, and max: all that is usable"},
-    [HOST_BUDGET] = {"host-budget", "BYTES|max", 0, BYTES, AT(host_budget), 0, NULL,
+    [HOST_BUDGET] = {"host-budget", "BYTES|max", 0, BYTES, AT(ask.host_budget), 0, NULL,
                      "host memory that the plan may use; default, and max: all that is usable"},
-    [POLICY] = {"policy", "NAME", 0, TEXT, AT(policy), 0, "auto keep transition every_node",
+    [POLICY] = {"policy", "NAME", 0, TEXT, AT(ask.policy), 0, "auto keep transition every_node",
                 "where state is kept, for what 'residency' does not say"},
     [FORMAT] = {"format", "NAME", 0, TEXT, AT(format), 0, "table json csv dot svg html",
                 "form of the plan; with --sweep table, csv or svg"},
@@ -81,15 +81,16 @@ static const option options[N_OPTIONS] = {
     [EXPLORE] =
         {"explore", NULL, 0, FLAG, AT(explore), 0, NULL,
          "other layouts (micro-batches, slices, shards, context), and what each takes: time, memory, bits"},
-    [OUT_FILE] = {"out", "FILE", 'o', TEXT, AT(out), 0, NULL, "write to a file; default, and -: print"},
-    [OUT_DIR] = {"out", "DIR", 'o', TEXT, AT(out), 0, NULL, "folder to write"},
-    [RUN_DIR] = {"out", "DIR", 'o', TEXT, AT(out), 0, NULL, "run directory; default: runs/NAME-TIME"},
-    [PLAN] = {"plan", "FILE", 0, TEXT, AT(plan), 0, NULL, "run this plan instead of making one"},
-    [STEPS] = {"steps", "N", 0, COUNT, AT(steps), AT(has_steps), NULL, "last step, counted over all resumes"},
-    [SEED] = {"seed", "S", 0, COUNT, AT(seed), AT(has_seed), NULL, "seed of all random numbers"},
-    [RESUME] = {"resume", "RUN[@STEP|@best]", 0, TEXT, AT(resume), 0, NULL,
+    [OUT_FILE] = {"out", "FILE", 'o', TEXT, AT(ask.out), 0, NULL, "write to a file; default, and -: print"},
+    [OUT_DIR] = {"out", "DIR", 'o', TEXT, AT(ask.out), 0, NULL, "folder to write"},
+    [RUN_DIR] = {"out", "DIR", 'o', TEXT, AT(ask.out), 0, NULL, "run directory; default: runs/NAME-TIME"},
+    [PLAN] = {"plan", "FILE", 0, TEXT, AT(ask.plan), 0, NULL, "run this plan instead of making one"},
+    [STEPS] = {"steps", "N", 0, COUNT, AT(ask.steps), AT(ask.has_steps), NULL,
+               "last step, counted over all resumes"},
+    [SEED] = {"seed", "S", 0, COUNT, AT(ask.seed), AT(ask.has_seed), NULL, "seed of all random numbers"},
+    [RESUME] = {"resume", "RUN[@STEP|@best]", 0, TEXT, AT(ask.resume), 0, NULL,
                 "go on with a run, bit for bit, from its last checkpoint or an earlier one"},
-    [REPLAN] = {"replan", NULL, 0, FLAG, AT(replan), 0, NULL, "with --resume: make a new plan"},
+    [REPLAN] = {"replan", NULL, 0, FLAG, AT(ask.replan), 0, NULL, "with --resume: make a new plan"},
     [EXPLAIN] = {"explain", NULL, 0, FLAG, AT(explain), 0, NULL, "show each value's type, size and stage"},
     [CONFIG] = {"config", "FILE", 0, TEXT, AT(config), 0, NULL, "config.json of the model's shape"},
     [TOKENIZER] = {"tokenizer", "DIR", 0, TEXT, AT(tokenizer), 0, NULL, "folder with the tokenizer's files"},
@@ -98,7 +99,7 @@ static const option options[N_OPTIONS] = {
                "type of the weights written"},
     [SHARD] = {"shard", "BYTES", 0, TEXT, AT(shard), 0, NULL, "largest size of one file"},
     [CHECK_MEMORY] =
-        {"check-memory", NULL, 0, FLAG, AT(check_memory), 0, NULL,
+        {"check-memory", NULL, 0, FLAG, AT(ask.check_memory), 0, NULL,
          "CPU device: end the run if a step touches memory that it did not declare; touched.csv says "
          "how much of the peak was written (slow)"},
     [UNTIL] = {"until", "N", 0, COUNT, AT(until), 0, NULL,
@@ -260,7 +261,7 @@ static gr_status store(gr_args *a, const option *o, const char *value, gr_diag *
             return GR_OK;
         }
         if (!strchr(value, '=') || *value == '=') return wrong_value(o, value, "of the form KEY=VALUE", d);
-        GR_PUSH(a->set, a->n_set, a->cap_set, value);
+        GR_PUSH(a->ask.set, a->ask.n_set, a->ask.cap_set, value);
         return GR_OK;
     case COUNT:
         if (!parse_count(value, &number)) return wrong_value(o, value, "an integer of at least 0", d);
@@ -322,7 +323,7 @@ static gr_status check_complete(const gr_args *a, const command *c, unsigned n, 
         if (c->required & ~seen & BIT(i))
             st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "graphrun %s needs --%s %s", c->name,
                                options[i].name, options[i].value);
-    bool resumes = a->resume && !n; /* the run directory holds the graph */
+    bool resumes = a->ask.resume && !n; /* the run directory holds the graph */
     const bool may_lack_one = strstr(c->operands, " [") != NULL,
                any_number = strstr(c->operands, "...") != NULL;
     const unsigned least = any_number ? 1 : c->n_operands - may_lack_one;
@@ -367,6 +368,7 @@ gr_status gr_args_parse(gr_args *a, int argc, char **argv, gr_diag *d)
                                 c->name);
         if (now) st = now;
     }
+    a->ask.graph = a->operand[0];
     if (a->help) return GR_OK;
     if (!c->built)
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "graphrun %s is not built yet", c->name);
@@ -376,7 +378,7 @@ gr_status gr_args_parse(gr_args *a, int argc, char **argv, gr_diag *d)
 
 void gr_args_release(gr_args *a)
 {
-    free(a->set);
+    free(a->ask.set);
     free(a->from);
     *a = (gr_args){0};
 }

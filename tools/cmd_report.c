@@ -364,7 +364,7 @@ int gr_cmd_report(const gr_args *a, gr_diag *d)
     gr_str out = {0};
     const bool page = a->format && !strcmp(a->format, "html");
     const gr_status st = page ? gr_page_runs(a->operand, a->n_operands, false, &out, d) : as_text(a, &out, d);
-    if (!st) return gr_cmd_finish(&out, a->out, d);
+    if (!st) return gr_cmd_finish(&out, a->ask.out, d);
     gr_str_release(&out);
     return 2;
 }

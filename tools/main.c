@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/api/version.h"
 #include "tools/cmd.h"
 
 int gr_exit_status(gr_status st)
@@ -52,12 +53,7 @@ static int print_text(text_maker *make)
 
 static void put_version(gr_str *out)
 {
-#ifdef GR_CUDA
-    static const char devices[] = "cpu, cuda";
-#else
-    static const char devices[] = "cpu";
-#endif
-    gr_str_printf(out, "graphrun %s (devices: %s)\n", GR_VERSION, devices);
+    gr_str_printf(out, "%s\n", gr_version());
 }
 
 static int print_help(const char *command)

@@ -37,7 +37,7 @@ typedef struct gr_data_cfg {
 
 /* What answers a rollout's turns; set by the op's check from the map `environment`. */
 typedef struct gr_environment_cfg {
-    const char *command, *http; /* of which one is there, but with a replay */
+    const char *command, *http, *function; /* of which one is there, but with a replay */
     gr_loc at;
     uint32_t workers, in_flight, retries;
     double timeout; /* seconds for one answer */
@@ -90,6 +90,7 @@ typedef struct gr_reward_cfg {
     gr_field_ref answer;
     const gr_value *rule, *rules;
     const char *command, *http; /* http: a URL */
+    const char *function;       /* of the program that runs the graph */
     uint32_t workers, in_flight;
     double timeout;
     int level;        /* 0: sequence, 1: token */

@@ -20,7 +20,8 @@ typedef struct conversation {
 
 struct gr_environment {
     gr_environment_config cfg;
-    gr_pool *pool;     /* NULL: replay */
+    gr_pool *pool;     /* who answers; or */
+    gr_caller *caller; /* that; both NULL: replay */
     conversation *all; /* [conversations] */
     uint64_t tries;    /* ever */
     uint32_t step, round;
@@ -263,12 +264,25 @@ static gr_status open_pool(gr_environment *e, gr_diag *d)
     return gr_pool_new(&e->pool, &pool, d);
 }
 
+static gr_status open_caller(gr_environment *e, gr_diag *d)
+{
+    const gr_environment_config *c = &e->cfg;
+    const gr_caller_config caller = {.answer = c->answer,
+                                     .user = c->answer_user,
+                                     .name = c->answer_name,
+                                     .at = c->at,
+                                     .read = read_answer,
+                                     .drop = drop_answer,
+                                     .asker = e};
+    return gr_caller_new(&e->caller, &caller, d);
+}
+
 gr_status gr_environment_new(gr_environment **out, const gr_environment_config *c, gr_diag *d)
 {
     gr_environment *e = gr_calloc(1, sizeof(*e));
     e->cfg = *c;
     e->all = gr_calloc(c->conversations, sizeof(*e->all));
-    gr_status st = c->replay ? read_record(e, d) : open_pool(e, d);
+    gr_status st = c->replay ? read_record(e, d) : c->answer ? open_caller(e, d) : open_pool(e, d);
     if (!st && c->record && !(e->record = fopen(c->record, "ae")))
         st = gr_diag_error(d, c->at, GR_E_IO, "cannot write '%s': %s", c->record, strerror(errno));
     if (st)
@@ -282,6 +296,7 @@ void gr_environment_free(gr_environment *e)
 {
     if (!e) return;
     gr_pool_free(e->pool);
+    gr_caller_free(e->caller);
     if (e->record) fclose(e->record);
     json_decref(e->replay);
     for (; e->next < e->n; e->next++) gr_answer_free(e->ready[e->next]);
@@ -305,7 +320,7 @@ void gr_environment_clock(gr_environment *e, uint32_t step, uint32_t trip)
 
 bool gr_environment_replays(const gr_environment *e)
 {
-    return !e->pool;
+    return !e->pool && !e->caller;
 }
 
 void gr_environment_go_on(gr_environment *e, uint32_t number, uint32_t attempt, uint32_t turns, bool asked)
@@ -322,7 +337,11 @@ static void send(gr_environment *e, uint32_t number, size_t about, json_t *field
 {
     const conversation *c = &e->all[number];
     char what[32];
-    if (!e->pool) {
+    if (e->caller) {
+        gr_caller_submit(e->caller, c->id, about, fields, true);
+        return;
+    }
+    if (gr_environment_replays(e)) {
         replay(e, number, about == ABOUT_START);
         return;
     }
@@ -351,7 +370,10 @@ void gr_environment_step(gr_environment *e, uint32_t number, uint32_t turn, json
 static void tell_end(gr_environment *e, uint64_t id, gr_pool_worker worker)
 {
     json_t *fields = json_pack("{s:s}", "type", "end");
-    gr_pool_tell(e->pool, id, fields, worker);
+    if (e->caller)
+        gr_caller_submit(e->caller, id, 0, fields, false);
+    else
+        gr_pool_tell(e->pool, id, fields, worker);
     json_decref(fields);
 }
 
@@ -370,13 +392,14 @@ static void drop_ready(gr_environment *e, uint32_t number)
 void gr_environment_end(gr_environment *e, uint32_t number)
 {
     conversation *c = &e->all[number];
-    if (c->id && c->worker.number) tell_end(e, c->id, c->worker);
-    if (!e->pool) drop_ready(e, number);
+    if (c->id && (c->worker.number || e->caller)) tell_end(e, c->id, c->worker);
+    if (gr_environment_replays(e)) drop_ready(e, number);
     *c = (conversation){0};
 }
 
 size_t gr_environment_pending(const gr_environment *e)
 {
+    if (e->caller) return gr_caller_pending(e->caller);
     return e->pool ? gr_pool_pending(e->pool) : e->n - e->next + (e->missing != NULL);
 }
 
@@ -411,17 +434,23 @@ static gr_status next_replayed(gr_environment *e, int timeout_ms, gr_answer **ou
                          e->cfg.replay, e->missing);
 }
 
+static gr_status collect_any(gr_environment *e, int timeout_ms, gr_pool_reply *reply, gr_diag *d)
+{
+    return e->caller ? gr_caller_collect(e->caller, timeout_ms, reply, d)
+                     : gr_pool_collect(e->pool, timeout_ms, reply, d);
+}
+
 /* One that somebody waits for; whoever has a conversation that is over by now is told so. */
 static gr_status collect(gr_environment *e, int timeout_ms, gr_pool_reply *reply, gr_diag *d)
 {
-    gr_status st = gr_pool_collect(e->pool, timeout_ms, reply, d);
+    gr_status st = collect_any(e, timeout_ms, reply, d);
     while (!st && (reply->result || reply->error) &&
            e->all[reply->id & ((1u << ID_BITS) - 1)].id != reply->id) {
-        if (reply->worker.number) tell_end(e, reply->id, reply->worker);
+        if (reply->worker.number || e->caller) tell_end(e, reply->id, reply->worker);
         drop_answer(reply->result);
         free(reply->error);
-        if (!gr_pool_pending(e->pool)) timeout_ms = 0;
-        st = gr_pool_collect(e->pool, timeout_ms, reply, d);
+        if (!gr_environment_pending(e)) timeout_ms = 0;
+        st = collect_any(e, timeout_ms, reply, d);
     }
     return st;
 }
@@ -429,7 +458,7 @@ static gr_status collect(gr_environment *e, int timeout_ms, gr_pool_reply *reply
 gr_status gr_environment_next(gr_environment *e, int timeout_ms, gr_answer **out, gr_diag *d)
 {
     *out = NULL;
-    if (!e->pool) return next_replayed(e, timeout_ms, out, d);
+    if (gr_environment_replays(e)) return next_replayed(e, timeout_ms, out, d);
     gr_pool_reply reply;
     const gr_status st = collect(e, timeout_ms, &reply, d);
     if (st || (!reply.result && !reply.error)) return st;

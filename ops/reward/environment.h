@@ -8,6 +8,8 @@
  * false} reply: {"id": 7, "text" or "messages"?, "done"?, "reward"?, "metrics"?}
  *     {"id": 7, "type": "end"}                                             no reply
  *
+ * So does a function of this program, which is handed lists of them (ops/reward/caller.h).
+ *
  * An id names one try at one conversation and is never used again. What was answered may be written to a file
  * and, in another run, read from it instead of asking anybody.
  *
@@ -18,10 +20,13 @@
 
 #include <jansson.h>
 
-#include "runtime/base/base.h"
+#include "ops/reward/caller.h"
 
 typedef struct gr_environment_config {
-    const char *command; /* NULL: replay */
+    const char *command;  /* who answers: its processes, or */
+    gr_answering *answer; /* a function of this program; both NULL: replay */
+    void *answer_user;
+    const char *answer_name;
     gr_loc at;
     unsigned workers, in_flight, timeout_ms;
     uint32_t conversations;      /* at once, by number */

@@ -51,6 +51,7 @@ static gr_status run_task(gr_running *r, const gr_bound *b, gr_queue *q, gr_diag
     q->at.op = b->node->op->name;
     if (c.lane == GR_LANE_COMPUTE) gr_progress_at(r->session.progress, b->node->name, 0, 0, NULL);
     gr_status st = run_kind(r, b, &c, d);
+    if (!st && b->watched) st = gr_run_show(r, b, q, d);
     assert(st || !b->task->uses.waits || q->waits > waits); /* the plan was proven with this wait */
     if (!st && k->check) st = k->check(q, d);
     return st;
