@@ -237,8 +237,8 @@ gr_status gr_forward_run(const gr_call *c, gr_diag *d)
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
     gr_micro pack = gr_micro_at(c->ptr[GR_FORWARD_PACKED], &b);
     gr_packed packed = gr_pass_packed(pass, &b, &pack);
-    if (!packed.n_tokens) return GR_OK; /* a trip that other ranks need */
-    if (c->kernel == GR_FORWARD_EMBED)
+    /* in a trip that other ranks need there may be no tokens */
+    if (c->kernel == GR_FORWARD_EMBED && packed.n_tokens)
         k->embed_forward(c->queue, s, c->ptr[GR_FORWARD_WEIGHTS], &packed, c->ptr[GR_FORWARD_X]);
     if (c->kernel == GR_FORWARD_LAYER) {
         const gr_routing routing = gr_tally_routing(c->node, pass, &pack, c->ptr[GR_FORWARD_LAYER_TALLY],

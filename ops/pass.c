@@ -365,8 +365,7 @@ uint64_t gr_hidden_bytes(const gr_kernels *k, const gr_model_shape *s, uint64_t 
 const gr_model_shape *gr_node_shape(const gr_node *n)
 {
     if (n->placement.parts > 1) return &n->model->sharding.slice;
-    return gr_mesh_size(&n->placement.mesh, GR_AXIS_TENSOR) > 1 ? &n->model->sharding.train_slice
-                                                                : &n->model->shape;
+    return gr_mesh_any(&n->placement.mesh) ? &n->model->sharding.train_slice : &n->model->shape;
 }
 
 gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b, uint32_t seqs)
@@ -382,8 +381,8 @@ static double elems_read(const gr_layer_desc *d, double elems, double hidden, do
 {
     const gr_experts_desc *e = &d->experts;
     if (d->mlp != GR_MLP_EXPERTS) return elems;
-    const double experts = 3.0 * e->count * hidden * e->inner,
-                 untouched = pow(1 - (double)e->top_k / e->count, tokens);
+    const double experts = 3.0 * gr_experts_held(e) * hidden * e->inner,
+                 untouched = pow(1 - (double)e->top_k / e->count, tokens * GR_MAX(e->holders, 1u));
     return elems - experts * untouched;
 }
 
@@ -434,7 +433,7 @@ void gr_experts_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, u
                      uint32_t run, double times)
 {
     const gr_experts_desc *e = &gr_layer(s, layer)->experts;
-    const double weights = 3.0 * e->count * s->hidden * e->inner;
+    const double weights = 3.0 * gr_experts_held(e) * s->hidden * e->inner;
     if (run && tokens > run)
         w->cost.bytes += times * (ceil(tokens / run) - 1) * weights * (double)gr_dtype_size(k->dtype);
 }
@@ -456,6 +455,20 @@ static void tensor_cost(gr_task *w, const gr_kernels *k, uint32_t hidden, uint32
     w->comm.summed += each * tokens * hidden * (double)gr_dtype_size(k->dtype) * (parts - 1) / parts;
 }
 
+/* Rows of the choices whose experts are elsewhere go there and come back; backward, two go and one comes
+ * back, and the first product is made again. */
+static void expert_cost(gr_task *w, const gr_kernels *k, const gr_layer_desc *d, uint32_t hidden,
+                        double tokens, bool backward)
+{
+    const gr_experts_desc *e = &d->experts;
+    const double rows = tokens * e->top_k;
+    if (!e->holders) return;
+    w->comm.sums += backward ? 7 : 4;
+    w->comm.exchanged +=
+        (backward ? 3 : 2) * rows * hidden * (double)gr_dtype_size(k->dtype) * (e->holders - 1) / e->holders;
+    if (backward) w->cost.flops += 2.0 * rows * hidden * 2.0 * e->inner;
+}
+
 void gr_layer_mesh_cost(gr_task *w, const gr_kernels *k, const gr_node *n, uint32_t layer, double tokens,
                         double length, double times)
 {
@@ -463,12 +476,14 @@ void gr_layer_mesh_cost(gr_task *w, const gr_kernels *k, const gr_node *n, uint3
     const gr_model_shape *s = gr_node_shape(n);
     const uint32_t cut = gr_mesh_size(m, GR_AXIS_CONTEXT), parts = gr_mesh_size(m, GR_AXIS_TENSOR);
     gr_layer_cost(w, k, s, layer, tokens / cut, length, times);
-    if (gr_mesh_ranks(m) < 2) return;
+    if (!gr_mesh_any(m)) return;
     w->comm.mesh = *m;
-    w->comm.peers = gr_mesh_ranks(m);
+    w->comm.mesh.size[GR_AXIS_EXPERT] = GR_MAX(gr_layer(s, layer)->experts.holders, 1u);
+    w->comm.peers = gr_mesh_ranks(m) > 1 ? gr_mesh_ranks(m) : w->comm.mesh.size[GR_AXIS_EXPERT];
     w->comm.sums = w->comm.summed = 0; /* of a slice they were for a sum of whole rows */
     if (cut > 1) context_cost(w, k, gr_layer(s, layer), cut, tokens);
     if (parts > 1) tensor_cost(w, k, s->hidden, parts, tokens / cut, times > 1);
+    expert_cost(w, k, gr_layer(s, layer), s->hidden, tokens / cut, times > 1);
 }
 
 void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times)
@@ -485,8 +500,9 @@ void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, doub
 
 void gr_cost_times(gr_task *w, double times)
 {
-    double *const all[] = {&w->cost.flops, &w->cost.bytes,  &w->cost.attention, &w->cost.kv,
-                           &w->cost.head,  &w->cost.logits, &w->comm.sums,      &w->comm.summed};
+    double *const all[] = {&w->cost.flops, &w->cost.bytes,  &w->cost.attention,
+                           &w->cost.kv,    &w->cost.head,   &w->cost.logits,
+                           &w->comm.sums,  &w->comm.summed, &w->comm.exchanged};
     for (size_t i = 0; i < GR_LEN(all); i++) *all[i] *= times;
 }
 
@@ -498,6 +514,7 @@ void gr_cost_add(gr_task *w, const gr_task *part)
     w->cost.kv += part->cost.kv;
     w->comm.sums += part->comm.sums;
     w->comm.summed += part->comm.summed;
+    w->comm.exchanged += part->comm.exchanged;
     w->cost.length = part->cost.length;
     w->cost.rows = part->cost.rows;
     w->cost.width = part->cost.width;
