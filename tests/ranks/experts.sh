@@ -10,7 +10,7 @@ expert_model() { # NAME TYPE CLASS KEYS: 8 experts a layer, four KV heads
     cat >"$1.json" <<END
 {"architectures": ["$3ForCausalLM"], "model_type": "$2", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
  "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 8, "vocab_size": 16, "max_position_embeddings": 64,
- "num_experts_per_tok": 2, "moe_intermediate_size": 16, "initializer_range": 0.3, "bos_token_id": null, "eos_token_id": 1,
+ "num_experts_per_tok": 2, "initializer_range": 0.3, "bos_token_id": null, "eos_token_id": 1,
  "pad_token_id": 2, "torch_dtype": "float32", $4}
 END
     [ "$2" != deepseek_v3 ] || sed -i 's/"head_dim": 8, //' "$1.json"
@@ -51,7 +51,7 @@ as_alone() {
     same_gradient "$model-1" mesh
 }
 
-expert_model qwen3_moe qwen3_moe Qwen3Moe '"num_experts": 8, "norm_topk_prob": true, "tie_word_embeddings": true'
+expert_model qwen3_moe qwen3_moe Qwen3Moe '"num_experts": 8, "norm_topk_prob": true, "tie_word_embeddings": true, "moe_intermediate_size": 16'
 cp -r qwen3_moe adverse
 without_routers adverse
 for model in qwen3_moe adverse; do
@@ -91,14 +91,14 @@ refused "'expert: 4' and canonical do not go together" "$gr" plan canonical.yaml
 # ---- the long form ---------------------------------------------------------------------------------------
 
 # Every family with experts; more ranks than parts, groups within those that share sequences, and beyond them.
-expert_model qwen2_moe qwen2_moe Qwen2Moe '"num_experts": 8, "shared_expert_intermediate_size": 8'
+expert_model qwen2_moe qwen2_moe Qwen2Moe '"num_experts": 8, "shared_expert_intermediate_size": 8, "moe_intermediate_size": 16'
 expert_model gpt_oss gpt_oss GptOss '"num_local_experts": 8, "sliding_window": 5, "swiglu_limit": 0.5'
-expert_model glm4_moe glm4_moe Glm4Moe '"n_routed_experts": 8, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1'
+expert_model glm4_moe glm4_moe Glm4Moe '"n_routed_experts": 8, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1, "moe_intermediate_size": 16'
 expert_model olmoe olmoe Olmoe '"num_experts": 8'
 expert_model deepseek_v3 deepseek_v3 DeepseekV3 \
-    '"n_routed_experts": 8, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "q_lora_rank": 20, "kv_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8'
+    '"n_routed_experts": 8, "moe_intermediate_size": 16, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "q_lora_rank": 20, "kv_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8'
 expert_model qwen3_5_moe qwen3_5_moe_text Qwen3_5Moe \
-    '"num_experts": 8, "shared_expert_intermediate_size": 8, "linear_num_key_heads": 1, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "full_attention_interval": 2, "partial_rotary_factor": 0.5'
+    '"num_experts": 8, "shared_expert_intermediate_size": 8, "moe_intermediate_size": 16, "linear_num_key_heads": 1, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "full_attention_interval": 2, "partial_rotary_factor": 0.5'
 for model in qwen2_moe gpt_oss glm4_moe olmoe deepseek_v3 qwen3_5_moe; do
     status 0 "$gr" exec once.yaml --set model=$model --steps 1 --out $model-1
     as_alone $model 2 --set models.actor.parallel.expert=2 --set models.ref.parallel.expert=2
