@@ -125,6 +125,7 @@ close qwen3_moe-1 nodes 1
 same_gradient qwen3_moe-1 nodes
 
 # Critics and reward models have meshes of their own.
+rm -rf model
 cp -r qwen3_moe model
 cp qwen3_moe.json model.json
 classifier judge model
