@@ -149,9 +149,13 @@ for case in "aux qwen3_moe" "bias glm4_moe"; do
     close "$1-1" "$1-4" 1
     same_gradient "$1-1" "$1-4"
 done
-cp -r qwen3_moe-1 replayed-1
-as_alone qwen3_moe 2 --set models.actor.parallel.expert=2 --set nodes.old_logprob.replay=rollout --set nodes.update.replay=rollout \
-    2>/dev/null || fail "replay on a mesh is another run"
+replay="--set nodes.old_logprob.replay=rollout --set nodes.update.replay=rollout"
+# shellcheck disable=SC2086
+status 0 "$gr" exec once.yaml --set model=qwen3_moe $replay --steps 1 --out replay-1
+# shellcheck disable=SC2086
+status 0 "$gr" exec once.yaml --set model=qwen3_moe --ranks 2 --set models.actor.parallel.expert=2 $micro $replay --steps 1 --out replay-2
+close replay-1 replay-2 1
+same_gradient replay-1 replay-2
 
 # What a token gets is to the bit what it was in the rollout, strict or not.
 sed 's/^graph: tiny/&\nstrict: true/' grpo.yaml >strict.yaml
