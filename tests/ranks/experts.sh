@@ -165,11 +165,11 @@ for step in 1 2; do
 done
 
 # 20 iterations, each from one rank's state.
-status 0 run --set run.checkpoint.every=1 --set run.checkpoint.keep=all --steps 20 --out twenty
+status 0 run --set run.checkpoint.every=1 --set run.checkpoint.keep=25 --steps 20 --out twenty
 for k in 1 5 10 15 19; do
     point twenty $k at
     # shellcheck disable=SC2086
-    status 0 run --ranks 4 --set models.actor.parallel.expert=2 --set run.checkpoint.every=1 --set run.checkpoint.keep=all --resume at --replan \
+    status 0 run --ranks 4 --set models.actor.parallel.expert=2 --set run.checkpoint.every=1 --set run.checkpoint.keep=25 --resume at --replan \
         --steps $((k + 1))
     close twenty at $((k + 1)) 1e-5
     rm -r at
