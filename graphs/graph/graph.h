@@ -17,7 +17,7 @@
 #include "graphs/expr/loss.h"
 #include "memplan/plan/policy.h"
 #include "ops/kernels/optim.h"
-#include "ops/model/model.h"
+#include "ops/model/tp.h"
 #include "runtime/base/index.h"
 #include "runtime/comm/mesh.h"
 
@@ -219,7 +219,7 @@ typedef struct gr_model_sharding {
     gr_mesh mesh;   /* `parallel:` its training passes, as written */
     gr_loc mesh_at[GR_N_AXES];
     bool mesh_auto;             /* `parallel: auto`: the planner chooses it */
-    uint32_t train_parts;       /* along its axis tensor, of the ranks that the graph is for; 1: whole */
+    gr_slicing train;           /* along its axes tensor and expert, of the ranks that the graph is for */
     gr_model_shape train_slice; /* the shape of one of these parts */
     gr_model_shape slice;       /* the shape of one of these parts (ops/model/tp.h) */
 } gr_model_sharding;
