@@ -362,8 +362,8 @@ gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag
     gr_rollout *r = gr_calloc(1, sizeof(*r));
     *r = (gr_rollout){.session = s, .node = n, .cfg = n->cfg, .longest = n->bounds.response_tokens};
     r->groups = gr_calloc(n->bounds.groups, sizeof(*r->groups));
-    r->group_tables = gr_calloc((size_t)n->bounds.groups * gr_prompt_blocks(n->bounds.prompt_tokens),
-                                sizeof(*r->group_tables));
+    r->group_tables = gr_calloc((size_t)n->bounds.groups * gr_prompt_blocks(n->bounds.prompt_tokens) + 1,
+                                sizeof(*r->group_tables)); /* + 1: never of size 0 */
     *state = r;
     return n->bounds.turns ? gr_turns_open(r, d) : GR_OK;
 }
@@ -432,19 +432,19 @@ static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr
     *rows->n_groups = n_groups;
     *rows->n_seqs = n_groups * samples;
     for (uint32_t g = 0; g < n_groups; g++) {
+        const uint32_t prompt = r->cfg->serve.host ? 1 : prompts->prompt_len[g];
         r->groups[g] = (gr_rollout_group){
-            .prompt = prompts->prompt_len[g],
+            .prompt = prompt,
             .held = r->bounds.samples,
             .table = r->group_tables + (size_t)g * gr_prompt_blocks(r->node->bounds.prompt_tokens)};
         rows->record[g] = prompts->record[g];
         for (uint32_t j = 0; j < samples; j++) {
             uint32_t seq = g * samples + j;
             rows->group[seq] = g;
-            rows->prompt_len[seq] = prompts->prompt_len[g];
+            rows->prompt_len[seq] = prompt;
             rows->response_len[seq] = 0;
             rows->truncated[seq] = rows->ended[seq] = 0;
-            memcpy(rows->ids + (size_t)seq * rows->stride, gr_rows_ids(prompts, g),
-                   prompts->prompt_len[g] * sizeof(int32_t));
+            memcpy(rows->ids + (size_t)seq * rows->stride, gr_rows_ids(prompts, g), prompt * sizeof(int32_t));
         }
     }
     if (r->turns) gr_turns_begin(r, rows);
