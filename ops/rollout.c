@@ -336,6 +336,7 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                                              [STEP_WS] = {ws, GR_WRITE}},
                                   N_STEP, "layer.%u", l);
         gr_layer_cost(w, k, s, l, cost.tokens, 2 * cost.context, 1);
+        gr_experts_price(w, k, s, l, cost.tokens, 0, 0);
         w->cost.paged = true;
     }
     gr_head_cost(
