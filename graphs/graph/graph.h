@@ -84,7 +84,8 @@ typedef enum gr_rows_field {
     GR_ROWS_MODEL,
     GR_ROWS_TURN,
     GR_ROWS_STOPPED,
-    GR_ROWS_TURNS
+    GR_ROWS_TURNS,
+    GR_ROWS_VERSION
 } gr_rows_field;
 
 struct gr_column {
@@ -209,6 +210,8 @@ typedef struct gr_rows_bounds {
                                                 an environment said them */
     uint32_t turns, measures; /* of conversations: the model's turns, and numbers that the environment gives
                                  of each; turns 0: there is no environment */
+    bool kept; /* of a rollout that keeps rows from one iteration to the next: each token has its version, and
+                  each group its place */
 } gr_rows_bounds;
 
 /* Which ranks run a node, and how much of it one of them has. */
@@ -254,6 +257,7 @@ struct gr_node {
     const gr_node *rows;    /* the node whose rows its values have: itself for row makers, else of->rows */
     const gr_node *groups;  /* the node whose rows are the groups: prompts or sequences; NULL */
     gr_rows_bounds bounds;  /* of `rows` */
+    gr_rows_bounds work;    /* of a rollout that keeps rows: of all that it works on; else no groups */
     const gr_node **inputs; /* every node it reads, `after:` included */
     size_t n_inputs;
     const gr_node *stands_for; /* of a log-prob node that is left out: the rollout whose own it is; NULL */

@@ -79,6 +79,8 @@ bool gr_validation_is_due(const gr_graph *g, uint32_t step); /* one of them */
 void gr_session_listen(gr_session *s, const gr_node *rows, const gr_node *node,
                        void (*finished)(void *user, const struct gr_rows *rows, uint32_t seq), void *user);
 void gr_session_finished(const gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq);
+/* Whether anybody listens to these rows in this iteration. */
+bool gr_session_is_heard(const gr_session *s, const gr_node *node);
 
 /* Name a number of metrics.jsonl that a node gives, once, when the node opens; of a validation's node it is
  * called val.NAME. The same name is the same number. */

@@ -15,7 +15,7 @@ enum { LINE_BYTES = 4 << 20, ID_BITS = 24 }; /* of an id: the number of the conv
 typedef struct conversation {
     uint64_t id;           /* of this try; 0: none is open */
     gr_pool_worker worker; /* who has it */
-    uint32_t turn, attempt;
+    uint32_t step, round, turn, attempt;
     bool runs;       /* a call waits for the model's turn */
     gr_answer *held; /* the session's end, which came meanwhile */
 } conversation;
@@ -26,6 +26,9 @@ struct gr_environment {
     conversation *all; /* [conversations] */
     uint64_t tries;    /* ever */
     uint32_t step, round;
+    struct {
+        uint32_t step, trip;
+    } now; /* of one that is timed */
     FILE *record;
     json_t *replay;    /* by key_of */
     gr_answer **ready; /* [next, n): of a replay, and of who is served */
@@ -146,7 +149,7 @@ gr_answer *gr_answer_read(const json_t *reply, gr_answer_to to, const char *cons
 static char *key_of(const gr_environment *e, uint32_t number)
 {
     const conversation *c = &e->all[number];
-    return gr_printf("%u.%u.%u.%u.%u", e->step, e->round, number, c->attempt, c->turn);
+    return gr_printf("%u.%u.%u.%u.%u", c->step, c->round, number, c->attempt, c->turn);
 }
 
 static json_t *json_of_call(const gr_answer *a)
@@ -189,6 +192,7 @@ static gr_status write_record(gr_environment *e, const gr_answer *a, gr_diag *d)
     if (!e->record) return GR_OK;
     char *key = key_of(e, a->number);
     json_t *line = json_pack("{s:s, s:o}", "answer", key, "is", json_of(a, &e->cfg));
+    if (e->cfg.timed) json_object_set_new(line, "at", json_pack("[i, i]", e->now.step, e->now.trip));
     char *text = json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17));
     const bool bad = !text || fprintf(e->record, "%s\n", text) < 0 || fflush(e->record);
     free(text);
@@ -212,9 +216,10 @@ static gr_status read_record(gr_environment *e, gr_diag *d)
         json_t *one = json_loadb(line, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
         const char *key = json_string_value(json_object_get(one, "answer"));
         at++;
-        if (key && json_is_object(json_object_get(one, "is")))
-            json_object_set(e->replay, key, json_object_get(one, "is"));
-        else
+        if (key && json_is_object(json_object_get(one, "is"))) {
+            json_object_set_new(one, "line", json_integer(at));
+            json_object_set(e->replay, key, one);
+        } else
             st = gr_diag_error(d, (gr_loc){e->cfg.replay, at, 1}, GR_E_INVALID,
                                "no answer that 'record' has written");
         json_decref(one);
@@ -249,7 +254,8 @@ static void add_ready(gr_environment *e, gr_answer *a)
 static void replay(gr_environment *e, uint32_t number, gr_answer_to to)
 {
     char *key = key_of(e, number), *why = NULL;
-    const json_t *is = json_object_get(e->replay, key), *error = json_object_get(is, "error");
+    const json_t *line = json_object_get(e->replay, key), *is = json_object_get(line, "is"),
+                 *error = json_object_get(is, "error");
     gr_answer *a = is && !error ? read_recorded(e, is, to, &why) : NULL;
     if (!a && is) {
         a = gr_calloc(1, sizeof(*a));
@@ -257,7 +263,11 @@ static void replay(gr_environment *e, uint32_t number, gr_answer_to to)
         a->late = json_is_true(json_object_get(is, "late"));
     }
     if (a) {
+        const json_t *at = json_object_get(line, "at");
         a->number = number;
+        a->due.step = (uint32_t)json_integer_value(json_array_get(at, 0));
+        a->due.trip = (uint32_t)json_integer_value(json_array_get(at, 1));
+        a->due.line = (uint32_t)json_integer_value(json_object_get(line, "line"));
         add_ready(e, a);
         free(key);
     } else if (e->missing) {
@@ -328,10 +338,35 @@ void gr_environment_free(gr_environment *e)
     free(e);
 }
 
-gr_status gr_environment_at(gr_environment *e, uint32_t step, uint32_t round, gr_diag *d)
+void gr_environment_at(gr_environment *e, uint32_t step, uint32_t round)
 {
     e->step = step;
     e->round = round;
+}
+
+void gr_environment_clock(gr_environment *e, uint32_t step, uint32_t trip)
+{
+    e->now.step = step;
+    e->now.trip = trip;
+}
+
+bool gr_environment_replays(const gr_environment *e)
+{
+    return !e->pool;
+}
+
+void gr_environment_go_on(gr_environment *e, uint32_t number, uint32_t attempt, uint32_t turns, bool asked)
+{
+    e->all[number] = (conversation){.id = ++e->tries << ID_BITS | number,
+                                    .step = e->step,
+                                    .round = e->round,
+                                    .attempt = attempt,
+                                    .turn = turns};
+    if (asked) replay(e, number, turns ? GR_ANSWER_STEP : GR_ANSWER_START);
+}
+
+gr_status gr_environment_listen(gr_environment *e, gr_diag *d)
+{
     return e->cfg.serve ? gr_serve_listen(e->cfg.serve, d) : GR_OK;
 }
 
@@ -356,7 +391,8 @@ void gr_environment_start(gr_environment *e, uint32_t number, uint32_t attempt, 
 {
     json_t *message = json_pack("{s:s}", "type", "start");
     gr_environment_end(e, number);
-    e->all[number] = (conversation){.id = ++e->tries << ID_BITS | number, .attempt = attempt};
+    e->all[number] = (conversation){
+        .id = ++e->tries << ID_BITS | number, .step = e->step, .round = e->round, .attempt = attempt};
     json_object_update(message, (json_t *)(uintptr_t)fields);
     if (e->cfg.serve) {
         json_t *told = gr_serve_begin(e->cfg.serve, number, e->all[number].id);
@@ -386,16 +422,32 @@ void gr_environment_said(gr_environment *e, uint32_t number, uint32_t turn, cons
     c->held = NULL;
 }
 
+static void tell_end(gr_environment *e, uint64_t id, gr_pool_worker worker)
+{
+    json_t *fields = json_pack("{s:s}", "type", "end");
+    gr_pool_tell(e->pool, id, fields, worker);
+    json_decref(fields);
+}
+
+/* Answers of a replay that nobody waits for any more. */
+static void drop_ready(gr_environment *e, uint32_t number)
+{
+    size_t n = e->next;
+    for (size_t i = e->next; i < e->n; i++)
+        if (e->ready[i]->number == number)
+            gr_answer_free(e->ready[i]);
+        else
+            e->ready[n++] = e->ready[i];
+    e->n = n;
+}
+
 void gr_environment_end(gr_environment *e, uint32_t number)
 {
     conversation *c = &e->all[number];
-    if (c->id && c->worker.number) {
-        json_t *fields = json_pack("{s:s}", "type", "end");
-        gr_pool_tell(e->pool, c->id, fields, c->worker);
-        json_decref(fields);
-    }
+    if (c->id && c->worker.number) tell_end(e, c->id, c->worker);
     if (c->id && e->cfg.serve) gr_serve_end(e->cfg.serve, number, "the session has ended");
     gr_answer_free(c->held);
+    drop_ready(e, number);
     *c = (conversation){0};
 }
 
@@ -404,16 +456,50 @@ size_t gr_environment_pending(const gr_environment *e)
     return (e->pool ? gr_pool_pending(e->pool) : e->missing != NULL) + e->n - e->next;
 }
 
-/* ---- the next answer ----------------------------------------------------------------------------------- */
-
-static gr_status next_replayed(gr_environment *e, gr_answer **out, gr_diag *d)
+static bool is_due(const gr_environment *e, const gr_answer *a)
 {
-    *out = e->next < e->n ? e->ready[e->next++] : NULL;
-    if (*out || !e->missing) return GR_OK;
+    if (a->due.step != e->now.step) return a->due.step < e->now.step;
+    return a->due.trip <= e->now.trip;
+}
+
+/* The first of those that are due, in the order in which they were taken. */
+static gr_answer *take_due(gr_environment *e)
+{
+    size_t at = e->n;
+    for (size_t i = e->next; i < e->n; i++)
+        if (is_due(e, e->ready[i]) && (at == e->n || e->ready[i]->due.line < e->ready[at]->due.line)) at = i;
+    if (at == e->n) return NULL;
+    gr_answer *a = e->ready[at];
+    e->ready[at] = e->ready[e->next++];
+    return a;
+}
+
+/* Of one that is timed, what was never taken is not in the file: an answer is missing only where nothing else
+ * is to come. */
+static gr_status next_replayed(gr_environment *e, int timeout_ms, gr_answer **out, gr_diag *d)
+{
+    *out = e->next == e->n ? NULL : e->cfg.timed ? take_due(e) : e->ready[e->next++];
+    const bool later = e->cfg.timed && (!timeout_ms || e->next < e->n);
+    if (*out || !e->missing || later) return GR_OK;
     return gr_diag_error(d, e->cfg.at, GR_E_FAILED,
                          "'%s' has no answer %s (iteration.round.sequence.try.message): it was recorded by "
                          "another run",
                          e->cfg.replay, e->missing);
+}
+
+/* One that somebody waits for; whoever has a conversation that is over by now is told so. */
+static gr_status collect(gr_environment *e, int timeout_ms, gr_pool_reply *reply, gr_diag *d)
+{
+    gr_status st = gr_pool_collect(e->pool, timeout_ms, reply, d);
+    while (!st && (reply->result || reply->error) &&
+           e->all[reply->id & ((1u << ID_BITS) - 1)].id != reply->id) {
+        if (reply->worker.number) tell_end(e, reply->id, reply->worker);
+        drop_answer(reply->result);
+        free(reply->error);
+        if (!gr_pool_pending(e->pool)) timeout_ms = 0;
+        st = gr_pool_collect(e->pool, timeout_ms, reply, d);
+    }
+    return st;
 }
 
 static gr_answer *answer_of(gr_environment *e, const gr_pool_reply *reply)
@@ -462,7 +548,7 @@ static bool hold(gr_environment *e, gr_answer *a)
 static gr_status next_of_pool(gr_environment *e, int timeout_ms, gr_answer **out, gr_diag *d)
 {
     gr_pool_reply reply;
-    const gr_status st = gr_pool_collect(e->pool, timeout_ms, &reply, d);
+    const gr_status st = collect(e, timeout_ms, &reply, d);
     if (st || (!reply.result && !reply.error)) return st;
     gr_answer *a = answer_of(e, &reply);
     if (!hold(e, a)) *out = a;
@@ -472,10 +558,15 @@ static gr_status next_of_pool(gr_environment *e, int timeout_ms, gr_answer **out
 gr_status gr_environment_next(gr_environment *e, int timeout_ms, gr_answer **out, gr_diag *d)
 {
     *out = NULL;
-    if (!e->pool) return next_replayed(e, out, d);
+    if (!e->pool) return next_replayed(e, timeout_ms, out, d);
     gr_status st = next_ready(e, out, d);
     if (!st && !*out) st = next_of_pool(e, timeout_ms, out, d);
     if (st || !*out) return st;
     if ((*out)->done && e->cfg.serve) (*out)->refused = gr_serve_refused(e->cfg.serve, (*out)->number);
-    return write_record(e, *out, d);
+    return e->cfg.timed ? GR_OK : write_record(e, *out, d);
+}
+
+gr_status gr_environment_taken(gr_environment *e, const gr_answer *a, gr_diag *d)
+{
+    return e->cfg.timed ? write_record(e, a, d) : GR_OK;
 }

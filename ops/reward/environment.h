@@ -8,8 +8,8 @@
  * false} reply: {"id": 7, "text" or "messages"?, "done"?, "reward"?, "metrics"?}
  *     {"id": 7, "type": "end"}                                             no reply
  *
- * Where the rollout is served (ops/serve/serve.h), the processes are harnesses: they are told of a session,
- * call us for each turn of the model, and answer the start when the session has ended:
+ * Where the rollout is served (ops/serve/serve.h), the processes are harnesses: they are told of a session, call
+ * us for each turn of the model, and answer the start when the session has ended:
  *
  *     {"id": 7, "type": "start", "record": {...}, "url", "token", "model", "session", "prompt_token_ids"}
  * reply: {"id": 7, "reward"?, "metrics"?}
@@ -37,9 +37,10 @@ typedef struct gr_environment_config {
     const char *record, *replay; /* files of answers, or NULL */
     const char *const *metrics;  /* names that are read of "metrics" */
     size_t n_metrics;
+    bool timed; /* when an answer is taken decides more than itself: the record has the time, too */
     gr_status (*again)(void *user, gr_diag *d); /* as of a pool */
     void *user;
-    gr_serve *serve; /* whom the processes call; NULL: they answer turns. Not with a replay */
+    gr_serve *serve; /* whom the processes call; NULL: they answer turns. Not with a replay, nor timed */
 } gr_environment_config;
 
 typedef struct gr_environment gr_environment;
@@ -47,22 +48,38 @@ typedef struct gr_environment gr_environment;
 GR_NODISCARD gr_status gr_environment_new(gr_environment **out, const gr_environment_config *c, gr_diag *d);
 void gr_environment_free(gr_environment *e); /* NULL is fine */
 
-/* What a message is about, in the record of answers: with the number, the turn and the try it names one
- * answer. Where it is served, calls may come in from here on, until it rests. */
-GR_NODISCARD gr_status gr_environment_at(gr_environment *e, uint32_t step, uint32_t round, gr_diag *d);
+/* What a conversation that starts from here on is of, in the record of answers: with the number, the turn and
+ * the try it names one answer. */
+void gr_environment_at(gr_environment *e, uint32_t step, uint32_t round);
+
+/* Where it is served, calls may come in from here on, until it rests. */
+GR_NODISCARD gr_status gr_environment_listen(gr_environment *e, gr_diag *d);
 void gr_environment_rest(gr_environment *e);
 
-/* Send a message about conversation `number`. fields: what the message holds beside its
- * type; a step's are added to. A
- * start while it has one begins another try, whose number `attempt` is. */
+/* Of one that is timed: what time it is, for the record, and for a replay, which gives no answer before its
+ * time. And that an answer is taken now; not of those that only told the story so far again. */
+void gr_environment_clock(gr_environment *e, uint32_t step, uint32_t trip);
+struct gr_answer;
+GR_NODISCARD gr_status gr_environment_taken(gr_environment *e, const struct gr_answer *a, gr_diag *d);
+/* Whether answers are read from a file; then a conversation goes on, without being told again, that had so
+ * many turns of this try, and, where it was asked, waits for the answer to the last message. */
+bool gr_environment_replays(const gr_environment *e);
+void gr_environment_go_on(gr_environment *e, uint32_t number, uint32_t attempt, uint32_t turns, bool asked);
+
+/* Send a message about conversation `number`. fields: what the message holds beside its type; a step's are added
+ * to. A start while it has one begins another try, whose number `attempt` is. */
 void gr_environment_start(gr_environment *e, uint32_t number, uint32_t attempt, const json_t *fields);
 void gr_environment_step(gr_environment *e, uint32_t number, uint32_t turn, json_t *fields);
 /* The same where it is served: the call gets its answer. */
 void gr_environment_said(gr_environment *e, uint32_t number, uint32_t turn, const gr_serve_said *said);
+/* It is over, whether or not a message is open: what is answered to that is dropped. */
 void gr_environment_end(gr_environment *e, uint32_t number);
 
 /* An answer. Release it with gr_answer_free. */
 typedef struct gr_answer {
+    struct {
+        uint32_t step, trip, line; /* of a replay that is timed: when it is to be taken, in which order */
+    } due;
     uint32_t number;  /* of the conversation */
     char *error;      /* why there is none; the rest is empty then */
     bool late;        /* because its time was up */
@@ -73,8 +90,8 @@ typedef struct gr_answer {
     uint32_t max_tokens; /* of a call: of the turn, at most; 0: as ever */
     bool done;
     gr_serve_end_reason refused; /* of a served session that is done: what kept it from going on */
-    double reward;               /* 0: none given */
-    double *metrics;             /* [n_metrics]; 0: none given */
+    double reward;   /* 0: none given */
+    double *metrics; /* [n_metrics]; 0: none given */
 } gr_answer;
 void gr_answer_free(gr_answer *a); /* NULL is fine */
 

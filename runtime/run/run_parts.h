@@ -81,6 +81,7 @@ typedef struct gr_running {
     uint32_t validation_seconds; /* its metric */
     gr_executor *executor;
     gr_bytes *bytes;
+    const char *folder; /* of the checkpoint that is written, or gone on from; NULL: neither */
     gr_outputs *outputs;
     gr_comms comms;
     gr_arena *memory; /* of what lives as long as the run */

@@ -75,6 +75,13 @@ has err "http.yaml:[0-9]+:.*sequence [0-9]+: the reward worker says: the server 
 status 1 "$gr" exec http.yaml --out bad --set "nodes.reward.http=http://127.0.0.1:1/" --set nodes.reward.timeout=0.3
 has err "sequence [0-9]+: the reward worker says: http://127.0.0.1:1/: "
 
+# 512 rewards of 50 ms go beside the rollout: its environment lets no conversation end while more than 100 of those that have
+# ended are not scored.
+turns gate.yaml gate
+sed -i "s|^  reward: .*|  reward: {op: reward, of: rollout, http: \"$server/counted\"}|; s/timeout: 5s/timeout: 60s/" gate.yaml
+status 0 "$gr" exec gate.yaml --out gate --steps 1 --set nodes.prompts.batch=32 --set nodes.rollout.samples=16
+[ "$(sort -u scored | wc -l) $(metric gate 1 rollout.failed)" = "512 0" ] || fail "rewards wait for the rollout: $(wc -l <scored)"
+
 # ---- what is refused --------------------------------------------------------------------------------------------------
 
 refused "'http': ftp://x is no URL: it begins with http:// or https://" "$gr" check http.yaml --set nodes.reward.http=ftp://x

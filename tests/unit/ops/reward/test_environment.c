@@ -289,14 +289,14 @@ static void test_a_record_gives_the_same_answers(void **state)
     (void)state;
     char *path = gr_printf("/tmp/test_environment.%d", (int)getpid());
     gr_environment *e = open_environment((gr_environment_config){.record = path}, ECHO);
-    assert_int_equal(gr_environment_at(e, 3, 0, NULL), GR_OK);
+    gr_environment_at(e, 3, 0);
     start(e, 9, 0);
     wants_answer(e, 9, NULL);
     step(e, 9, 0, "a");
     wants_answer(e, 9, "a2");
     gr_environment_free(e);
     e = open_environment((gr_environment_config){.replay = path}, NULL);
-    assert_int_equal(gr_environment_at(e, 3, 0, NULL), GR_OK);
+    gr_environment_at(e, 3, 0);
     start(e, 9, 0);
     wants_answer(e, 9, NULL);
     step(e, 9, 0, "whatever");
