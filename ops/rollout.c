@@ -454,7 +454,8 @@ void gr_rollout_put_prompt(gr_rollout *r, const gr_rows *prompts, uint32_t promp
         rows->prompt_len[seq] = tokens;
         rows->response_len[seq] = 0;
         rows->truncated[seq] = rows->ended[seq] = 0;
-        memcpy(rows->ids + (size_t)seq * rows->stride, gr_rows_ids(prompts, prompt), tokens * sizeof(int32_t));
+        memcpy(rows->ids + (size_t)seq * rows->stride, gr_rows_ids(prompts, prompt),
+               tokens * sizeof(int32_t));
     }
 }
 

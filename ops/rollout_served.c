@@ -2,12 +2,9 @@
 #include "ops/rollout_impl.h"
 
 #include "ops/encode.h"
-#include "runtime/base/json.h"
+#include "runtime/base/secret.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/random.h>
 
 struct gr_served {
     gr_serve *serve;
@@ -16,18 +13,15 @@ struct gr_served {
     char *token;
 };
 
-/* The graph's, that of GRAPHRUN_SERVE_TOKEN, or one that nobody can guess; to free(). NULL: there is no
- * chance. */
-static char *token_of(const gr_serve_cfg *s)
+/* The graph's, that of GRAPHRUN_SERVE_TOKEN, or a new one; to free(). */
+static gr_status token_of(const gr_serve_cfg *s, char **out, gr_diag *d)
 {
     const char *own = getenv("GRAPHRUN_SERVE_TOKEN");
-    if (s->token) return gr_strdup(s->token);
-    if (own && *own) return gr_strdup(own);
-    unsigned char bytes[24];
-    if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) return NULL;
-    gr_str text = {0};
-    for (size_t i = 0; i < sizeof(bytes); i++) gr_str_printf(&text, "%02x", bytes[i]);
-    return text.text;
+    char new[GR_SECRET_HEX];
+    const bool given = s->token || (own && *own);
+    const gr_status st = given ? GR_OK : gr_secret_new(new, d);
+    if (!st) *out = gr_strdup(s->token ? s->token : given ? own : new);
+    return st;
 }
 
 static gr_serve_rules rules_of(const gr_rollout *r)
@@ -67,8 +61,7 @@ gr_status gr_served_open(struct gr_served **out, const gr_rollout *r, gr_diag *d
     free(missing);
     struct gr_served *s = gr_calloc(1, sizeof(*s));
     *out = s;
-    if (!st && !(s->token = token_of(c)))
-        st = gr_diag_error(d, at, GR_E_IO, "'serve': no random token: %s", strerror(errno));
+    if (!st) st = token_of(c, &s->token, d);
     const unsigned port = c->port ? c->port + r->session->rank : 0;
     if (!st && port > 65535)
         st = gr_diag_error(d, at, GR_E_INVALID, "port: rank %u would listen on %u", r->session->rank, port);

@@ -30,7 +30,7 @@ typedef struct turn {
 
 struct gr_turns {
     gr_environment *env;
-    struct gr_served *served; /* NULL: nobody calls */
+    struct gr_served *served;  /* NULL: nobody calls */
     const gr_encoder *encoder; /* of the prompts */
     gr_tool_form form;
     turn *at;              /* [seqs] */
@@ -65,7 +65,8 @@ static gr_status same_files(void *user, gr_diag *d)
 static gr_status command_of(const gr_generate_cfg *c, char **out, gr_diag *d)
 {
     const gr_environment_cfg *e = &c->environment;
-    const double whole = c->serve.host ? 86400 : e->timeout; /* of a session: its calls tell whether it lives */
+    const double whole =
+        c->serve.host ? 86400 : e->timeout; /* of a session: its calls tell whether it lives */
     *out = NULL;
     if (e->http) return gr_http_command(out, e->http, whole, e->in_flight, e->at, d);
     if (e->command) *out = gr_strdup(e->command);
@@ -603,8 +604,8 @@ static bool has_early(const gr_rollout *r)
 
 enum { LISTEN_MS = 10 };
 
-/* While the next answer is waited for, rewards go on (gr_session_listen): they have requests to send. Of who is
- * served, some calls are nobody's turn. */
+/* While the next answer is waited for, rewards go on (gr_session_listen): they have requests to send. Of who
+ * is served, some calls are nobody's turn. */
 static gr_status await_answer(gr_rollout *r, const gr_rows *rows, gr_diag *d)
 {
     struct gr_turns *t = r->turns;

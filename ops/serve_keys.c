@@ -55,7 +55,8 @@ bool gr_serve_read(gr_generate_cfg *c, const gr_node *n, gr_diag *d)
                       "'serve' needs 'environment': its processes are the harnesses that call");
     if (gr_node_keeps(n))
         gr_diag_error(d, v->at, GR_E_INVALID,
-                      "'serve' does not go with 'over' or a 'lag' above 1: a session whose row is kept would wait over the "
+                      "'serve' does not go with 'over' or a 'lag' above 1: a session whose row is kept would "
+                      "wait over the "
                       "update, beyond the calls that its harness waits for");
     return d->n_errors == before;
 }

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "runtime/base/base.h"
+#include "runtime/base/secret.h"
 
 enum { PATH_BYTES = 512, SPARE_CONNECTIONS = 64, LINE_BYTES = 64 << 20 };
 
@@ -91,21 +92,12 @@ static enum MHD_Result refuse(struct MHD_Connection *c, unsigned status, const c
 /* ---- calls ----------------------------------------------------------------------------------------------
  */
 
-/* Takes as long for a wrong token as for another: the time tells nothing of it. */
-static bool is_token(const char *given, const char *token)
-{
-    const size_t n = strlen(token), m = given ? strlen(given) : 0;
-    unsigned char differs = n != m;
-    for (size_t i = 0; i < n; i++) differs |= (unsigned char)(token[i] ^ (m ? given[i % m] : 0));
-    return !differs;
-}
-
 static bool may_call(const server *s, struct MHD_Connection *c)
 {
     static const char scheme[] = "Bearer ";
     const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
     const bool bearer = given && !strncasecmp(given, scheme, strlen(scheme));
-    return is_token(bearer ? given + strlen(scheme) : NULL, s->token);
+    return gr_secret_same(bearer ? given + strlen(scheme) : NULL, s->token);
 }
 
 static bool too_long(const server *s, struct MHD_Connection *c)

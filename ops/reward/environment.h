@@ -8,8 +8,8 @@
  * false} reply: {"id": 7, "text" or "messages"?, "done"?, "reward"?, "metrics"?}
  *     {"id": 7, "type": "end"}                                             no reply
  *
- * Where the rollout is served (ops/serve/serve.h), the processes are harnesses: they are told of a session, call
- * us for each turn of the model, and answer the start when the session has ended:
+ * Where the rollout is served (ops/serve/serve.h), the processes are harnesses: they are told of a session,
+ * call us for each turn of the model, and answer the start when the session has ended:
  *
  *     {"id": 7, "type": "start", "record": {...}, "url", "token", "model", "session", "prompt_token_ids"}
  * reply: {"id": 7, "reward"?, "metrics"?}
@@ -66,8 +66,8 @@ GR_NODISCARD gr_status gr_environment_taken(gr_environment *e, const struct gr_a
 bool gr_environment_replays(const gr_environment *e);
 void gr_environment_go_on(gr_environment *e, uint32_t number, uint32_t attempt, uint32_t turns, bool asked);
 
-/* Send a message about conversation `number`. fields: what the message holds beside its type; a step's are added
- * to. A start while it has one begins another try, whose number `attempt` is. */
+/* Send a message about conversation `number`. fields: what the message holds beside its type; a step's are
+ * added to. A start while it has one begins another try, whose number `attempt` is. */
 void gr_environment_start(gr_environment *e, uint32_t number, uint32_t attempt, const json_t *fields);
 void gr_environment_step(gr_environment *e, uint32_t number, uint32_t turn, json_t *fields);
 /* The same where it is served: the call gets its answer. */
@@ -90,8 +90,8 @@ typedef struct gr_answer {
     uint32_t max_tokens; /* of a call: of the turn, at most; 0: as ever */
     bool done;
     gr_serve_end_reason refused; /* of a served session that is done: what kept it from going on */
-    double reward;   /* 0: none given */
-    double *metrics; /* [n_metrics]; 0: none given */
+    double reward;               /* 0: none given */
+    double *metrics;             /* [n_metrics]; 0: none given */
 } gr_answer;
 void gr_answer_free(gr_answer *a); /* NULL is fine */
 

@@ -24,21 +24,9 @@ struct gr_wire {
     gr_str in, out; /* read and not yet a whole line; to be written */
 };
 
-/* Beside this program. */
-static char *program(void)
-{
-    char own[4096];
-    char *path = gr_strdup(gr_own_path(own, sizeof(own)));
-    char *slash = strrchr(path, '/');
-    if (slash) *slash = '\0';
-    char *found = gr_printf("%s/graphrun-httpd", path);
-    free(path);
-    return found;
-}
-
 char *gr_wire_missing(void)
 {
-    char *path = program();
+    char *path = gr_program_beside("graphrun-httpd");
     char *why =
         access(path, X_OK)
             ? gr_printf("it needs the program '%s', which is built where there is libmicrohttpd", path)
@@ -52,7 +40,7 @@ char *gr_wire_missing(void)
 
 static int spawn(gr_wire *w, int fd)
 {
-    char *path = program();
+    char *path = gr_program_beside("graphrun-httpd");
     char port[16], calls[16], body[32];
     snprintf(port, sizeof(port), "%u", w->port);
     snprintf(calls, sizeof(calls), "%u", w->cfg.calls);

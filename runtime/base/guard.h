@@ -45,6 +45,8 @@ int gr_guard_error(const gr_guard *g);
 /* The file of this program, to be started again: `path`, or /proc/self/exe where the file has been replaced.
  */
 const char *gr_own_path(char *path, size_t n);
+/* The path of a program that lies beside this one; free with free(). */
+char *gr_program_beside(const char *name);
 
 /* What /proc says of a process. */
 typedef struct gr_process {

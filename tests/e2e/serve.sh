@@ -125,6 +125,7 @@ refused "unknown key 'prt' in serve; did you mean 'port'" "$gr" plan served.yaml
 refused "'port' must be a whole number from 0 to 65535" "$gr" plan served.yaml --set nodes.rollout.serve.port=70000
 refused "'body' must be a size from 1KiB to 1GiB" "$gr" plan served.yaml --set nodes.rollout.serve.body=1
 refused "'token' goes into a header" "$gr" plan served.yaml --set 'nodes.rollout.serve.token="a b"'
+refused "'serve' does not go with 'over'" "$gr" plan served.yaml --set nodes.rollout.over=1.5
 refused "'serve' needs 'environment'" "$gr" plan grpo.yaml --set 'nodes.rollout.serve={}'
 refused "max_context: 4 holds no turn of 4 tokens" "$gr" plan served.yaml --set nodes.rollout.max_context=4
 status 1 "$gr" exec served.yaml --out nowhere --steps 1 --set nodes.rollout.serve.host=192.0.2.1
