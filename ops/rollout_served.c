@@ -29,7 +29,7 @@ static gr_serve_rules rules_of(const gr_rollout *r)
     const gr_generate_cfg *c = r->cfg;
     const gr_stop_ids stop = gr_rollout_stop_ids(r->node);
     return (gr_serve_rules){.model = c->serve.name,
-                            .temperature = c->temperature,
+                            .temperature = c->temperature.value,
                             .top_p = c->top_p,
                             .top_k = c->top_k,
                             .stop = c->stop.text,
@@ -90,6 +90,11 @@ void gr_served_close(struct gr_served *s)
     free(s->no_chat);
     free(s->token);
     free(s);
+}
+
+void gr_served_begin(struct gr_served *s, const gr_rollout *r)
+{
+    if (s) gr_serve_temperature(s->serve, gr_session_number(r->session, &r->cfg->temperature));
 }
 
 gr_serve *gr_served_by(const struct gr_served *s)

@@ -193,6 +193,7 @@ void gr_turns_begin(gr_rollout *r, gr_rows *rows)
     t->encoder = gr_data_encoder(prompts_of(r));
     t->form = gr_tool_form_of(gr_encoder_chat(t->encoder));
     gr_environment_at(t->env, r->session->step, r->session->round);
+    gr_served_begin(t->served, r);
     t->failed = gr_environment_listen(t->env, &t->messages);
     if (t->resumed) tell_again(r, rows);
 }

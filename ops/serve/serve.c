@@ -60,6 +60,11 @@ void gr_serve_free(gr_serve *s)
     free(s);
 }
 
+void gr_serve_temperature(gr_serve *s, double temperature)
+{
+    s->cfg.rules.temperature = temperature;
+}
+
 gr_status gr_serve_listen(gr_serve *s, gr_diag *d)
 {
     return s->wire ? GR_OK : gr_wire_open(&s->wire, &s->cfg.wire, d);

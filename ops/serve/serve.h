@@ -39,6 +39,9 @@ typedef struct gr_serve gr_serve;
 gr_serve *gr_serve_new(const gr_serve_config *c);
 void gr_serve_free(gr_serve *s); /* NULL is fine */
 
+/* With which tokens are sampled from here on. */
+void gr_serve_temperature(gr_serve *s, double temperature);
+
 /* Begin and cease to listen; open calls are told that the rollout has ended. */
 GR_NODISCARD gr_status gr_serve_listen(gr_serve *s, gr_diag *d);
 void gr_serve_rest(gr_serve *s);
