@@ -280,7 +280,7 @@ void gr_kept_ended(gr_rollout *r, const gr_rows *rows, uint32_t seq)
     rows->finished[seq] = 1;
     if (count_unfinished(r, rows, g)) return;
     rows->done[g] = r->session->step;
-    rows->order[g] = r->trip;
+    rows->order[g] = gr_node_races(r->node) ? r->trip : 0; /* else all are taken, in their order */
     r->kept->complete++;
     r->kept->overdue -= is_overdue(r, rows, g);
 }
