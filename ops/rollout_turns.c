@@ -34,7 +34,7 @@ struct gr_turns {
     turn *at;              /* [seqs] */
     gr_answer *answer;     /* the next one, waited for and not yet taken */
     uint32_t n_early;      /* conversations that have one */
-    bool resumed;          /* those that are open are to be told again */
+    bool begun, resumed;   /* resumed: those that are open are to be told again */
     gr_ids ids;            /* of one answer */
     gr_str text;           /* of one turn */
     char *record, *replay; /* paths of this rank */
@@ -182,6 +182,8 @@ void gr_turns_begin(gr_rollout *r, gr_rows *rows)
     t->encoder = gr_data_encoder(prompts_of(r));
     t->form = gr_tool_form_of(gr_encoder_chat(t->encoder));
     gr_environment_at(t->env, r->session->step, r->session->round);
+    if (r->kept && !t->begun) t->failed = gr_environment_went_on(t->env, r->session->step - 1, &t->messages);
+    t->begun = true;
     if (t->resumed) tell_again(r, rows);
 }
 

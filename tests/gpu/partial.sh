@@ -12,7 +12,7 @@ fail() {
 }
 cat >"$work/kept.yaml" <<'END'
 graph: kept
-params: {model: model, data: train.jsonl, way: "", lr: 1.0e-3, over: 1.5, partial: keep, lag: 0}
+params: {model: model, data: train.jsonl, lr: 1.0e-3, over: 1.5, partial: keep, lag: 0}
 models:
   actor: {checkpoint: $model, train: {optimizer: adamw, lr: $lr, weight_decay: 0}}
 nodes:
@@ -26,7 +26,7 @@ nodes:
 log: {oldest: token_max(step - rollout.version), gap: token_max(abs(old_logprob - rollout.logprob))}
 run: {steps: 5, seed: 1, samples: 64, checkpoint: {every: 5}}
 END
-sed -e 's/max_tokens: 40,/max_tokens: 5, turns: 4, max_context: 60, environment: {command: $way, workers: 4, timeout: 30s},/' \
+sed -e "s/^params: {/&way: perl, /" -e 's/max_tokens: 40,/max_tokens: 5, turns: 4, max_context: 60, environment: {command: $way, workers: 4, timeout: 30s},/' \
     -e 's/^  reward: .*/  reward: {op: reward, of: rollout, from: environment}/' "$work/kept.yaml" >"$work/turns.yaml"
 run() { # GRAPH OUT OPTIONS...
     out=$work/$2 graph=$work/$1.yaml
