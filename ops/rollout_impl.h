@@ -35,6 +35,21 @@ enum { BEGIN_PROMPTS, BEGIN_ROWS, BEGIN_KV, BEGIN_ROUTES, N_BEGIN };
 enum { FINISH_ROWS, FINISH_ROUTES, N_FINISH };
 enum { TAKE_QUEUE, TAKE_ROWS, N_TAKE };
 
+/* Of the rows that it works on, those of one iteration of many, for the cost model: what is kept is sampled
+ * once.
+ */
+static inline gr_rows_bounds gr_rollout_steady(const gr_node *n)
+{
+    const gr_generate_cfg *cfg = n->cfg;
+    gr_rows_bounds b = n->placement.task;
+    if (!n->work.groups) return b;
+    const uint32_t waiting = (GR_MAX(cfg->lag, 1u) - 1) * n->bounds.groups,
+                   new = cfg->partial == GR_PARTIAL_DROP ? n->work.groups - waiting : n->bounds.groups;
+    b.groups = (uint32_t)(((uint64_t)b.groups * new + n->work.groups - 1) / n->work.groups);
+    b.seqs = b.groups * cfg->samples;
+    return b;
+}
+
 /* ---- blocks ----------------------------------------------------------------------------------------------
  */
 

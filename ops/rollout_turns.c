@@ -36,7 +36,7 @@ struct gr_turns {
     turn *at;              /* [seqs] */
     gr_answer *answer;     /* the next one, waited for and not yet taken */
     uint32_t n_early;      /* conversations that have one */
-    bool resumed;          /* those that are open are to be told again */
+    bool begun, resumed;   /* resumed: those that are open are to be told again */
     gr_ids ids;            /* of one answer */
     gr_str text;           /* of one turn */
     char *record, *replay; /* paths of this rank */
@@ -195,6 +195,8 @@ void gr_turns_begin(gr_rollout *r, gr_rows *rows)
     gr_environment_at(t->env, r->session->step, r->session->round);
     gr_served_begin(t->served, r);
     t->failed = gr_environment_listen(t->env, &t->messages);
+    if (r->kept && !t->begun) t->failed = gr_environment_went_on(t->env, r->session->step - 1, &t->messages);
+    t->begun = true;
     if (t->resumed) tell_again(r, rows);
 }
 

@@ -202,6 +202,26 @@ static gr_status write_record(gr_environment *e, const gr_answer *a, gr_diag *d)
                : GR_OK;
 }
 
+/* A run that went on from behind an iteration took other answers from there on. */
+static void forget_behind(gr_environment *e, json_int_t step)
+{
+    const char *key;
+    json_t *one;
+    void *next;
+    json_object_foreach_safe(e->replay, next, key, one)
+    {
+        if (json_integer_value(json_array_get(json_object_get(one, "at"), 0)) > step)
+            json_object_del(e->replay, key);
+    }
+}
+
+gr_status gr_environment_went_on(gr_environment *e, uint32_t step, gr_diag *d)
+{
+    if (!e->record || (fprintf(e->record, "{\"behind\":%u}\n", step) >= 0 && !fflush(e->record)))
+        return GR_OK;
+    return gr_diag_error(d, e->cfg.at, GR_E_IO, "cannot write '%s': %s", e->cfg.record, strerror(errno));
+}
+
 static gr_status read_record(gr_environment *e, gr_diag *d)
 {
     FILE *f = fopen(e->cfg.replay, "r");
@@ -219,6 +239,8 @@ static gr_status read_record(gr_environment *e, gr_diag *d)
         if (key && json_is_object(json_object_get(one, "is"))) {
             json_object_set_new(one, "line", json_integer(at));
             json_object_set(e->replay, key, one);
+        } else if (json_is_integer(json_object_get(one, "behind"))) {
+            forget_behind(e, json_integer_value(json_object_get(one, "behind")));
         } else
             st = gr_diag_error(d, (gr_loc){e->cfg.replay, at, 1}, GR_E_INVALID,
                                "no answer that 'record' has written");

@@ -61,6 +61,8 @@ void gr_environment_rest(gr_environment *e);
 void gr_environment_clock(gr_environment *e, uint32_t step, uint32_t trip);
 struct gr_answer;
 GR_NODISCARD gr_status gr_environment_taken(gr_environment *e, const struct gr_answer *a, gr_diag *d);
+/* The run goes on from behind this iteration: what a record has of later ones is of another run. */
+GR_NODISCARD gr_status gr_environment_went_on(gr_environment *e, uint32_t step, gr_diag *d);
 /* Whether answers are read from a file; then a conversation goes on, without being told again, that had so
  * many turns of this try, and, where it was asked, waits for the answer to the last message. */
 bool gr_environment_replays(const gr_environment *e);
