@@ -41,7 +41,7 @@ enum {
     FOR_LAST = 40,  /* the levels that come of it */
     FOR_FREE = 25,  /* all levels alike */
     FOR_LEAST = 15, /* the smallest */
-    FOR_A_WAY = 6,  /* one way up of a descent */
+    FOR_A_WAY = 15,  /* one way up of a descent */
 };
 
 typedef struct gr_schedule_search {
