@@ -390,8 +390,8 @@ gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag
                       .longest = n->bounds.response_tokens};
     r->groups = gr_calloc(r->work.groups, sizeof(*r->groups));
     r->to_admit = gr_calloc(r->work.groups, sizeof(*r->to_admit));
-    r->group_tables = gr_calloc((size_t)r->work.groups * gr_prompt_blocks(n->bounds.prompt_tokens),
-                                sizeof(*r->group_tables));
+    r->group_tables = gr_calloc((size_t)r->work.groups * gr_prompt_blocks(n->bounds.prompt_tokens) + 1,
+                                sizeof(*r->group_tables)); /* + 1: never of size 0 */
     if (n->bounds.kept) gr_kept_open(r);
     *state = r;
     return n->bounds.turns ? gr_turns_open(r, d) : GR_OK;
@@ -448,15 +448,15 @@ static void take_arrays(gr_rollout *r, const gr_choices *how)
 
 void gr_rollout_put_prompt(gr_rollout *r, const gr_rows *prompts, uint32_t prompt, gr_rows *rows, uint32_t g)
 {
-    const uint32_t samples = r->cfg->samples;
+    const uint32_t samples = r->cfg->samples, tokens = r->cfg->serve.host ? 1 : prompts->prompt_len[prompt];
     rows->record[g] = prompts->record[prompt];
     for (uint32_t seq = g * samples; seq < (g + 1) * samples; seq++) {
         rows->group[seq] = g;
-        rows->prompt_len[seq] = prompts->prompt_len[prompt];
+        rows->prompt_len[seq] = tokens;
         rows->response_len[seq] = 0;
         rows->truncated[seq] = rows->ended[seq] = 0;
         memcpy(rows->ids + (size_t)seq * rows->stride, gr_rows_ids(prompts, prompt),
-               prompts->prompt_len[prompt] * sizeof(int32_t));
+               tokens * sizeof(int32_t));
     }
 }
 

@@ -15,6 +15,7 @@
 #include "ops/rollout_kept.h"
 #include "ops/base/rows.h"
 #include "ops/base/session.h"
+#include "ops/serve/serve.h"
 
 enum {
     ROLLOUT_BEGIN,
@@ -225,6 +226,19 @@ static inline uint32_t gr_turns_tries(const gr_node *n)
 {
     return n->bounds.turns ? 1 + ((const gr_generate_cfg *)n->cfg)->environment.retries : 1;
 }
+
+/* ---- rollout_served.c ------------------------------------------------------------------------------------
+ */
+
+struct gr_served;
+/* *out: gr_served_close, also on failure. */
+gr_status gr_served_open(struct gr_served **out, const gr_rollout *r, gr_diag *d);
+void gr_served_close(struct gr_served *s);         /* NULL is fine */
+/* An iteration begins. s NULL is fine. */
+void gr_served_begin(struct gr_served *s, const gr_rollout *r);
+gr_serve *gr_served_by(const struct gr_served *s); /* NULL: of NULL */
+/* Why a session whose harness has ended it did so. */
+gr_stopped gr_served_stopped(const gr_rows *rows, uint32_t seq, gr_serve_end_reason refused);
 
 /* ---- rollout_kept.c -------------------------------------------------------------------------------------
  */

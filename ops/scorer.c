@@ -5,6 +5,7 @@
 #include "ops/reward/http_command.h"
 #include "ops/base/configs.h"
 #include "ops/data.h"
+#include "ops/function_score.h"
 #include "ops/reward/rules.h"
 #include "ops/reward/worker.h"
 #include "runtime/base/json.h"
@@ -33,6 +34,7 @@ struct gr_scorer {
     gr_rule_set *set;
     const char *by; /* of the set */
     gr_workers *workers;
+    gr_function_score *function;
     uint32_t n_keys; /* sequences that there may be; of a rollout that keeps rows, in work */
     uint64_t
         *submitted;   /* [keys] 1, or more: when the group began; while responses are still being generated */
@@ -421,9 +423,22 @@ static void score_by_environment(const gr_scorer *s, const gr_rows *rows, uint32
     }
 }
 
+static gr_status run_function(gr_scorer *s, const gr_rows *rows, const gr_scores *out, gr_diag *d)
+{
+    const gr_rows_part own = gr_rows_own(s->session, rows, 0, *rows->n_groups);
+    const double *values = NULL;
+    gr_status st = gr_function_score_run(s->function, rows, own, &values, d);
+    for (uint32_t seq = own.seq; !st && seq < own.seq_end; seq++) {
+        put(s, rows, out, seq, values);
+        values += s->cfg->level ? rows->response_len[seq] : GR_MAX(s->cfg->names.n, (size_t)1);
+    }
+    return st;
+}
+
 gr_status gr_scorer_run(gr_scorer *s, const gr_rows *rows, const gr_scores *out, gr_diag *d)
 {
     if (s->workers) return run_workers(s, rows, out, d);
+    if (s->function) return run_function(s, rows, out, d);
     gr_rows_part own = gr_rows_own(s->session, rows, 0, *rows->n_groups);
     gr_status st = GR_OK;
     for (uint32_t seq = own.seq; !st && seq < own.seq_end; seq++) {
@@ -534,6 +549,8 @@ gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, 
                      .own = scratch_new(n->rows->bounds.response_tokens)};
     gr_status st = rules_of(s, d);
     if (!st) st = check_answers(s, d);
+    if (!st && s->cfg->function && gr_node_runs(session->graph, n))
+        st = gr_function_score_new(&s->function, session, n, d);
     if (!st && gr_node_asks(n) && gr_node_runs(session->graph, n)) {
         st = open_workers(s, d);
         s->n_keys = n->rows->bounds.kept ? n->rows->work.seqs : n->rows->bounds.seqs;
@@ -560,6 +577,7 @@ void gr_scorer_free(gr_scorer *s)
     gr_rule_free(s->rule);
     gr_rule_set_free(s->set);
     gr_workers_free(s->workers);
+    gr_function_score_free(s->function);
     for (uint32_t i = 0; s->early && i < s->n_keys; i++) free(s->early[i]);
     free(s->early);
     free(s->submitted);

@@ -292,6 +292,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     gr_read_models(l);
     gr_read_nodes(l);
     gr_find_checkpoints(l);
+    if (!l->d->n_errors) gr_find_groups(l);
     gr_order(l);
     compile(l);
     if (!l->d->n_errors) check_when(l);

@@ -200,6 +200,11 @@ void gr_read_functions(gr_loader *l);
 /* checkpoint.c: m->checkpoint, m->random and the shape of every model. */
 void gr_find_checkpoints(gr_loader *l);
 
+/* groups.c: `groups:` of a model's `train:`; and which tensors they are of, when its shape is known. */
+extern const gr_key gr_group_keys[];
+void gr_read_groups(gr_loader *l, const gr_value *v, gr_model *m);
+void gr_find_groups(gr_loader *l);
+
 /* nodes.c */
 void gr_read_nodes(gr_loader *l);
 gr_unresolved *gr_unresolved_find(const gr_loader *l, const char *name);

@@ -19,7 +19,7 @@ static void refuse(const gr_loader *l, const gr_model *m, const char *why)
 static void check_model(gr_loader *l, const gr_model *m)
 {
     char buf[48];
-    const char *uneven = m->shape.layers ? gr_tp_uneven(&m->shape, m->sharding.tensor, buf)
+    const char *uneven = m->shape.layers ? gr_tp_uneven(&m->shape, (gr_slicing){m->sharding.tensor, 1}, buf)
                                          : NULL; /* the shape is not known */
     if (l->g->canonical)
         refuse(l, m, "and canonical do not go together: sums over slices have another order");
@@ -146,14 +146,19 @@ static uint32_t parts_of(const gr_graph *g, const gr_model *m)
     return 1;
 }
 
+static gr_slicing slicing_of(const gr_mesh *m)
+{
+    return (gr_slicing){gr_mesh_size(m, GR_AXIS_TENSOR), gr_mesh_size(m, GR_AXIS_EXPERT)};
+}
+
 void gr_set_shares(gr_graph *g, bool whole)
 {
     for (size_t i = 0; i < g->n_models; i++) {
         gr_model *m = g->models[i];
         m->sharding.parts = whole ? 1 : parts_of(g, m);
-        m->sharding.slice = gr_tp_shape(&m->shape, m->sharding.parts);
-        m->sharding.train_parts = whole || g->ranks < 2 ? 1 : gr_mesh_size(&m->sharding.mesh, GR_AXIS_TENSOR);
-        m->sharding.train_slice = gr_tp_shape(&m->shape, m->sharding.train_parts);
+        m->sharding.slice = gr_tp_shape(&m->shape, (gr_slicing){m->sharding.parts, 1});
+        m->sharding.train = whole || g->ranks < 2 ? (gr_slicing){1, 1} : slicing_of(&m->sharding.mesh);
+        m->sharding.train_slice = gr_tp_shape(&m->shape, m->sharding.train);
     }
     for (size_t i = 0; i < g->n_nodes; i++) {
         gr_node *n = g->nodes[i];

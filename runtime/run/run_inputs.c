@@ -5,6 +5,7 @@
 #include "ops/model/checkpoint.h"
 #include "runtime/io/manifest.h"
 #include "runtime/base/files.h"
+#include "runtime/base/guard.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,7 @@ static const char *base_name(const char *path)
 static gr_status add_tasks(gr_inputs *in, gr_diag *d)
 {
     char *module = gr_comm_mpi_module();
-    gr_status st = gr_inputs_add_file(in, GR_INPUT_PROGRAM, PROGRAM, "graphrun", "/proc/self/exe", d);
+    gr_status st = gr_inputs_add_file(in, GR_INPUT_PROGRAM, PROGRAM, "graphrun", gr_own_code(), d);
     if (!st && module) st = gr_inputs_add_file(in, GR_INPUT_PROGRAM, PROGRAM, base_name(module), module, d);
     free(module);
     return st;

@@ -13,17 +13,24 @@ _Static_assert(GR_N_LANES <= GR_WATCHDOG_LANES, "the watch has a place for each 
 
 /* ---- works of steps ------------------------------------------------------------------------------------ */
 
-/* A node's own work. Sums over the slices of its model are within it, on this queue. */
+static gr_tp_group *with(gr_tp_group *group, gr_diag *d)
+{
+    if (group) group->d = d;
+    return group;
+}
+
+/* A node's own work. Sums over the slices of its model, and exchanges, are within it, on this queue. */
 static gr_status run_op(const gr_bound *b, const gr_call *c, gr_diag *d)
 {
-    if (b->peers) b->peers->d = d;
-    if (b->sharers) b->sharers->d = d;
-    c->queue->peers = b->peers;
-    c->queue->sharers = b->sharers;
+    gr_tp_group *const groups[] = {b->peers, b->sharers, b->holders};
+    c->queue->peers = with(b->peers, d);
+    c->queue->sharers = with(b->sharers, d);
+    c->queue->holders = with(b->holders, d);
     gr_status st = b->node->op->run(c, d);
-    c->queue->peers = c->queue->sharers = NULL;
-    if (!st && b->peers) st = b->peers->failed;
-    return !st && b->sharers ? b->sharers->failed : st;
+    c->queue->peers = c->queue->sharers = c->queue->holders = NULL;
+    for (size_t i = 0; i < GR_LEN(groups) && !st; i++)
+        if (groups[i]) st = groups[i]->failed;
+    return st;
 }
 
 static gr_status run_kind(gr_running *r, const gr_bound *b, const gr_call *c, gr_diag *d)
@@ -51,6 +58,7 @@ static gr_status run_task(gr_running *r, const gr_bound *b, gr_queue *q, gr_diag
     q->at.op = b->node->op->name;
     if (c.lane == GR_LANE_COMPUTE) gr_progress_at(r->session.progress, b->node->name, 0, 0, NULL);
     gr_status st = run_kind(r, b, &c, d);
+    if (!st && b->watched) st = gr_run_show(r, b, q, d);
     assert(st || !b->task->uses.waits || q->waits > waits); /* the plan was proven with this wait */
     if (!st && k->check) st = k->check(q, d);
     return st;

@@ -11,7 +11,7 @@
 /* A step on the host has other bits where it is not the device's own kernel. */
 bool gr_host_step_changes_bits(const gr_kernels *k)
 {
-    return k->adamw != gr_kernels_cpu.adamw;
+    return k->optim_step != gr_kernels_cpu.optim_step;
 }
 
 static bool lr_depends_on_steps(const gr_graph *g)

@@ -89,5 +89,5 @@ refused "'http': http://a b is no URL: a character in it must be escaped" "$gr" 
 refused "'http': http:// is no URL: it names no host" "$gr" check turns.yaml --set 'nodes.rollout.environment={http: "http://"}'
 refused "'workers' goes with 'command': one process asks the server" "$gr" check http.yaml --set nodes.reward.workers=2
 refused "'workers' goes with 'command'" "$gr" check env.yaml --set nodes.rollout.environment.workers=2
-refused "needs one of 'rule', 'rules', 'command', 'http' and 'from: environment'" "$gr" check http.yaml --set nodes.reward.command=x
+refused "needs one of 'rule', 'rules', 'command', 'http', 'function' and 'from: environment'" "$gr" check http.yaml --set nodes.reward.command=x
 refused "'environment' is a map with 'command', .* 'http', .* or 'replay'" "$gr" check env.yaml --set nodes.rollout.environment.command=x
