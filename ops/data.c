@@ -1,4 +1,5 @@
-/* ops/data.c: the ops `prompts` and `sequences`: records of a JSONL file become token ids.
+/* ops/data.c: the ops `prompts` and `sequences`: records of a JSONL file, or rows of a rollout, become token
+ * ids.
  *
  * Both draw `batch` records an iteration, in file order, shuffled anew each epoch, or by a number in them,
  * and encode a template filled with each record's fields. Text from a field never becomes a special token. A
@@ -10,6 +11,8 @@
 #include "ops/base/configs.h"
 #include "ops/encode.h"
 #include "ops/rollout_kept.h"
+#include "ops/scorer.h"
+#include "runtime/base/json.h"
 #include "ops/base/rows.h"
 #include "runtime/io/inputs.h"
 #include "ops/base/session.h"
@@ -26,7 +29,7 @@ static const char *const too_long_choices[] = {"error", "drop", "truncate_left",
 #define DATA_KEYS \
     {"file", GR_KEY_PATH, CFG(file), false, NULL, 0, 0, NULL, "JSONL file, one record a line"}, \
     {"command", GR_KEY_TEXT, CFG(command), false, NULL, 0, 0, NULL, "instead of file: a shell command that prints the JSONL, run once at the start"}, \
-    {"batch", GR_KEY_UINT, CFG(batch), true, NULL, 1, 1 << 20, NULL, "records drawn each iteration"}, \
+    {"batch", GR_KEY_UINT, CFG(batch), false, NULL, 1, 1 << 20, NULL, "records drawn each iteration"}, \
     {"shuffle", GR_KEY_BOOL, CFG(shuffle), false, "true", 0, 0, NULL, "a new order each epoch, from the seed"}, \
     {"curriculum", GR_KEY_TEXT, CFG(curriculum), false, NULL, 0, 0, NULL, "a field with a number: each epoch goes from the smallest to the largest; records of equal numbers keep the order that shuffle gives"}, \
     {"descending", GR_KEY_BOOL, CFG(descending), false, "false", 0, 0, NULL, "the curriculum goes from the largest to the smallest"}, \
@@ -40,6 +43,7 @@ static const char *const too_long_choices[] = {"error", "drop", "truncate_left",
 
 static const gr_key prompts_keys[] = {
     DATA_KEYS,
+    {"of", GR_KEY_NODE, CFG(of), false, NULL, 0, 0, NULL, "instead of records: rows, each of which becomes a prompt, whose template has {prompt}, {response} and the fields of its record"},
     {"template", GR_KEY_TEXT, CFG(template), true, NULL, 0, 0, NULL, "prompt text with {field}s of the record; chat: the checkpoint's chat template around messages"},
     {"max_tokens", GR_KEY_UINT, CFG(max_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a prompt"},
     {0}};
@@ -131,10 +135,39 @@ static void check_chat(const gr_node *n, gr_diag *d)
                       "'date' must be YEAR-MONTH-DAY, such as %s, not '%s'", gr_default_date, c->date);
 }
 
+/* Prompts of rows: as many as there are sequences. */
+static void check_of(gr_node *n, gr_diag *d)
+{
+    const gr_data_cfg *c = n->cfg;
+    const char *const keys[] = {c->file ? "file" : NULL,       c->command ? "command" : NULL,
+                                c->batch ? "batch" : NULL,     c->curriculum ? "curriculum" : NULL,
+                                c->shuffle ? NULL : "shuffle", c->descending ? "descending" : NULL};
+    for (size_t i = 0; i < GR_LEN(keys); i++)
+        if (keys[i])
+            gr_diag_error(d, key_at(n, keys[i]), GR_E_INVALID,
+                          "'%s' does not go with 'of': prompts are made of the rows of '%s'", keys[i],
+                          n->of->name);
+    if (c->too_long == GR_TOO_LONG_DROP)
+        gr_diag_error(
+            d, key_at(n, "too_long"), GR_E_INVALID,
+            "'too_long: drop' does not go with 'of': each row has its prompt; truncate_left cuts it");
+    check_chat(n, d);
+    const uint32_t seqs = n->of->rows->bounds.seqs;
+    n->bounds = (gr_rows_bounds){.groups = seqs, .seqs = seqs, .prompt_tokens = c->max_tokens};
+    gr_rows_check(n, d);
+}
+
 static void check_data(gr_graph *g, gr_node *n, gr_diag *d)
 {
     (void)g;
     const gr_data_cfg *c = n->cfg;
+    if (c->of) {
+        check_of(n, d);
+        return;
+    }
+    if (!c->batch)
+        gr_diag_error(d, n->at, GR_E_INVALID, "node '%s' needs 'batch': records drawn each iteration",
+                      n->name);
     if (!c->file == !c->command)
         gr_diag_error(d, n->at, GR_E_INVALID, "node '%s' needs 'file' or 'command', one of the two", n->name);
     if (c->descending && !c->curriculum)
@@ -150,7 +183,7 @@ static void check_data(gr_graph *g, gr_node *n, gr_diag *d)
 }
 
 enum { KERNEL_DRAW };
-enum { DRAW_ROWS, N_DRAW }; /* operands; behind them the node's columns */
+enum { DRAW_ROWS, DRAW_OF, N_DRAW }; /* operands; behind them the node's columns */
 
 static void declare_data(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                          gr_tasks *p)
@@ -160,6 +193,7 @@ static void declare_data(const gr_graph *g, const gr_node *n, const gr_choices *
     (void)k;
     gr_use *uses = gr_arena_alloc(p->arena, (N_DRAW + n->results.n_columns) * sizeof(*uses));
     uses[DRAW_ROWS] = (gr_use){gr_rows_object(p, n), GR_WRITE};
+    uses[DRAW_OF] = (gr_use){n->of ? gr_rows_object(p, n->of->rows) : GR_NONE, GR_READ};
     for (size_t i = 0; i < n->results.n_columns; i++)
         uses[N_DRAW + i] = (gr_use){gr_column_object(p, n->results.columns[i]), GR_WRITE};
     gr_tasks_run(p, KERNEL_DRAW, 0, uses, N_DRAW + n->results.n_columns, "draw")->uses.by_code = true;
@@ -251,14 +285,22 @@ static gr_status read_keys(const data_state *s, double **out, gr_diag *d)
     return st;
 }
 
+/* Rows that became prompts are of the records that their own prompts were made of. */
+static const data_state *drawn(const void *state)
+{
+    const data_state *s = state;
+    while (s->node->of) s = s->session->state[gr_groups_maker(s->node->of->groups)->index];
+    return s;
+}
+
 gr_status gr_data_record(const void *state, uint32_t record, json_t **out, gr_diag *d)
 {
-    return gr_jsonl_row(((const data_state *)state)->source, record, out, d);
+    return gr_jsonl_row(drawn(state)->source, record, out, d);
 }
 
 gr_loc gr_data_at(const void *state, uint32_t record)
 {
-    return gr_jsonl_at(((const data_state *)state)->source, record);
+    return gr_jsonl_at(drawn(state)->source, record);
 }
 
 gr_status gr_data_text(const void *state, uint32_t record, const char *field, gr_str *out, gr_diag *d)
@@ -277,12 +319,12 @@ const gr_encoder *gr_data_encoder(const void *state)
 
 uint64_t gr_data_epoch(const void *state)
 {
-    return ((const data_state *)state)->cursor.epoch;
+    return drawn(state)->cursor.epoch;
 }
 
 size_t gr_data_records(const void *state)
 {
-    return ((const data_state *)state)->order.n;
+    return drawn(state)->order.n;
 }
 
 uint32_t gr_data_batch(const void *state)
@@ -412,9 +454,10 @@ static gr_status measure(const data_state *s, uint32_t record, const sample *x, 
     *fits = !long_prompt && !long_response;
     if (*fits || c->too_long != GR_TOO_LONG_ERROR) return GR_OK;
     return gr_diag_error(d, gr_data_at(s, record), GR_E_INVALID,
-                         "%s of %zu tokens, but node '%s' allows %u (too_long: drop leaves such records out)",
+                         "%s of %zu tokens, but node '%s' allows %u (too_long: %s)",
                          long_prompt ? "a prompt" : "a response", long_prompt ? x->prompt.n : response,
-                         s->node->name, long_prompt ? c->max_tokens : c->max_response_tokens);
+                         s->node->name, long_prompt ? c->max_tokens : c->max_response_tokens,
+                         c->of ? "truncate_left cuts such prompts" : "drop leaves such records out");
 }
 
 /* Whether the record stays; cut prompts are cut in place. */
@@ -513,6 +556,57 @@ static gr_status data_draw(data_state *s, gr_rows *r, gr_diag *d)
     return st;
 }
 
+/* ---- prompts of rows ------------------------------------------------------------------------------------
+ */
+
+/* The record of a row, with what was said as `prompt` and `response`. */
+static gr_status record_of_row(const data_state *s, const gr_rows *of, uint32_t seq, json_t **out, gr_diag *d)
+{
+    const gr_node *rows = s->node->of->rows;
+    gr_str prompt = {0}, response = {0};
+    json_t *record = NULL;
+    const gr_status st = gr_data_record(s, of->record[of->group[seq]], &record, d);
+    if (st) return st;
+    gr_tokenizer_decode(gr_session_tokenizer(s->session, rows), gr_rows_ids(of, seq), of->prompt_len[seq],
+                        false, &prompt);
+    gr_response_text(s->session, rows, of, seq, &response, NULL);
+    *out = json_copy(record);
+    json_object_set_new(*out, "prompt", gr_json_string(prompt.len ? prompt.text : "", prompt.len));
+    json_object_set_new(*out, "response", gr_json_string(response.len ? response.text : "", response.len));
+    json_decref(record);
+    gr_str_release(&prompt);
+    gr_str_release(&response);
+    return GR_OK;
+}
+
+static gr_status make_prompt(data_state *s, const gr_rows *of, uint32_t seq, sample *x, gr_rows *r,
+                             gr_diag *d)
+{
+    const uint32_t record = of->record[of->group[seq]];
+    json_t *row = NULL;
+    bool keep = true;
+    x->prompt.n = 0;
+    gr_status st = record_of_row(s, of, seq, &row, d);
+    if (!st) st = gr_encoder_run(s->prompt, row, gr_data_at(s, record), &x->prompt, d);
+    if (!st && !x->prompt.n)
+        st = gr_diag_error(d, gr_data_at(s, record), GR_E_INVALID, "the prompt of '%s' has no tokens",
+                           s->node->name);
+    if (!st) st = fit(s, record, x, &keep, d);
+    if (!st) add_record(s, r, record, x);
+    json_decref(row);
+    return st;
+}
+
+static gr_status data_make(data_state *s, const gr_rows *of, gr_rows *r, gr_diag *d)
+{
+    sample x = {0};
+    gr_status st = GR_OK;
+    *r->n_groups = *r->n_seqs = r->token_offset[0] = 0;
+    for (uint32_t seq = 0; seq < *of->n_seqs && !st; seq++) st = make_prompt(s, of, seq, &x, r, d);
+    sample_release(&x);
+    return st;
+}
+
 static gr_status data_open(gr_session *session, const gr_node *n, void **state, gr_diag *d)
 {
     const gr_data_cfg *c = n->cfg;
@@ -522,15 +616,16 @@ static gr_status data_open(gr_session *session, const gr_node *n, void **state, 
                       .keeper = gr_kept_of(session->graph, n),
                       .columns = gr_calloc(n->results.n_columns + 1, sizeof(*s->columns)),
                       .dropped_metric = gr_session_name(session, n, "%s.dropped", n->name)};
-    gr_status st = c->file ? gr_jsonl_open(&s->source, c->file, key_at(n, "file"), d)
-                           : gr_jsonl_command(&s->source, c->command, key_at(n, "command"), d);
+    gr_status st = c->of     ? GR_OK
+                   : c->file ? gr_jsonl_open(&s->source, c->file, key_at(n, "file"), d)
+                             : gr_jsonl_command(&s->source, c->command, key_at(n, "command"), d);
     double *keys = NULL;
     if (!st) st = open_encoders(s, d);
     if (!st && c->curriculum) st = read_keys(s, &keys, d);
-    if (!st)
+    if (!st && !c->of)
         gr_order_init(&s->order, gr_jsonl_rows(s->source), c->shuffle, keys,
                       session->seed ^ gr_stream(n->name));
-    if (!st) st = check_records(s, d);
+    if (!st && !c->of) st = check_records(s, d);
     if (!st) gr_encoder_warn_of_date(s->prompt, n->name, d);
     if (st)
         data_close(s);
@@ -541,8 +636,10 @@ static gr_status data_open(gr_session *session, const gr_node *n, void **state, 
 
 static gr_status data_inputs(const void *state, const char *owner, gr_inputs *in, gr_diag *d)
 {
-    const gr_jsonl_content c = gr_jsonl_content_of(((const data_state *)state)->source);
+    const data_state *s = state;
     (void)d;
+    if (!s->source) return GR_OK;
+    const gr_jsonl_content c = gr_jsonl_content_of(s->source);
     gr_inputs_add(in, (gr_input){.kind = GR_INPUT_DATA,
                                  .owner = owner,
                                  .name = c.name,
@@ -558,7 +655,9 @@ static gr_status data_run(const gr_call *call, gr_diag *d)
     data_state *s = call->state;
     const gr_node *n = call->node;
     gr_rows r = gr_rows_at(call->ptr[DRAW_ROWS], &n->bounds);
-    gr_status st = data_draw(s, &r, d);
+    const bool made = n->of != NULL;
+    const gr_rows of = made ? gr_rows_at(call->ptr[DRAW_OF], &n->of->rows->bounds) : (gr_rows){0};
+    gr_status st = made ? data_make(s, &of, &r, d) : data_draw(s, &r, d);
     if (st) return st;
     for (size_t i = 0; i < n->results.n_columns; i++)
         if (call->ptr[N_DRAW + i] && !is_of_record(n->results.columns[i]))
@@ -571,7 +670,7 @@ static gr_status data_run(const gr_call *call, gr_diag *d)
 static void data_save(void *state, const char *prefix, gr_state_file *out)
 {
     const data_state *s = state;
-    if (s->node->timing.every) return; /* begins anew each time */
+    if (s->node->timing.every || !s->source) return; /* begins anew each time */
     gr_state_set_u64(out, prefix, "epoch", s->cursor.epoch);
     gr_state_set_u64(out, prefix, "position", s->cursor.position);
     gr_state_set_u64(out, prefix, "dropped", s->dropped);
@@ -582,7 +681,7 @@ static gr_status data_load(void *state, const char *prefix, const gr_state_file 
 {
     data_state *s = state;
     uint64_t hash = 0;
-    if (s->node->timing.every) return GR_OK;
+    if (s->node->timing.every || !s->source) return GR_OK;
     gr_status st = gr_state_get_u64(in, prefix, "epoch", &s->cursor.epoch, d);
     if (!st) st = gr_state_get_u64(in, prefix, "position", &s->cursor.position, d);
     if (!st) st = gr_state_get_u64(in, prefix, "dropped", &s->dropped, d);

@@ -124,10 +124,10 @@ void gr_kept_check(const gr_graph *g, gr_node *n, gr_diag *d)
     check_alone(n, c, d);
     if (!gr_node_keeps(n)) return;
     check_others(g, n, d);
-    if (strcmp(c->prompts->op->name, "prompts"))
+    if (((const gr_data_cfg *)c->prompts->cfg)->of)
         gr_diag_error(d, key_at(n, "prompts"), GR_E_INVALID,
-                      "rows are kept of prompts that are drawn: '%s' is of op %s", c->prompts->name,
-                      c->prompts->op->name);
+                      "rows are kept of prompts that are drawn: '%s' makes its own of the rows of '%s'",
+                      c->prompts->name, c->prompts->of->name);
     if (d->n_errors > before) return;
     set_bounds(n);
     check_size(n, d);

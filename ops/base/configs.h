@@ -13,6 +13,7 @@ typedef enum gr_too_long { GR_TOO_LONG_ERROR, GR_TOO_LONG_DROP, GR_TOO_LONG_TRUN
 
 /* What `prompts` and `sequences` share: where records come from and how they become tokens. */
 typedef struct gr_data_cfg {
+    const gr_node *of; /* prompts: the rows that they are made of; NULL: of records */
     const char *file, *command;
     gr_model *model; /* sequences: whose tokenizer; NULL: of the reader */
     uint32_t batch;
