@@ -3,6 +3,7 @@
 #include "runtime/run/run_parts.h"
 
 #include "ops/model/checkpoint.h"
+#include "ops/model/peft.h"
 #include "runtime/io/manifest.h"
 #include "runtime/base/files.h"
 
@@ -78,6 +79,14 @@ static gr_status add_weights(gr_inputs *in, const char *owner, const gr_model *m
     return st;
 }
 
+/* The frozen model beneath has its own. */
+static gr_status add_adapters(gr_inputs *in, const char *owner, const gr_model *m, gr_diag *d)
+{
+    if (!m->lora.from) return GR_OK;
+    gr_status st = add_there(in, GR_INPUT_CONFIG, owner, m->lora.from, GR_PEFT_CONFIG, d);
+    return st ? st : add_there(in, GR_INPUT_WEIGHTS, owner, m->lora.from, GR_PEFT_STEM ".safetensors", d);
+}
+
 /* Whether a path of this rank restores something of a model from the model's own checkpoint. */
 static bool reads_weights(const gr_running *r, const gr_model *m, bool resumes)
 {
@@ -88,7 +97,7 @@ static bool reads_weights(const gr_running *r, const gr_model *m, bool resumes)
             p->steps[i].kind == GR_STEP_RESTORE ? gr_tasks_find(r->p->tasks, p->steps[i].what) : GR_NONE;
         reads = object != GR_NONE && gr_graph_model(r->g, r->p->tasks->objects[object].model) == m;
     }
-    return reads && !m->files.random && !(resumes && m->trained);
+    return reads && (gr_model_has_lora(m) || !m->files.random) && !(resumes && m->trained);
 }
 
 static gr_status add_model(const gr_running *r, const gr_model *m, bool resumes, gr_diag *d)
@@ -101,7 +110,8 @@ static gr_status add_model(const gr_running *r, const gr_model *m, bool resumes,
             : add_there(r->read, GR_INPUT_CONFIG, owner, m->files.checkpoint, "config.json", d);
     if (!st) st = add_there(r->read, GR_INPUT_CONFIG, owner, m->files.folder, "generation_config.json", d);
     if (!st && has_tokenizer) st = add_tokenizer(r->read, owner, m, d);
-    if (!st && reads_weights(r, m, resumes)) st = add_weights(r->read, owner, m, d);
+    if (!st && reads_weights(r, m, resumes))
+        st = gr_model_has_lora(m) ? add_adapters(r->read, owner, m, d) : add_weights(r->read, owner, m, d);
     free(owner);
     return st;
 }
