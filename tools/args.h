@@ -18,7 +18,7 @@ typedef struct gr_args {
     const char *config, *tokenizer, *model, *dtype, *shard;
     uint64_t budget, host_budget, capacity; /* bytes; 0: not given ("max" too) */
     uint64_t steps, seed, until, restarts;
-    bool has_steps, has_seed, explain, explore, replan, check_memory, accept_changes, help;
+    bool has_steps, has_seed, explain, explore, replan, check_memory, accept_changes, merge, help;
 } gr_args;
 
 /* Parse the arguments of a program: argv[1] is a command, the rest its own. Options may stand anywhere, as

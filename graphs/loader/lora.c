@@ -191,6 +191,22 @@ static void check_nodes(gr_loader *l, const gr_model *m)
     }
 }
 
+/* Of many ranks each has all of its weights: what is about shards of them has nothing to be about. */
+static void check_ranks(gr_loader *l, const gr_model *m)
+{
+    const bool ranks = l->o && l->o->ranks > 1, gathers = m->sharding.gather != GR_GATHER_DIRECT,
+               copies = m->residency.policy[GR_RESOURCE_ROLLOUT_WEIGHTS] > GR_POLICY_AUTO,
+               steps = m->residency.policy[GR_RESOURCE_OPTIMIZER] == GR_POLICY_HOST;
+    if (ranks && (gathers || copies || steps))
+        gr_diag_error(
+            l->d, m->lora.at, GR_E_INVALID,
+            "model '%s': '%s' shards weights over the ranks, which is not built with adapters: leave it out",
+            m->name,
+            gathers  ? "gather"
+            : copies ? "residency: {rollout_weights: ...}"
+                     : "residency: {optimizer: host}");
+}
+
 void gr_check_lora(gr_loader *l)
 {
     for (size_t i = 0; i < l->g->n_models; i++) {
@@ -198,6 +214,7 @@ void gr_check_lora(gr_loader *l)
         if (!gr_model_has_lora(m)) continue;
         check_targets(l, m);
         check_nodes(l, m);
+        check_ranks(l, m);
         if (gr_mesh_size(&m->sharding.mesh, GR_AXIS_TENSOR) > 1 || m->sharding.mesh_auto)
             gr_diag_error(l->d, m->lora.at, GR_E_INVALID,
                           "model '%s': adapters with 'parallel: {tensor: ...}' or 'parallel: auto' are not "

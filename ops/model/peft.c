@@ -133,6 +133,46 @@ gr_status gr_peft_read(gr_peft *out, const char *dir, const gr_model_shape *s, g
     return st;
 }
 
+gr_model_shape gr_peft_shape(const gr_peft *p, const gr_model_shape *s)
+{
+    gr_model_shape a = *s;
+    a.adapter = (gr_adapter_desc){p->rank, p->targets, (float)(p->alpha / p->rank)};
+    a.fresh_head = false;
+    return a;
+}
+
+bool gr_peft_is(const char *dir)
+{
+    char *path = gr_printf("%s/" GR_PEFT_CONFIG, dir);
+    const bool there = gr_path_exists(path);
+    free(path);
+    return there;
+}
+
+gr_status gr_peft_base(char **base, gr_model_shape *s, const char *dir, gr_diag *d)
+{
+    char *path = gr_printf("%s/" GR_PEFT_CONFIG, dir);
+    gr_json j;
+    gr_status st = gr_json_read(&j, path, d);
+    free(path);
+    if (st) return st;
+    const char *name = json_string_value(json_object_get(j.root, "base_model_name_or_path")),
+               *task = json_string_value(json_object_get(j.root, "task_type"));
+    const reading r = {&j, s, d};
+    if (!name)
+        st = refuse(&r, "base_model_name_or_path", "must name the folder of the model that they are beside");
+    else
+        st = gr_model_shape_read(s, name, d);
+    if (st && name) gr_diag_note(d, gr_json_at(&j, "base_model_name_or_path"), "needed here");
+    if (!st && task && strcmp(task, "CAUSAL_LM") != 0 && s->head == GR_HEAD_LM) {
+        gr_model_shape_to_value(s);
+        s->value_bias = !strcmp(task, "TOKEN_CLS");
+    }
+    if (!st) *base = gr_strdup(name);
+    gr_json_release(&j);
+    return st;
+}
+
 /* ---- writing ------------------------------------------------------------------------------------------- */
 
 static json_t *targets_of(const gr_model_shape *s)

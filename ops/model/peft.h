@@ -18,8 +18,18 @@ typedef struct gr_peft {
     double alpha;
 } gr_peft;
 
+/* The shape of such adapters beside a model. */
+gr_model_shape gr_peft_shape(const gr_peft *p, const gr_model_shape *s);
+
 /* Read DIR/adapter_config.json; s: the model that the adapters stand beside. */
 GR_NODISCARD gr_status gr_peft_read(gr_peft *out, const char *dir, const gr_model_shape *s, gr_diag *d);
+
+/* Whether DIR has an adapter_config.json. */
+bool gr_peft_is(const char *dir);
+
+/* The model that a folder of adapters is beside, as its config names it, and its shape: with a value head
+ * where the task says so. Caller frees *base. */
+GR_NODISCARD gr_status gr_peft_base(char **base, gr_model_shape *s, const char *dir, gr_diag *d);
 
 /* Write it. s: the shape of the adapters; base: the folder of the model, as peft loads it. */
 GR_NODISCARD gr_status gr_peft_write(const char *dir, const gr_model_shape *s, double alpha, const char *base,

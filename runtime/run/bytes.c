@@ -152,8 +152,8 @@ static gr_status hold_beside(const gr_bytes *b, model_files *f, const gr_model *
 {
     const gr_seal *seal = NULL;
     const bool looks = !b->accepts || !gr_comm_rank(b->comm);
-    gr_status st =
-        looks ? gr_checkpoint_beside(&f->beside, &seal, m->files.checkpoint, b->accepts, d) : GR_OK;
+    const char *from = gr_model_has_lora(m) ? m->lora.from : m->files.checkpoint;
+    gr_status st = looks ? gr_checkpoint_beside(&f->beside, &seal, from, b->accepts, d) : GR_OK;
     return !st && seal ? gr_weights_hold(f->weights, seal, d) : st;
 }
 
@@ -328,7 +328,7 @@ static gr_status open_weights(gr_bytes *b, const gr_model *m, bool own, gr_diag 
     char *path = weights_path(b, m, own);
     gr_status st = gr_weights_open(&f->weights, gr_model_trains(m), path, "", d);
     if (!st && own) st = hold(b, f->weights, m, weights_stem(m), d);
-    if (!st && !own && !gr_model_has_lora(m)) st = hold_beside(b, f, m, d);
+    if (!st && !own) st = hold_beside(b, f, m, d);
     free(path);
     return st;
 }
@@ -500,8 +500,13 @@ static bool saves_lagged(const gr_bytes *b, const gr_model *m)
 
 static gr_status write_config(const char *dir, const gr_model *m, gr_diag *d)
 {
-    if (gr_model_has_lora(m))
-        return gr_peft_write(dir, &m->lora.shape, m->lora.alpha, m->files.checkpoint, d);
+    if (gr_model_has_lora(m)) {
+        char *base = gr_path_real(m->files.checkpoint); /* it is looked for from other folders */
+        gr_status st =
+            gr_peft_write(dir, &m->lora.shape, m->lora.alpha, base ? base : m->files.checkpoint, d);
+        free(base);
+        return st;
+    }
     return gr_checkpoint_write_config(dir, &m->shape, m->files.checkpoint, m->files.folder, GR_ST_F32, d);
 }
 

@@ -1,11 +1,12 @@
 /* ops/kernels/cpu/adapters_cpu.c: adapters on the CPU device: merged into weights, and their gradients, each
  * a chain of additions over tokens in order.
  */
+#include "ops/kernels/cpu/adapters_cpu.h"
+
 #include <assert.h>
 #include <string.h>
 
 #include "ops/kernels/cpu/cpu.h"
-#include "ops/kernels/layer_ops.h"
 #include "ops/kernels/workspace.h"
 
 /* ---- merged -------------------------------------------------------------------------------------------- */

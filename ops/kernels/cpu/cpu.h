@@ -34,10 +34,6 @@ void gr_cpu_product_add(gr_queue *q, const gr_product *p, const void *add, float
 void gr_cpu_product_dx(gr_queue *q, const gr_product *p, const void *dy, void *dx, void *ws);
 void gr_cpu_product_dw(gr_queue *q, const gr_product *p, const void *dy, void *grad, gr_dtype grads,
                        void *ws);
-uint64_t gr_cpu_merge_ws_bytes(uint32_t rows, uint32_t in, uint32_t rank, unsigned threads);
-void gr_cpu_merge(gr_queue *q, const gr_merge *c, void *ws);
-uint64_t gr_cpu_adapters_back_ws_bytes(const gr_adapters_back *c, unsigned threads);
-void gr_cpu_adapters_back(gr_queue *q, const gr_adapters_back *c, void *ws);
 void gr_cpu_scale(gr_queue *q, const void *x, float scale, uint64_t n, void *y);
 void gr_cpu_column_sums(gr_queue *q, const void *d, uint32_t t, uint32_t cols, void *grad, gr_dtype grads,
                         void *ws);

@@ -1,6 +1,7 @@
 /* ops/kernels/cpu/kernels_cpu.c: the table of the CPU device. */
 #include <string.h>
 
+#include "ops/kernels/cpu/adapters_cpu.h"
 #include "ops/kernels/cpu/cpu.h"
 #include "ops/kernels/delta.h"
 #include "ops/kernels/experts.h"

@@ -1,9 +1,10 @@
 /* ops/kernels/cuda/adapters.c: adapters on CUDA: merged into weights by one product each, whose fp32 sum with
  * the weights is rounded once; and their gradients, by products of which one side is the rank.
  */
+#include "ops/kernels/cuda/adapters.h"
+
+#include "ops/kernels/cuda/adapters_layout.h"
 #include "ops/kernels/cuda/context.h"
-#include "ops/kernels/cuda/layer.h"
-#include "ops/kernels/cuda/layout.h"
 
 void gr_cuda_merge(gr_queue *q, const gr_merge *c, void *ws)
 {

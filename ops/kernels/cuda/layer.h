@@ -33,10 +33,6 @@ bool gr_cuda_product_activate(gr_queue *q, const gr_dense_desc *d, const gr_toke
 void gr_cuda_product_dx(gr_queue *q, const gr_product *p, const void *dy, void *dx, void *ws);
 void gr_cuda_product_dw(gr_queue *q, const gr_product *p, const void *dy, void *grad, gr_dtype grads,
                         void *ws);
-uint64_t gr_cu_merge_ws_bytes(uint32_t rows, uint32_t in, uint32_t rank, unsigned threads);
-void gr_cuda_merge(gr_queue *q, const gr_merge *c, void *ws);
-uint64_t gr_cu_adapters_back_ws_bytes(const gr_adapters_back *c, unsigned threads);
-void gr_cuda_adapters_back(gr_queue *q, const gr_adapters_back *c, void *ws);
 void gr_cuda_scale(gr_queue *q, const void *x, float scale, uint64_t n, void *y);
 void gr_cuda_column_sums(gr_queue *q, const void *d, uint32_t t, uint32_t cols, void *grad, gr_dtype grads,
                          void *ws);

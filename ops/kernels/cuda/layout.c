@@ -45,28 +45,6 @@ uint64_t gr_cu_product_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned 
     return GR_CU_GEMM_WS_BYTES;
 }
 
-uint64_t gr_cu_merge_ws_bytes(uint32_t rows, uint32_t in, uint32_t rank, unsigned threads)
-{
-    (void)rows, (void)in, (void)rank, (void)threads;
-    return GR_CU_GEMM_WS_BYTES;
-}
-
-void gr_cu_adapters_layout(gr_workspace *c, uint32_t t, uint32_t cols, gr_cu_adapters_ws *w)
-{
-    w->gemm = gr_workspace_bytes(c, GR_CU_GEMM_WS_BYTES);
-    w->u = halves(c, t, cols);
-    w->v = halves(c, t, cols);
-}
-
-uint64_t gr_cu_adapters_back_ws_bytes(const gr_adapters_back *b, unsigned threads)
-{
-    gr_workspace c = {0};
-    gr_cu_adapters_ws w;
-    (void)threads;
-    gr_cu_adapters_layout(&c, b->t, b->count * b->rank, &w);
-    return c.used;
-}
-
 uint64_t gr_cu_back_ws_bytes(const gr_layer_desc *d, uint32_t hidden, uint32_t tokens)
 {
     const gr_cu_heads heads = gr_cu_heads_of(&d->attention);

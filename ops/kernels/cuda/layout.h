@@ -32,12 +32,6 @@ typedef struct gr_cu_head_ws { /* n rows; what the use does not need is empty */
     float *lse, *entropy, *logit; /* one each; logit: the target's */
     void *part;                   /* sums of tiles of logits: gr_cu_head_part_bytes */
 } gr_cu_head_ws;
-typedef struct gr_cu_adapters_ws { /* t rows */
-    void *gemm;
-    gr_bf16 *u, *v; /* [cols] */
-} gr_cu_adapters_ws;
-void gr_cu_adapters_layout(gr_workspace *c, uint32_t t, uint32_t cols, gr_cu_adapters_ws *w);
-
 void gr_cu_head_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, gr_head_use use,
                        gr_cu_head_ws *w);
 

@@ -3,6 +3,8 @@
 #include "ops/kernels/delta.h"
 #include "ops/kernels/experts.h"
 #include "ops/kernels/latent.h"
+#include "ops/kernels/cuda/adapters.h"
+#include "ops/kernels/cuda/adapters_layout.h"
 #include "ops/kernels/cuda/layer.h"
 #include "ops/kernels/cuda/model.h"
 #include "ops/kernels/steps.h"

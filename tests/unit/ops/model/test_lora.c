@@ -23,13 +23,6 @@ typedef struct lora {
     gr_diag d;
 } lora;
 
-static gr_model_shape shape_of(const gr_model_shape *s, const gr_peft *p)
-{
-    gr_model_shape a = *s;
-    a.adapter = (gr_adapter_desc){p->rank, p->targets, (float)(p->alpha / p->rank)};
-    return a;
-}
-
 /* As ops/parallel/merge.c does it. */
 static void merge(lora *l)
 {
@@ -80,7 +73,7 @@ static void lora_open(lora *l, size_t i)
     gr_diag_init(&l->d);
     assert_int_equal(gr_model_shape_read(&s, base, &l->d), GR_OK);
     assert_int_equal(gr_peft_read(&p, dir, &s, &l->d), GR_OK);
-    const gr_model_shape a = shape_of(&s, &p);
+    const gr_model_shape a = gr_peft_shape(&p, &s);
     l->model = fx_new(&s, 2);
     l->frozen = gr_calloc(gr_model_buckets(&s), sizeof(*l->frozen));
     l->adapters = fx_new(&a, 1);
