@@ -1,6 +1,7 @@
 /* ops/pass.c: packed passes: micro-batches, their arrays, the head's parts, costs. */
 #include "ops/pass.h"
 
+#include "ops/kernels/experts.h"
 #include "ops/kernels/workspace.h"
 #include "ops/base/configs.h"
 
@@ -376,17 +377,6 @@ gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b
     return (gr_micro_cost){trips, (double)seqs * length / trips, (double)seqs * b->response_tokens / trips};
 }
 
-/* Elements of a layer that a pass over so many tokens reads: of experts those that are chosen, each of which
- * a token leaves out with the same chance. */
-static double elems_read(const gr_layer_desc *d, double elems, double hidden, double tokens)
-{
-    const gr_experts_desc *e = &d->experts;
-    if (d->mlp != GR_MLP_EXPERTS) return elems;
-    const double experts = 3.0 * e->count * hidden * e->inner,
-                 untouched = pow(1 - (double)e->top_k / e->count, tokens);
-    return elems - experts * untouched;
-}
-
 /* Multiply-adds of a query and a key that it sees, for a head and halved: of latent attention with values
  * filled up to the width of keys, or absorbed (ops/kernels/latent.h). */
 static double head_width(const gr_layer_desc *d, bool absorbed)
@@ -405,15 +395,23 @@ static double delta_values(const gr_layer_desc *d)
     return 2.0 * (gr_delta_in(e) + gr_delta_channels(e)) + 4.0 * gr_delta_out(e);
 }
 
+/* Of all experts of a layer, the shared one among them. */
+static double experts_elems(const gr_layer_desc *d, double hidden)
+{
+    const gr_experts_desc *e = &d->experts;
+    return d->mlp == GR_MLP_EXPERTS ? 3.0 * hidden * ((double)e->count * e->inner + e->shared_inner) : 0;
+}
+
 void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
                    double length, double times)
 {
     const gr_layer_desc *d = gr_layer(s, layer);
-    const double projections = 2.0 * (double)gr_layer_token_macs(d, s->hidden);
-    double weights = elems_read(d, (double)gr_bucket_elems(s, 1 + layer), s->hidden, tokens),
-           activations =
-               tokens * (8.0 * s->hidden + 4.0 * gr_layer_inner(d) + delta_values(d) +
-                         4.0 * d->experts.top_k * s->hidden); /* rows of experts: gathered, and summed up */
+    const bool experts = d->mlp == GR_MLP_EXPERTS;
+    const uint32_t inner = experts ? 0 : gr_layer_inner(d);
+    const double apart = experts ? 3.0 * s->hidden * gr_layer_inner(d) : 0; /* gr_experts_price has it */
+    const double projections = 2.0 * ((double)gr_layer_token_macs(d, s->hidden) - apart);
+    double weights = (double)gr_bucket_elems(s, 1 + layer) - experts_elems(d, s->hidden),
+           activations = tokens * (8.0 * s->hidden + 4.0 * inner + delta_values(d));
     w->cost.flops = times * tokens * projections;
     w->cost.attention = times * tokens * 2.0 * gr_layer_keys(d, length) *
                         (d->mixer == GR_MIXER_LATENT ? d->latent.heads : d->attention.heads) *
@@ -430,13 +428,58 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
     w->comm.summed = 2 * tokens * s->hidden * (double)gr_dtype_size(k->dtype) * 2 * (s->parts - 1) / s->parts;
 }
 
-void gr_experts_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
-                     uint32_t run, double times)
+/* Kernels: the router, its choice, three that sort, a gather, two products around an activation, the sum;
+ * and back: sorting, two gathers, an activation, four products, two of the router's and what it is given, the
+ * sum. */
+enum { EXPERT_LAUNCHES = 10, EXPERT_LAUNCHES_BACK = 14 };
+
+static void times_experts(gr_experts_cost *c, double times)
 {
-    const gr_experts_desc *e = &gr_layer(s, layer)->experts;
-    const double weights = 3.0 * e->count * s->hidden * e->inner;
-    if (run && tokens > run)
-        w->cost.bytes += times * (ceil(tokens / run) - 1) * weights * (double)gr_dtype_size(k->dtype);
+    double *const all[] = {&c->products, &c->gradients, &c->weights, &c->sums, &c->moved, &c->launches};
+    for (size_t i = 0; i < GR_LEN(all); i++) *all[i] *= times;
+}
+
+/* So many tokens at once through experts of which each goes to some. */
+typedef struct mixture {
+    double count, top_k, inner, hidden, tokens, size, grad_size; /* of elements; grad_size 0: forward */
+} mixture;
+
+/* Experts that get a token: each token leaves each of them out with the same chance. */
+static double touched(const mixture *m)
+{
+    return m->count * (1 - pow(1 - m->top_k / m->count, m->tokens));
+}
+
+static void add_mixture(gr_experts_cost *c, const mixture *m)
+{
+    const bool back = m->grad_size > 0;
+    const double rows = m->tokens * m->top_k, flops = 6 * rows * m->hidden * m->inner,
+                 elems = 3 * touched(m) * m->hidden * m->inner;
+    c->products += flops;
+    c->gradients += back ? flops : 0;
+    c->weights += elems * m->size;
+    c->sums += 2 * elems * m->grad_size;
+    c->moved += m->size * (back ? rows * (3 * m->hidden + 6 * m->inner) + 4 * m->tokens * m->hidden
+                                : rows * (2 * m->hidden + 3 * m->inner) + 3 * m->tokens * m->hidden);
+    c->launches += back ? EXPERT_LAUNCHES_BACK : EXPERT_LAUNCHES;
+}
+
+void gr_experts_price(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
+                      uint32_t run, uint64_t grad_size)
+{
+    const gr_layer_desc *d = gr_layer(s, layer);
+    const gr_experts_desc *e = &d->experts;
+    const double runs = ceil(fmax(tokens, 1) / (run ? run : GR_EXPERT_RUN)),
+                 size = (double)gr_dtype_size(k->dtype);
+    if (d->mlp != GR_MLP_EXPERTS) return;
+    const mixture chosen = {e->count, e->top_k, e->inner, s->hidden, tokens / runs, size, (double)grad_size},
+                  shared = {1, 1, e->shared_inner, s->hidden, tokens / runs, size, (double)grad_size};
+    gr_experts_cost *c = &w->cost.experts;
+    *c = (gr_experts_cost){.rows = chosen.tokens * chosen.top_k / touched(&chosen),
+                           .width = (uint32_t)lround(sqrt((double)s->hidden * e->inner))};
+    add_mixture(c, &chosen);
+    if (e->shared_inner) add_mixture(c, &shared);
+    times_experts(c, runs);
 }
 
 /* Ranks send each other all but their own part of q, k and v, and of attention's output; back likewise. */
@@ -488,6 +531,20 @@ void gr_cost_times(gr_task *w, double times)
     double *const all[] = {&w->cost.flops, &w->cost.bytes,  &w->cost.attention, &w->cost.kv,
                            &w->cost.head,  &w->cost.logits, &w->comm.sums,      &w->comm.summed};
     for (size_t i = 0; i < GR_LEN(all); i++) *all[i] *= times;
+    times_experts(&w->cost.experts, times);
+}
+
+static void add_experts(gr_experts_cost *to, const gr_experts_cost *part)
+{
+    if (!(part->rows > 0)) return;
+    to->products += part->products;
+    to->gradients += part->gradients;
+    to->weights += part->weights;
+    to->sums += part->sums;
+    to->moved += part->moved;
+    to->launches += part->launches;
+    to->rows = part->rows;
+    to->width = part->width;
 }
 
 void gr_cost_add(gr_task *w, const gr_task *part)
@@ -496,6 +553,7 @@ void gr_cost_add(gr_task *w, const gr_task *part)
     w->cost.bytes += part->cost.bytes;
     w->cost.attention += part->cost.attention;
     w->cost.kv += part->cost.kv;
+    add_experts(&w->cost.experts, &part->cost.experts);
     w->comm.sums += part->comm.sums;
     w->comm.summed += part->comm.summed;
     w->cost.length = part->cost.length;

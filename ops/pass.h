@@ -148,15 +148,16 @@ typedef struct gr_micro_cost {
 } gr_micro_cost;
 gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b, uint32_t seqs);
 
-/* Arithmetic and memory traffic of one layer forward, and of the head over some rows; set on w times `times`.
- * tokens: a rank's.
+/* Arithmetic and memory traffic of one layer forward but for experts, and of the head over some rows; set on
+ * w times `times`. tokens: a rank's.
  */
 void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
                    double length, double times);
-/* What a layer's experts read beyond that where tokens go through them in runs of so many: their weights
- * again, in each further run. */
-void gr_experts_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
-                     uint32_t run, double times);
+/* What a layer's experts take, where it has some: they are no part of gr_layer_cost. Tokens go through them
+ * in runs of so many (0: gr_experts_run's), each of which reads the weights of the experts that it touches,
+ * and backward reads and writes their gradients. grad_size: bytes of an element of these; 0: forward. */
+void gr_experts_price(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
+                      uint32_t run, uint64_t grad_size);
 /* The same of a layer of a training pass on a mesh of ranks, and what it exchanges with them. tokens: of all
  * ranks that share them; times: 1 forward, 2 backward. */
 void gr_layer_mesh_cost(gr_task *w, const gr_kernels *k, const gr_node *n, uint32_t layer, double tokens,

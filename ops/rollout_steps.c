@@ -205,6 +205,7 @@ static void set_prefill_cost(gr_task *w, const gr_node *n, const gr_choices *how
         gr_task layers = {0};
         const uint32_t alike = gr_model_layers_of(s, kind, &first);
         gr_layer_cost(&layers, k, s, first, tokens, b->prompt_tokens, 1);
+        gr_experts_price(&layers, k, s, first, tokens, 0, 0);
         gr_cost_times(&layers, alike * prompts / tokens / trips_expected(n, how));
         gr_cost_add(w, &layers);
     }
@@ -230,6 +231,7 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
         const uint32_t alike = gr_model_layers_of(s, kind, &first);
         const double seen = gr_layer_keys(gr_layer(s, first), 2 * keys) / 2;
         gr_layer_cost(&layers, k, s, first, slots, b->prompt_tokens + b->response_tokens / 2.0, 1);
+        gr_experts_price(&layers, k, s, first, slots, 0, 0);
         gr_cost_times(&layers, alike * steps);
         layers.cost.kv = alike * steps * slots *
                          (seen * (double)gr_layer_block_bytes(k, s, first) / GR_KV_BLOCK +

@@ -481,7 +481,8 @@ static void declare_pack(declaring *w)
 static void layer_cost(const declaring *w, gr_task *task, uint32_t l, double times)
 {
     gr_layer_mesh_cost(task, w->k, w->n, l, w->cost.tokens, w->bounds.length, times);
-    gr_experts_cost(task, w->k, w->s, l, w->cost.tokens / w->shape.micro.cut, w->bounds.expert_run, times);
+    gr_experts_price(task, w->k, w->s, l, w->cost.tokens / w->shape.micro.cut, w->bounds.expert_run,
+                     times > 1 ? gr_dtype_size(w->n->model->train.grads) : 0);
 }
 
 static void declare_layer(declaring *w, uint32_t l, bool keep)

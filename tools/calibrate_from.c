@@ -237,6 +237,9 @@ static void slow_down(gr_hardware *h, work w, double by)
         if (w == WORK_LOAD) h->copies[i].h2d /= by;
         if (w == WORK_OFFLOAD) h->copies[i].d2h /= by;
     }
+    if (w == WORK_FORWARD) h->experts.product /= by;
+    if (w == WORK_BACKWARD) h->experts.gradient /= by;
+    if (w == WORK_DECODE) h->experts.read /= by;
     if (w == WORK_MEMORY) h->memory_bytes /= by;
     if (w == WORK_STEP) h->step_ns = GR_MAX((uint64_t)((double)h->step_ns * by), UINT64_C(1));
     if (w == WORK_DECODE) h->decode_attention /= by, h->kv_bytes /= by;

@@ -88,6 +88,18 @@ typedef struct gr_task_uses {
     bool waits;   /* before that it waits for its queue (gr_queue_finish), and so for all that this follows */
 } gr_task_uses;
 
+/* Of layers of experts, what is theirs: rows in groups, each multiplied by the weights of one expert. */
+typedef struct gr_experts_cost {
+    double products;  /* arithmetic of these, or of the gradients of rows */
+    double gradients; /* and of the gradients of weights */
+    double weights;   /* bytes of experts' weights that they read: of those that have rows */
+    double sums;      /* bytes of gradients of weights, read and written */
+    double moved;     /* bytes of rows gathered, activated and summed up, read and written */
+    double launches;  /* kernels */
+    double rows;      /* of an expert that has some, on average */
+    uint32_t width;   /* about the sides of its weights */
+} gr_experts_cost;
+
 /* What one execution takes, for the cost model. */
 typedef struct gr_task_cost {
     double flops, bytes;  /* arithmetic of matrix products; memory read and written */
@@ -96,6 +108,7 @@ typedef struct gr_task_cost {
     uint32_t length;      /* of the sequences attended to */
     double head, logits;  /* arithmetic of the output matrix's products; logits whose softmax is taken */
     bool backward, paged; /* products for gradients; attention to keys and values in the pool */
+    gr_experts_cost experts;
 } gr_task_cost;
 
 /* What it exchanges with other ranks. */

@@ -20,16 +20,17 @@ static double rate_at(const gr_rate *r, const gr_task_cost *c)
     return c->paged ? r->decode : c->backward ? r->backward : r->forward;
 }
 
-/* The rate between those measured, straight in the logarithms; beyond them that of the nearest. */
-static double matrix_rate(const gr_hardware *h, const gr_task_cost *c)
+/* The rate of so many rows and such weights between those measured, straight in the logarithms; beyond them
+ * that of the nearest. */
+static double matrix_rate(const gr_hardware *h, const gr_task_cost *c, double rows, double width)
 {
     uint32_t list[2][GR_RATES_MAX], n_widths = 0, row, col;
     while (n_widths < h->n_rates && h->rates[n_widths].rows == h->rates[0].rows) n_widths++;
     uint32_t n_rows = h->n_rates / n_widths;
     for (uint32_t i = 0; i < n_rows; i++) list[0][i] = h->rates[i * n_widths].rows;
     for (uint32_t i = 0; i < n_widths; i++) list[1][i] = h->rates[i].width;
-    double down = place_in(list[0], n_rows, c->rows, &row),
-           across = place_in(list[1], n_widths, c->width, &col), sum = 0;
+    double down = place_in(list[0], n_rows, rows, &row), across = place_in(list[1], n_widths, width, &col),
+           sum = 0;
     for (uint32_t i = 0; i < 4; i++) {
         double share = (i / 2 ? down : 1 - down) * (i % 2 ? across : 1 - across);
         if (share <= 0) continue;
@@ -69,13 +70,35 @@ static double special_seconds(const gr_task_cost *c, const gr_hardware *h, doubl
     return seconds;
 }
 
+/* Where a device's products of groups have no rates, each is as a dense one of as many rows. */
+static double plain_experts_seconds(const gr_task_cost *c, const gr_hardware *h)
+{
+    const gr_experts_cost *e = &c->experts;
+    const double rate = h->n_rates ? matrix_rate(h, c, e->rows, e->width) : h->flops;
+    return fmax((e->products + e->gradients) / rate, (e->weights + e->sums + e->moved) / h->memory_bytes);
+}
+
+/* Products take as long as their tiles or, of few rows, as the weights take to come; the rest stands around
+ * them. */
+static double experts_seconds(const gr_task_cost *c, const gr_hardware *h)
+{
+    const gr_experts_cost *e = &c->experts;
+    const gr_experts_rate *x = &h->experts;
+    if (!(e->rows > 0)) return 0;
+    if (!(x->product > 0)) return plain_experts_seconds(c, h);
+    return fmax(e->products * (1 + x->padding / e->rows) / x->product, e->weights / x->read) +
+           e->gradients / x->gradient + (e->sums + e->moved) / h->memory_bytes +
+           1e-9 * e->launches * (double)x->launch_ns;
+}
+
 /* Of the task itself; sums over its tensor-parallel group are within it. */
 static double own_seconds(const gr_task *w, const gr_hardware *h)
 {
     const gr_task_cost *c = &w->cost;
     const gr_task_comm *m = &w->comm;
     double flops = c->flops, bytes = c->bytes, seconds = special_seconds(c, h, &flops, &bytes);
-    const double rate = h->n_rates && c->rows ? matrix_rate(h, c) : h->flops;
+    const double rate = h->n_rates && c->rows ? matrix_rate(h, c, c->rows, c->width) : h->flops;
+    seconds += experts_seconds(c, h);
     seconds += fmax(flops / rate + c->head / (h->head > 0 ? h->head : rate), bytes / h->memory_bytes);
     if (h->slowest > 0) seconds *= h->slowest; /* the others wait for it at the next collective */
     if (m->sums > 0) seconds += m->summed / gr_peers_rate(h, m->peers) + m->sums * (double)h->sum_ns * 1e-9;

@@ -27,6 +27,16 @@ typedef struct gr_attention_rate {
     double forward, backward;
 } gr_attention_rate;
 
+/* Of layers of experts (gr_experts_cost). An expert's rows are multiplied in tiles, which are filled up:
+ * padding rows of each expert on average. All 0: experts take what a dense layer of as many rows takes. */
+typedef struct gr_experts_rate {
+    double product;  /* arithmetic of products of rows, those that fill up included; */
+    double gradient; /* of gradients of weights, beside what reads and writes their sums */
+    double read;     /* bytes of weights where rows are few */
+    double padding;
+    uint64_t launch_ns; /* of each kernel, beside what it computes and moves */
+} gr_experts_rate;
+
 /* Copies between host pool and arena, of each of so many ranks of a host that all copy at once, bytes: to the
  * device or from it alone, and each of both ways at once. */
 typedef struct gr_copy_rate {
@@ -97,6 +107,7 @@ typedef struct gr_hardware {
     uint32_t n_rates;
     gr_attention_rate attention[GR_LENGTHS_MAX]; /* lengths rise */
     uint32_t n_attention;
+    gr_experts_rate experts;
     double decode_attention; /* arithmetic of attention to keys and values in the pool; */
     double kv_bytes;         /* or, where it is they that take the time, bytes of them read */
     double head;             /* arithmetic of products with an output matrix */
@@ -144,8 +155,8 @@ uint64_t gr_hardware_cpu_overhead(unsigned cores);
 uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t groups, uint32_t captured,
                               uint64_t host_bytes);
 
-/* scheduler/cost/hardware_file.c: the JSON form. Every key is required but `cluster`, and every unknown one
- * is an error. */
+/* scheduler/cost/hardware_file.c: the JSON form. Every key is required but `cluster` and `experts`, and every
+ * unknown one is an error. */
 GR_NODISCARD gr_status gr_hardware_read(gr_hardware *out, const char *path, gr_diag *d);
 void gr_hardware_write(const gr_hardware *h, gr_str *out);
 

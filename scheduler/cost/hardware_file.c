@@ -41,6 +41,11 @@ static const number rates[] = {
     {"memory", AT(memory_bytes), false, false}, {"kv", AT(kv_bytes), false, true},
     {"host", AT(host_memory), false, false},    {"disk", AT(disk), false, false},
     {"link", AT(link), false, false},           {"network", AT(network), false, false}};
+static const number experts[] = {{"product", AT(experts.product), false, false},
+                                 {"gradient", AT(experts.gradient), false, false},
+                                 {"read", AT(experts.read), false, false},
+                                 {"padding", AT(experts.padding), false, true},
+                                 {"launch_ns", AT(experts.launch_ns), true, true}};
 static const char *const libraries[] = {
 #define X(name, text) text,
     GR_LIBRARY_MAP(X)
@@ -296,6 +301,15 @@ static void read_cluster(reader *r, json_t *o, gr_cluster *out)
     read_protocols(r, json_object_get(v, "protocols"), out);
 }
 
+/* Likewise. */
+static void read_experts(reader *r, json_t *o, gr_hardware *out)
+{
+    static const char *const keys[] = {"product", "gradient", "read", "padding", "launch_ns"};
+    json_t *v = json_object_get(o, "experts");
+    if (v && has_keys(r, "$.experts", v, keys, GR_LEN(keys)))
+        read_numbers(r, "$.experts", v, experts, GR_LEN(experts), out);
+}
+
 static void read_file(reader *r, json_t *o, gr_hardware *out)
 {
     static const char *const keys[] = {"version", "name",          "device",       "bytes_per_second",
@@ -303,9 +317,9 @@ static void read_file(reader *r, json_t *o, gr_hardware *out)
                                        "step_ns", "collective_ns", "sum_ns",       "reduce_share",
                                        "devices", "flops",         "attention",    "decode_attention",
                                        "head",    "logits",        "kept",         "layer_graph_bytes",
-                                       "pinned",  "copies",        "cluster"};
+                                       "pinned",  "copies",        "cluster",      "experts"};
     static const char *const bandwidths[] = {"memory", "kv", "host", "disk", "link", "network"};
-    if (!has_some_keys(r, "$", o, keys, GR_LEN(keys), GR_LEN(keys) - 1)) return;
+    if (!has_some_keys(r, "$", o, keys, GR_LEN(keys), GR_LEN(keys) - 2)) return;
     json_t *version = json_object_get(o, "version"), *bytes = json_object_get(o, "bytes_per_second");
     if (version && (!json_is_integer(version) || json_integer_value(version) != VERSION)) {
         bad(r, "$", "version", "this program reads version %d", VERSION);
@@ -321,6 +335,7 @@ static void read_file(reader *r, json_t *o, gr_hardware *out)
     read_attention(r, o, out);
     read_overhead(r, o, out);
     read_cluster(r, o, &out->cluster);
+    read_experts(r, o, out);
 }
 
 gr_status gr_hardware_read(gr_hardware *out, const char *path, gr_diag *d)
@@ -375,6 +390,14 @@ static void write_cluster(const gr_cluster *c, gr_str *out)
     gr_str_puts(out, "    ]\n  },\n");
 }
 
+static void write_experts(const gr_hardware *h, gr_str *out)
+{
+    if (h->experts.product <= 0) return;
+    gr_str_puts(out, "  \"experts\": {\n");
+    write_numbers(h, "    ", experts, GR_LEN(experts), out);
+    gr_str_puts(out, "  },\n");
+}
+
 void gr_hardware_write(const gr_hardware *h, gr_str *out)
 {
     gr_str_printf(out, "{\n  \"version\": %d,\n  \"name\": \"%s\",\n  \"device\": \"%s\",\n", VERSION,
@@ -403,6 +426,7 @@ void gr_hardware_write(const gr_hardware *h, gr_str *out)
         gr_str_printf(out, "%s\"%s\": %llu", i ? ", " : "", libraries[i], (unsigned long long)h->part[i]);
     gr_str_printf(out, "},\n  \"devices\": %u,\n", h->devices);
     write_cluster(&h->cluster, out);
+    write_experts(h, out);
     write_numbers(h, "  ", top, GR_LEN(top), out);
     gr_str_puts(out, "}\n");
 }

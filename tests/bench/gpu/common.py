@@ -28,6 +28,11 @@ SHAPES = {  # published ones; Qwen3, head_dim 128, 8 heads of keys and values, v
                     moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8, norm_topk_prob=True, decoder_sparse_step=1,
                     mlp_only_layers=[], num_hidden_layers=48, num_attention_heads=32, num_key_value_heads=4,
                     tie_word_embeddings=False),
+    # a quarter of its layers
+    "8B-A1.3B": dict(model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"], hidden_size=2048, intermediate_size=6144,
+                     moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8, norm_topk_prob=True, decoder_sparse_step=1,
+                     mlp_only_layers=[], num_hidden_layers=12, num_attention_heads=32, num_key_value_heads=4,
+                     tie_word_embeddings=False),
     # Gemma2 2B and Gemma3 1B: windows, caps, norms behind
     "gemma2-2B": dict(GEMMA, model_type="gemma2", architectures=["Gemma2ForCausalLM"], hidden_size=2304, intermediate_size=9216,
                       num_attention_heads=8, num_key_value_heads=4, vocab_size=256000, sliding_window=4096, rope_theta=1e4,

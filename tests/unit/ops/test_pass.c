@@ -266,6 +266,40 @@ static void test_ranks_of_a_group_share_the_tokens(void **state)
     }
 }
 
+/* 4 experts of which 2 tokens choose 2 each touch 3 on average; a second run reads again those that it
+ * touches. Weights [2 I, H] and [H, I] of 3 x 4 x 8 elements. */
+static void test_what_experts_take(void **state)
+{
+    (void)state;
+    gr_model_shape s = {.hidden = 8, .layers = 1};
+    gr_layer_desc d = gr_layer_plain(2, 1, 4, 16);
+    gr_model_of(&s, &d);
+    gr_task dense = {0}, w = {0};
+    const gr_kernels k = {.dtype = GR_BF16, .attention_cost = 1};
+    gr_experts_price(&dense, &k, &s, 0, 2, 0, 0);
+    assert_true(dense.cost.experts.products == 0);
+    d.mlp = GR_MLP_EXPERTS;
+    d.dense.inner = 0;
+    d.experts = (gr_experts_desc){.count = 4, .top_k = 2, .inner = 4};
+    gr_model_of(&s, &d);
+    gr_experts_price(&w, &k, &s, 0, 2, 0, 0);
+    const gr_experts_cost *c = &w.cost.experts;
+    assert_true(c->products == 2 * 2 * 2 * 3 * 4 * 8 && c->gradients == 0 && c->sums == 0);
+    assert_true(c->weights == 3 * 3 * 4 * 8 * 2);
+    assert_true(c->rows == 4.0 / 3 && c->launches == 10);
+    gr_experts_price(&w, &k, &s, 0, 4, 2, sizeof(float));
+    assert_true(c->products == 2 * 4 * 2 * 3 * 4 * 8 && c->gradients == c->products);
+    assert_true(c->weights == 2 * 3 * 3 * 4 * 8 * 2 && c->sums == 2 * 2 * 3 * 3 * 4 * 8 * 4);
+    assert_true(c->rows == 4.0 / 3 && c->launches == 2 * 14);
+    d.experts.shared_inner = 4; /* of which every token has one */
+    gr_model_of(&s, &d);
+    const double chosen = c->products;
+    gr_experts_price(&w, &k, &s, 0, 4, 2, sizeof(float));
+    assert_true(c->products == 1.5 * chosen && c->rows == 4.0 / 3 && c->launches == 2 * 28);
+    gr_layer_cost(&w, &k, &s, 0, 4, 4, 1); /* attention and the router's logits are the layer's */
+    assert_true(w.cost.flops == 2 * 4 * ((8 + 4 + 4) * 8 + 8 * 8 + 4 * 8));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -273,6 +307,7 @@ int main(void)
         cmocka_unit_test(test_the_longest_come_first_where_asked),
         cmocka_unit_test(test_one_length_gives_equal_micro_batches),
         cmocka_unit_test(test_ranks_of_a_group_share_the_tokens),
+        cmocka_unit_test(test_what_experts_take),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

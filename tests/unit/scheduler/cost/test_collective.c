@@ -271,6 +271,7 @@ static void test_a_cluster_is_read_back_as_it_was_written(void **state)
     assert_int_equal(h.cluster.pod, 32);
     assert_int_equal(h.cluster.adapters, 8);
     assert_int_equal(h.cluster.n_protocols, 3);
+    assert_memory_equal(&h.experts, &known.experts, sizeof(h.experts));
     for (uint32_t i = 0; i < 3; i++) {
         const gr_protocol *a = &h.cluster.protocols[i], *b = &known.cluster.protocols[i];
         assert_true(fabs(a->tree_share - b->tree_share) < 1e-4 && a->most == b->most);
@@ -288,7 +289,9 @@ static void test_old_files_are_read(void **state)
     gr_hardware h;
     assert_int_equal(gr_hardware_find(&h, "tests/golden/hardware.json", NULL), GR_OK);
     const gr_cluster none = {0};
+    const gr_experts_rate plain = {0};
     assert_memory_equal(&h.cluster, &none, sizeof(none));
+    assert_memory_equal(&h.experts, &plain, sizeof(plain));
     for (uint32_t hosts = 2; hosts <= 4096; hosts *= 2) {
         const gr_hardware x = gr_hardware_for(&h, hosts, hosts); /* one rank each, over a network of 1 GB/s */
         assert_int_equal(all_ns(&x, GR_FORM_SHARDS, 1e6), 20000 + 1000000);
@@ -316,6 +319,9 @@ static void test_what_is_wrong_is_said_with_its_place(void **state)
         {"[1000, 2700]", "[1000]", "$.cluster.protocols[0].ring_ns: should be two whole numbers"},
         {"[1250, 8500]", "[1250, 8.5]", "$.cluster.protocols[1].tree_ns: should be two whole numbers"},
         {"\"tree_ns\"", "\"tree\"", "$.cluster.protocols[0]: unknown key 'tree'"},
+        {"\"padding\": 64", "\"padding\": -1", "$.experts.padding: -1 is not a rate above 0, or 0"},
+        {"\"padding\": 64,", "", "$.experts: key 'padding' is missing"},
+        {"\"gradient\"", "\"gradients\"", "$.experts: unknown key 'gradients'; did you mean 'gradient'?"},
         {"\"cluster\": {", "\"cluster\": 5, \"x\": {", "$.cluster: should be an object"},
         {"\"cluster\": {", "\"clusters\": {", "$: unknown key 'clusters'; did you mean 'cluster'?"},
     };

@@ -190,6 +190,35 @@ static void test_attention_and_the_head_have_rates_of_their_own(void **state)
     assert_near(seconds(&h, (gr_task){.cost = {.flops = 1e9, .head = 4e9}}), 2);
 }
 
+/* Products by their tiles, or by the weights that they read where rows are few; the rest is added. Without
+ * rates of experts, as a dense product of as many rows. */
+static void test_experts_have_rates_of_their_own(void **state)
+{
+    (void)state;
+    gr_hardware h = {.flops = 1e9, .memory_bytes = 1e12};
+    gr_task w = {
+        .cost = {
+            .flops = 1e9,
+            .experts = {
+                .products = 1e12, .weights = 1e12, .moved = 1e12, .launches = 1e6, .rows = 32, .width = 64}}};
+    assert_near(seconds(&h, w), 1 + 1000);
+    h.n_rates = 1;
+    h.rates[0] = (gr_rate){32, 64, 1e9, 2e9, 4e9};
+    w.cost.paged = true;
+    assert_near(seconds(&h, w), 1 + 250);
+    h.n_rates = 0;
+    h.experts =
+        (gr_experts_rate){.product = 1e12, .gradient = 2e12, .read = 5e11, .padding = 96, .launch_ns = 1000};
+    assert_near(seconds(&h, w), 1 + 4 + 1 + 1);
+    w.cost.experts.rows = 96;
+    assert_near(seconds(&h, w), 1 + 2 + 1 + 1);
+    w.cost.experts.weights = 4e12;
+    assert_near(seconds(&h, w), 1 + 8 + 1 + 1);
+    w.cost.experts.gradients = 1e12;
+    w.cost.experts.sums = 3e12;
+    assert_near(seconds(&h, w), 1 + 8 + 4 + 0.5 + 1);
+}
+
 /* Of 3 ranks all move what lies in the middle of 2 x 51.7 and 4 x 34.4; of 8 together what 4 do. */
 static void test_copies_of_ranks_share_what_their_host_moves(void **state)
 {
@@ -259,6 +288,7 @@ int main(void)
         cmocka_unit_test(test_a_file_cut_short_is_refused_wherever_it_ends),
         cmocka_unit_test(test_rates_lie_between_those_measured),
         cmocka_unit_test(test_attention_and_the_head_have_rates_of_their_own),
+        cmocka_unit_test(test_experts_have_rates_of_their_own),
         cmocka_unit_test(test_copies_of_ranks_share_what_their_host_moves),
         cmocka_unit_test(test_what_a_process_takes_beside_its_arena),
         cmocka_unit_test(test_ranks_share_a_host),
