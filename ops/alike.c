@@ -30,7 +30,8 @@ bool gr_alike_of(gr_alike *out, const gr_tasks *p, const gr_graph *g, const gr_k
     *out = (gr_alike){0};
     if (p->ranks < 2 || !m) return false;
     if (o->category == GR_CAT_ROLLOUT) {
-        out->bytes = gr_part_bytes(k, m, GR_PART_ROLLOUT, o->bucket);
+        const bool received = gr_model_has_lora(m) && !is_slice(m, o->bucket); /* adapters */
+        out->bytes = gr_part_bytes(k, m, received ? GR_PART_ADAPTERS : GR_PART_ROLLOUT, o->bucket);
         return !is_slice(m, o->bucket);
     }
     if (o->category != GR_CAT_WEIGHTS) return false;

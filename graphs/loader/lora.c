@@ -100,7 +100,7 @@ static void take_files(gr_loader *l, gr_model *m)
 static bool is_twin(const gr_model *a, const gr_model *m, bool head)
 {
     return !a->trained && a->files.checkpoint && !strcmp(a->files.checkpoint, m->files.checkpoint) &&
-           a->pool == m->pool && (!head || a->value_head == m->value_head);
+           (!head || a->value_head == m->value_head);
 }
 
 static const gr_model *find_twin(const gr_loader *l, const gr_model *m, bool head)
@@ -138,7 +138,8 @@ static const gr_model *add_base(gr_loader *l, const gr_model *m)
     return base;
 }
 
-/* A frozen model of the same checkpoint and pool is the base; else one is added, which others then find. */
+/* A frozen model of the same checkpoint is the base, wherever it runs: each role has what it uses; else one
+ * is added, which others then find. */
 void gr_find_bases(gr_loader *l)
 {
     const size_t n = l->g->n_models;
@@ -183,11 +184,6 @@ static void check_nodes(gr_loader *l, const gr_model *m)
                           "'%s' has 'lag', which is not built for model '%s' with adapters; without it the "
                           "rollout has this iteration's weights",
                           n->name, m->name);
-        else if (m->update && n->placement.role != m->update->placement.role)
-            gr_diag_error(l->d, n->at, GR_E_INVALID,
-                          "'%s' runs on other ranks than '%s', which trains the adapters of '%s': sending "
-                          "them is not built; give both the same 'pool'",
-                          n->name, m->update->name, m->name);
     }
 }
 

@@ -7,6 +7,9 @@
  * The frozen weights stay as they are, one copy for all who have them in common; there is nothing to unmerge.
  * Buckets without adapters are the frozen model's objects themselves.
  *
+ * Ranks of another role than the one that trains receive adapters, and make the weights of their own copy of
+ * the frozen ones: what is sent is small.
+ *
  * W' is rounded once, from a sum in fp32, to the type of weights: with B = 0 it is W to the bit.
  */
 #ifndef GR_OPS_PARALLEL_MERGE_H

@@ -65,12 +65,14 @@ uint32_t gr_model_object(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr
     char name[128];
     if (part == GR_PART_PARAMS && gr_model_has_lora(m) && !gr_bucket_is_merged(m, bucket))
         return gr_model_object(p, k, gr_bucket_base(m, bucket), part, bucket);
-    const bool merged = part == GR_PART_PARAMS && gr_model_has_lora(m), copy = part == GR_PART_ROLLOUT;
-    bool apart = (copy || merged) && p->validate != GR_NONE; /* contents do not cross to that path */
-    snprintf(name, sizeof(name), "%s.%s%s.%u", m->name, apart ? "validate_" : "", names[part], bucket);
+    const bool merged = part == GR_PART_PARAMS && gr_model_has_lora(m), copy = part == GR_PART_ROLLOUT,
+               away = part == GR_PART_ADAPTERS && p->remote >> m->index & 1; /* received anew */
+    bool apart = (copy || merged || away) && p->validate != GR_NONE; /* contents do not cross to that path */
+    snprintf(name, sizeof(name), "%s.%s%s.%u", m->name, apart ? "validate_" : "",
+             away ? "received" : names[part], bucket);
     gr_object o = {.name = name,
-                   .category = categories[part],
-                   .span = part == GR_PART_GRADS || copy || merged ? GR_SPAN_SCRATCH : GR_SPAN_KEEP,
+                   .category = away ? GR_CAT_ROLLOUT : categories[part],
+                   .span = part == GR_PART_GRADS || copy || merged || away ? GR_SPAN_SCRATCH : GR_SPAN_KEEP,
                    .place = GR_DEVICE,
                    .bytes = own_bytes(p, k, m, part, bucket),
                    .model = m->name,

@@ -17,9 +17,10 @@ static bool sharded(const gr_tasks *p, const gr_model *m)
     return gr_sharding_shards(p, m) > 1 && (p->sharded >> m->index & 1);
 }
 
+/* Of adapters that are sent weights are made here, as where they are trained. */
 static bool remote(const gr_tasks *p, const gr_model *m)
 {
-    return p->remote >> m->index & 1;
+    return p->remote >> m->index & 1 && !gr_model_has_lora(m);
 }
 
 /* Bytes a rank receives where every rank ends with all of `bytes`, or with its reduced part of them. */
