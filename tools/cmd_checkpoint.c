@@ -29,8 +29,8 @@ int gr_cmd_init(const gr_args *a, gr_diag *d)
 {
     gr_status st = check_vocabulary(a, d);
     if (st) return gr_exit_status_input(st);
-    st = gr_checkpoint_init(a->out, a->config, a->tokenizer, a->seed, d);
-    if (!st) printf("wrote random weights of seed %llu to %s\n", (unsigned long long)a->seed, a->out);
+    st = gr_checkpoint_init(a->ask.out, a->config, a->tokenizer, a->ask.seed, d);
+    if (!st) printf("wrote random weights of seed %llu to %s\n", (unsigned long long)a->ask.seed, a->ask.out);
     return gr_exit_status(st);
 }
 
@@ -47,10 +47,10 @@ int gr_cmd_export(const gr_args *a, gr_diag *d)
     if (!st && a->merge && !adapters)
         st = gr_diag_error(d, (gr_loc){from, 0, 0}, GR_E_INVALID, "--merge is for a model with adapters");
     if (!st && adapters)
-        st = gr_checkpoint_export_adapters(a->out, from, a->merge, dtype, shard_bytes, a->accept_changes, d);
+        st = gr_checkpoint_export_adapters(a->ask.out, from, a->merge, dtype, shard_bytes, a->accept_changes, d);
     else if (!st)
-        st = gr_checkpoint_export(a->out, from, dtype, shard_bytes, a->accept_changes, d);
-    if (!st) printf("wrote %s as %s to %s\n", from, dtype == GR_ST_BF16 ? "bfloat16" : "float32", a->out);
+        st = gr_checkpoint_export(a->ask.out, from, dtype, shard_bytes, a->accept_changes, d);
+    if (!st) printf("wrote %s as %s to %s\n", from, dtype == GR_ST_BF16 ? "bfloat16" : "float32", a->ask.out);
     free(from);
     return gr_exit_status(st);
 }

@@ -129,7 +129,7 @@ static const gr_model *add_base(gr_loader *l, const gr_model *m)
     base->trained = false;
     base->lora = (gr_lora){0};
     base->train = (gr_train){0};
-    base->sharding = (gr_model_sharding){.tensor = 1, .parts = 1, .train_parts = 1};
+    base->sharding = (gr_model_sharding){.tensor = 1, .parts = 1};
     if (l->g->n_models == GR_MODELS_MAX)
         gr_diag_error(l->d, m->lora.at, GR_E_INVALID, "more than %d models, with those beneath adapters",
                       GR_MODELS_MAX);
@@ -211,10 +211,17 @@ void gr_check_lora(gr_loader *l)
         check_targets(l, m);
         check_nodes(l, m);
         check_ranks(l, m);
-        if (gr_mesh_size(&m->sharding.mesh, GR_AXIS_TENSOR) > 1 || m->sharding.mesh_auto)
-            gr_diag_error(l->d, m->lora.at, GR_E_INVALID,
-                          "model '%s': adapters with 'parallel: {tensor: ...}' or 'parallel: auto' are not "
-                          "built; 'parallel: {context: ...}' is",
-                          m->name);
+        if (m->train.n_groups)
+            gr_diag_error(
+                l->d, m->lora.at, GR_E_INVALID,
+                "model '%s': 'groups' of tensors beside 'lora' are not built: adapters have one rate",
+                m->name);
+        if (gr_mesh_ranks(&m->sharding.mesh) > gr_mesh_size(&m->sharding.mesh, GR_AXIS_CONTEXT) ||
+            m->sharding.mesh_auto)
+            gr_diag_error(
+                l->d, m->lora.at, GR_E_INVALID,
+                "model '%s': adapters with an axis of 'parallel' but 'context', or with 'auto', are not "
+                "built; 'parallel: {context: ...}' is",
+                m->name);
     }
 }

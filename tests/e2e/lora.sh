@@ -89,6 +89,13 @@ if runs_ranks; then
         status 0 "$gr" exec canonical.yaml --ranks $n --steps 2 --out ranks$n --set run.check=1
         same_weights ranks1 ranks$n
     done
+    # between pools adapters cross, and are merged on both sides
+    sed -e 's/^params:/pools: {train: {share: 1}, roll: {share: 1}}\n&/' -e 's/actor: {/&pool: train, /' -e 's/rollout: {/&pool: roll, /' \
+        lora.yaml >pools.yaml
+    status 0 "$gr" exec pools.yaml --ranks 2 --out pools --set run.check=1
+    same_weights whole pools
+    has pools/plan.json '"to.[01].actor.adapters.1"|to.[01].actor.adapters.1'
+    lacks pools/plan.json 'to.[01].[a-z_]*.params'
     status 0 "$gr" exec lora.yaml --ranks 2 --steps 4 --out two --set run.check=1
     status 0 "$gr" exec lora.yaml --ranks 2 --steps 2 --out half
     status 0 "$gr" exec --resume half --ranks 2 --steps 4
@@ -109,7 +116,8 @@ wrong "wrong.yaml:4:[0-9]+: error: .*unknown key 'r'|wrong.yaml:4:[0-9]+: error:
 sed 's/actor: {/&residency: {optimizer: host}, /' lora.yaml >wrong.yaml
 refused "error: model 'actor': 'residency: .optimizer: host.' shards weights" "$gr" check wrong.yaml --ranks 2
 sed 's/actor: {/&parallel: {tensor: 2}, /' lora.yaml >wrong.yaml
-refused "error: model 'actor': adapters with 'parallel: .tensor: ...." "$gr" check wrong.yaml --ranks 2
+refused "error: model 'actor': adapters with an axis of 'parallel' but 'context'" "$gr" check wrong.yaml --ranks 2
+wrong "'groups' of tensors beside 'lora' are not built" 's/alpha: 8}/&, groups: [{tensors: "q_proj", lr: 1.0e-3}]/'
 model moe qwen3_moe 32 false false
 wrong "wrong.yaml:4:[0-9]+: error: model 'actor': target 'q': layer 0 has a mixture of experts" 's/model: model/model: moe/'
 wrong "'rollout' has 'lag', which is not built for model 'actor'" 's/samples: 4/samples: 4, lag: 1/'

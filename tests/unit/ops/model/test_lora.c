@@ -214,7 +214,8 @@ static void test_a_step_agrees_with_peft(void **state)
         char path[192];
         snprintf(path, sizeof(path), "tests/golden/lora/%s/golden.safetensors", names[i]);
         fx_read(&grads, path, "grad.", grads.w);
-        const gr_adamw how = {.lr = 0.01,
+        const gr_optim how = {.kind = GR_OPTIM_ADAMW,
+                              .lr = 0.01,
                               .beta1 = 0.9,
                               .beta2 = 0.999,
                               .eps = 1e-8,
@@ -226,12 +227,12 @@ static void test_a_step_agrees_with_peft(void **state)
             const uint64_t elems = gr_bucket_elems(&l.adapters.s, b);
             float *m = gr_calloc(2 * elems + 1, sizeof(*m));
             for (size_t k = gr_bucket_ranges(&l.adapters.s, b, t); k--;) {
-                const gr_adamw_range r = {.w = l.adapters.w[b] + t[k].offset,
+                const gr_optim_range r = {.w = l.adapters.w[b] + t[k].offset,
                                           .g = grads.w[b] + t[k].offset,
                                           .m = m + t[k].offset,
                                           .v = m + elems + t[k].offset};
                 /* torch decays all that it is given, a bias too */
-                K.adamw(&l.model.q, &how, true, &r, (uint64_t)t[k].rows * GR_MAX(t[k].cols, 1));
+                K.optim_step(&l.model.q, &how, true, &r, (uint64_t)t[k].rows * GR_MAX(t[k].cols, 1));
             }
             free(m);
         }
