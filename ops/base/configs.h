@@ -45,6 +45,14 @@ typedef struct gr_environment_cfg {
     const char *record, *replay; /* resolved paths; NULL */
 } gr_environment_cfg;
 
+/* Where a rollout is called by harnesses; set by the op's check from the map `serve`. */
+typedef struct gr_serve_cfg {
+    const char *host; /* NULL: it is not */
+    const char *token, *name;
+    uint32_t port, calls;
+    uint64_t body; /* bytes */
+} gr_serve_cfg;
+
 typedef struct gr_generate_cfg {
     gr_model *model;
     const gr_node *prompts;
@@ -58,6 +66,8 @@ typedef struct gr_generate_cfg {
     uint32_t turns, max_context;
     const gr_value *answers; /* `environment`, as written; NULL: every response is one turn */
     gr_environment_cfg environment;
+    const gr_value *endpoint; /* `serve`, as written; NULL */
+    gr_serve_cfg serve;
     uint32_t lag;     /* iterations by which its weights are older than the iteration's */
     double over;      /* prompts in work for each that an iteration trains on; 1: no more than these */
     int partial;      /* gr_partial: what becomes of the others */
