@@ -160,6 +160,17 @@ typedef struct gr_train { /* models: NAME: train: */
     bool master; /* where weights have fewer bits than fp32, an fp32 master is kept */
 } gr_train;
 
+/* models: NAME: train: lora:. What a graph calls one model is then two: a frozen one, whose weights others
+ * may have in common, and adapters. */
+typedef struct gr_lora {
+    gr_loc at;
+    gr_model_shape shape; /* of the adapters; its adapter.rank is 0: the model is trained whole */
+    double alpha;
+    const char *from; /* a folder in PEFT's form that the adapters begin as; NULL: they are drawn */
+    gr_loc from_at;
+    const gr_model *base, *ends; /* the frozen models that its weights are of, and its last bucket */
+} gr_lora;
+
 /* models: NAME: gather:, how a rollout's own weights are filled where training's are sharded over ranks:
  * straight; through a gathered copy of all; of one bucket after another. */
 typedef enum gr_gather { GR_GATHER_DIRECT, GR_GATHER_WHOLE, GR_GATHER_LAYER } gr_gather;
@@ -233,13 +244,26 @@ struct gr_model {
     bool value_head; /* `head: value`: one is put on where the checkpoint has an output matrix */
     bool head_known; /* shape.head holds: config.json was there, or the file says it */
     bool trained;    /* has train: */
+    bool implied;    /* nobody wrote it: the frozen one beneath adapters */
     gr_train train;
+    gr_lora lora;
     const gr_node *update; /* the node that trains it; NULL */
     gr_model_residency residency;
     gr_model_sharding sharding;
     const gr_ranks_pool *pool; /* where it is trained, and where its nodes run; NULL: the graph has none */
     gr_loc pool_at;
 };
+
+static inline bool gr_model_has_lora(const gr_model *m)
+{
+    return m->lora.shape.adapter.rank != 0;
+}
+
+/* The shape of what an update changes: gradients, moments and masters have its buckets. */
+static inline const gr_model_shape *gr_model_trains(const gr_model *m)
+{
+    return gr_model_has_lora(m) ? &m->lora.shape : &m->shape;
+}
 
 /* ---- nodes -----------------------------------------------------------------------------------------------
  */

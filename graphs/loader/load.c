@@ -292,6 +292,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     gr_read_models(l);
     gr_read_nodes(l);
     gr_find_checkpoints(l);
+    gr_find_bases(l);
     if (!l->d->n_errors) gr_find_groups(l);
     gr_order(l);
     compile(l);
@@ -303,6 +304,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     if (!l->d->n_errors) gr_check_tensor(l);
     if (!l->d->n_errors) gr_check_kept(l);
     if (!l->d->n_errors) gr_check_parallel(l);
+    if (!l->d->n_errors) gr_check_lora(l);
     if (!l->d->n_errors) gr_check_best(l);
     if (!l->d->n_errors) gr_read_stop(l);
     if (!l->d->n_errors) mark_read(l);

@@ -144,7 +144,7 @@ const char *gr_path_from(gr_arena *arena, gr_loc at, const char *path);
 
 /* keys.c */
 extern const gr_key gr_train_keys[], gr_residency_keys[], gr_parallel_keys[], gr_run_keys[],
-    gr_checkpoint_keys[];
+    gr_checkpoint_keys[], gr_lora_keys[];
 extern const gr_key gr_validate_keys[];   /* every, before: of any node; in gr_node */
 extern const char *const gr_node_keys[];  /* the keys of every node, NULL-terminated */
 extern const char *const gr_top_keys[];   /* of the file */
@@ -175,6 +175,12 @@ void gr_read_pools(gr_loader *l);
 const gr_ranks_pool *gr_pool_named(gr_loader *l, const gr_value *v);
 /* The pool of every node that does not say it; what cannot be so is reported. After gr_order. */
 void gr_map_pools(gr_loader *l);
+
+/* lora.c: `lora:` of a model's training. What is frozen beneath it is found or added after
+ * gr_find_checkpoints; what is not built is refused after gr_map_pools. */
+void gr_read_lora(gr_loader *l, const gr_value *v, gr_model *m);
+void gr_find_bases(gr_loader *l);
+void gr_check_lora(gr_loader *l);
 
 /* parallel.c: `parallel:` of a model; refuses what ranks cannot be or models do not allow, after
  * gr_map_pools. Whether ranks share the sequences of a node as its model says: it is a pass of training. */
