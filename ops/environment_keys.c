@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const known[] = {"command", "http",    "workers", "in_flight", "timeout",
-                                    "retries", "metrics", "record",  "replay",    NULL};
+static const char *const known[] = {"command", "http",    "function", "workers", "in_flight", "timeout",
+                                    "retries", "metrics", "record",   "replay",  NULL};
 
 static gr_status read_text(const char **out, const gr_pair *p, gr_diag *d)
 {
@@ -93,6 +93,7 @@ static gr_status read_pair(gr_environment_cfg *e, const gr_pair *p, const gr_nod
 {
     if (!strcmp(p->key, "command")) return read_text(&e->command, p, d);
     if (!strcmp(p->key, "http")) return read_url(&e->http, p, d);
+    if (!strcmp(p->key, "function")) return read_text(&e->function, p, d);
     if (!strcmp(p->key, "workers")) return read_count(&e->workers, p, 1, 1024, d);
     if (!strcmp(p->key, "in_flight")) return read_count(&e->in_flight, p, 1, 65536, d);
     if (!strcmp(p->key, "retries")) return read_count(&e->retries, p, 0, 100, d);
@@ -103,7 +104,7 @@ static gr_status read_pair(gr_environment_cfg *e, const gr_pair *p, const gr_nod
     const char *near = gr_near(p->key, known, GR_LEN(known) - 1);
     return gr_diag_error(d, p->at, GR_E_INVALID, "unknown key '%s' in environment%s%s%s", p->key,
                          near ? "; did you mean '"
-                              : "; it has command, http, workers, in_flight, timeout, retries, "
+                              : "; it has command, http, function, workers, in_flight, timeout, retries, "
                                 "metrics, record, replay",
                          near ? near : "", near ? "'?" : "");
 }
@@ -149,12 +150,19 @@ bool gr_environment_read(gr_generate_cfg *c, const gr_node *n, gr_arena *arena, 
     *e = (gr_environment_cfg){.at = v->at, .in_flight = 256, .retries = 1, .timeout = 60};
     for (size_t i = 0; v->kind == GR_VALUE_MAP && i < v->n; i++)
         (void)!read_pair(e, &v->pairs[i], n, arena, d);
-    if (d->n_errors == before && !!e->command + !!e->http + !!e->replay != 1)
+    if (d->n_errors == before && !!e->command + !!e->http + !!e->function + !!e->replay != 1)
         gr_diag_error(d, v->at, GR_E_INVALID,
                       "'environment' is a map with 'command', whose processes answer, 'http', the URL of a "
-                      "server that does, or 'replay', a file of their answers");
+                      "server that does, 'function', one of the program that runs the graph, or 'replay', a "
+                      "file of their answers");
     else if (e->replay && e->record)
         gr_diag_error(d, v->at, GR_E_INVALID, "'record' goes with who answers, not with 'replay'");
+    static const char *const of_processes[] = {"workers", "in_flight", "timeout"};
+    for (size_t i = 0; e->function && i < GR_LEN(of_processes); i++)
+        if (gr_value_get(v, of_processes[i]))
+            gr_diag_error(d, gr_value_get(v, of_processes[i])->at, GR_E_INVALID,
+                          "'%s' goes with 'command': a function is called with all messages there are",
+                          of_processes[i]);
     if (e->http && e->workers)
         gr_diag_error(d, v->at, GR_E_INVALID, "'workers' goes with 'command': one process asks the server");
     if (!e->workers) e->workers = 1;

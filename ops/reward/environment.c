@@ -15,15 +15,19 @@ enum { LINE_BYTES = 4 << 20, ID_BITS = 24 }; /* of an id: the number of the conv
 typedef struct conversation {
     uint64_t id;           /* of this try; 0: none is open */
     gr_pool_worker worker; /* who has it */
-    uint32_t turn, attempt;
+    uint32_t step, round, turn, attempt;
 } conversation;
 
 struct gr_environment {
     gr_environment_config cfg;
-    gr_pool *pool;     /* NULL: replay */
+    gr_pool *pool;     /* who answers; or */
+    gr_caller *caller; /* that; both NULL: replay */
     conversation *all; /* [conversations] */
     uint64_t tries;    /* ever */
     uint32_t step, round;
+    struct {
+        uint32_t step, trip;
+    } now; /* of one that is timed */
     FILE *record;
     json_t *replay;    /* by key_of */
     gr_answer **ready; /* [next, n): of a replay */
@@ -138,7 +142,7 @@ gr_answer *gr_answer_read(const json_t *reply, bool start, const char *const *me
 static char *key_of(const gr_environment *e, uint32_t number)
 {
     const conversation *c = &e->all[number];
-    return gr_printf("%u.%u.%u.%u.%u", e->step, e->round, number, c->attempt, c->turn);
+    return gr_printf("%u.%u.%u.%u.%u", c->step, c->round, number, c->attempt, c->turn);
 }
 
 static json_t *json_of(const gr_answer *a, const gr_environment_config *c)
@@ -161,6 +165,7 @@ static gr_status write_record(gr_environment *e, const gr_answer *a, gr_diag *d)
     if (!e->record) return GR_OK;
     char *key = key_of(e, a->number);
     json_t *line = json_pack("{s:s, s:o}", "answer", key, "is", json_of(a, &e->cfg));
+    if (e->cfg.timed) json_object_set_new(line, "at", json_pack("[i, i]", e->now.step, e->now.trip));
     char *text = json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17));
     const bool bad = !text || fprintf(e->record, "%s\n", text) < 0 || fflush(e->record);
     free(text);
@@ -184,9 +189,10 @@ static gr_status read_record(gr_environment *e, gr_diag *d)
         json_t *one = json_loadb(line, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
         const char *key = json_string_value(json_object_get(one, "answer"));
         at++;
-        if (key && json_is_object(json_object_get(one, "is")))
-            json_object_set(e->replay, key, json_object_get(one, "is"));
-        else
+        if (key && json_is_object(json_object_get(one, "is"))) {
+            json_object_set_new(one, "line", json_integer(at));
+            json_object_set(e->replay, key, one);
+        } else
             st = gr_diag_error(d, (gr_loc){e->cfg.replay, at, 1}, GR_E_INVALID,
                                "no answer that 'record' has written");
         json_decref(one);
@@ -200,7 +206,8 @@ static gr_status read_record(gr_environment *e, gr_diag *d)
 static void replay(gr_environment *e, uint32_t number, bool start)
 {
     char *key = key_of(e, number), *why = NULL;
-    const json_t *is = json_object_get(e->replay, key), *error = json_object_get(is, "error");
+    const json_t *line = json_object_get(e->replay, key), *is = json_object_get(line, "is"),
+                 *error = json_object_get(is, "error");
     gr_answer *a = is && !error ? gr_answer_read(is, start, e->cfg.metrics, e->cfg.n_metrics, &why) : NULL;
     if (!a && is) {
         a = gr_calloc(1, sizeof(*a));
@@ -208,7 +215,11 @@ static void replay(gr_environment *e, uint32_t number, bool start)
         a->late = json_is_true(json_object_get(is, "late"));
     }
     if (a) {
+        const json_t *at = json_object_get(line, "at");
         a->number = number;
+        a->due.step = (uint32_t)json_integer_value(json_array_get(at, 0));
+        a->due.trip = (uint32_t)json_integer_value(json_array_get(at, 1));
+        a->due.line = (uint32_t)json_integer_value(json_object_get(line, "line"));
         if (e->next == e->n) e->next = e->n = 0;
         GR_PUSH(e->ready, e->n, e->cap, a);
         free(key);
@@ -253,12 +264,25 @@ static gr_status open_pool(gr_environment *e, gr_diag *d)
     return gr_pool_new(&e->pool, &pool, d);
 }
 
+static gr_status open_caller(gr_environment *e, gr_diag *d)
+{
+    const gr_environment_config *c = &e->cfg;
+    const gr_caller_config caller = {.answer = c->answer,
+                                     .user = c->answer_user,
+                                     .name = c->answer_name,
+                                     .at = c->at,
+                                     .read = read_answer,
+                                     .drop = drop_answer,
+                                     .asker = e};
+    return gr_caller_new(&e->caller, &caller, d);
+}
+
 gr_status gr_environment_new(gr_environment **out, const gr_environment_config *c, gr_diag *d)
 {
     gr_environment *e = gr_calloc(1, sizeof(*e));
     e->cfg = *c;
     e->all = gr_calloc(c->conversations, sizeof(*e->all));
-    gr_status st = c->replay ? read_record(e, d) : open_pool(e, d);
+    gr_status st = c->replay ? read_record(e, d) : c->answer ? open_caller(e, d) : open_pool(e, d);
     if (!st && c->record && !(e->record = fopen(c->record, "ae")))
         st = gr_diag_error(d, c->at, GR_E_IO, "cannot write '%s': %s", c->record, strerror(errno));
     if (st)
@@ -272,6 +296,7 @@ void gr_environment_free(gr_environment *e)
 {
     if (!e) return;
     gr_pool_free(e->pool);
+    gr_caller_free(e->caller);
     if (e->record) fclose(e->record);
     json_decref(e->replay);
     for (; e->next < e->n; e->next++) gr_answer_free(e->ready[e->next]);
@@ -287,11 +312,36 @@ void gr_environment_at(gr_environment *e, uint32_t step, uint32_t round)
     e->round = round;
 }
 
+void gr_environment_clock(gr_environment *e, uint32_t step, uint32_t trip)
+{
+    e->now.step = step;
+    e->now.trip = trip;
+}
+
+bool gr_environment_replays(const gr_environment *e)
+{
+    return !e->pool && !e->caller;
+}
+
+void gr_environment_go_on(gr_environment *e, uint32_t number, uint32_t attempt, uint32_t turns, bool asked)
+{
+    e->all[number] = (conversation){.id = ++e->tries << ID_BITS | number,
+                                    .step = e->step,
+                                    .round = e->round,
+                                    .attempt = attempt,
+                                    .turn = turns};
+    if (asked) replay(e, number, !turns);
+}
+
 static void send(gr_environment *e, uint32_t number, size_t about, json_t *fields)
 {
     const conversation *c = &e->all[number];
     char what[32];
-    if (!e->pool) {
+    if (e->caller) {
+        gr_caller_submit(e->caller, c->id, about, fields, true);
+        return;
+    }
+    if (gr_environment_replays(e)) {
         replay(e, number, about == ABOUT_START);
         return;
     }
@@ -303,7 +353,8 @@ void gr_environment_start(gr_environment *e, uint32_t number, uint32_t attempt, 
 {
     json_t *fields = json_pack("{s:s, s:O}", "type", "start", "record", record);
     gr_environment_end(e, number);
-    e->all[number] = (conversation){.id = ++e->tries << ID_BITS | number, .attempt = attempt};
+    e->all[number] = (conversation){
+        .id = ++e->tries << ID_BITS | number, .step = e->step, .round = e->round, .attempt = attempt};
     send(e, number, ABOUT_START, fields);
     json_decref(fields);
 }
@@ -316,38 +367,100 @@ void gr_environment_step(gr_environment *e, uint32_t number, uint32_t turn, json
     send(e, number, ABOUT_STEP, fields);
 }
 
+static void tell_end(gr_environment *e, uint64_t id, gr_pool_worker worker)
+{
+    json_t *fields = json_pack("{s:s}", "type", "end");
+    if (e->caller)
+        gr_caller_submit(e->caller, id, 0, fields, false);
+    else
+        gr_pool_tell(e->pool, id, fields, worker);
+    json_decref(fields);
+}
+
+/* Answers of a replay that nobody waits for any more. */
+static void drop_ready(gr_environment *e, uint32_t number)
+{
+    size_t n = e->next;
+    for (size_t i = e->next; i < e->n; i++)
+        if (e->ready[i]->number == number)
+            gr_answer_free(e->ready[i]);
+        else
+            e->ready[n++] = e->ready[i];
+    e->n = n;
+}
+
 void gr_environment_end(gr_environment *e, uint32_t number)
 {
     conversation *c = &e->all[number];
-    if (c->id && c->worker.number) {
-        json_t *fields = json_pack("{s:s}", "type", "end");
-        gr_pool_tell(e->pool, c->id, fields, c->worker);
-        json_decref(fields);
-    }
+    if (c->id && (c->worker.number || e->caller)) tell_end(e, c->id, c->worker);
+    if (gr_environment_replays(e)) drop_ready(e, number);
     *c = (conversation){0};
 }
 
 size_t gr_environment_pending(const gr_environment *e)
 {
+    if (e->caller) return gr_caller_pending(e->caller);
     return e->pool ? gr_pool_pending(e->pool) : e->n - e->next + (e->missing != NULL);
 }
 
-static gr_status next_replayed(gr_environment *e, gr_answer **out, gr_diag *d)
+static bool is_due(const gr_environment *e, const gr_answer *a)
 {
-    *out = e->next < e->n ? e->ready[e->next++] : NULL;
-    if (*out || !e->missing) return GR_OK;
+    if (a->due.step != e->now.step) return a->due.step < e->now.step;
+    return a->due.trip <= e->now.trip;
+}
+
+/* The first of those that are due, in the order in which they were taken. */
+static gr_answer *take_due(gr_environment *e)
+{
+    size_t at = e->n;
+    for (size_t i = e->next; i < e->n; i++)
+        if (is_due(e, e->ready[i]) && (at == e->n || e->ready[i]->due.line < e->ready[at]->due.line)) at = i;
+    if (at == e->n) return NULL;
+    gr_answer *a = e->ready[at];
+    e->ready[at] = e->ready[e->next++];
+    return a;
+}
+
+/* Of one that is timed, what was never taken is not in the file: an answer is missing only where nothing else
+ * is to come. */
+static gr_status next_replayed(gr_environment *e, int timeout_ms, gr_answer **out, gr_diag *d)
+{
+    *out = e->next == e->n ? NULL : e->cfg.timed ? take_due(e) : e->ready[e->next++];
+    const bool later = e->cfg.timed && (!timeout_ms || e->next < e->n);
+    if (*out || !e->missing || later) return GR_OK;
     return gr_diag_error(d, e->cfg.at, GR_E_FAILED,
                          "'%s' has no answer %s (iteration.round.sequence.try.message): it was recorded by "
                          "another run",
                          e->cfg.replay, e->missing);
 }
 
+static gr_status collect_any(gr_environment *e, int timeout_ms, gr_pool_reply *reply, gr_diag *d)
+{
+    return e->caller ? gr_caller_collect(e->caller, timeout_ms, reply, d)
+                     : gr_pool_collect(e->pool, timeout_ms, reply, d);
+}
+
+/* One that somebody waits for; whoever has a conversation that is over by now is told so. */
+static gr_status collect(gr_environment *e, int timeout_ms, gr_pool_reply *reply, gr_diag *d)
+{
+    gr_status st = collect_any(e, timeout_ms, reply, d);
+    while (!st && (reply->result || reply->error) &&
+           e->all[reply->id & ((1u << ID_BITS) - 1)].id != reply->id) {
+        if (reply->worker.number || e->caller) tell_end(e, reply->id, reply->worker);
+        drop_answer(reply->result);
+        free(reply->error);
+        if (!gr_environment_pending(e)) timeout_ms = 0;
+        st = collect_any(e, timeout_ms, reply, d);
+    }
+    return st;
+}
+
 gr_status gr_environment_next(gr_environment *e, int timeout_ms, gr_answer **out, gr_diag *d)
 {
     *out = NULL;
-    if (!e->pool) return next_replayed(e, out, d);
+    if (gr_environment_replays(e)) return next_replayed(e, timeout_ms, out, d);
     gr_pool_reply reply;
-    const gr_status st = gr_pool_collect(e->pool, timeout_ms, &reply, d);
+    const gr_status st = collect(e, timeout_ms, &reply, d);
     if (st || (!reply.result && !reply.error)) return st;
     gr_answer *a = reply.result ? reply.result : gr_calloc(1, sizeof(*a));
     a->number = (uint32_t)(reply.id & ((1u << ID_BITS) - 1));
@@ -355,5 +468,10 @@ gr_status gr_environment_next(gr_environment *e, int timeout_ms, gr_answer **out
     a->late = reply.late;
     if (reply.worker.number) e->all[a->number].worker = reply.worker;
     *out = a;
-    return write_record(e, a, d);
+    return e->cfg.timed ? GR_OK : write_record(e, a, d);
+}
+
+gr_status gr_environment_taken(gr_environment *e, const gr_answer *a, gr_diag *d)
+{
+    return e->cfg.timed ? write_record(e, a, d) : GR_OK;
 }

@@ -8,6 +8,8 @@
  * false} reply: {"id": 7, "text" or "messages"?, "done"?, "reward"?, "metrics"?}
  *     {"id": 7, "type": "end"}                                             no reply
  *
+ * So does a function of this program, which is handed lists of them (ops/reward/caller.h).
+ *
  * An id names one try at one conversation and is never used again. What was answered may be written to a file
  * and, in another run, read from it instead of asking anybody.
  *
@@ -18,16 +20,20 @@
 
 #include <jansson.h>
 
-#include "runtime/base/base.h"
+#include "ops/reward/caller.h"
 
 typedef struct gr_environment_config {
-    const char *command; /* NULL: replay */
+    const char *command;  /* who answers: its processes, or */
+    gr_answering *answer; /* a function of this program; both NULL: replay */
+    void *answer_user;
+    const char *answer_name;
     gr_loc at;
     unsigned workers, in_flight, timeout_ms;
     uint32_t conversations;      /* at once, by number */
     const char *record, *replay; /* files of answers, or NULL */
     const char *const *metrics;  /* names that are read of "metrics" */
     size_t n_metrics;
+    bool timed; /* when an answer is taken decides more than itself: the record has the time, too */
     gr_status (*again)(void *user, gr_diag *d); /* as of a pool */
     void *user;
 } gr_environment_config;
@@ -37,18 +43,32 @@ typedef struct gr_environment gr_environment;
 GR_NODISCARD gr_status gr_environment_new(gr_environment **out, const gr_environment_config *c, gr_diag *d);
 void gr_environment_free(gr_environment *e); /* NULL is fine */
 
-/* What a message is about, in the record of answers: with the number, the turn and the try it names one
- * answer. */
+/* What a conversation that starts from here on is of, in the record of answers: with the number, the turn and
+ * the try it names one answer. */
 void gr_environment_at(gr_environment *e, uint32_t step, uint32_t round);
+
+/* Of one that is timed: what time it is, for the record, and for a replay, which gives no answer before its
+ * time. And that an answer is taken now; not of those that only told the story so far again. */
+void gr_environment_clock(gr_environment *e, uint32_t step, uint32_t trip);
+struct gr_answer;
+GR_NODISCARD gr_status gr_environment_taken(gr_environment *e, const struct gr_answer *a, gr_diag *d);
+/* Whether answers are read from a file; then a conversation goes on, without being told again, that had so
+ * many turns of this try, and, where it was asked, waits for the answer to the last message. */
+bool gr_environment_replays(const gr_environment *e);
+void gr_environment_go_on(gr_environment *e, uint32_t number, uint32_t attempt, uint32_t turns, bool asked);
 
 /* Send a message about conversation `number`. record, fields: read during the call. A start while it has one
  * begins another try, whose number `attempt` is. */
 void gr_environment_start(gr_environment *e, uint32_t number, uint32_t attempt, const json_t *record);
 void gr_environment_step(gr_environment *e, uint32_t number, uint32_t turn, json_t *fields);
+/* It is over, whether or not a message is open: what is answered to that is dropped. */
 void gr_environment_end(gr_environment *e, uint32_t number);
 
 /* An answer. Release it with gr_answer_free. */
 typedef struct gr_answer {
+    struct {
+        uint32_t step, trip, line; /* of a replay that is timed: when it is to be taken, in which order */
+    } due;
     uint32_t number;  /* of the conversation */
     char *error;      /* why there is none; the rest is empty then */
     bool late;        /* because its time was up */
