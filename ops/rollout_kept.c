@@ -75,6 +75,11 @@ static void check_others(const gr_graph *g, const gr_node *n, gr_diag *d)
     if (n->timing.when.expr)
         gr_diag_error(d, at, GR_E_INVALID,
                       "'over' and 'lag' do not go with 'when': rows are kept in every iteration");
+    if (c->temperature.changes)
+        gr_diag_error(
+            d, key_at(n, "temperature"), GR_E_INVALID,
+            "a 'temperature' that changes does not go with 'over', nor with a 'lag' above 1: a token that "
+            "was kept was sampled at another one than log-probs are taken at");
     if (g->canonical)
         gr_diag_error(d, at, GR_E_INVALID,
                       "'over', and 'lag' above 1, do not go with canonical: true: each rank takes of its own "
