@@ -353,8 +353,8 @@ void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
     static const struct {
         const char *key;
         bool expressions;
-    } tops[] = {{"graph", false}, {"doc", false},  {"functions", true},
-                {"pools", false}, {"state", true}, {"log", true}};
+    } tops[] = {{"graph", false}, {"doc", false}, {"functions", true}, {"pools", false},
+                {"state", true},  {"log", true},  {"on", false}};
     const printed of = {g->source, paths, gr_arena_new()};
     for (size_t i = 0; i < GR_LEN(tops); i++) {
         const gr_value *v = gr_value_get(&g->source->root, tops[i].key);

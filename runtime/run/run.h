@@ -49,8 +49,8 @@ typedef struct gr_run_listener {
     void *user;
     void (*iteration)(void *user, const gr_run_told *told);
     bool (*stops)(void *user); /* whether to stop, as a signal would */
-    /* Nodes to look at, by name, when their last step has run: on its lane. A node whose last step is in a loop,
-     * which runs again, is refused. */
+    /* Nodes to look at, by name, when their last step has run: on its lane. A node whose last step is in a
+     * loop, which runs again, is refused. */
     const char *const *watched;
     size_t n_watched;
     gr_status (*saw)(void *user, const gr_seen *seen, gr_diag *d);
