@@ -329,7 +329,6 @@ static void read_state(gr_loader *l)
 
 static const char *const trackers[] = {"wandb", "mlflow"};
 
-/* What a tracker's worker is told stands there once, with parameters put in. */
 static void read_sink(gr_loader *l, const gr_pair *p)
 {
     bool known = false;
@@ -341,9 +340,7 @@ static void read_sink(gr_loader *l, const gr_pair *p)
                       p->key, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
         return;
     }
-    gr_value *settings = gr_arena_alloc(l->arena, sizeof(*settings));
-    *settings = gr_source_put_in(l->g->source, l->arena, &p->value);
-    l->g->sinks[l->g->n_sinks++] = (gr_sink){p->key, settings, p->at};
+    l->g->sinks[l->g->n_sinks++] = (gr_sink){p->key, &p->value, p->at};
 }
 
 static void read_log(gr_loader *l)

@@ -4,15 +4,16 @@
 . "$(dirname "$0")/lib.sh"
 
 sed 's/run: .*/run: {steps: 4, seed: 7, checkpoint: {every: 2, best: reward_mean, keep: 1}}/' grpo.yaml >plain.yaml
-cat plain.yaml - >hooked.yaml <<END
+sed 's/^params: {/&project: p, /' plain.yaml >hooked.yaml
+cat >>hooked.yaml <<'END'
 log:
-  wandb: {project: p, tags: [a, b]}
+  wandb: {project: $project, tags: [a, b], group: "$$name"}
   mlflow: {tracking_uri: "file:mlruns"}
 on:
-  checkpoint: ["echo \$1 \$2 \$(basename \$3) >>events", "exit 3"]
+  checkpoint: ["echo $1 $2 $(basename $3) >>events", "exit 3"]
   best: sleep 30
-  stop: ls \$3/checkpoints >at_end; echo \$1 \$2 \$(basename \$3) >>events
-  failure: echo "\$1 \$4" >>events
+  stop: ls $3/checkpoints >at_end; echo $1 $2 $(basename $3) >>events
+  failure: echo "$1 $4" >>events
   timeout: 1
 END
 # In place of Python, which is handed the worker's script: keeps what it reads.
@@ -38,13 +39,13 @@ has said "the worker of 'log: mlflow' ended with status 4|the worker of 'log: ml
 has hooked/log.mlflow.txt 'no server'
 # The first line says what runs, the others are those of metrics.jsonl.
 head -n 1 told >first
-has first '"tracker": "wandb", "settings": \{"project":"p","tags":\["a","b"\]\}, "run": "hooked", "graph": "'
+has first '"tracker": "wandb", "settings": \{"group":"\$name","project":"p","tags":\["a","b"\]\}, "run": "hooked", "graph": "'
 tail -n +2 told >lines
 cmp lines hooked/metrics.jsonl || fail "the worker was told other lines"
 # The resolved graph has them, and a run that goes on has them again; one without a worker only says so.
 : >told
 GRAPHRUN_PYTHON=$work/python status 0 "$gr" exec --resume hooked --steps 5
-has told '"step": 4, "steps": 5'
+has told '"group":"\$name".*"step": 4, "steps": 5'
 tail -n 1 hooked/metrics.jsonl >last
 tail -n 1 told | cmp - last || fail "a resumed run tells something else"
 GRAPHRUN_PYTHON=/nowhere/python status 0 "$gr" exec --resume hooked --steps 6
