@@ -51,6 +51,9 @@ enum {
     UNTIL,
     RESTARTS,
     FROM,
+    REPORT_FORMAT,
+    PORT,
+    HOST,
     N_OPTIONS
 };
 
@@ -110,17 +113,21 @@ static const option options[N_OPTIONS] = {
     [FROM] =
         {"from", "RUN", 0, LIST, AT(from), 0, NULL,
          "instead of measuring, refine --hardware with what a run measured of its steps; may be repeated"},
+    [REPORT_FORMAT] = {"format", "NAME", 0, TEXT, AT(format), 0, "text html", "form of the report"},
+    [PORT] = {"port", "N", 0, COUNT, AT(port), 0, NULL, "port to listen on; default: a free one"},
+    [HOST] = {"host", "ADDRESS", 0, TEXT, AT(host), 0, NULL,
+              "address to listen on; default: 127.0.0.1, which this machine alone can reach"},
     [CAPACITY] = {"capacity", "BYTES", 0, BYTES, AT(capacity), 0, NULL,
                   "size of the memory to pack into; default: the smallest that can be found"},
 };
 
-#define BIT(o) (1u << (o))
+#define BIT(o) (UINT64_C(1) << (o))
 #define TARGET (BIT(SET) | BIT(RANKS) | BIT(DEVICE) | BIT(BUDGET) | BIT(HOST_BUDGET) | BIT(POLICY))
 
 typedef struct command {
-    const char *name, *operands; /* "GRAPH"; [ABC] may be left out */
-    unsigned n_operands;
-    uint32_t options, required;
+    const char *name, *operands; /* "GRAPH"; [ABC] may be left out, and more of A... may be given */
+    unsigned n_operands;         /* at most */
+    uint64_t options, required;
     bool built;
     const char *doc;
 } command;
@@ -146,7 +153,11 @@ static const command commands[] = {
      "measure this machine for --hardware FILE"},
     {"export", "RUN[@STEP|@best]", 1, BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(OUT_DIR) | BIT(ACCEPT),
      BIT(OUT_DIR), true, "write the weights of a run in Hugging Face form"},
-    {"report", "RUN", 1, 0, 0, true, "sum up a run directory"},
+    {"report", "RUN...", GR_OPERANDS_MAX, BIT(REPORT_FORMAT) | BIT(OUT_FILE), 0, true,
+     "sum up run directories; html: a page with curves, times, memory and samples, several runs over each "
+     "other"},
+    {"watch", "RUN...", GR_OPERANDS_MAX, BIT(HOST) | BIT(PORT), 0, true,
+     "serve that page while the runs go on, and their numbers for Prometheus under /metrics"},
     {"audit", "RUN [STEP]", 2, 0, 0, true,
      "run iterations again from their checkpoint, in another folder, and compare metrics and weights with "
      "the recorded bits"},
@@ -254,6 +265,8 @@ static gr_status store(gr_args *a, const option *o, const char *value, gr_diag *
         return GR_OK;
     case COUNT:
         if (!parse_count(value, &number)) return wrong_value(o, value, "an integer of at least 0", d);
+        if (o == &options[PORT] && number > UINT16_MAX)
+            return wrong_value(o, value, "a port, at most 65535", d);
         if ((o == &options[STEPS] || o == &options[UNTIL]) && !number)
             return wrong_value(o, value, "an integer of at least 1", d);
         break;
@@ -278,7 +291,7 @@ static const option *find_letter(const command *c, const char *arg, gr_diag *d)
 }
 
 /* One option at argv[*i], and its value. */
-static gr_status parse_option(gr_args *a, const command *c, int argc, char **argv, int *i, uint32_t *seen,
+static gr_status parse_option(gr_args *a, const command *c, int argc, char **argv, int *i, uint64_t *seen,
                               gr_diag *d)
 {
     const char *arg = argv[*i], *value = NULL;
@@ -303,7 +316,7 @@ static gr_status parse_option(gr_args *a, const command *c, int argc, char **arg
     return store(a, o, value, d);
 }
 
-static gr_status check_complete(const gr_args *a, const command *c, unsigned n, uint32_t seen, gr_diag *d)
+static gr_status check_complete(const gr_args *a, const command *c, unsigned n, uint64_t seen, gr_diag *d)
 {
     gr_status st = GR_OK;
     for (int i = 0; i < N_OPTIONS; i++)
@@ -311,8 +324,10 @@ static gr_status check_complete(const gr_args *a, const command *c, unsigned n, 
             st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "graphrun %s needs --%s %s", c->name,
                                options[i].name, options[i].value);
     bool resumes = a->ask.resume && !n; /* the run directory holds the graph */
-    bool may_lack_one = strstr(c->operands, " [") != NULL;
-    if (n + may_lack_one < c->n_operands && !resumes)
+    const bool may_lack_one = strstr(c->operands, " [") != NULL,
+               any_number = strstr(c->operands, "...") != NULL;
+    const unsigned least = any_number ? 1 : c->n_operands - may_lack_one;
+    if (n < least && !resumes)
         st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "graphrun %s needs %s", c->name, c->operands);
     return st;
 }
@@ -335,7 +350,7 @@ gr_status gr_args_parse(gr_args *a, int argc, char **argv, gr_diag *d)
     a->command = c->name;
     gr_status st = GR_OK;
     unsigned n = 0;
-    uint32_t seen = 0;
+    uint64_t seen = 0;
     bool ended = false;
     for (int i = 2; i < argc; i++) {
         const char *arg = argv[i];
@@ -347,7 +362,7 @@ gr_status gr_args_parse(gr_args *a, int argc, char **argv, gr_diag *d)
         else if (!ended && arg[0] == '-' && arg[1])
             now = parse_option(a, c, argc, argv, &i, &seen, d);
         else if (n < c->n_operands)
-            a->operand[n++] = arg;
+            a->operand[n++] = arg, a->n_operands = n;
         else
             now = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "unexpected argument '%s' of graphrun %s", arg,
                                 c->name);
@@ -438,7 +453,7 @@ static void complete_bash(gr_str *out)
                      "    if [ \"$COMP_CWORD\" = 1 ]; then\n        words='");
     for (size_t i = 0; i < GR_LEN(commands); i++) gr_str_printf(out, "%s%s", i ? " " : "", commands[i].name);
     gr_str_puts(out, " --help'\n    else\n        case $before in\n");
-    for (int i = 0; i < N_OPTIONS; i++)
+    for (int i = 0; i < REPORT_FORMAT; i++) /* which has some of FORMAT's */
         if (options[i].choices)
             gr_str_printf(out, "        --%s) COMPREPLY=($(compgen -W '%s' -- \"$word\")); return ;;\n",
                           options[i].name, options[i].choices);

@@ -21,6 +21,7 @@ int gr_cmd_pack(const gr_args *a, gr_diag *d);
 int gr_cmd_ops(const gr_args *a, gr_diag *d);
 int gr_cmd_schema(const gr_args *a, gr_diag *d);
 int gr_cmd_report(const gr_args *a, gr_diag *d);
+int gr_cmd_watch(const gr_args *a, gr_diag *d);
 int gr_cmd_audit(const gr_args *a, gr_diag *d);
 
 /* The exit status of a library call. */

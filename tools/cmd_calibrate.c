@@ -490,12 +490,12 @@ static void measure_memory(gr_hardware *h, gr_bench *b)
     const uint64_t copy = b->sizes->copy_bytes;
     b->used = 0;
     char *bytes = gr_bench_place(b, NULL, 4 * copy);
-    const gr_adamw how = {1e-4, 0.9, 0.999, 1e-8, 0.01, 1, 1};
-    const gr_adamw_range all = {.w = bytes, .g = bytes + copy, .m = bytes + 2 * copy, .v = bytes + 3 * copy};
+    const gr_optim how = {1e-4, 0.9, 0.999, 1e-8, 0.01, 1, 1, GR_OPTIM_ADAMW};
+    const gr_optim_range all = {.w = bytes, .g = bytes + copy, .m = bytes + 2 * copy, .v = bytes + 3 * copy};
     double step = 1;
     for (int i = 0; i < 3; i++) {
         uint64_t begin = gr_now_ns();
-        b->k->adamw(&b->q, &how, true, &all, copy / sizeof(float));
+        b->k->optim_step(&b->q, &how, true, &all, copy / sizeof(float));
         step = fmin(step, (double)(gr_now_ns() - begin) / (7e9 * (double)copy));
     }
     h->memory_bytes += step / b->sizes->rounds;
@@ -559,12 +559,12 @@ static gr_status measure_host(gr_hardware *h, unsigned threads, gr_diag *d)
     gr_status st = gr_memory_take(&m, 4 * part, "the host's memory", d);
     if (!st && threads > 1) st = gr_team_new(&q.team, threads, d);
     if (!st) memset(m.base, 0, m.bytes);
-    const gr_adamw how = {1e-4, 0.9, 0.999, 1e-8, 0.01, 1, 1};
-    const gr_adamw_range all = {
+    const gr_optim how = {1e-4, 0.9, 0.999, 1e-8, 0.01, 1, 1, GR_OPTIM_ADAMW};
+    const gr_optim_range all = {
         .w = m.base, .g = m.base + part, .m = m.base + 2 * part, .v = m.base + 3 * part};
     for (int i = 0; i < 3 && !st; i++) {
         uint64_t begin = gr_now_ns();
-        gr_host_adamw(&q, GR_F32, &how, true, &all, ELEMS);
+        gr_host_optim_step(&q, GR_F32, &how, true, &all, ELEMS);
         h->host_memory = fmax(i ? h->host_memory : 0, 7e9 * (double)part / (double)(gr_now_ns() - begin));
     }
     gr_team_free(q.team);

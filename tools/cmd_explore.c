@@ -105,11 +105,14 @@ static void add_tensor(explorer *x, const gr_graph *g)
                 add_layout(x, NULL, gr_printf("models.%s.tensor=%u", g->models[i]->name, n));
 }
 
-static void add_context(explorer *x, const gr_graph *g)
+static void add_mesh(explorer *x, const gr_graph *g, const char *axis, uint32_t most)
 {
-    for (size_t i = 0; i < g->n_models; i++)
-        for (uint32_t n = 2; g->models[i]->trained && n <= GR_MIN(g->ranks, 4u); n *= 2)
-            add_layout(x, NULL, gr_printf("models.%s.parallel.context=%u", g->models[i]->name, n));
+    for (size_t i = 0; i < g->n_models; i++) {
+        const gr_model_shape *s = &g->models[i]->shape;
+        const bool has = strcmp(axis, "expert") != 0 || gr_model_routers(s, s->layers).n;
+        for (uint32_t n = 2; has && g->models[i]->trained && n <= GR_MIN(g->ranks, most); n *= 2)
+            add_layout(x, NULL, gr_printf("models.%s.parallel.%s=%u", g->models[i]->name, axis, n));
+    }
 }
 
 static void add_shards(explorer *x, const gr_graph *g, const gr_plan_options *o)
@@ -200,7 +203,8 @@ static void look_around(explorer *x, const gr_graph *g, const gr_planned *p, con
     add_tensor(x, g);
     add_micro(x, g, p);
     add_shards(x, g, o);
-    add_context(x, g);
+    add_mesh(x, g, "context", 4);
+    add_mesh(x, g, "expert", GR_TP_MAX);
     for (size_t i = 0; i < x->n && i < MOST_LOOKS; i++) look(x, &x->all[i], true);
     if (x->n) qsort(x->all, x->n, sizeof(*x->all), by_time);
     const size_t single = x->n;

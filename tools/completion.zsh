@@ -14,7 +14,8 @@ _graphrun() {
             'schema:print a JSON Schema of graph files'
             'calibrate:measure this machine for --hardware FILE'
             'export:write the weights of a run in Hugging Face form'
-            'report:sum up a run directory'
+            'report:sum up run directories; html: a page with curves, times, memory and samples, several runs over each other'
+            'watch:serve that page while the runs go on, and their numbers for Prometheus under /metrics'
             'audit:run iterations again from their checkpoint, in another folder, and compare metrics and weights with the recorded bits'
         )
         _describe command commands
@@ -91,6 +92,12 @@ _graphrun() {
         '--accept-changes[go on although a checkpoint, or a file that the run reads, has changed; warnings name each change]' \
         '*:file:_files' ;;
     report) _arguments -S '--help[show the options]' \
+        '--out=[write to a file; default, and -\: print]:FILE:_files' \
+        '--format=[form of the report]:NAME:(text html)' \
+        '*:file:_files' ;;
+    watch) _arguments -S '--help[show the options]' \
+        '--port=[port to listen on; default\: a free one]:N:' \
+        '--host=[address to listen on; default\: 127.0.0.1, which this machine alone can reach]:ADDRESS:' \
         '*:file:_files' ;;
     audit) _arguments -S '--help[show the options]' \
         '*:file:_files' ;;

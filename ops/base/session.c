@@ -83,6 +83,13 @@ void gr_session_finished(const gr_session *s, const gr_node *node, const struct 
     }
 }
 
+bool gr_session_is_heard(const gr_session *s, const gr_node *node)
+{
+    for (size_t i = 0; i < s->n_listeners; i++)
+        if (s->listeners[i].rows == node && !s->skipped[s->listeners[i].node->index]) return true;
+    return false;
+}
+
 /* The first model that reads these rows, or that answers these prompts. */
 const gr_model *gr_session_model(const gr_session *s, const gr_node *rows)
 {

@@ -82,6 +82,8 @@ bool gr_validation_is_due(const gr_graph *g, uint32_t step); /* one of them */
 void gr_session_listen(gr_session *s, const gr_node *rows, const gr_node *node,
                        void (*finished)(void *user, const struct gr_rows *rows, uint32_t seq), void *user);
 void gr_session_finished(const gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq);
+/* Whether anybody listens to these rows in this iteration. */
+bool gr_session_is_heard(const gr_session *s, const gr_node *node);
 
 /* What the iteration's numbers that are expressions are, from its scalars; GR_E_INVALID: one is no number, or
  * beyond what its key allows. When the iteration begins. */

@@ -219,6 +219,13 @@ const char *gr_own_path(char *path, size_t n)
     return access(path, X_OK) ? self : path;
 }
 
+char *gr_program_beside(const char *name)
+{
+    char own[4096];
+    const char *path = gr_own_path(own, sizeof(own)), *slash = strrchr(path, '/');
+    return gr_printf("%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, name);
+}
+
 static int spawn(pid_t *pid, const char *path, char *const *argv, const gr_guarded *c, int leash)
 {
     extern char **environ;

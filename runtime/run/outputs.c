@@ -29,9 +29,9 @@ struct gr_outputs {
     gr_tensorboard *board;
     gr_progress progress;
     char *first_sample, *last_sample;
-    gr_str drops;           /* what data nodes left out, for people */
-    uint64_t *peaks;        /* [roles] measured so far */
-    gr_run_number *numbers; /* of the last line, where somebody listens */
+    gr_str drops;            /* what data nodes left out, for people */
+    uint64_t *peaks;         /* [roles] measured so far */
+    gr_told_number *numbers; /* of the last line, where somebody listens */
     size_t n_numbers, cap_numbers;
     gr_arena *names;
 };
@@ -387,7 +387,7 @@ static void begin_line(gr_outputs *o, uint32_t step)
 static void keep_number(gr_outputs *o, const char *name, double value)
 {
     if (!o->names) return;
-    gr_run_number x = {gr_arena_strdup(o->names, name), value};
+    gr_told_number x = {gr_arena_strdup(o->names, name), value};
     GR_PUSH(o->numbers, o->n_numbers, o->cap_numbers, x);
 }
 
@@ -396,7 +396,7 @@ const char *gr_outputs_line(const gr_outputs *o, size_t *n)
     return gr_lines_last(o->metrics, n);
 }
 
-const gr_run_number *gr_outputs_numbers(const gr_outputs *o, size_t *n)
+const gr_told_number *gr_outputs_numbers(const gr_outputs *o, size_t *n)
 {
     *n = o->n_numbers;
     return o->numbers;

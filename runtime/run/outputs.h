@@ -52,7 +52,7 @@ GR_NODISCARD gr_status gr_outputs_iteration(gr_outputs *o, const gr_heard *h, ui
 /* The last of these lines, as it was written. Of the first rank. */
 const char *gr_outputs_line(const gr_outputs *o, size_t *n);
 /* The numbers of the last of these lines; valid until the next one. None without options.listener. */
-const gr_run_number *gr_outputs_numbers(const gr_outputs *o, size_t *n);
+const gr_told_number *gr_outputs_numbers(const gr_outputs *o, size_t *n);
 
 /* gr_exec_options.trace; user: the gr_outputs. */
 void gr_outputs_trace(void *user, gr_path_id path, uint32_t i, uint32_t trip, uint64_t begin_ns,

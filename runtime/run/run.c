@@ -31,7 +31,7 @@ static uint32_t total_steps(const gr_running *r)
     uint32_t epochs = GR_MAX(r->g->run.epochs, 1u);
     const void *data = data_of(r);
     if (!data) return 1;
-    return (uint32_t)fmin(ceil((double)gr_data_records(data) * epochs / pace(r)->bounds.groups), UINT32_MAX);
+    return (uint32_t)fmin(ceil((double)gr_data_records(data) * epochs / gr_data_batch(data)), UINT32_MAX);
 }
 
 /* Whether its `when:` switches a node off. */
@@ -102,7 +102,9 @@ static gr_status enter(gr_running *r, gr_diag *d)
     const bool to_do = r->session.step < r->session.steps; /* else the run's files stay as they are */
     if (!st && to_do) gr_outputs_look(r->outputs);
     gr_bytes_from(r->bytes, from);
+    r->folder = from;
     if (!st) st = as_input(gr_run_path(r, from ? GR_PATH_RESUME : GR_PATH_INIT, d));
+    r->folder = NULL;
     if (st && from) gr_run_explain_damage(r, from, d);
     if (!st && !from)
         st = as_input(gr_run_hold_inputs(r, from, d)); /* weights are loaded and hashed at once */

@@ -14,15 +14,15 @@
 #include "scheduler/search/planner.h"
 
 /* A number of an iteration, by its name in metrics.jsonl. */
-typedef struct gr_run_number {
+typedef struct gr_told_number {
     const char *name;
     double value;
-} gr_run_number;
+} gr_told_number;
 
 /* An iteration that has ended, with its line of metrics.jsonl; step 0: a validation before the first. */
 typedef struct gr_run_told {
     uint32_t step, steps;
-    const gr_run_number *number;
+    const gr_told_number *number;
     size_t n;
     double *next_state; /* by index in gr_graph.state: what the next iteration begins with, and may be set */
     gr_diag *said;      /* the warnings so far, which may be taken */

@@ -87,7 +87,8 @@ static bool reads_weights(const gr_running *r, const gr_model *m, bool resumes)
     for (uint32_t i = 0; i < p->n && !reads; i++) {
         const uint32_t object =
             p->steps[i].kind == GR_STEP_RESTORE ? gr_tasks_find(r->p->tasks, p->steps[i].what) : GR_NONE;
-        reads = object != GR_NONE && gr_graph_model(r->g, r->p->tasks->objects[object].model) == m;
+        const char *of = object != GR_NONE ? r->p->tasks->objects[object].model : NULL;
+        reads = of && gr_graph_model(r->g, of) == m;
     }
     return reads && !m->files.random && !(resumes && m->trained);
 }

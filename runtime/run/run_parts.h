@@ -71,6 +71,7 @@ typedef struct gr_bound {
     gr_comm *comm;         /* of a collective: on memory of the device; NULL: one rank */
     gr_tp_group *peers;    /* who have the other slices of the node's model; NULL: nobody */
     gr_tp_group *sharers;  /* who have other tokens of its sequences, beside these; NULL: nobody */
+    gr_tp_group *holders;  /* who have the other experts of its model; NULL: nobody */
     gr_call call;          /* of the work: complete but for the queue */
     bool watched;          /* the listener looks at its node behind it */
 } gr_bound;
@@ -85,6 +86,7 @@ typedef struct gr_running {
     uint32_t validation_seconds; /* its metric */
     gr_executor *executor;
     gr_bytes *bytes;
+    const char *folder; /* of the checkpoint that is written, or gone on from; NULL: neither */
     gr_outputs *outputs;
     gr_comms comms;
     gr_arena *memory; /* of what lives as long as the run */
