@@ -144,7 +144,7 @@ const char *gr_path_from(gr_arena *arena, gr_loc at, const char *path);
 
 /* keys.c */
 extern const gr_key gr_train_keys[], gr_residency_keys[], gr_parallel_keys[], gr_run_keys[],
-    gr_checkpoint_keys[], gr_lora_keys[];
+    gr_checkpoint_keys[], gr_lora_keys[], gr_on_keys[];
 extern const gr_key gr_validate_keys[];   /* every, before: of any node; in gr_node */
 extern const char *const gr_node_keys[];  /* the keys of every node, NULL-terminated */
 extern const char *const gr_top_keys[];   /* of the file */
