@@ -201,6 +201,15 @@ static void data_close(void *state)
     free(s);
 }
 
+/* Where the prompt's template is written: `template` or, of sequences, `prompt`; with a chat template the
+ * messages. */
+static gr_loc template_at(const gr_node *n)
+{
+    const gr_data_cfg *c = n->cfg;
+    if (c->messages) return key_at(n, "messages");
+    return key_at(n, gr_value_get(n->value, "template") ? "template" : "prompt");
+}
+
 static gr_status open_encoders(data_state *s, gr_diag *d)
 {
     const gr_data_cfg *c = s->node->cfg;
@@ -218,11 +227,13 @@ static gr_status open_encoders(data_state *s, gr_diag *d)
                                          .tools = c->tools,
                                          .tools_file = c->tools_file,
                                          .date = c->date},
-                                .at = s->node->at};
+                                .at = template_at(s->node)};
     gr_status st = gr_encoder_new(&s->prompt, &prompt, d);
     const char *const texts[] = {c->response, c->pair};
+    static const char *const keys[] = {"response", "pair"};
     for (size_t i = 0; i < GR_LEN(texts) && texts[i] && !st; i++) {
-        gr_encoder_config response = {.tokenizer = t, .text = texts[i], .at = s->node->at, .response = true};
+        gr_encoder_config response = {
+            .tokenizer = t, .text = texts[i], .at = key_at(s->node, keys[i]), .response = true};
         st = gr_encoder_new(&s->response[i], &response, d);
     }
     return st;
@@ -436,6 +447,41 @@ static void sample_release(sample *x)
     free(x->response[1].id);
 }
 
+/* What the first record has, of which nearly always all have the same. */
+static void note_fields(const data_state *s, const json_t *row, gr_diag *d)
+{
+    gr_str names = {0};
+    for (void *it = json_object_iter((json_t *)row); it; it = json_object_iter_next((json_t *)row, it))
+        gr_str_printf(&names, "%s%s", names.len ? ", " : "", json_object_iter_key(it));
+    gr_diag_note(d, gr_data_at(s, 0), "the first record has %s", names.text ? names.text : "no fields");
+    gr_str_release(&names);
+}
+
+/* A field that the first record has not is said once, where the graph names it, and not of every record. */
+static gr_status check_first(const data_state *s, gr_diag *d)
+{
+    json_t *row = NULL;
+    if (!s->order.n || gr_data_record(s, 0, &row, NULL)) return GR_OK; /* said below, with the others */
+    gr_status st = gr_encoder_check(s->prompt, row, d);
+    for (unsigned i = 0; i < n_responses(s); i++)
+        if (gr_encoder_check(s->response[i], row, d)) st = GR_E_INVALID;
+    if (st) note_fields(s, row, d);
+    json_decref(row);
+    return st;
+}
+
+gr_status gr_data_check_field(const void *state, const char *field, gr_loc at, gr_diag *d)
+{
+    const data_state *s = state;
+    json_t *row = NULL;
+    const json_t *value;
+    if (!s->order.n || gr_data_record(s, 0, &row, NULL)) return GR_OK;
+    gr_status st = gr_json_field(row, field, at, &value, d);
+    if (st) note_fields(s, row, d);
+    json_decref(row);
+    return st;
+}
+
 /* Every record once, before anything runs: one that cannot be used would else end the run in the iteration
  * that draws it, hours later perhaps. */
 static gr_status check_records(const data_state *s, gr_diag *d)
@@ -443,6 +489,7 @@ static gr_status check_records(const data_state *s, gr_diag *d)
     enum { MOST_ERRORS = 5 };
     sample x = {0};
     size_t bad = 0, too_long = 0, n = s->order.n;
+    if (check_first(s, d)) return GR_E_INVALID;
     for (size_t i = 0; i < n && bad < MOST_ERRORS; i++) {
         bool fits = true;
         gr_status st = encode_record(s, (uint32_t)i, &x, d);

@@ -5,6 +5,9 @@
 #include "ops/text/jsonl.h"
 #include "ops/base/op.h"
 
+/* Whether the first record has a field; GR_E_INVALID, reported at `at`, where it has not. */
+GR_NODISCARD gr_status gr_data_check_field(const void *state, const char *field, gr_loc at, gr_diag *d);
+
 /* The text of a field of a record; state: of a prompts or sequences node. Threads: any. */
 GR_NODISCARD gr_status gr_data_text(const void *state, uint32_t record, const char *field, gr_str *out,
                                     gr_diag *d);

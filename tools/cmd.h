@@ -58,6 +58,10 @@ int gr_cmd_supervise(const gr_args *a, const char *run, gr_diag *d);
 /* Print the messages of d to stderr, and empty it. before: of each line; NULL: nothing. */
 void gr_cmd_say(gr_diag *d, const char *before);
 
+/* Files that nodes will read and that are not here; returns how many. Warnings, for elsewhere they may be; of
+ * a run that goes on (its folder) errors, which say how it is told where they are. */
+size_t gr_cmd_files(const gr_graph *g, const char *run, gr_diag *d);
+
 /* What --budget, --hardware and their like ask for. */
 gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d);
 

@@ -284,6 +284,7 @@ static gr_status prepare(exec *x, const gr_args *a, const gr_comm *c, gr_diag *d
     if (!st) st = gr_cmd_plan_options(&x->o, a, d);
     if (!st && x->threads) x->o.threads = x->threads;
     if (!st) st = gr_cmd_load(&x->g, a, x->graph_path, &x->o, d);
+    if (!st && a->resume && gr_cmd_files(x->g, a->resume, d)) st = GR_E_INVALID;
     if (!st) st = make_plan(&x->p, x->g, a, &x->o, d);
     if (!st && a->check_memory && strcmp(x->p->plan->device, "cpu")) /* the host looks at every byte */
         st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--check-memory is of the CPU device: --device cpu");

@@ -65,7 +65,7 @@ gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, const gr
     char *seed = gr_printf("run.seed=%llu", (unsigned long long)a->seed);
     if (a->has_steps) set[n++] = steps;
     if (a->has_seed) set[n++] = seed;
-    gr_load_options o = {.set = set, .n_set = n, .need_shapes = plan != NULL};
+    gr_load_options o = {.set = set, .n_set = n, .need_shapes = plan != NULL, .run = a->resume};
     gr_status st = gr_cmd_read_ranks(a->ranks, &o.hosts, &o.ranks, d);
     if (plan) o.hosts = plan->hosts;
     if (!st) st = gr_graph_load(g, path, &o, d);
@@ -105,19 +105,29 @@ gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
 /* ---- check
  * -------------------------------------------------------------------------------------------------- */
 
-/* Files that nodes will read and that are not here: elsewhere they may be. */
-static void warn_of_files(const gr_graph *g, gr_diag *d)
+size_t gr_cmd_files(const gr_graph *g, const char *run, gr_diag *d)
 {
+    size_t missing = 0;
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
         for (const gr_key *k = n->op->keys; k->name; k++) {
             if (k->kind != GR_KEY_PATH) continue;
             const char *path = *(const char *const *)(const void *)((const char *)n->cfg + k->offset);
             const gr_value *v = gr_value_get(n->value, k->name);
-            if (path && v && !gr_path_exists(path))
+            if (!path || !v || gr_path_exists(path)) continue;
+            missing++;
+            if (!run) {
                 gr_diag_warn(d, v->at, "'%s' of node '%s' is not here: '%s'", k->name, n->name, path);
+                continue;
+            }
+            gr_diag_error(d, v->at, GR_E_INVALID, "'%s' of node '%s' is not here: '%s'", k->name, n->name,
+                          path);
+            gr_diag_note(d, v->at,
+                         "if it lies elsewhere now: graphrun exec --resume %s --set nodes.%s.%s=FILE", run,
+                         n->name, k->name);
         }
     }
+    return missing;
 }
 
 static void put_found(const gr_graph *g, gr_str *out)
@@ -139,7 +149,7 @@ int gr_cmd_check(const gr_args *a, gr_diag *d)
         return 2;
     }
     gr_str text = {0};
-    warn_of_files(g, d);
+    gr_cmd_files(g, NULL, d);
     if (a->explain)
         gr_graph_explain(g, &text);
     else
