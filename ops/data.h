@@ -18,6 +18,9 @@ gr_loc gr_data_at(const void *state, uint32_t record);
 /* What made its prompts' tokens. */
 const struct gr_encoder *gr_data_encoder(const void *state);
 
+/* What a record keeps from here on; which: its place among gr_graph.record_state. On the compute lane. */
+void gr_data_keep(void *state, uint32_t which, uint32_t record, float value);
+
 size_t gr_data_records(const void *state); /* in the file */
 uint64_t gr_data_epoch(const void *state); /* whole passes drawn so far */
 

@@ -43,6 +43,7 @@ typedef struct batch {
     bool turns; /* tokens of tools stand between those of the model */
     uint32_t group[MAX_ROWS], offset[MAX_ROWS + 1], each[MAX_ROWS + 1];
     uint8_t mask[MAX_TOKENS];
+    double right[MAX_ROWS], wrong[MAX_ROWS]; /* of a group: counts that its record keeps */
     double score[MAX_ROWS], written[MAX_ROWS], greedy[MAX_ROWS], advantage[MAX_ROWS], length[MAX_ROWS],
         second[MAX_ROWS];
     double old[MAX_TOKENS], logprob[MAX_TOKENS], sampled[MAX_TOKENS], ref[MAX_TOKENS], sum_p2[MAX_TOKENS],
@@ -115,6 +116,7 @@ static void draw_batch(batch *b, uint32_t number)
     }
     for (uint32_t i = 0; i < b->n_rows; i++) b->written[i] = below(&r, 2);
     for (uint32_t g = 0; g < b->n_groups; g++) b->greedy[g] = within(&r, -1, 1);
+    for (uint32_t g = 0; g < b->n_groups; g++) b->right[g] = 2 + b->greedy[g], b->wrong[g] = 3 - b->greedy[g];
     for (uint32_t i = 0; i < b->n_rows; i++) b->advantage[i] = below(&r, 8) == 0 ? 0 : within(&r, -2, 2);
     draw_tokens(b, &r);
 }
@@ -176,7 +178,9 @@ static const double *column_data(bench *x, const gr_column *c)
                  {"teacher_logprob", b->ref},
                  {"other_logprob", b->old},
                  {"other_ref_logprob", b->sampled},
-                 {"examples.label", b->greedy}};
+                 {"examples.label", b->greedy},
+                 {"prompts.right", b->right},
+                 {"prompts.wrong", b->wrong}};
     if (c->current)
         return !strcmp(c->field, "value") ? b->value : !strcmp(c->field, "entropy") ? b->entropy : b->logprob;
     if (x->advantages && !strcmp(name, "advantage"))
@@ -403,6 +407,7 @@ static const estimator estimators[] = {
     {"qae", "qae", NULL, false, NULL},
     {"gfpo", "gfpo", "keep=2", false, NULL},
     {"length_control", "length_control", "max_tokens=7", false, NULL},
+    {"spo", "spo", "group=2", false, NULL},
 };
 
 /* ---- losses -----------------------------------------------------------------------------------------------
@@ -475,6 +480,7 @@ static const loss_case losses[] = {
     {"vanilla", "qae", NULL, NULL, NULL},
     {"vanilla-even", "gfpo", NULL, NULL, NULL},
     {"vanilla", "length_control", NULL, NULL, NULL},
+    {"vanilla", "spo", NULL, NULL, NULL},
     {"simpo", "simpo", NULL, NULL, NULL},
     {"ipo", "ipo", NULL, NULL, NULL},
     {"orpo", "orpo", NULL, NULL, NULL},
