@@ -49,4 +49,4 @@ sed 's/^  old_logprob: /  chosen: {op: select, of: rollout, groups: group_std(sc
 refused "'seen' reads 'prompts.seen', which 'chosen' computes anew in each round" "$gr" check wrong.yaml
 change '1 / (step - 1)'
 status 0 "$gr" exec wrong.yaml --set data=few.jsonl --steps 1 --out odd
-has err "'next' of 'prompts.last' is no number for 8 records, which keep what they had"
+has out "'next' of 'prompts.last' is no number for 8 records, which keep what they had"
