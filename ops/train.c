@@ -823,23 +823,22 @@ static void run_pass(const gr_call *c, train_state *t)
     gr_micro pack = gr_micro_at(c->ptr[packed_at(c->kernel)], &shape.micro);
     gr_packed b = gr_pass_packed(&t->pass, &shape.micro, &pack);
     const gr_routing routing = routing_of(c, t, &pack);
-    uint64_t hidden = gr_hidden_bytes(k, s, b.n_tokens);
+    uint64_t hidden = gr_hidden_bytes(k, s, b.n_tokens); /* none in a trip that other ranks need */
     gr_dtype grads = c->node->model->train.grads;
     if (c->kernel == TRAIN_BACKWARD) begin_grads(c, c->ptr[BACK_GRADS], 1 + c->arg);
     if (c->kernel == TRAIN_EMBED_BACKWARD && !s->tied) begin_grads(c, c->ptr[EMBED_BACK_GRADS], 0);
-    if (!b.n_tokens) return;
     b.routing = &routing;
     b.expert_run = c->how->expert_run;
     switch (c->kernel) {
     case TRAIN_EMBED:
-        k->embed_forward(c->queue, s, c->ptr[EMBED_WEIGHTS], &b, c->ptr[EMBED_X]);
+        if (hidden) k->embed_forward(c->queue, s, c->ptr[EMBED_WEIGHTS], &b, c->ptr[EMBED_X]);
         break;
     case TRAIN_FORWARD:
         gr_layer_forward(k, c->queue, s, c->arg, c->ptr[LAYER_WEIGHTS], &b, c->ptr[LAYER_X], c->ptr[LAYER_IN],
                          c->ptr[LAYER_ACTS], c->ptr[LAYER_WS]);
         break;
     case TRAIN_RECOMPUTE:
-        k->copy(c->queue, c->ptr[LAYER_X], c->ptr[LAYER_IN], hidden);
+        if (hidden) k->copy(c->queue, c->ptr[LAYER_X], c->ptr[LAYER_IN], hidden);
         gr_layer_forward(k, c->queue, s, c->arg, c->ptr[LAYER_WEIGHTS], &b, c->ptr[LAYER_X], NULL,
                          c->ptr[LAYER_ACTS], c->ptr[LAYER_WS]);
         break;
@@ -848,8 +847,9 @@ static void run_pass(const gr_call *c, train_state *t)
                           c->ptr[BACK_ACTS], c->ptr[BACK_DX], c->ptr[BACK_GRADS], grads, c->ptr[BACK_WS]);
         break;
     case TRAIN_EMBED_BACKWARD:
-        k->embed_backward(c->queue, s, &b, c->ptr[EMBED_BACK_DX], c->ptr[EMBED_BACK_GRADS], grads,
-                          c->ptr[EMBED_BACK_WS]);
+        if (hidden)
+            k->embed_backward(c->queue, s, &b, c->ptr[EMBED_BACK_DX], c->ptr[EMBED_BACK_GRADS], grads,
+                              c->ptr[EMBED_BACK_WS]);
         break;
     }
 }

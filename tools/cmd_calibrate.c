@@ -811,22 +811,22 @@ int gr_cmd_calibrate(const gr_args *a, gr_diag *d)
     gr_hardware h;
     gr_str text = {0};
     gr_str said = {0};
-    gr_status st = gr_cmd_plan_options(&o, a, d);
-    if (!st && a->hardware && !a->n_from)
+    gr_status st = gr_request_options(&o, &a->ask, d);
+    if (!st && a->ask.hardware && !a->n_from)
         st =
             gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--hardware is for --from: this machine is measured");
-    if (!st) st = check_out(a->out, d);
+    if (!st) st = check_out(a->ask.out, d);
     const turns before = read_turns();
     if (!st) st = a->n_from ? gr_calibrate_from(&h, a, &o, &said, d) : calibrate(&h, &o, d);
     const double waited = st || a->n_from ? 0 : share_waited(&before, d);
     int status = a->n_from || st == GR_E_INVALID ? gr_exit_status_input(st) : gr_exit_status(st);
     if (!st) gr_hardware_write(&h, &text);
-    if (!st) status = gr_cmd_finish(&text, a->out, d);
-    if (!status && a->out) print_summary(&h, a->out);
-    if (!status && a->out && !a->n_from)
+    if (!st) status = gr_cmd_finish(&text, a->ask.out, d);
+    if (!status && a->ask.out) print_summary(&h, a->ask.out);
+    if (!status && a->ask.out && !a->n_from)
         printf("  host        %.1f %% of the time that measuring took it waited for a processor\n",
                100 * waited);
-    if (!status && a->out && said.len)
+    if (!status && a->ask.out && said.len)
         printf("  runs        %s took, of what was predicted:\n%s", a->n_from > 1 ? "they" : "it", said.text);
     gr_str_release(&said);
     return status;

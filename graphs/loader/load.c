@@ -2,6 +2,7 @@
 #include "graphs/loader/loader.h"
 #include "runtime/base/files.h"
 #include "graphs/loader/load.h"
+#include "ops/base/configs.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,12 @@ static bool same_groups(gr_loader *l, const gr_formula *f, const int *reads, siz
                           : f->owner ? f->owner->node->name
                                      : f->key,
                           (*groups)->name, c->name, from->name);
+            if (gr_node_keeps(*groups) || gr_node_keeps(from))
+                gr_diag_note(
+                    l->d, f->at,
+                    "'%s' keeps rows from one iteration to the next: its prompts are not those that were "
+                    "drawn last",
+                    gr_node_keeps(from) ? from->name : (*groups)->name);
             return false;
         }
         *groups = from;
@@ -46,7 +53,7 @@ static bool same_groups(gr_loader *l, const gr_formula *f, const int *reads, siz
 static void warn_of_single_groups(gr_loader *l, const gr_formula *f)
 {
     if (f->role == GR_ROLE_LOSS || f->in_loss) return; /* compiled in another form */
-    if (f->role == GR_ROLE_RECORD) return;              /* a mean is the way to a prompt's level */
+    if (f->role == GR_ROLE_RECORD) return;             /* a mean is the way to a prompt's level */
     if (!gr_expr_compares_groups(f->expr)) return;
     size_t n;
     const int *reads = gr_expr_reads(f->expr, &n);
@@ -319,6 +326,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     if (!l->d->n_errors) gr_map_pools(l);
     if (!l->d->n_errors) gr_check_record_state(l);
     if (!l->d->n_errors) gr_check_tensor(l);
+    if (!l->d->n_errors) gr_check_kept(l);
     if (!l->d->n_errors) gr_check_parallel(l);
     if (!l->d->n_errors) gr_check_best(l);
     if (!l->d->n_errors) gr_read_stop(l);

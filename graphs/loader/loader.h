@@ -188,6 +188,8 @@ bool gr_node_trains_parallel(const gr_node *n);
  * and g->view are set, what each node's ranks have together: parts, share and task; whole: a graph of several
  * roles, which nobody runs but by their views. */
 void gr_check_tensor(gr_loader *l);
+/* Of rollouts that keep rows: whether their ranks have as many each. */
+void gr_check_kept(gr_loader *l);
 void gr_set_shares(gr_graph *g, bool whole);
 
 /* roles.c: g->views, where there are several roles; when all else of g is done. They share what does not

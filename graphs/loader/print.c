@@ -302,7 +302,7 @@ static void print_train(const gr_model *m, gr_str *out)
 
 static void print_parallel(const gr_mesh *m, gr_str *out)
 {
-    if (gr_mesh_ranks(m) > 1) gr_str_puts(out, "    parallel:\n");
+    if (gr_mesh_any(m)) gr_str_puts(out, "    parallel:\n");
     for (int a = 0; a < GR_N_AXES; a++)
         if (gr_mesh_size(m, (gr_axis)a) > 1)
             gr_str_printf(out, "      %s: %u\n", gr_axis_str((gr_axis)a), gr_mesh_size(m, (gr_axis)a));

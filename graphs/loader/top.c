@@ -268,7 +268,7 @@ static void read_model(gr_loader *l, const gr_pair *p)
     *m = (gr_model){.name = p->key,
                     .at = p->at,
                     .index = (uint32_t)l->g->n_models,
-                    .sharding = {.tensor = 1, .parts = 1, .train_parts = 1}};
+                    .sharding = {.tensor = 1, .parts = 1}};
     l->g->models[l->g->n_models++] = m;
     for (int r = 0; r < GR_N_RESOURCES; r++) m->residency.policy[r] = -1;
     gr_name_formed(l, "a model", p->key, p->at);
