@@ -54,6 +54,7 @@ TABLE = [
     ("opmd", "OPMD (Kimi k1.5)", None),
     ("length_control", "length controller, ALP", None),
     ("spo", "SPO", None),
+    ("curriculum", "curriculum, AdaRFT", None),
     ("raft", "RAFT", None),
     ("rest_em", "ReST-EM", None),
     ("distill", "on-policy distillation, by samples", None),

@@ -179,6 +179,7 @@ static const double *column_data(bench *x, const gr_column *c)
                  {"other_logprob", b->old},
                  {"other_ref_logprob", b->sampled},
                  {"examples.label", b->greedy},
+                 {"prompts.difficulty", b->greedy},
                  {"prompts.right", b->right},
                  {"prompts.wrong", b->wrong}};
     if (c->current)
@@ -408,6 +409,7 @@ static const estimator estimators[] = {
     {"gfpo", "gfpo", "keep=2", false, NULL},
     {"length_control", "length_control", "max_tokens=7", false, NULL},
     {"spo", "spo", "group=2", false, NULL},
+    {"curriculum", "curriculum", "width=0.5", false, NULL},
 };
 
 /* ---- losses -----------------------------------------------------------------------------------------------
@@ -606,6 +608,7 @@ static void compare_estimators(catalogue *c, uint32_t number, const batch *b, co
         if (strcmp(estimators[i].name, want->name)) continue;
         set_scalar(c->estimator[i], "state.price", 0.05);
         set_scalar(c->estimator[i], "state.beta", 0.05);
+        set_scalar(c->estimator[i], "state.level", 0.3);
         use_batch(c->estimator[i], b);
         values_of(c->estimator[i], estimators[i].node ? estimators[i].node : "advantage", got);
         if (estimators[i].tokens)
@@ -842,7 +845,7 @@ static void test_raft_and_rest_keep_the_best(void **state)
                     (const float[]){1, 1, 1, 0, 0, 1});
 }
 
-static void test_the_price_of_length_leads_to_the_target(void **state)
+static void test_controllers_lead_to_their_targets(void **state)
 {
     (void)state;
     bench *x = bench_new("length_control", NULL, "target=2 pace=0.1");
@@ -850,6 +853,13 @@ static void test_the_price_of_length_leads_to_the_target(void **state)
     set_scalar(x, "state.price", 0.2);
     use_batch(x, &b); /* 2.5 tokens on average */
     assert_true(near(eval_scalar(x, x->g->state[0].next), 0.2 * exp(0.1 * 0.25)));
+    bench_free(x);
+    x = bench_new("curriculum", NULL, "pace=5 gain=2 goal=0.5");
+    set_scalar(x, "state.level", 30);
+    use_batch(x, &b); /* three of four are right */
+    assert_true(near(eval_scalar(x, x->g->state[0].next), 30 + 5 * tanh(2 * 0.25)));
+    set_scalar(x, "state.level", 99);
+    assert_true(near(eval_scalar(x, x->g->state[0].next), 100));
     bench_free(x);
 }
 
@@ -894,7 +904,7 @@ int main(void)
         cmocka_unit_test(test_equal_rewards_have_exactly_no_advantage),
         cmocka_unit_test(test_opo_weighs_by_length),
         cmocka_unit_test(test_raft_and_rest_keep_the_best),
-        cmocka_unit_test(test_the_price_of_length_leads_to_the_target),
+        cmocka_unit_test(test_controllers_lead_to_their_targets),
         cmocka_unit_test(test_one_token_is_whitened_to_nothing),
         cmocka_unit_test(test_entropy_of_the_first_closed_span_is_a_bonus),
     };
