@@ -348,6 +348,16 @@ typedef struct gr_state_value {
     uint32_t column; /* id of the old value */
 } gr_state_value;
 
+/* A number that is kept for each record of a prompts or sequences node (its `state:`), and is a field of it.
+ */
+typedef struct gr_record_state {
+    const char *name; /* the field */
+    const gr_node *node;
+    gr_loc at;
+    double init;
+    gr_expr *next; /* a number a prompt, at the iteration's end: of the records that were drawn in it */
+} gr_record_state;
+
 /* token("TEXT") of an expression: a scalar column that holds its id, filled in when tokenizers are open. */
 typedef struct gr_token_value {
     const char *text;
@@ -419,6 +429,8 @@ struct gr_graph {
     uint32_t column_step, column_epoch, column_progress;
     gr_state_value *state;
     size_t n_state;
+    gr_record_state *record_state;
+    size_t n_record_state;
     gr_token_value *tokens;
     size_t n_tokens;
     gr_changing *changing;
