@@ -451,16 +451,14 @@ static double touched(const mixture *m)
     return m->count * (1 - pow(1 - m->top_k / (m->count * m->holders), m->tokens * m->holders));
 }
 
-/* What holders do more: rows that came are sorted and put back into their order; backward they come again,
- * and the first product is made again. */
+/* What holders do more: rows that came are sorted and put back into their order; backward they come again.
+ */
 static void add_exchange(gr_experts_cost *c, const mixture *m)
 {
     const bool back = m->grad_size > 0;
     const double rows = m->tokens * m->top_k;
     if (m->holders < 2) return;
-    c->products += back ? 4 * rows * m->hidden * m->inner : 0;
-    c->weights += back ? 2 * touched(m) * m->hidden * m->inner * m->size : 0;
-    c->moved += m->size * rows * (back ? 8 * m->hidden + 2 * m->inner : 4 * m->hidden);
+    c->moved += m->size * rows * (back ? 6 : 4) * m->hidden;
     c->launches += back ? EXPERT_LAUNCHES_BACK : EXPERT_LAUNCHES;
 }
 

@@ -83,9 +83,11 @@ static bool has_experts(const gr_node *n)
     return n->model && gr_model_routers(&n->model->shape, n->model->shape.layers).n > 0;
 }
 
+/* Holders of experts add up the gradients of what comes in a run before those of the next. */
 bool gr_experts_change_bits(const gr_node *n, const gr_kernels *k)
 {
-    return has_experts(n) && n->op->trains && !k->chained;
+    const bool divided = gr_mesh_size(&n->placement.mesh, GR_AXIS_EXPERT) > 1;
+    return has_experts(n) && n->op->trains && (!k->chained || divided);
 }
 
 void gr_experts_set(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)

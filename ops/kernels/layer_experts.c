@@ -109,10 +109,11 @@ static bool adds(const gr_layer_call *l)
 
 static void acts(gr_workspace *c, const gr_layer_call *l, gr_layer_acts *a)
 {
-    const gr_experts_desc *e = &l->d->experts, shared = shared_desc(e);
+    const gr_experts_desc *e = &l->d->experts, alone = shared_desc(e);
+    const gr_experts_call chosen = call_of(l, e, NULL, NULL), shared = call_of(l, &alone, NULL, NULL);
     if (!keeps(l)) return;
-    gr_experts_acts_layout(c, e, l->k->dtype, l->bounds.tokens, &a->experts);
-    if (e->shared_inner) gr_experts_acts_layout(c, &shared, l->k->dtype, l->bounds.tokens, &a->shared);
+    gr_experts_acts_layout(c, &chosen, l->bounds.tokens, &a->experts);
+    if (e->shared_inner) gr_experts_acts_layout(c, &shared, l->bounds.tokens, &a->shared);
 }
 
 static void ws(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)

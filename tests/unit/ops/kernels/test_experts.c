@@ -416,9 +416,9 @@ static struct passed pass_on(gr_queue *q, const struct mlp *m, uint32_t run, con
                        .gate_up_bias = ones(E * 2 * n),
                        .down = ones(E * H * n),
                        .down_bias = ones(E * H)};
-    gr_experts_acts_layout(&c, &m->e, GR_F32, m->T, &p.acts);
+    gr_experts_acts_layout(&c, &call, m->T, &p.acts);
     c = (gr_workspace){.base = p.acts_memory = exactly(c.used)};
-    gr_experts_acts_layout(&c, &m->e, GR_F32, m->T, &p.acts);
+    gr_experts_acts_layout(&c, &call, m->T, &p.acts);
     void *ws = exactly(gr_experts_ws_bytes(&call, GR_LAYER_KEEP));
     call.products = exactly(gr_experts_products_bytes(&call, team, false));
     gr_experts_forward(q, &call, m->base, p.y, &p.acts, ws);
