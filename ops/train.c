@@ -124,7 +124,7 @@ gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *
     gr_pass_open(&t->pass, n->rows->bounds.seqs);
     t->current = current_of(s->graph, n);
     t->metrics = name_metrics(s, n);
-    t->tally = gr_tally_open(s, n);
+    t->tally = t->pass.tally = gr_tally_open(s, n);
     *state = t;
     return GR_OK;
 }

@@ -230,6 +230,7 @@ typedef struct gr_experts_call {
     const gr_experts_count *count; /* NULL: nothing is counted */
     const float *pull;             /* [E] of balance_backward; NULL: none */
     uint32_t padding;              /* tokens at the end that nobody counts, and that nothing balances */
+    gr_exchanges *exchanges;       /* of gr_routing */
     gr_experts_weights w;
     void *products; /* of products: gr_experts_products_bytes */
 } gr_experts_call;

@@ -207,12 +207,14 @@ static bool tell(const gr_experts_rows *r, const sent *out, exchange *x)
     return !group->failed;
 }
 
-static uint32_t most_trips(const exchange *x)
+static uint32_t count_trips(const exchange *x, gr_exchanges *count)
 {
     uint32_t most = 0;
     for (uint32_t from = 0; from < x->n; from++)
         for (uint32_t to = 0; to < x->n; to++) most = GR_MAX(most, rows_between(x, from, to));
-    return (most + x->slot - 1) / x->slot;
+    const uint32_t trips = (most + x->slot - 1) / x->slot;
+    if (count) count->runs += trips > 0, count->trips += trips;
+    return trips;
 }
 
 static uint32_t of_trip(uint32_t rows, uint32_t slot, uint32_t trip)
@@ -356,7 +358,7 @@ void gr_experts_cut_forward(gr_queue *q, const gr_experts_call *c, const void *b
         if (r.T) gr_experts_sort(&r);
         pack(&r, &b.out, NULL);
         if (!tell(&r, &b.out, &x)) return;
-        for (uint32_t trip = 0, trips = most_trips(&x); trip < trips; trip++) {
+        for (uint32_t trip = 0, trips = count_trips(&x, c->exchanges); trip < trips; trip++) {
             begin_trip(&x, trip);
             forward_trip(&x, c, &b, kept_at(c, keep, first / c->most, trip));
         }
@@ -393,7 +395,7 @@ void gr_experts_cut_backward(gr_queue *q, const gr_experts_call *c, const gr_exp
         if (r.T) gr_experts_sort(&r);
         pack(&r, &b.out, gr_experts_later(c, dy, r.first, c->H));
         if (!tell(&r, &b.out, &x)) return;
-        for (uint32_t trip = 0, trips = most_trips(&x); trip < trips; trip++) {
+        for (uint32_t trip = 0, trips = count_trips(&x, c->exchanges); trip < trips; trip++) {
             begin_trip(&x, trip);
             backward_trip(&x, c, &b, kept_at(c, kept, first / c->most, trip), grads);
         }

@@ -47,6 +47,7 @@ static void ask(const gr_layer_call *l, gr_experts_call *c, gr_experts_count *co
     c->given = r->recorded && r->follow ? r->recorded + at : NULL;
     c->record = r->record ? r->record + at : NULL;
     c->pull = r->pull;
+    c->exchanges = r->exchanges;
     c->padding = r->padding;
     if (!count || !r->tally) return;
     *count = (gr_experts_count){.tally = gr_tally_at(r->tally, all, before),
@@ -188,6 +189,7 @@ static void idle(const gr_layer_call *l, const gr_layer_acts *a, const gr_layer_
     gr_experts_call call = call_of(l, &l->d->experts, w->row, w);
     const gr_experts_grads chosen = l->use == GR_LAYER_BACKWARD ? chosen_grads(l) : (gr_experts_grads){0};
     call.T = call.run = 0;
+    if (l->routing) call.exchanges = l->routing->exchanges;
     call.w = chosen_weights(l);
     if (l->use == GR_LAYER_BACKWARD)
         gr_experts_backward(l->q, &call, &a->experts, w->row, false, w->d_row, &chosen, w->experts);
