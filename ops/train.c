@@ -813,6 +813,7 @@ static void run_pass(const gr_call *c, train_state *t)
     if (c->kernel == TRAIN_EMBED_BACKWARD && !s->tied) begin_grads(c, c->ptr[EMBED_BACK_GRADS], 0);
     b.routing = &routing;
     b.expert_run = c->how->expert_run;
+    b.experts_again = c->how->experts_again;
     switch (c->kernel) {
     case TRAIN_EMBED:
         if (hidden) k->embed_forward(c->queue, s, c->ptr[EMBED_WEIGHTS], &b, c->ptr[EMBED_X]);

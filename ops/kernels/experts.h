@@ -222,6 +222,7 @@ typedef struct gr_experts_call {
     const gr_experts_desc *e;
     gr_dtype type; /* of values: the device's */
     uint32_t T, H, run;
+    bool again;    /* where experts are divided, the first product is made again backward, not kept */
     uint32_t most; /* where experts are divided: tokens of a run on any rank, at most; run is that or T */
     float scale;   /* of what is added to base */
     const void *x;

@@ -7,7 +7,8 @@
  * Nothing is dropped, whatever the routers choose, and buffers have one size. Ranks tell each other how many
  * rows each has for each, and so know alike how many trips it takes to move them all, of at most
  * gr_experts_slot rows from one rank to another in a trip. Usual choices take one trip. Backward, rows are
- * sent again; of a run's first trip the first product was kept, of others it is made again.
+ * sent again; of a run's first trip the first product was kept, where the caller has room for it, of others
+ * it is made again.
  *
  * Sources: Lepikhin et al., GShard, arXiv:2006.16668, section 3 (dispatch and combine), without its capacity.
  */
@@ -60,13 +61,13 @@ static uint32_t kept_runs(const gr_experts_call *c, uint32_t T)
 
 uint64_t gr_experts_cut_kept(const gr_experts_call *c, uint32_t T)
 {
-    return (uint64_t)kept_runs(c, T) * most_arriving(c);
+    return c->again ? 0 : (uint64_t)kept_runs(c, T) * most_arriving(c);
 }
 
 /* Where that of a run's trip is kept; NULL: it is not. */
 static void *kept_at(const gr_experts_call *c, const gr_experts_acts *kept, uint32_t run, uint32_t trip)
 {
-    if (!kept || trip || run >= kept_runs(c, c->T)) return NULL;
+    if (!kept || c->again || trip || run >= kept_runs(c, c->T)) return NULL;
     return gr_experts_later(c, kept->gate_up, (uint64_t)run * most_arriving(c), 2 * (uint64_t)c->e->inner);
 }
 
@@ -137,12 +138,9 @@ static void forward_layout(gr_workspace *m, const gr_experts_call *c, bool keep,
 {
     gr_experts_acts *own = &b->out.w.acts;
     layout(m, c, false, b);
-    if (keep) {
-        spare_layout(m, c, b);
-        return;
-    }
-    gr_experts_acts_layout(m, c, GR_MIN(c->T, c->run), own);
-    b->in.gate_up = own->gate_up;
+    if (keep || c->again) spare_layout(m, c, b);
+    if (!keep) gr_experts_acts_layout(m, c, GR_MIN(c->T, c->run), own);
+    if (!keep && !c->again) b->in.gate_up = own->gate_up;
 }
 
 static void backward_layout(gr_workspace *m, const gr_experts_call *c, buffers *b)

@@ -2,7 +2,7 @@
 # Training on a mesh of two CUDA devices, along each axis: the first iteration's numbers are near those of one rank, runs
 # repeat to the bit, sharded or not, resumed or not; along context strict keeps its promise; nothing is above the plan. Skips
 # (77) where there are not two devices or no mpirun.
-# usage: mesh.sh GRAPHRUN
+# usage: mesh.sh GRAPHRUN [experts]   the experts alone
 . "$(dirname "$0")/two.sh"
 
 both() { # AXIS OUT OPTIONS...
@@ -61,12 +61,18 @@ experts() {
     within_plan moe-two moe-shards moe-small moe-strict
 }
 
-train one --steps 6
-along context
-along tensor
+if [ "${2:-all}" = all ]; then
+    train one --steps 6
+    along context
+    along tensor
+fi
 experts_model
 train moe-one --steps 6
 experts
+[ "${2:-all}" = all ] || exit 0
+"$gr" init --config graphs/quickstart/config.json --tokenizer graphs/quickstart --seed 1 -o "$work/dense" >/dev/null
+rm -rf "$work/model"
+mv "$work/dense" "$work/model"
 sed 's/^graph:/strict: true\n&/' graphs/quickstart.yaml >"$work/strict.yaml"
 timeout 120 "$gr" exec "$work/strict.yaml" --set model="$work/model" --set data="$work/train.jsonl" --device cuda --ranks 2 \
     --set models.actor.parallel.context=2 --steps 6 --out "$work/strict" >"$work/strict.log" 2>&1 || { cat "$work/strict.log"; exit 1; }
