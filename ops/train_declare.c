@@ -709,7 +709,7 @@ static double step_bytes(const declaring *w, uint32_t bucket)
 {
     gr_state_bytes state = gr_state_bytes_of(w->k, w->n->model, bucket, 1);
     double weights = (double)(gr_bucket_elems(w->s, bucket) * gr_dtype_size(w->k->dtype));
-    return grad_bytes(w, bucket) + 2.0 * (double)(state.master + 2 * state.moment) +
+    return grad_bytes(w, bucket) + 2.0 * (double)(state.master + state.moments * state.moment) +
            (state.master ? 1 : 2) * weights;
 }
 

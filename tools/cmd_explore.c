@@ -50,13 +50,13 @@ static void look(explorer *x, layout *l, bool quick)
     gr_graph *g = NULL;
     gr_planned *p = NULL;
     gr_diag ignored;
-    with.set = gr_calloc(x->a->n_set + l->n + 1, sizeof(*with.set));
-    if (x->a->n_set) memcpy(with.set, x->a->set, x->a->n_set * sizeof(*with.set));
-    for (size_t i = 0; i < l->n; i++) with.set[with.n_set++] = l->set[i];
+    with.ask.set = gr_calloc(x->a->ask.n_set + l->n + 1, sizeof(*with.ask.set));
+    if (x->a->ask.n_set) memcpy(with.ask.set, x->a->ask.set, x->a->ask.n_set * sizeof(*with.ask.set));
+    for (size_t i = 0; i < l->n; i++) with.ask.set[with.ask.n_set++] = l->set[i];
     gr_diag_init(&ignored);
-    gr_status st = gr_cmd_plan_options(&o, &with, &ignored);
+    gr_status st = gr_request_options(&o, &with.ask, &ignored);
     o.quick = quick;
-    if (!st) st = gr_cmd_load(&g, &with, with.operand[0], &o, &ignored);
+    if (!st) st = gr_request_load(&g, &with.ask, &o, &ignored);
     if (!st) st = gr_plan_graph(&p, g, &o, &ignored);
     l->looked = true;
     l->fits = !st;
@@ -68,7 +68,7 @@ static void look(explorer *x, layout *l, bool quick)
     gr_diag_release(&ignored);
     gr_planned_free(p);
     gr_graph_free(g);
-    free(with.set);
+    free(with.ask.set);
 }
 
 /* ---- neighbours ---------------------------------------------------------------------------------------- */
@@ -250,14 +250,14 @@ int gr_cmd_explore(const gr_args *a, gr_diag *d)
     gr_graph *g = NULL;
     gr_planned *p = NULL;
     gr_str text = {0};
-    gr_status st = gr_cmd_plan_options(&o, a, d);
-    if (!st) st = gr_cmd_load(&g, a, a->operand[0], &o, d);
+    gr_status st = gr_request_options(&o, &a->ask, d);
+    if (!st) st = gr_request_load(&g, &a->ask, &o, d);
     if (!st) st = gr_plan_graph(&p, g, &o, NULL);
     if (p) st = explore(&x, g, p, &o, !st, &text);
     if (st == GR_E_NOFIT)
         st = gr_diag_error(d, (gr_loc){0}, st, "neither the graph as it is nor any of its layouts fits");
     int status = gr_exit_status_input(st);
-    if (p && gr_cmd_finish(&text, a->out, d) && !status) status = 1;
+    if (p && gr_cmd_finish(&text, a->ask.out, d) && !status) status = 1;
     release(&x);
     gr_planned_free(p);
     gr_graph_free(g);

@@ -219,14 +219,14 @@ static gr_status check_device(const gr_graph *g, const gr_kernels *k, gr_diag *d
 
 static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_graph *view)
 {
-    return (gr_schedule_options){.hardware = gr_plan_hardware(o, view),
-                                 .policy = o->policy,
-                                 .bits = view->run.bits,
-                                 .quick = o->quick,
-                                 .parts = view->n_roles > 1 ? (uint32_t)view->n_roles : 1,
-                                 .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
-                                 .host_budget_bytes =
-                                     o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
+    return (gr_schedule_options){
+        .hardware = gr_plan_hardware(o, view),
+        .policy = o->policy,
+        .bits = view->run.bits,
+        .quick = o->quick,
+        .parts = (uint32_t)GR_MAX(view->n_roles, (size_t)1) * gr_traffic_orders(view),
+        .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
+        .host_budget_bytes = o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
 }
 
 /* The graph as a role sees it. */
