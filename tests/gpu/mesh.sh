@@ -61,22 +61,22 @@ experts() {
     within_plan moe-two moe-shards moe-small moe-strict
 }
 
+strict() {
+    sed 's/^graph:/strict: true\n&/' graphs/quickstart.yaml >"$work/strict.yaml"
+    timeout 120 "$gr" exec "$work/strict.yaml" --set model="$work/model" --set data="$work/train.jsonl" --device cuda --ranks 2 \
+        --set models.actor.parallel.context=2 --steps 6 --out "$work/strict" >"$work/strict.log" 2>&1 || { cat "$work/strict.log"; exit 1; }
+    for step in 1 6; do
+        [ "$(number strict $step logprob_gap_max)" = 0 ] || { echo "strict: log-probs differ"; exit 1; }
+    done
+}
+
 if [ "${2:-all}" = all ]; then
     train one --steps 6
     along context
     along tensor
+    strict
 fi
 experts_model
 train moe-one --steps 6
 experts
-[ "${2:-all}" = all ] || exit 0
-"$gr" init --config graphs/quickstart/config.json --tokenizer graphs/quickstart --seed 1 -o "$work/dense" >/dev/null
-rm -rf "$work/model"
-mv "$work/dense" "$work/model"
-sed 's/^graph:/strict: true\n&/' graphs/quickstart.yaml >"$work/strict.yaml"
-timeout 120 "$gr" exec "$work/strict.yaml" --set model="$work/model" --set data="$work/train.jsonl" --device cuda --ranks 2 \
-    --set models.actor.parallel.context=2 --steps 6 --out "$work/strict" >"$work/strict.log" 2>&1 || { cat "$work/strict.log"; exit 1; }
-for step in 1 6; do
-    [ "$(number strict $step logprob_gap_max)" = 0 ] || { echo "strict: log-probs differ"; exit 1; }
-done
 echo "all is well"
