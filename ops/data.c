@@ -18,6 +18,7 @@
 #include "ops/base/session.h"
 #include "runtime/io/state.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,6 +34,7 @@ static const char *const too_long_choices[] = {"error", "drop", "truncate_left",
     {"shuffle", GR_KEY_BOOL, CFG(shuffle), false, "true", 0, 0, NULL, "a new order each epoch, from the seed"}, \
     {"curriculum", GR_KEY_TEXT, CFG(curriculum), false, NULL, 0, 0, NULL, "a field with a number: each epoch goes from the smallest to the largest; records of equal numbers keep the order that shuffle gives"}, \
     {"descending", GR_KEY_BOOL, CFG(descending), false, "false", 0, 0, NULL, "the curriculum goes from the largest to the smallest"}, \
+    {"state", GR_KEY_VALUE, CFG(state), false, NULL, 0, 0, NULL, "{name: {init: number, next: expression}}: numbers that are kept for each record, fields of it like others; next is a number a prompt, at the end of an iteration that drew it"}, \
     {"messages", GR_KEY_TEXT, CFG(messages), false, "{messages}", 0, 0, NULL, "with a chat template: the user's message; a single {field} may also hold a list of {role, content}"}, \
     {"system", GR_KEY_TEXT, CFG(system), false, NULL, 0, 0, NULL, "with a chat template: text of a system message before the others, with {field}s of the record"}, \
     {"template_args", GR_KEY_VALUE, CFG(args), false, NULL, 0, 0, NULL, "with a chat template: a map of further variables that it reads, such as {enable_thinking: false}"}, \
@@ -141,7 +143,8 @@ static void check_of(gr_node *n, gr_diag *d)
     const gr_data_cfg *c = n->cfg;
     const char *const keys[] = {c->file ? "file" : NULL,       c->command ? "command" : NULL,
                                 c->batch ? "batch" : NULL,     c->curriculum ? "curriculum" : NULL,
-                                c->shuffle ? NULL : "shuffle", c->descending ? "descending" : NULL};
+                                c->shuffle ? NULL : "shuffle", c->descending ? "descending" : NULL,
+                                c->state ? "state" : NULL};
     for (size_t i = 0; i < GR_LEN(keys); i++)
         if (keys[i])
             gr_diag_error(d, key_at(n, keys[i]), GR_E_INVALID,
@@ -212,6 +215,7 @@ typedef struct data_state {
     uint32_t dropped_metric;
     const gr_node *keeper; /* the rollout that keeps rows of its prompts; NULL: none does */
     double **columns;      /* [columns] where a record's numbers go */
+    float **kept;          /* [record states of the graph]: a number a record; NULL: another node's */
 } data_state;
 
 /* The tokens of one record. */
@@ -224,17 +228,13 @@ static unsigned n_responses(const data_state *s)
     return !!s->response[0] + !!s->response[1];
 }
 
-static void data_close(void *state)
+/* Where the prompt's template is written: `template` or, of sequences, `prompt`; with a chat template the
+ * messages. */
+static gr_loc template_at(const gr_node *n)
 {
-    data_state *s = state;
-    if (!s) return;
-    gr_encoder_free(s->prompt);
-    gr_encoder_free(s->response[0]);
-    gr_encoder_free(s->response[1]);
-    gr_order_release(&s->order);
-    gr_jsonl_free(s->source);
-    free(s->columns);
-    free(s);
+    const gr_data_cfg *c = n->cfg;
+    if (c->messages) return key_at(n, "messages");
+    return key_at(n, gr_value_get(n->value, "template") ? "template" : "prompt");
 }
 
 static gr_status open_encoders(data_state *s, gr_diag *d)
@@ -254,11 +254,13 @@ static gr_status open_encoders(data_state *s, gr_diag *d)
                                          .tools = c->tools,
                                          .tools_file = c->tools_file,
                                          .date = c->date},
-                                .at = s->node->at};
+                                .at = template_at(s->node)};
     gr_status st = gr_encoder_new(&s->prompt, &prompt, d);
     const char *const texts[] = {c->response, c->pair};
+    static const char *const keys[] = {"response", "pair"};
     for (size_t i = 0; i < GR_LEN(texts) && texts[i] && !st; i++) {
-        gr_encoder_config response = {.tokenizer = t, .text = texts[i], .at = s->node->at, .response = true};
+        gr_encoder_config response = {
+            .tokenizer = t, .text = texts[i], .at = key_at(s->node, keys[i]), .response = true};
         st = gr_encoder_new(&s->response[i], &response, d);
     }
     return st;
@@ -364,9 +366,19 @@ static gr_status encode_record(const data_state *s, uint32_t record, sample *x, 
 /* ---- numbers of records, as columns ---------------------------------------------------------------------
  */
 
-static bool is_of_record(const gr_column *c)
+/* The record state that a column is of; GR_NONE: of none. */
+static uint32_t state_of(const gr_graph *g, const gr_column *c)
 {
-    return c->field && c->of_rows == GR_ROWS_NONE;
+    for (size_t i = 0; i < g->n_record_state && c->field; i++)
+        if (g->record_state[i].node == c->node && !strcmp(g->record_state[i].name, c->field))
+            return (uint32_t)i;
+    return GR_NONE;
+}
+
+/* Whether it is read from the records. */
+static bool is_of_record(const data_state *s, const gr_column *c)
+{
+    return c->field && c->of_rows == GR_ROWS_NONE && state_of(s->session->graph, c) == GR_NONE;
 }
 
 /* A list of one response, of so many tokens; of pairs there are two. */
@@ -399,7 +411,7 @@ static gr_status read_columns(const data_state *s, const json_t *row, gr_loc at,
     double *scratch = out ? NULL : gr_calloc((size_t)tokens[0] + tokens[1] + 1, sizeof(*scratch));
     gr_status st = GR_OK;
     for (size_t i = 0; i < n->results.n_columns && !st; i++) {
-        if (!is_of_record(n->results.columns[i]) || (out && !out[i])) continue;
+        if (!is_of_record(s, n->results.columns[i]) || (out && !out[i])) continue;
         st = read_column(s, row, at, n->results.columns[i], tokens, out ? out[i] : scratch, d);
         if (st) gr_diag_note(d, at, "an expression reads it, as '%s'", n->results.columns[i]->name);
     }
@@ -427,18 +439,99 @@ static gr_status fill_columns(const data_state *s, const gr_rows *r, void *const
     return st;
 }
 
-static bool has_columns(const gr_node *n)
+static bool has_columns(const data_state *s)
 {
-    for (size_t i = 0; i < n->results.n_columns; i++)
-        if (is_of_record(n->results.columns[i])) return true;
+    for (size_t i = 0; i < s->node->results.n_columns; i++)
+        if (is_of_record(s, s->node->results.columns[i])) return true;
     return false;
+}
+
+/* ---- what records keep ----------------------------------------------------------------------------------
+ */
+
+static void open_kept(data_state *s)
+{
+    const gr_graph *g = s->session->graph;
+    s->kept = gr_calloc(g->n_record_state + 1, sizeof(*s->kept));
+    for (size_t k = 0; k < g->n_record_state; k++) {
+        if (g->record_state[k].node != s->node) continue;
+        s->kept[k] = gr_calloc(s->order.n, sizeof(**s->kept));
+        for (size_t i = 0; i < s->order.n; i++) s->kept[k][i] = (float)g->record_state[k].init;
+    }
+}
+
+static void close_kept(data_state *s)
+{
+    for (size_t k = 0; s->kept && k < s->session->graph->n_record_state; k++) free(s->kept[k]);
+    free(s->kept);
+}
+
+static void fill_kept(const data_state *s, const gr_rows *r, uint32_t state, double *out)
+{
+    for (uint32_t g = 0; g < *r->n_groups; g++) out[g] = (double)s->kept[state][r->record[g]];
+}
+
+void gr_data_keep(void *state, uint32_t which, uint32_t record, float value)
+{
+    ((data_state *)state)->kept[which][record] = value;
+}
+
+/* The bits of each number, in hexadecimal digits. */
+static void save_kept(const data_state *s, const char *prefix, gr_state_file *out)
+{
+    const gr_graph *g = s->session->graph;
+    for (size_t k = 0; k < g->n_record_state; k++) {
+        gr_str text = {0};
+        for (size_t i = 0; s->kept[k] && i < s->order.n; i++) {
+            uint32_t bits;
+            memcpy(&bits, &s->kept[k][i], sizeof(bits));
+            gr_str_printf(&text, "%08x", bits);
+        }
+        char *key = gr_printf("state.%s", g->record_state[k].name);
+        if (s->kept[k]) gr_state_set_text(out, prefix, key, text.text ? text.text : "");
+        gr_str_release(&text);
+        free(key);
+    }
+}
+
+static gr_status load_one(const data_state *s, uint32_t k, const char *text, gr_diag *d)
+{
+    const size_t n = s->order.n;
+    bool whole = strlen(text) == 8 * n && strspn(text, "0123456789abcdef") == 8 * n;
+    for (size_t i = 0; whole && i < n; i++) {
+        char digits[9] = {0};
+        memcpy(digits, text + 8 * i, 8);
+        const uint32_t bits = (uint32_t)strtoul(digits, NULL, 16);
+        memcpy(&s->kept[k][i], &bits, sizeof(bits));
+        whole = isfinite(s->kept[k][i]);
+    }
+    if (whole) return GR_OK;
+    return gr_diag_error(d, s->node->at, GR_E_INVALID,
+                         "the checkpoint's state '%s' of the records of node '%s' is not a number for each",
+                         s->session->graph->record_state[k].name, s->node->name);
+}
+
+/* Of other data nothing is known: its records begin anew. */
+static gr_status load_kept(const data_state *s, const char *prefix, const gr_state_file *in, bool same_data,
+                           gr_diag *d)
+{
+    const gr_graph *g = s->session->graph;
+    gr_status st = GR_OK;
+    for (uint32_t k = 0; k < g->n_record_state && !st && same_data; k++) {
+        char *key = gr_printf("state.%s", g->record_state[k].name), *text = NULL;
+        if (s->kept[k]) st = gr_state_get_text(in, prefix, key, &text, d);
+        if (!st && text) st = load_one(s, k, text, d);
+        free(text);
+        free(key);
+    }
+    return st;
 }
 
 static gr_status check_columns(const data_state *s, uint32_t record, const sample *x, gr_diag *d)
 {
     const uint32_t tokens[2] = {(uint32_t)x->response[0].n, (uint32_t)x->response[1].n};
     json_t *row = NULL;
-    gr_status st = has_columns(s->node) ? gr_data_record(s, record, &row, d) : GR_OK;
+    gr_status st = has_columns(s) ? gr_data_record(s, record, &row, d) : GR_OK;
     if (row) st = read_columns(s, row, gr_data_at(s, record), tokens, NULL, d);
     json_decref(row);
     return st;
@@ -486,6 +579,41 @@ static void sample_release(sample *x)
     free(x->response[1].id);
 }
 
+/* What the first record has, of which nearly always all have the same. */
+static void note_fields(const data_state *s, const json_t *row, gr_diag *d)
+{
+    gr_str names = {0};
+    for (void *it = json_object_iter((json_t *)row); it; it = json_object_iter_next((json_t *)row, it))
+        gr_str_printf(&names, "%s%s", names.len ? ", " : "", json_object_iter_key(it));
+    gr_diag_note(d, gr_data_at(s, 0), "the first record has %s", names.text ? names.text : "no fields");
+    gr_str_release(&names);
+}
+
+/* A field that the first record has not is said once, where the graph names it, and not of every record. */
+static gr_status check_first(const data_state *s, gr_diag *d)
+{
+    json_t *row = NULL;
+    if (!s->order.n || gr_data_record(s, 0, &row, NULL)) return GR_OK; /* said below, with the others */
+    gr_status st = gr_encoder_check(s->prompt, row, d);
+    for (unsigned i = 0; i < n_responses(s); i++)
+        if (gr_encoder_check(s->response[i], row, d)) st = GR_E_INVALID;
+    if (st) note_fields(s, row, d);
+    json_decref(row);
+    return st;
+}
+
+gr_status gr_data_check_field(const void *state, const char *field, gr_loc at, gr_diag *d)
+{
+    const data_state *s = state;
+    json_t *row = NULL;
+    const json_t *value;
+    if (!s->order.n || gr_data_record(s, 0, &row, NULL)) return GR_OK;
+    gr_status st = gr_json_field(row, field, at, &value, d);
+    if (st) note_fields(s, row, d);
+    json_decref(row);
+    return st;
+}
+
 /* Every record once, before anything runs: one that cannot be used would else end the run in the iteration
  * that draws it, hours later perhaps. */
 static gr_status check_records(const data_state *s, gr_diag *d)
@@ -493,6 +621,7 @@ static gr_status check_records(const data_state *s, gr_diag *d)
     enum { MOST_ERRORS = 5 };
     sample x = {0};
     size_t bad = 0, too_long = 0, n = s->order.n;
+    if (check_first(s, d)) return GR_E_INVALID;
     for (size_t i = 0; i < n && bad < MOST_ERRORS; i++) {
         bool fits = true;
         gr_status st = encode_record(s, (uint32_t)i, &x, d);
@@ -554,6 +683,20 @@ static gr_status data_draw(data_state *s, gr_rows *r, gr_diag *d)
                            s->node->name);
     sample_release(&x);
     return st;
+}
+
+static void data_close(void *state)
+{
+    data_state *s = state;
+    if (!s) return;
+    gr_encoder_free(s->prompt);
+    gr_encoder_free(s->response[0]);
+    gr_encoder_free(s->response[1]);
+    close_kept(s);
+    gr_order_release(&s->order);
+    gr_jsonl_free(s->source);
+    free(s->columns);
+    free(s);
 }
 
 /* ---- prompts of rows ------------------------------------------------------------------------------------
@@ -625,6 +768,7 @@ static gr_status data_open(gr_session *session, const gr_node *n, void **state, 
     if (!st && !c->of)
         gr_order_init(&s->order, gr_jsonl_rows(s->source), c->shuffle, keys,
                       session->seed ^ gr_stream(n->name));
+    if (!st && !c->of) open_kept(s);
     if (!st && !c->of) st = check_records(s, d);
     if (!st) gr_encoder_warn_of_date(s->prompt, n->name, d);
     if (st)
@@ -650,6 +794,17 @@ static gr_status data_inputs(const void *state, const char *owner, gr_inputs *in
     return GR_OK;
 }
 
+/* A column that is not read from the records: of the rows, or of what records keep. */
+static void fill_own(const data_state *s, const gr_rows *r, const gr_column *c, void *out)
+{
+    const uint32_t state = state_of(s->session->graph, c);
+    if (!out || is_of_record(s, c)) return;
+    if (state == GR_NONE)
+        gr_rows_column(r, c, out);
+    else
+        fill_kept(s, r, state, out);
+}
+
 static gr_status data_run(const gr_call *call, gr_diag *d)
 {
     data_state *s = call->state;
@@ -660,9 +815,8 @@ static gr_status data_run(const gr_call *call, gr_diag *d)
     gr_status st = made ? data_make(s, &of, &r, d) : data_draw(s, &r, d);
     if (st) return st;
     for (size_t i = 0; i < n->results.n_columns; i++)
-        if (call->ptr[N_DRAW + i] && !is_of_record(n->results.columns[i]))
-            gr_rows_column(&r, n->results.columns[i], call->ptr[N_DRAW + i]);
-    if (has_columns(n)) st = fill_columns(s, &r, call->ptr + N_DRAW, d);
+        fill_own(s, &r, n->results.columns[i], call->ptr[N_DRAW + i]);
+    if (has_columns(s)) st = fill_columns(s, &r, call->ptr + N_DRAW, d);
     if (s->dropped) gr_session_metric(s->session, s->dropped_metric, (double)s->dropped);
     return st;
 }
@@ -675,6 +829,7 @@ static void data_save(void *state, const char *prefix, gr_state_file *out)
     gr_state_set_u64(out, prefix, "position", s->cursor.position);
     gr_state_set_u64(out, prefix, "dropped", s->dropped);
     gr_state_set_u64(out, prefix, "data_hash", gr_jsonl_hash(s->source));
+    save_kept(s, prefix, out);
 }
 
 static gr_status data_load(void *state, const char *prefix, const gr_state_file *in, gr_diag *d)
@@ -686,6 +841,7 @@ static gr_status data_load(void *state, const char *prefix, const gr_state_file 
     if (!st) st = gr_state_get_u64(in, prefix, "position", &s->cursor.position, d);
     if (!st) st = gr_state_get_u64(in, prefix, "dropped", &s->dropped, d);
     if (!st) st = gr_state_get_u64(in, prefix, "data_hash", &hash, d);
+    if (!st) st = load_kept(s, prefix, in, hash == gr_jsonl_hash(s->source), d);
     if (st || (hash == gr_jsonl_hash(s->source) && s->cursor.position < s->order.n)) return st;
     s->cursor.position = 0;
     if (s->keeper)

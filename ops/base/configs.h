@@ -20,7 +20,8 @@ typedef struct gr_data_cfg {
     bool shuffle;
     const char *curriculum; /* field to order records by; NULL */
     bool descending;
-    const char *template; /* of the prompt; "chat": the checkpoint's own around messages */
+    const gr_value *state; /* what each record keeps, as written: gr_graph.record_state has it */
+    const char *template;  /* of the prompt; "chat": the checkpoint's own around messages */
     const char *messages;
     const char *system;     /* with a chat template: the system message; NULL: none */
     const gr_value *args;   /* and its further variables, a map */
