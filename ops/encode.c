@@ -224,6 +224,14 @@ static gr_status run_message(const gr_encoder *e, const json_t *row, gr_loc at, 
     return st;
 }
 
+gr_status gr_encoder_check(const gr_encoder *e, const json_t *row, gr_diag *d)
+{
+    gr_status st = gr_template_check(e->text, row, d);
+    if (e->system && gr_template_check(e->system, row, d)) st = GR_E_INVALID;
+    if (e->tools_text && gr_template_check(e->tools_text, row, d)) st = GR_E_INVALID;
+    return st;
+}
+
 gr_status gr_encoder_run(const gr_encoder *e, const json_t *row, gr_loc at, gr_ids *ids, gr_diag *d)
 {
     const json_t *field = NULL;

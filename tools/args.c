@@ -44,6 +44,7 @@ enum {
     MODEL,
     DTYPE,
     SHARD,
+    MERGE,
     CAPACITY,
     CHECK_MEMORY,
     HOSTS,
@@ -98,6 +99,9 @@ static const option options[N_OPTIONS] = {
     [DTYPE] = {"dtype", "NAME", 0, TEXT, AT(dtype), 0, "float32 bfloat16 fp32 bf16",
                "type of the weights written"},
     [SHARD] = {"shard", "BYTES", 0, TEXT, AT(shard), 0, NULL, "largest size of one file"},
+    [MERGE] = {"merge", NULL, 0, FLAG, AT(merge), 0, NULL,
+               "of a model with adapters: the whole model, with these merged; default: the adapters, in the "
+               "form of Hugging Face peft"},
     [CHECK_MEMORY] =
         {"check-memory", NULL, 0, FLAG, AT(ask.check_memory), 0, NULL,
          "CPU device: end the run if a step touches memory that it did not declare; touched.csv says "
@@ -151,8 +155,9 @@ static const command commands[] = {
     {"schema", "", 0, 0, 0, true, "print a JSON Schema of graph files"},
     {"calibrate", "", 0, BIT(DEVICE) | BIT(OUT_FILE) | BIT(HARDWARE) | BIT(FROM), 0, true,
      "measure this machine for --hardware FILE"},
-    {"export", "RUN[@STEP|@best]", 1, BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(OUT_DIR) | BIT(ACCEPT),
-     BIT(OUT_DIR), true, "write the weights of a run in Hugging Face form"},
+    {"export", "RUN[@STEP|@best]", 1,
+     BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(MERGE) | BIT(OUT_DIR) | BIT(ACCEPT), BIT(OUT_DIR), true,
+     "write the weights of a run in Hugging Face form"},
     {"report", "RUN...", GR_OPERANDS_MAX, BIT(REPORT_FORMAT) | BIT(OUT_FILE), 0, true,
      "sum up run directories; html: a page with curves, times, memory and samples, several runs over each "
      "other"},

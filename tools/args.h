@@ -10,17 +10,17 @@
 
 /* What was given; what was not is 0, NULL or false. Texts point into argv. */
 typedef struct gr_args {
-    const char *command;    /* as in the table */
+    const char *command;                  /* as in the table */
     const char *operand[GR_OPERANDS_MAX]; /* GRAPH, PLAN.json, RUN, ... in order; as many as it takes */
     size_t n_operands;
-    gr_request ask;         /* of a graph */
-    const char **from;      /* n_from runs */
+    gr_request ask;    /* of a graph */
+    const char **from; /* n_from runs */
     size_t n_from, cap_from;
     const char *hosts, *format, *sweep, *host;
     const char *config, *tokenizer, *model, *dtype, *shard;
     uint64_t capacity; /* bytes; 0: not given */
     uint64_t until, restarts, port;
-    bool explain, explore, accept_changes, help;
+    bool explain, explore, accept_changes, merge, help;
 } gr_args;
 
 /* Parse the arguments of a program: argv[1] is a command, the rest its own. Options may stand anywhere, as

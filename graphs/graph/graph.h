@@ -165,6 +165,17 @@ typedef struct gr_train { /* models: NAME: train: */
     bool master; /* where weights have fewer bits than fp32, an fp32 master is kept */
 } gr_train;
 
+/* models: NAME: train: lora:. What a graph calls one model is then two: a frozen one, whose weights others
+ * may have in common, and adapters. */
+typedef struct gr_lora {
+    gr_loc at;
+    gr_model_shape shape; /* of the adapters; its adapter.rank is 0: the model is trained whole */
+    double alpha;
+    const char *from; /* a folder in PEFT's form that the adapters begin as; NULL: they are drawn */
+    gr_loc from_at;
+    const gr_model *base, *ends; /* the frozen models that its weights are of, and its last bucket */
+} gr_lora;
+
 /* models: NAME: gather:, how a rollout's own weights are filled where training's are sharded over ranks:
  * straight; through a gathered copy of all; of one bucket after another. */
 typedef enum gr_gather { GR_GATHER_DIRECT, GR_GATHER_WHOLE, GR_GATHER_LAYER } gr_gather;
@@ -238,13 +249,26 @@ struct gr_model {
     bool value_head; /* `head: value`: one is put on where the checkpoint has an output matrix */
     bool head_known; /* shape.head holds: config.json was there, or the file says it */
     bool trained;    /* has train: */
+    bool implied;    /* nobody wrote it: the frozen one beneath adapters */
     gr_train train;
+    gr_lora lora;
     const gr_node *update; /* the node that trains it; NULL */
     gr_model_residency residency;
     gr_model_sharding sharding;
     const gr_ranks_pool *pool; /* where it is trained, and where its nodes run; NULL: the graph has none */
     gr_loc pool_at;
 };
+
+static inline bool gr_model_has_lora(const gr_model *m)
+{
+    return m->lora.shape.adapter.rank != 0;
+}
+
+/* The shape of what an update changes: gradients, moments and masters have its buckets. */
+static inline const gr_model_shape *gr_model_trains(const gr_model *m)
+{
+    return gr_model_has_lora(m) ? &m->lora.shape : &m->shape;
+}
 
 /* ---- nodes -----------------------------------------------------------------------------------------------
  */
@@ -324,6 +348,16 @@ typedef struct gr_state_value {
     uint32_t column; /* id of the old value */
 } gr_state_value;
 
+/* A number that is kept for each record of a prompts or sequences node (its `state:`), and is a field of it.
+ */
+typedef struct gr_record_state {
+    const char *name; /* the field */
+    const gr_node *node;
+    gr_loc at;
+    double init;
+    gr_expr *next; /* a number a prompt, at the iteration's end: of the records that were drawn in it */
+} gr_record_state;
+
 /* token("TEXT") of an expression: a scalar column that holds its id, filled in when tokenizers are open. */
 typedef struct gr_token_value {
     const char *text;
@@ -395,6 +429,8 @@ struct gr_graph {
     uint32_t column_step, column_epoch, column_progress;
     gr_state_value *state;
     size_t n_state;
+    gr_record_state *record_state;
+    size_t n_record_state;
     gr_token_value *tokens;
     size_t n_tokens;
     gr_changing *changing;

@@ -200,6 +200,8 @@ static json_t *train_schema(form f)
            *group = value_of(table_schema(gr_group_keys, json_object(), f), f);
     json_object_set_new(json_object_get(train, "properties"), "groups",
                         value_of(json_pack("{s:s, s:o}", "type", "array", "items", group), f));
+    json_object_set_new(json_object_get(train, "properties"), "lora",
+                        value_of(table_schema(gr_lora_keys, json_object(), f), f));
     return train;
 }
 
@@ -353,6 +355,7 @@ void gr_graph_ops(gr_str *out)
         "    pool               the ranks that hold and train it, and run its nodes; default: the first "
         "pool\n");
     print_keys_of("models: NAME: train", gr_train_keys, out);
+    print_keys_of("models: NAME: train: lora", gr_lora_keys, out);
     print_keys_of("models: NAME: train: groups", gr_group_keys, out);
     print_keys_of("models: NAME: residency", gr_residency_keys, out);
     print_keys_of("models: NAME: parallel", gr_parallel_keys, out);

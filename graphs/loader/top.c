@@ -26,7 +26,7 @@ static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 typedef struct train_cfg {
     gr_train train;
     int optimizer, schedule, grads, moments, master;
-    const gr_value *betas, *groups;
+    const gr_value *betas, *groups, *lora;
 } train_cfg;
 
 typedef struct run_cfg {
@@ -77,6 +77,7 @@ const gr_key gr_train_keys[] = {
     {"grads", GR_KEY_ENUM, offsetof(train_cfg, grads), false, "fp32", 0, 0, dtypes, "type in which the gradients of micro-batches are added up"},
     {"moments", GR_KEY_ENUM, offsetof(train_cfg, moments), false, "fp32", 0, 0, dtypes, "type of the optimizer's moments"},
     {"master", GR_KEY_ENUM, offsetof(train_cfg, master), false, "fp32", 0, 0, masters, "master weights beside bf16 weights; on the CPU device weights are fp32 and need no master"},
+    {"lora", GR_KEY_VALUE, offsetof(train_cfg, lora), false, NULL, 0, 0, NULL, "train low-rank adapters alone, beside frozen weights; see below"},
     {0}};
 
 const gr_key gr_residency_keys[] = {
@@ -222,6 +223,7 @@ static void read_train(gr_loader *l, const gr_value *v, gr_model *m)
     m->train.master = cfg.master != 0;
     if (m->train.optimizer != GR_OPTIM_SGD) read_betas(l, cfg.betas, &m->train);
     if (cfg.groups) gr_read_groups(l, cfg.groups, m);
+    if (cfg.lora) gr_read_lora(l, cfg.lora, m);
     warn_of_settings(l, v, &m->train);
 }
 
@@ -324,7 +326,7 @@ void gr_read_models(gr_loader *l)
         gr_diag_error(l->d, v->at, GR_E_INVALID, "more than %d models", GR_MODELS_MAX);
         return;
     }
-    l->g->models = gr_arena_alloc(l->arena, (v ? v->n : 0) * sizeof(gr_model *));
+    l->g->models = gr_arena_alloc(l->arena, (v ? 2 * v->n : 0) * sizeof(gr_model *)); /* bases, too */
     for (size_t i = 0; v && i < v->n; i++) read_model(l, &v->pairs[i]);
 }
 

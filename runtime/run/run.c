@@ -1,6 +1,7 @@
 /* runtime/run/run.c: a run from its first iteration to its last. */
 #include "runtime/run/run_parts.h"
 
+#include "ops/parallel/parts.h"
 #include "ops/data.h"
 #include "runtime/io/progress.h"
 #include "runtime/base/signals.h"
@@ -204,10 +205,12 @@ static gr_status iterate(gr_running *r, gr_diag *d)
 
 /* ---- opening and closing ------------------------------------------------------------------------------- */
 
-/* The first role whose program has bucket 0 of a part of a model: GR_NONE, none has. */
+/* The first role whose program has a part of a model, its first bucket: GR_NONE, none has. */
 static uint32_t role_with(const gr_planned *all, const gr_model *m, const char *part)
 {
-    char *name = gr_printf("%s.%s.0", m->name, part);
+    uint32_t bucket = 0;
+    while (!gr_bucket_is_trained(m, bucket)) bucket++;
+    char *name = gr_printf("%s.%s.%u", m->name, part, bucket);
     uint32_t found = GR_NONE;
     for (uint32_t c = all->n_more + 1; c-- > 0;)
         if (gr_tasks_find(gr_planned_role(all, c)->tasks, name) != GR_NONE) found = c;
@@ -222,7 +225,8 @@ static gr_bytes_saved saved_by(const gr_running *r, bool any)
     for (size_t i = 0; i < r->g->n_models; i++) {
         const gr_model *m = r->g->models[i];
         if (!m->trained) continue;
-        const uint32_t state = role_with(r->all, m, "params"), lagged = role_with(r->all, m, "lagged");
+        const uint32_t state = role_with(r->all, m, gr_model_has_lora(m) ? "adapters" : "params"),
+                       lagged = role_with(r->all, m, "lagged");
         if (any ? state != GR_NONE : state == r->g->view) s.state |= 1ULL << i;
         if (any ? lagged != GR_NONE : lagged == r->g->view) s.lagged |= 1ULL << i;
     }

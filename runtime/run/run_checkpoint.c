@@ -2,6 +2,7 @@
 #include "runtime/run/run_parts.h"
 
 #include "ops/base/configs.h"
+#include "ops/model/peft.h"
 #include "runtime/io/checkpoint_dir.h"
 #include "runtime/io/safetensors.h"
 
@@ -259,9 +260,9 @@ static bool is_whole(const gr_running *r, const char *dir)
     bool whole = !gr_state_read(&f, path, NULL);
     for (size_t i = 0; i < r->g->n_models && whole; i++) {
         const gr_model *m = r->g->models[i];
-        whole = !m->trained ||
-                (is_whole_file(dir, m->name, "model") && is_whole_file(dir, m->name, "optimizer") &&
-                 (!has_lag(r, m) || is_whole_file(dir, m->name, "lagged")));
+        whole = !m->trained || (is_whole_file(dir, m->name, gr_model_has_lora(m) ? GR_PEFT_STEM : "model") &&
+                                is_whole_file(dir, m->name, "optimizer") &&
+                                (!has_lag(r, m) || is_whole_file(dir, m->name, "lagged")));
     }
     gr_state_free(f);
     free(path);
