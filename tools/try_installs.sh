@@ -27,6 +27,7 @@ inside() { # SUITE COMMAND
 }
 
 use='
+    rm -rf /tmp/model /tmp/data /tmp/run
     graphrun --version
     graphrun check /graphrun/graphs/quickstart.yaml
     graphrun init --config /graphrun/graphs/quickstart/config.json --tokenizer /graphrun/graphs/quickstart --seed 1 -o /tmp/model
