@@ -82,6 +82,16 @@ has ppo/checkpoints/step-4/critic/adapter_config.json '"score"'
 status 0 "$gr" export ppo --model critic --merge -o critic
 has critic/config.json 'LlamaForTokenClassification'
 
+# ---- two policies on one frozen model, each with its own update
+sed -e 's/^  ref: .*/&\n  second: {checkpoint: $model, train: {lr: 1.0e-2, lora: {rank: 2, targets: [q, v]}}}/' \
+    -e 's/^run:/  other: {op: update, model: second, of: rollout, loss: -token_mean(advantage * logprob)}\n&/' lora.yaml >several.yaml
+status 0 "$gr" exec several.yaml --steps 2 --out several
+status 0 "$gr" exec lora.yaml --steps 2 --out one
+same_weights several one
+has several/plan.json '"second.adapters.1"'
+lacks several/plan.json '"(actor|second)_base'
+! cmp -s several/checkpoints/step-2/second/adapter_model.safetensors several/checkpoints/step-2/actor/adapter_model.safetensors
+
 # ---- ranks: shards of adapters and their state, whole frozen weights
 if runs_ranks; then
     sed '1s/^/canonical: true\n/' lora.yaml >canonical.yaml
@@ -119,7 +129,10 @@ sed 's/actor: {/&parallel: {tensor: 2}, /' lora.yaml >wrong.yaml
 refused "error: model 'actor': adapters with an axis of 'parallel' but 'context'" "$gr" check wrong.yaml --ranks 2
 wrong "'groups' of tensors beside 'lora' are not built" 's/alpha: 8}/&, groups: [{tensors: "q_proj", lr: 1.0e-3}]/'
 model moe qwen3_moe 32 false false
-wrong "wrong.yaml:4:[0-9]+: error: model 'actor': target 'q': layer 0 has a mixture of experts" 's/model: model/model: moe/'
+wrong "wrong.yaml:4:[0-9]+: error: model 'actor': target 'gate': layer 0 has a mixture of experts" 's/model: model/model: moe/'
+sed -e 's/model: model/model: moe/' -e 's/alpha: 8/&, targets: [q, k, v, o]/' lora.yaml >moe.yaml # and attention has adapters
+status 0 "$gr" exec moe.yaml --steps 2 --out moe-run
+[ "$(metric moe-run 1 kl)" = 0 ] && [ "$(metric moe-run 2 kl)" != 0 ] || fail "of experts: the first kl is $(metric moe-run 1 kl), the second $(metric moe-run 2 kl)"
 wrong "'rollout' has 'lag', which is not built for model 'actor'" 's/samples: 4/samples: 4, lag: 1/'
 wrong "cannot (open|read) .*nowhere" 's/rank: 4, alpha: 8/from: nowhere/'
 wrong "'rank' is not that of the adapters" 's/rank: 4, alpha: 8/from: adapters, rank: 5/'
