@@ -60,6 +60,11 @@ sed -e "s/$lora/$begin/" -e 's/ref: .*/ref: {checkpoint: merged}/' lora.yaml >fr
 status 0 "$gr" exec from.yaml --set lr=0 --steps 1 --out from
 echo "$(metric from 1 update.kl_max)" | awk '{ exit !($1 < 1e-5) }' || fail "merged is another model: $(metric from 1 update.kl_max)"
 cmp from/checkpoints/step-1/actor/adapter_model.safetensors adapters/adapter_model.safetensors
+sed -e 's/from: adapters/from: whole@6/' from.yaml >step.yaml
+status 0 "$gr" exec step.yaml --set lr=0 --steps 1 --out step
+cmp from/checkpoints/step-1/actor/adapter_model.safetensors step/checkpoints/step-1/actor/adapter_model.safetensors
+sed -e 's/^  ref: .*/  ref: {checkpoint: whole@6}/' lora.yaml >none.yaml
+refused 'there are adapters alone' "$gr" plan none.yaml
 status 0 "$gr" exec lora.yaml --set lr=0 --steps 1 --out new # and is not the frozen one
 ! cmp -s new/checkpoints/step-1/actor/adapter_model.safetensors adapters/adapter_model.safetensors || fail "nothing was read"
 status 0 "$gr" exec grpo.yaml --steps 1 --out full
