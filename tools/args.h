@@ -32,7 +32,8 @@ void gr_args_release(gr_args *a);
 
 /* The text of --help, of all (command NULL) or of one command. */
 void gr_args_help(const char *command, gr_str *out);
-void gr_args_man(gr_str *out);        /* docs/graphrun.1 */
-void gr_args_completion(gr_str *out); /* tools/completion.bash */
+void gr_args_man(gr_str *out); /* docs/graphrun.1 */
+/* tools/completion.SHELL, of bash, zsh or fish; false: of no other. */
+bool gr_args_completion(const char *shell, gr_str *out);
 
 #endif

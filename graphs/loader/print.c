@@ -398,20 +398,36 @@ static void print_nodes(const gr_graph *g, const printed *of, gr_str *out)
     }
 }
 
+/* Settings of trackers are as all other values; the rest of `log` are expressions. */
+static gr_value log_value(const printed *of, const gr_value *v)
+{
+    gr_value out = *v;
+    gr_pair *pairs = gr_arena_alloc(of->arena, v->n * sizeof(*pairs));
+    for (size_t i = 0; i < v->n; i++) {
+        const gr_value *x = &v->pairs[i].value;
+        pairs[i] = v->pairs[i];
+        pairs[i].value = x->kind == GR_VALUE_MAP ? gr_source_as_written(of->arena, x)
+                                                 : gr_source_put_in(of->source, of->arena, x);
+    }
+    out.pairs = pairs;
+    return out;
+}
+
 void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
 {
     static const struct {
         const char *key;
         bool expressions;
-    } tops[] = {{"graph", false}, {"doc", false},  {"functions", true},
-                {"pools", false}, {"state", true}, {"log", true}};
+    } tops[] = {{"graph", false}, {"doc", false}, {"functions", true}, {"pools", false},
+                {"state", true},  {"log", true},  {"on", false}};
     const printed of = {g->source, paths, gr_arena_new()};
     for (size_t i = 0; i < GR_LEN(tops); i++) {
         const gr_value *v = gr_value_get(&g->source->root, tops[i].key);
         if (!v || v->kind == GR_VALUE_NULL || (!strcmp(tops[i].key, "pools") && !g->n_pools)) continue;
         print_key(out, tops[i].key);
-        const gr_value whole = tops[i].expressions ? gr_source_put_in(of.source, of.arena, v)
-                                                   : gr_source_as_written(of.arena, v);
+        const gr_value whole = !strcmp(tops[i].key, "log") ? log_value(&of, v)
+                               : tops[i].expressions       ? gr_source_put_in(of.source, of.arena, v)
+                                                           : gr_source_as_written(of.arena, v);
         print_value(out, &whole);
         gr_str_putc(out, '\n');
     }

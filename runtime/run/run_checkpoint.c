@@ -95,6 +95,15 @@ static gr_status note_finite(gr_running *r, gr_diag *d)
     return st;
 }
 
+static void tell_saved(gr_running *r)
+{
+    const uint32_t step = r->session.step;
+    char *path = gr_checkpoint_path(r->o->out, step);
+    gr_run_event(r, GR_EVENT_CHECKPOINT, step, path, NULL);
+    if (r->best.step == step) gr_run_event(r, GR_EVENT_BEST, step, path, NULL);
+    free(path);
+}
+
 gr_status gr_run_save(gr_running *r, gr_path_id path, gr_diag *d)
 {
     char *aside = NULL;
@@ -114,6 +123,7 @@ gr_status gr_run_save(gr_running *r, gr_path_id path, gr_diag *d)
         st = gr_outputs_checkpoint_commit(
             r->outputs, r->session.step,
             (gr_checkpoint_kept){r->g->run.checkpoint_keep, r->best.step, r->health.finite}, d);
+    if (!st) tell_saved(r);
     free(aside);
     return st;
 }
