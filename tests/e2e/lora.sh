@@ -34,8 +34,9 @@ lacks plan.json '"actor.(params|adapters|grads|state).0"|"actor_base'
 sed -e '/^  ref/d' -e 's/ref_logprob/old_logprob/g' lora.yaml >alone.yaml
 status 0 "$gr" plan alone.yaml --format json
 has out '"actor_base.params.0"'
-status 0 "$gr" check alone.yaml
+status 0 "$gr" check alone.yaml --explain
 lacks out 'actor_base'
+has out 'by adapters of rank 4, which count 2 times, on q k v o gate up down; frozen beneath them: the weights of its checkpoint'
 
 # ---- budgets and stops
 status 0 "$gr" exec lora.yaml --out whole --set run.checkpoint.every=3
