@@ -16,14 +16,17 @@ Rows:
     offload:MODEL[:...]               that iteration with `policy: transition`: training state leaves all ranks at once while
                                       they generate, and comes back
     tensor:MODEL[:...]                that iteration with the rollout's layers cut in 1, 2 ... N ways; resharding
+    mesh:MODEL[:...]                  that update with each sequence or layer over two ranks and over four, with the model's experts
+                                      divided, and with the mesh that the planner chooses: measured beside predicted, and what
+                                      the planner's choice takes over the fastest
     split:MODEL[:...]                 that iteration colocated, and half of the GPUs training while the others generate, with
                                       `lag: 1` on both: predicted and measured
 
-MODEL is 0.6B, 1.7B or 8B (Qwen3's shapes, random weights); gradients, moments and master are fp32, as FSDP2 has them, or
+MODEL is 0.6B, 1.7B, 8B, 32B, 30B-A3B or 70B (published shapes, random weights); gradients, moments and master are fp32, as FSDP2 has them, or
 bf16 without a master. Keys are budget, policy, steps and keys of the graph. `--rows table` is a list of them (eight minutes on
-four GPUs). A row that the program at hand cannot do is a line that says so.
+four GPUs), `--rows many` what four and eight GPUs are for besides (tests/bench/gpu/many.sh runs both). A row that the program at hand cannot do is a line that says so.
 
-N in TFLOP/s is the number of all parameters, a token any token, 2 N a log-prob, 6 N an update; all rates are of one GPU. A
+N in TFLOP/s is the number of parameters that a token uses, a token any token, 2 N a log-prob, 6 N an update; all rates are of one GPU. A
 node's seconds, copies and gathers are those of rank 0, an iteration's are the host's, of the slowest rank. --predict runs
 nothing: the same rows as plans predict them, on any machine.
 """
@@ -43,6 +46,8 @@ LISTS = {
     "table": ["update:8B", "fsdp:8B", "scaling:1.7B:steps=2", "offload:1.7B:steps=2", "tensor:1.7B:steps=2",
               "split:1.7B:steps=2", "update:8B:budget=peer", "update:8B:budget=peer:nodes.update.micro_tokens=6144",
               "iteration:8B:steps=2", "nccl"],
+    "many": ["mesh:8B:steps=2", "fsdp:8B", "mesh:30B-A3B:bf16:steps=2", "iteration:30B-A3B:bf16:models.actor.parallel=auto:steps=2",
+             "iteration:32B:steps=2", "update:70B:bf16:steps=2"],
 }
 OF_PEER = 44 / 44.8  # budget=peer: four GPUs were to do with 44 GB what PyTorch allocated 44.8 GB for
 
@@ -126,7 +131,7 @@ class Bench:
 
     def passes(self, name, label, s, run, gpus, sequences):
         """Rates of the log-prob pass and the update, memory, and what was predicted."""
-        n = common.params_of(common.config(name))
+        n = common.active_of(common.config(name))
         tokens = sequences * (s["prompt_tokens"] + s["response_tokens"]) / gpus
         for row, node, each in (("log-prob", "old_logprob", 2), ("update", "update", 6)):
             seconds = run.node_seconds(node)
@@ -252,6 +257,32 @@ class Bench:
                       at_the_rate_of_gathers=self.gather_rate and size / self.gather_rate * 1e3)
             ways *= 2
 
+    def meshes(self, name):
+        """Settings of `parallel` that N ranks and the model allow."""
+        ways = [k for k in (2, 4, 8) if k <= self.a.gpus]
+        one = [{axis: k} for axis in ("tensor", "context") for k in ways]
+        both = [{"tensor": 2, "context": k // 2} for k in ways if k > 2]
+        experts = [{"expert": k} for k in ways] if common.config(name).get("num_experts") else []
+        return [{}, *one, *both, *experts]
+
+    def mesh(self, row):
+        name = row.split(":")[1]
+        seconds = {}
+        for mesh in [*self.meshes(name), "auto"]:
+            said = ", ".join(f"{axis} {k}" for axis, k in mesh.items()) or "ZeRO alone" if mesh != "auto" else "auto"
+            how = "{" + ", ".join(f"{axis}: {k}" for axis, k in mesh.items()) + "}" if mesh != "auto" else mesh
+            more = {"models.actor.parallel": how} if mesh else {}
+            try:
+                _, label, s, run = self.execute(row, "update.yaml", **more)
+            except common.Failed as e:  # this mesh is refused, or does not fit: the others are still to be seen
+                self.results.keep(dict(row=f"update {name}, {said}", side="ours", value=None, unit="", failed=str(e)[:300]))
+                continue
+            self.passes(name, f"{label}, {said}", s, run, self.a.gpus, s["sequences"])
+            seconds[said] = run.seconds()
+        best = min((t for m, t in seconds.items() if m != "auto"), default=None)
+        if best and "auto" in seconds:
+            self.emit(f"planner's choice over the fastest mesh: {name} on {self.a.gpus}", seconds["auto"] / best, "", all=seconds)
+
     def split(self, row):
         for graph, name in (("pools.yaml", "colocated"), ("split.yaml", "split")):
             _, label, _, run = self.execute(row, graph, lag=1)
@@ -283,7 +314,7 @@ def main():
     p.add_argument("--response-tokens", type=int, default=512)
     a = p.parse_args()
     a.row += LISTS.get(a.rows, [])
-    known = ("nccl", "fsdp", "update", "iteration", "scaling", "offload", "tensor", "split")
+    known = ("nccl", "fsdp", "update", "iteration", "scaling", "offload", "tensor", "mesh", "split")
     return rows.run(p, lambda: Bench(a), a.row, known)
 
 

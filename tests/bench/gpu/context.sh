@@ -1,10 +1,11 @@
 #!/bin/sh
 # The update of a 1.7B model with random weights on sequences of 131,072 tokens: on one CUDA device, and with each sequence over
-# two. Prints the seconds of the last iteration, tokens a second and peaks.
-# usage: context.sh GRAPHRUN [TOKENS]
+# two, or over as many as are given. Prints the seconds of the last iteration, tokens a second and peaks.
+# usage: context.sh GRAPHRUN [TOKENS [DEVICES]...]
 set -eu
 gr=$(realpath "$1")
 half=$((${2:-131072} / 2))
+[ $# -gt 2 ] && shift 2 || set -- 1 2
 project=$(realpath "$(dirname "$0")/../../..")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -27,7 +28,7 @@ nodes:
   update: {op: update, model: actor, of: docs, loss: "-token_mean(logprob)"}
 run: {steps: 2, seed: 1, checkpoint: {last: false}}
 END
-for ranks in 1 2; do
+for ranks; do
     "$gr" plan long.yaml --device cuda --ranks $ranks --set models.actor.parallel.context=$ranks 2>/dev/null | grep -E 'predicted|recomputation:' | head -2
     "$gr" exec long.yaml --device cuda --ranks $ranks --set models.actor.parallel.context=$ranks --out run-$ranks >log 2>&1 || { tail -n 20 log; exit 1; }
     sed -nE 's/.*"step": 2, .*"loss": ([^,]*).*"grad_norm": ([^,]*).*"seconds": ([^,]*).*"planned_peak_bytes": ([^,]*), "measured_peak_bytes": ([^,]*).*/context '$ranks': loss \1, grad_norm \2, \3 s an iteration, peak \5 of \4 planned/p' run-$ranks/metrics.jsonl
