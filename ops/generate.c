@@ -3,6 +3,7 @@
 #include "ops/environment_keys.h"
 #include "ops/pass.h"
 #include "ops/rollout.h"
+#include "ops/serve_keys.h"
 #include "ops/rollout_kept.h"
 #include "ops/base/rows.h"
 
@@ -21,6 +22,7 @@ static const gr_key keys[] = {
     {"turns", GR_KEY_UINT, CFG(turns), false, NULL, 1, 1024, NULL, "with environment: the model's turns in a conversation, at most; default 1"},
     {"max_context", GR_KEY_UINT, CFG(max_context), false, NULL, 1, 1 << 22, NULL, "with environment: most tokens of a conversation, prompt and answers included; behind the prompt it has this less the most tokens of a prompt"},
     {"environment", GR_KEY_VALUE, CFG(answers), false, NULL, 0, 0, NULL, "{command, http or function, workers, in_flight, timeout, retries, metrics, record, replay}: who answers the model's turns (docs/ENVIRONMENTS.md)"},
+    {"serve", GR_KEY_VALUE, CFG(endpoint), false, NULL, 0, 0, NULL, "with environment: {port, host, token, name, calls, body}: its processes are harnesses, which call the rollout over HTTP for each turn (docs/ENVIRONMENTS.md)"},
     {"temperature", GR_KEY_SCALAR, CFG(temperature), false, "1", 0, 100, NULL, "sampling temperature; 0 is greedy; an expression must stay above 0"},
     {"top_p", GR_KEY_NUMBER, CFG(top_p), false, "1", 1e-6, 1, NULL, "sample from the fewest tokens of this much probability; 1 is off"},
     {"top_k", GR_KEY_UINT, CFG(top_k), false, "0", 0, 1 << 24, NULL, "sample from this many most likely tokens; 0 is off"},
@@ -131,9 +133,11 @@ static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
                                  .seqs = b->groups * c->samples,
                                  .prompt_tokens = b->prompt_tokens,
                                  .response_tokens = c->max_tokens};
-    if (gr_environment_read(c, n, g->arena, d)) {
+    const bool answered = gr_environment_read(c, n, g->arena, d), served = gr_serve_read(c, n, d);
+    if (answered) {
         check_turns(n, c, d);
-        n->bounds.response_tokens = c->max_context - b->prompt_tokens;
+        if (served) n->bounds.prompt_tokens = 1; /* a session brings its own: its first token stands for it */
+        n->bounds.response_tokens = c->max_context - n->bounds.prompt_tokens;
         n->bounds.masked = true;
         n->bounds.turns = GR_MAX(c->turns, 1u);
         n->bounds.measures = (uint32_t)c->environment.metrics.n;
@@ -146,10 +150,10 @@ static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
         gr_rows_check(n, d);
     gr_kept_check(g, n, d);
     if (n->model->shape.max_positions &&
-        (uint64_t)b->prompt_tokens + n->bounds.response_tokens > n->model->shape.max_positions)
+        (uint64_t)n->bounds.prompt_tokens + n->bounds.response_tokens > n->model->shape.max_positions)
         gr_diag_error(d, n->at, GR_E_INVALID,
                       "a sequence may have %u prompt and %u response tokens, but model '%s' has %u positions",
-                      b->prompt_tokens, n->bounds.response_tokens, n->model->name,
+                      n->bounds.prompt_tokens, n->bounds.response_tokens, n->model->name,
                       n->model->shape.max_positions);
 }
 

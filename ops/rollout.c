@@ -3,6 +3,7 @@
 
 #include "ops/kernels/workspace.h"
 #include "ops/pass.h"
+#include "ops/parallel/merge.h"
 #include "ops/parallel/sharding.h"
 #include "ops/tunables.h"
 #include "runtime/io/progress.h"
@@ -254,7 +255,7 @@ typedef struct rollout_cost {
 
 static rollout_cost cost_of(const gr_node *n, const gr_choices *how)
 {
-    const gr_rows_bounds *b = &n->placement.task;
+    const gr_rows_bounds steady = gr_rollout_steady(n), *b = &steady;
     uint64_t own = gr_own_blocks(b->prompt_tokens, b->response_tokens);
     uint64_t at_once = GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
     uint64_t waves = (b->seqs + at_once - 1) / at_once;
@@ -307,6 +308,7 @@ void gr_rollout_declare_finish(const gr_node *n, uint32_t worked, uint32_t route
 void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                         gr_tasks *p)
 {
+    gr_merge_declare(p, k, n->model, how->threads);
     gr_sharding_sync(p, k, n->model);
     p->rollout = true; /* from here on the device is the rollout's */
     if (k->steps) {
@@ -390,8 +392,8 @@ gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag
                       .longest = n->bounds.response_tokens};
     r->groups = gr_calloc(r->work.groups, sizeof(*r->groups));
     r->to_admit = gr_calloc(r->work.groups, sizeof(*r->to_admit));
-    r->group_tables = gr_calloc((size_t)r->work.groups * gr_prompt_blocks(n->bounds.prompt_tokens),
-                                sizeof(*r->group_tables));
+    r->group_tables = gr_calloc((size_t)r->work.groups * gr_prompt_blocks(n->bounds.prompt_tokens) + 1,
+                                sizeof(*r->group_tables)); /* + 1: never of size 0 */
     if (n->bounds.kept) gr_kept_open(r);
     *state = r;
     return n->bounds.turns ? gr_turns_open(r, d) : GR_OK;
@@ -448,15 +450,15 @@ static void take_arrays(gr_rollout *r, const gr_choices *how)
 
 void gr_rollout_put_prompt(gr_rollout *r, const gr_rows *prompts, uint32_t prompt, gr_rows *rows, uint32_t g)
 {
-    const uint32_t samples = r->cfg->samples;
+    const uint32_t samples = r->cfg->samples, tokens = r->cfg->serve.host ? 1 : prompts->prompt_len[prompt];
     rows->record[g] = prompts->record[prompt];
     for (uint32_t seq = g * samples; seq < (g + 1) * samples; seq++) {
         rows->group[seq] = g;
-        rows->prompt_len[seq] = prompts->prompt_len[prompt];
+        rows->prompt_len[seq] = tokens;
         rows->response_len[seq] = 0;
         rows->truncated[seq] = rows->ended[seq] = 0;
         memcpy(rows->ids + (size_t)seq * rows->stride, gr_rows_ids(prompts, prompt),
-               prompts->prompt_len[prompt] * sizeof(int32_t));
+               tokens * sizeof(int32_t));
     }
 }
 
@@ -596,6 +598,7 @@ static void wake(gr_rollout *r, const gr_rows *rows)
 /* Tokens to read into the pool: of an answer, else of the current prompt. */
 typedef struct unread {
     uint32_t seq, *cached, end; /* up to end, from *cached on */
+    uint32_t held;              /* the place of its state of one size */
     const uint32_t *table;
 } unread;
 
@@ -603,12 +606,12 @@ static bool find_unread(gr_rollout *r, const gr_rows *rows, unread *u)
 {
     for (uint32_t i = r->n_running; i < r->n_slots; i++) {
         gr_rollout_slot *s = &r->slots[i];
-        *u = (unread){s->seq, &s->cached, gr_rollout_length(rows, s->seq) - 1, s->table};
+        *u = (unread){s->seq, &s->cached, gr_rollout_length(rows, s->seq) - 1, s->held, s->table};
         if (!s->waits) return true;
     }
     gr_rollout_group *g = gr_rollout_current(r);
     if (!g || !g->begun || g->cached == g->prompt - 1) return false;
-    *u = (unread){r->to_admit[r->current] * r->cfg->samples, &g->cached, g->prompt - 1, g->table};
+    *u = (unread){r->to_admit[r->current] * r->cfg->samples, &g->cached, g->prompt - 1, g->held, g->table};
     return true;
 }
 
@@ -635,7 +638,7 @@ static void plan(gr_rollout *r, const gr_rows *rows, const gr_choices *how, step
     r->prefill_at = *u.cached;
     memcpy(a->ids + n, gr_rows_ids(rows, u.seq) + *u.cached, r->n_prefill * sizeof(*a->ids));
     a->cached[n] = *u.cached;
-    if (a->held) a->held[n] = r->bounds.samples;
+    if (a->held) a->held[n] = u.held;
     memcpy(a->table + (size_t)n * stride, u.table, gr_blocks_of(u.end) * sizeof(*a->table));
     r->n_tokens = a->offset[n + 1] = n + r->n_prefill;
     *u.cached += r->n_prefill;

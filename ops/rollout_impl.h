@@ -15,6 +15,7 @@
 #include "ops/rollout_kept.h"
 #include "ops/base/rows.h"
 #include "ops/base/session.h"
+#include "ops/serve/serve.h"
 
 enum {
     ROLLOUT_BEGIN,
@@ -33,6 +34,21 @@ enum {
 enum { BEGIN_PROMPTS, BEGIN_ROWS, BEGIN_KV, BEGIN_ROUTES, N_BEGIN };
 enum { FINISH_ROWS, FINISH_ROUTES, N_FINISH };
 enum { TAKE_QUEUE, TAKE_ROWS, N_TAKE };
+
+/* Of the rows that it works on, those of one iteration of many, for the cost model: what is kept is sampled
+ * once.
+ */
+static inline gr_rows_bounds gr_rollout_steady(const gr_node *n)
+{
+    const gr_generate_cfg *cfg = n->cfg;
+    gr_rows_bounds b = n->placement.task;
+    if (!n->work.groups) return b;
+    const uint32_t waiting = (GR_MAX(cfg->lag, 1u) - 1) * n->bounds.groups,
+                   new = cfg->partial == GR_PARTIAL_DROP ? n->work.groups - waiting : n->bounds.groups;
+    b.groups = (uint32_t)(((uint64_t)b.groups * new + n->work.groups - 1) / n->work.groups);
+    b.seqs = b.groups * cfg->samples;
+    return b;
+}
 
 /* ---- blocks ----------------------------------------------------------------------------------------------
  */
@@ -210,6 +226,19 @@ static inline uint32_t gr_turns_tries(const gr_node *n)
 {
     return n->bounds.turns ? 1 + ((const gr_generate_cfg *)n->cfg)->environment.retries : 1;
 }
+
+/* ---- rollout_served.c ------------------------------------------------------------------------------------
+ */
+
+struct gr_served;
+/* *out: gr_served_close, also on failure. */
+gr_status gr_served_open(struct gr_served **out, const gr_rollout *r, gr_diag *d);
+void gr_served_close(struct gr_served *s);         /* NULL is fine */
+/* An iteration begins. s NULL is fine. */
+void gr_served_begin(struct gr_served *s, const gr_rollout *r);
+gr_serve *gr_served_by(const struct gr_served *s); /* NULL: of NULL */
+/* Why a session whose harness has ended it did so. */
+gr_stopped gr_served_stopped(const gr_rows *rows, uint32_t seq, gr_serve_end_reason refused);
 
 /* ---- rollout_kept.c -------------------------------------------------------------------------------------
  */

@@ -75,6 +75,11 @@ static void check_others(const gr_graph *g, const gr_node *n, gr_diag *d)
     if (n->timing.when.expr)
         gr_diag_error(d, at, GR_E_INVALID,
                       "'over' and 'lag' do not go with 'when': rows are kept in every iteration");
+    if (c->temperature.changes)
+        gr_diag_error(
+            d, key_at(n, "temperature"), GR_E_INVALID,
+            "a 'temperature' that changes does not go with 'over', nor with a 'lag' above 1: a token that "
+            "was kept was sampled at another one than log-probs are taken at");
     if (g->canonical)
         gr_diag_error(d, at, GR_E_INVALID,
                       "'over', and 'lag' above 1, do not go with canonical: true: each rank takes of its own "
@@ -99,9 +104,22 @@ static void set_bounds(gr_node *n)
     n->groups = n;
     n->bounds.kept = true;
     n->work = n->bounds;
-    n->work.groups = ahead_of(c) * batch + (uint32_t)ceil(c->over * batch);
+    n->work.groups = ahead_of(c) * batch + (uint32_t)ceil(c->over * batch - 1e-6); /* 1.1 * 10 is 11 */
     n->work.seqs = n->work.groups * c->samples;
     prompts->groups = prompts->seqs = n->work.groups;
+}
+
+/* Of all rows in work. */
+static void check_size(const gr_node *n, gr_diag *d)
+{
+    const gr_rows_bounds *b = &n->work;
+    if ((uint64_t)b->groups * b->seqs / b->groups > 1u << 24 ||
+        (uint64_t)b->seqs * b->response_tokens > UINT32_MAX)
+        gr_diag_error(
+            d, n->at, GR_E_INVALID,
+            "'%s' has %u prompts in work, of up to %u tokens each with their samples, which are more than "
+            "%u sequences or %u tokens: a smaller batch, 'over' or 'lag' fits",
+            n->name, b->groups, b->response_tokens, 1u << 24, UINT32_MAX);
 }
 
 void gr_kept_check(const gr_graph *g, gr_node *n, gr_diag *d)
@@ -111,11 +129,13 @@ void gr_kept_check(const gr_graph *g, gr_node *n, gr_diag *d)
     check_alone(n, c, d);
     if (!gr_node_keeps(n)) return;
     check_others(g, n, d);
-    if (strcmp(c->prompts->op->name, "prompts"))
+    if (((const gr_data_cfg *)c->prompts->cfg)->of)
         gr_diag_error(d, key_at(n, "prompts"), GR_E_INVALID,
-                      "rows are kept of prompts that are drawn: '%s' is of op %s", c->prompts->name,
-                      c->prompts->op->name);
-    if (d->n_errors == before) set_bounds(n);
+                      "rows are kept of prompts that are drawn: '%s' makes its own of the rows of '%s'",
+                      c->prompts->name, c->prompts->of->name);
+    if (d->n_errors > before) return;
+    set_bounds(n);
+    check_size(n, d);
 }
 
 const gr_node *gr_kept_of(const gr_graph *g, const gr_node *prompts)
@@ -280,7 +300,7 @@ void gr_kept_ended(gr_rollout *r, const gr_rows *rows, uint32_t seq)
     rows->finished[seq] = 1;
     if (count_unfinished(r, rows, g)) return;
     rows->done[g] = r->session->step;
-    rows->order[g] = r->trip;
+    rows->order[g] = gr_node_races(r->node) ? r->trip : 0; /* else all are taken, in their order */
     r->kept->complete++;
     r->kept->overdue -= is_overdue(r, rows, g);
 }
@@ -450,24 +470,46 @@ static bool same_bounds(const gr_rows_bounds *a, const gr_rows_bounds *b)
            a->measures == b->measures && a->kept == b->kept;
 }
 
-/* Nothing in it is trusted: every number is used as an index. */
-static bool is_sound(const gr_rollout *r, const gr_rows *rows)
+/* Of a file nothing is trusted: every number is used as an index. */
+static bool are_ids(const gr_rollout *r, const gr_rows *rows, uint32_t seq)
+{
+    const uint32_t n = gr_rollout_length(rows, seq);
+    const int32_t *ids = gr_rows_ids(rows, seq), vocab = (int32_t)r->node->model->shape.vocab;
+    bool sound = true;
+    for (uint32_t i = 0; i < n && sound; i++) sound = ids[i] >= 0 && ids[i] < vocab;
+    return sound;
+}
+
+static bool is_sound_conversation(const gr_rows *rows, uint32_t seq)
+{
+    const uint32_t *ends = rows->turn_end + (size_t)seq * rows->turns, *at = rows->turn[seq];
+    if (rows->n_turns[seq] > rows->turns || at[GR_TURN_NUMBER] >= rows->turns) return false;
+    bool sound = at[GR_TURN_BEGIN] <= rows->response_len[seq] && rows->stopped[seq] <= GR_STOPPED_ERROR;
+    for (uint32_t t = 0; t < rows->n_turns[seq]; t++) sound = sound && ends[t] <= rows->response_len[seq];
+    return sound;
+}
+
+static bool is_sound_group(const gr_rollout *r, const gr_rows *rows, uint32_t g)
 {
     const uint32_t samples = r->cfg->samples;
-    for (uint32_t g = 0; g < r->work.groups; g++) {
-        if (!rows->born[g]) continue;
-        if (rows->born[g] > rows->kept->step || rows->done[g] > rows->kept->step) return false;
-        for (uint32_t seq = g * samples; seq < (g + 1) * samples; seq++) {
-            const uint32_t prompt = rows->prompt_len[seq], turns = rows->turns ? rows->n_turns[seq] : 0;
-            if (prompt < 1 || prompt > r->work.prompt_tokens || rows->response_len[seq] > r->longest ||
-                turns > rows->turns || rows->finished[seq] > 1)
-                return false;
-            for (uint32_t t = 0; t < turns; t++)
-                if (rows->turn_end[(size_t)seq * rows->turns + t] > rows->response_len[seq]) return false;
-            if (rows->turns && rows->turn[seq][GR_TURN_BEGIN] > rows->response_len[seq]) return false;
-        }
+    const size_t records = gr_data_records(r->session->state[r->node->of->index]);
+    bool sound =
+        rows->born[g] <= rows->kept->step && rows->done[g] <= rows->kept->step && rows->record[g] < records;
+    for (uint32_t seq = g * samples; sound && seq < (g + 1) * samples; seq++) {
+        const uint32_t prompt = rows->prompt_len[seq];
+        sound = prompt >= 1 && prompt <= r->work.prompt_tokens && prompt == rows->prompt_len[g * samples] &&
+                rows->response_len[seq] <= r->longest && rows->finished[seq] <= 1 && are_ids(r, rows, seq) &&
+                (!rows->turns || is_sound_conversation(rows, seq));
     }
-    return true;
+    return sound;
+}
+
+static bool is_sound(const gr_rollout *r, const gr_rows *rows)
+{
+    bool sound = true;
+    for (uint32_t g = 0; g < r->work.groups && sound; g++)
+        sound = !rows->born[g] || is_sound_group(r, rows, g);
+    return sound;
 }
 
 static gr_status check_file(const gr_rollout *r, const gr_rows *rows, const char *path, gr_diag *d)

@@ -124,14 +124,14 @@ static uint64_t at_once_of(const gr_node *n, const gr_choices *how)
 static uint64_t waves_of(const gr_node *n, const gr_choices *how)
 {
     const uint64_t at_once = at_once_of(n, how);
-    return (n->placement.task.seqs + at_once - 1) / at_once;
+    return (gr_rollout_steady(n).seqs + at_once - 1) / at_once;
 }
 
 /* A trip reads so many tokens of prompts: how many trips after the first slots the last ones begin, and end.
  * Later waves follow slot by slot. */
 static uint64_t late_of(const gr_node *n, const gr_choices *how)
 {
-    const gr_rows_bounds *b = &n->placement.task;
+    const gr_rows_bounds steady = gr_rollout_steady(n), *b = &steady;
     const uint64_t slots = GR_MIN(at_once_of(n, how), (uint64_t)b->seqs),
                    groups = b->groups * slots / GR_MAX(b->seqs, 1u);
     const uint64_t tokens = GR_MAX(groups, (uint64_t)1) * b->prompt_tokens;
@@ -200,7 +200,7 @@ static gr_task *model_work(const gr_node *n, const gr_kernels *k, gr_tasks *p, u
 static void set_prefill_cost(gr_task *w, const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const gr_model_shape *s = gr_node_shape(n);
-    const gr_rows_bounds *b = &n->placement.task;
+    const gr_rows_bounds steady = gr_rollout_steady(n), *b = &steady;
     const double prompts = (double)b->groups * b->prompt_tokens,
                  tokens = GR_MIN(how->prefill_tokens, prompts);
     for (uint32_t kind = 0, first = 0; kind < s->n_kinds; kind++) {
@@ -219,7 +219,7 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
 {
     const gr_model_shape *s = gr_node_shape(n);
     const gr_generate_cfg *cfg = n->cfg;
-    const gr_rows_bounds *b = &n->placement.task;
+    const gr_rows_bounds steady = gr_rollout_steady(n), *b = &steady;
     const double keys = b->prompt_tokens / (double)cfg->samples + b->response_tokens / 2.0;
     const double waves = (double)waves_of(n, how);
     const double busy = waves * (chunks_of(b->response_tokens) + 2.0) - 2; /* the last ends when it is done */

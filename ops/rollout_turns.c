@@ -19,6 +19,7 @@ typedef struct turn {
     uint32_t begin;   /* its first response token */
     uint32_t number;  /* from 0 */
     uint32_t attempt; /* of the conversation */
+    uint32_t most;    /* tokens of it; 0: max_tokens */
     bool last;        /* no other follows: the model has had them all, or there is no room */
     bool open;        /* it has begun, and is not over */
     bool asked;       /* the environment has a message that it has not answered */
@@ -30,12 +31,13 @@ typedef struct turn {
 
 struct gr_turns {
     gr_environment *env;
+    struct gr_served *served;  /* NULL: nobody calls */
     const gr_encoder *encoder; /* of the prompts */
     gr_tool_form form;
     turn *at;              /* [seqs] */
     gr_answer *answer;     /* the next one, waited for and not yet taken */
     uint32_t n_early;      /* conversations that have one */
-    bool resumed;          /* those that are open are to be told again */
+    bool begun, resumed;   /* resumed: those that are open are to be told again */
     gr_ids ids;            /* of one answer */
     gr_str text;           /* of one turn */
     char *record, *replay; /* paths of this rank */
@@ -61,10 +63,13 @@ static gr_status same_files(void *user, gr_diag *d)
 }
 
 /* What its processes run, to free(). */
-static gr_status command_of(const gr_environment_cfg *e, char **out, gr_diag *d)
+static gr_status command_of(const gr_generate_cfg *c, char **out, gr_diag *d)
 {
+    const gr_environment_cfg *e = &c->environment;
+    const double whole =
+        c->serve.host ? 86400 : e->timeout; /* of a session: its calls tell whether it lives */
     *out = NULL;
-    if (e->http) return gr_http_command(out, e->http, e->timeout, e->in_flight, e->at, d);
+    if (e->http) return gr_http_command(out, e->http, whole, e->in_flight, e->at, d);
     if (e->command) *out = gr_strdup(e->command);
     return GR_OK;
 }
@@ -81,11 +86,14 @@ static gr_status open_environment(gr_rollout *r, gr_diag *d)
     r->turns->replay = file_of_rank(r->session, e->replay);
     r->turns->record = file_of_rank(r->session, e->record);
     char *command;
-    gr_status st = command_of(e, &command, d);
-    if (st) return st;
+    gr_status st = command_of(r->cfg, &command, d);
     const gr_function *f = &(gr_function){0};
-    if (e->function) st = gr_function_find(&f, r->session->functions, e->function, true, e->at, d);
-    if (st) return st;
+    if (!st && e->function) st = gr_function_find(&f, r->session->functions, e->function, true, e->at, d);
+    if (!st && r->cfg->serve.host && !e->replay) st = gr_served_open(&r->turns->served, r, d);
+    if (st) {
+        free(command);
+        return st;
+    }
     const gr_environment_config c = {.command = command,
                                      .answer = f->answer,
                                      .answer_user = f->user,
@@ -102,7 +110,8 @@ static gr_status open_environment(gr_rollout *r, gr_diag *d)
                                      .metrics = e->metrics.text,
                                      .n_metrics = e->metrics.n,
                                      .again = same_files,
-                                     .user = r};
+                                     .user = r,
+                                     .serve = gr_served_by(r->turns->served)};
     st = gr_environment_new(&r->turns->env, &c, d);
     free(command);
     return st;
@@ -134,6 +143,7 @@ void gr_turns_close(gr_rollout *r)
     struct gr_turns *t = r->turns;
     if (!t) return;
     gr_environment_free(t->env);
+    gr_served_close(t->served);
     gr_answer_free(t->answer);
     for (uint32_t i = 0; i < r->work.seqs; i++) gr_answer_free(t->at[i].early);
     gr_str_release(&t->text);
@@ -189,20 +199,46 @@ void gr_turns_begin(gr_rollout *r, gr_rows *rows)
     t->encoder = gr_data_encoder(prompts_of(r));
     t->form = gr_tool_form_of(gr_encoder_chat(t->encoder));
     gr_environment_at(t->env, r->session->step, r->session->round);
+    gr_served_begin(t->served, r);
+    t->failed = gr_environment_listen(t->env, &t->messages);
+    if (r->kept && !t->begun) t->failed = gr_environment_went_on(t->env, r->session->step - 1, &t->messages);
+    t->begun = true;
     if (t->resumed) tell_again(r, rows);
+}
+
+static json_t *list_of_ids(const int32_t *ids, size_t n)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
+    return list;
+}
+
+/* What a start tells of a record; a harness, also how the graph would begin its conversation. */
+static json_t *fields_of_start(gr_rollout *r, uint32_t number)
+{
+    struct gr_turns *t = r->turns;
+    json_t *record = NULL, *fields = NULL;
+    if (!t->failed) t->failed = gr_data_record(prompts_of(r), number, &record, &t->messages);
+    t->ids.n = 0;
+    if (!t->failed && t->served)
+        t->failed =
+            gr_encoder_run(t->encoder, record, gr_data_at(prompts_of(r), number), &t->ids, &t->messages);
+    if (!t->failed) fields = json_pack("{s:O}", "record", record);
+    if (fields && t->served)
+        json_object_set_new(fields, "prompt_token_ids", list_of_ids(t->ids.id, t->ids.n));
+    json_decref(record);
+    return fields;
 }
 
 /* In the record a conversation is of the iteration in which it began. */
 static void ask_to_start(gr_rollout *r, const gr_rows *rows, uint32_t seq)
 {
     struct gr_turns *t = r->turns;
-    json_t *record = NULL;
     t->at[seq].open = t->at[seq].asked = true;
-    if (!t->failed)
-        t->failed = gr_data_record(prompts_of(r), rows->record[rows->group[seq]], &record, &t->messages);
+    json_t *fields = fields_of_start(r, rows->record[rows->group[seq]]);
     if (r->kept) gr_environment_at(t->env, rows->born[rows->group[seq]], r->session->round);
-    if (!t->failed) gr_environment_start(t->env, seq, t->at[seq].attempt, record);
-    json_decref(record);
+    if (fields) gr_environment_start(t->env, seq, t->at[seq].attempt, fields);
+    json_decref(fields);
 }
 
 void gr_turns_start(gr_rollout *r, gr_rollout_slot *s, const gr_rows *rows)
@@ -214,7 +250,8 @@ void gr_turns_start(gr_rollout *r, gr_rollout_slot *s, const gr_rows *rows)
 
 uint32_t gr_turns_limit(const gr_rollout *r, uint32_t seq)
 {
-    return GR_MIN(r->turns->at[seq].begin + r->cfg->max_tokens, r->longest);
+    const turn *at = &r->turns->at[seq];
+    return GR_MIN(at->begin + (at->most ? at->most : r->cfg->max_tokens), r->longest);
 }
 
 /* The turn as its environment sees it: without the stop id, and cut at the first stop text. */
@@ -237,12 +274,31 @@ static json_t *fields_of_turn(gr_rollout *r, const gr_rows *rows, uint32_t seq, 
 {
     const int32_t *ids = gr_rows_ids(rows, seq) + rows->prompt_len[seq] + begin;
     const uint32_t n = end - begin;
-    json_t *list = json_array();
-    for (uint32_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
     turn_text(r, ids, n - (n && gr_rollout_is_stop_id(r, ids[n - 1])));
     const gr_str *text = &r->turns->text;
-    return json_pack("{s:o, s:o, s:o, s:b}", "text", gr_json_string(text->text, text->len), "token_ids", list,
-                     "tool_calls", gr_tool_calls(r->turns->form, text->text, text->len), "last", last);
+    return json_pack("{s:o, s:o, s:o, s:b}", "text", gr_json_string(text->text, text->len), "token_ids",
+                     list_of_ids(ids, n), "tool_calls", gr_tool_calls(r->turns->form, text->text, text->len),
+                     "last", last);
+}
+
+/* The call that asked for the turn gets it. */
+static void answer_call(gr_rollout *r, const gr_rows *rows, uint32_t seq)
+{
+    struct gr_turns *t = r->turns;
+    const turn *at = &t->at[seq];
+    const int32_t *ids = gr_rows_ids(rows, seq) + rows->prompt_len[seq] + at->begin;
+    const uint32_t n = rows->response_len[seq] - at->begin;
+    turn_text(r, ids, n - rows->ended[seq]);
+    json_t *calls = gr_tool_calls(t->form, t->text.text, t->text.len);
+    gr_environment_said(t->env, seq, at->number,
+                        &(gr_serve_said){.ids = ids,
+                                         .logprobs = rows->logprob + (size_t)seq * r->longest + at->begin,
+                                         .n = n,
+                                         .text = t->text.text,
+                                         .n_text = t->text.len,
+                                         .tool_calls = calls,
+                                         .cut = rows->truncated[seq]});
+    json_decref(calls);
 }
 
 void gr_turns_step(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows)
@@ -254,6 +310,10 @@ void gr_turns_step(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows)
     rows->turn_end[(size_t)seq * rows->turns + at->number] = rows->response_len[seq];
     rows->n_turns[seq] = at->number + 1;
     s->waits = at->asked = true;
+    if (r->turns->served) {
+        answer_call(r, rows, seq);
+        return;
+    }
     json_t *fields = fields_of_turn(r, rows, seq, at->begin, rows->response_len[seq], at->last);
     gr_environment_step(r->turns->env, seq, at->number, fields);
     json_decref(fields);
@@ -375,12 +435,27 @@ static bool fail(gr_rollout *r, gr_rows *rows, gr_rollout_slot *s, const char *e
     return stop(r, rows, seq, late ? GR_STOPPED_TIME : GR_STOPPED_ERROR);
 }
 
+/* What a call adds, into t->ids. The first token of a session stands in the place of the prompt. */
+static void take_ids(gr_rollout *r, const gr_rows *rows, uint32_t seq, const gr_answer *a)
+{
+    struct gr_turns *t = r->turns;
+    const bool first = !rows->n_turns[seq] && a->ids.n;
+    if (first) rows->ids[(size_t)seq * rows->stride] = a->ids.id[0];
+    t->ids.n = 0;
+    for (size_t i = first; i < a->ids.n; i++) GR_PUSH(t->ids.id, t->ids.n, t->ids.cap, a->ids.id[i]);
+    t->at[seq].most = a->max_tokens;
+}
+
 /* The ids of what was said, once, into t->ids. */
 static gr_status encode(gr_rollout *r, const gr_rows *rows, uint32_t seq, const gr_answer *a, gr_diag *d)
 {
     struct gr_turns *t = r->turns;
     const gr_tokenizer *tok = gr_session_tokenizer(r->session, r->node);
     const int32_t last = gr_rows_ids(rows, seq)[gr_rollout_length(rows, seq) - 1];
+    if (a->is_call) {
+        take_ids(r, rows, seq, a);
+        return GR_OK;
+    }
     t->ids.n = 0;
     if (a->text)
         return gr_tokenizer_encode(tok, json_string_value(a->text), json_string_length(a->text), 0, &t->ids,
@@ -409,6 +484,7 @@ static bool append(gr_rollout *r, gr_rows *rows, uint32_t seq)
 
 static void add_scores(gr_rows *rows, uint32_t seq, uint32_t number, const gr_answer *a)
 {
+    if (a->is_call) return;
     rows->turn_reward[(size_t)seq * rows->turns + number] += (float)a->reward;
     for (uint32_t i = 0; i < rows->measures; i++)
         rows->measure[(size_t)seq * rows->measures + i] += (float)a->metrics[i];
@@ -444,8 +520,10 @@ static bool take_answer(gr_rollout *r, gr_rows *rows, gr_rollout_slot *s, const 
     at->asked = false;
     if (a->error) return fail(r, rows, s, a->error, a->late);
     add_scores(rows, seq, at->number, a);
-    if (a->done) return stop(r, rows, seq, GR_STOPPED_DONE);
-    if (rows->n_turns[seq] && at->last)
+    if (a->done)
+        return stop(r, rows, seq,
+                    r->cfg->serve.host ? gr_served_stopped(rows, seq, a->refused) : GR_STOPPED_DONE);
+    if (rows->n_turns[seq] && at->last && !a->is_call)
         return stop(r, rows, seq,
                     at->number + 1 == rows->turns && !rows->truncated[seq] ? GR_STOPPED_TURNS
                                                                            : GR_STOPPED_TOKENS);
@@ -535,16 +613,19 @@ static bool has_early(const gr_rollout *r)
 
 enum { LISTEN_MS = 10 };
 
-/* While the next answer is waited for, rewards go on (gr_session_listen): they have requests to send. */
+/* While the next answer is waited for, rewards go on (gr_session_listen): they have requests to send. Of who
+ * is served, some calls are nobody's turn. */
 static gr_status await_answer(gr_rollout *r, const gr_rows *rows, gr_diag *d)
 {
     struct gr_turns *t = r->turns;
     const bool listens = gr_session_is_heard(r->session, r->node);
     gr_status st = GR_OK;
     do {
+        gr_watchdog_goes_on((uint32_t)r->cfg->environment.timeout + GR_HTTP_GRACE_MS / 1000 +
+                            GR_WATCHDOG_PATIENCE);
         st = gr_environment_next(t->env, listens ? LISTEN_MS : -1, &t->answer, d);
         gr_session_finished(r->session, r->node, rows, GR_NONE);
-    } while (!st && !t->answer && listens && gr_environment_pending(t->env));
+    } while (!st && !t->answer && (listens || t->served) && gr_environment_pending(t->env));
     return st;
 }
 
@@ -553,8 +634,6 @@ gr_status gr_turns_wait(gr_rollout *r, const gr_rows *rows, gr_diag *d)
     struct gr_turns *t = r->turns;
     const gr_status st = told(t, d);
     if (st || has_early(r) || !gr_environment_pending(t->env) || (r->kept && gr_kept_is_enough(r))) return st;
-    gr_watchdog_goes_on((uint32_t)r->cfg->environment.timeout + GR_HTTP_GRACE_MS / 1000 +
-                        GR_WATCHDOG_PATIENCE);
     if (gr_environment_replays(t->env)) return gr_environment_next(t->env, -1, &t->answer, d);
     return await_answer(r, rows, d);
 }
@@ -608,6 +687,7 @@ void gr_turns_restore(gr_rollout *r, const gr_rows *rows)
 gr_status gr_turns_report(const gr_rollout *r, const gr_rows *rows, gr_diag *d)
 {
     const struct gr_turns *t = r->turns;
+    gr_environment_rest(t->env);
     double turns = 0, failed = 0, all = GR_MAX(*rows->n_seqs, 1u);
     for (uint32_t i = 0; i < *rows->n_seqs; i++) {
         turns += rows->n_turns[i];

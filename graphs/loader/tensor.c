@@ -1,6 +1,7 @@
 /* graphs/loader/tensor.c: `tensor:` of models, and how much of a batch a tensor-parallel group has. */
 #include "graphs/loader/loader.h"
 #include "ops/base/configs.h"
+#include "ops/base/routes.h"
 #include "ops/model/tp.h"
 
 #include <stdlib.h>
@@ -105,6 +106,12 @@ void gr_check_kept(gr_loader *l)
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
         if (!gr_node_keeps(n)) continue;
+        if (gr_rows_routed(g, n))
+            gr_diag_error(
+                l->d, n->at, GR_E_INVALID,
+                "'%s' keeps rows ('over', or 'lag' above 1), and a node asks for the experts that it "
+                "chose ('replay'): those of rows that are kept are not known later",
+                n->name);
         const uint32_t ranks = g->roles[n->placement.role].n,
                        parts = GR_MAX(ranks / GR_MAX(n->model->sharding.tensor, 1u), 1u);
         if (n->bounds.groups % parts)

@@ -13,13 +13,15 @@ typedef enum gr_too_long { GR_TOO_LONG_ERROR, GR_TOO_LONG_DROP, GR_TOO_LONG_TRUN
 
 /* What `prompts` and `sequences` share: where records come from and how they become tokens. */
 typedef struct gr_data_cfg {
+    const gr_node *of; /* prompts: the rows that they are made of; NULL: of records */
     const char *file, *command;
     gr_model *model; /* sequences: whose tokenizer; NULL: of the reader */
     uint32_t batch;
     bool shuffle;
     const char *curriculum; /* field to order records by; NULL */
     bool descending;
-    const char *template; /* of the prompt; "chat": the checkpoint's own around messages */
+    const gr_value *state; /* what each record keeps, as written: gr_graph.record_state has it */
+    const char *template;  /* of the prompt; "chat": the checkpoint's own around messages */
     const char *messages;
     const char *system;     /* with a chat template: the system message; NULL: none */
     const gr_value *args;   /* and its further variables, a map */
@@ -45,6 +47,14 @@ typedef struct gr_environment_cfg {
     const char *record, *replay; /* resolved paths; NULL */
 } gr_environment_cfg;
 
+/* Where a rollout is called by harnesses; set by the op's check from the map `serve`. */
+typedef struct gr_serve_cfg {
+    const char *host; /* NULL: it is not */
+    const char *token, *name;
+    uint32_t port, calls;
+    uint64_t body; /* bytes */
+} gr_serve_cfg;
+
 typedef struct gr_generate_cfg {
     gr_model *model;
     const gr_node *prompts;
@@ -58,6 +68,8 @@ typedef struct gr_generate_cfg {
     uint32_t turns, max_context;
     const gr_value *answers; /* `environment`, as written; NULL: every response is one turn */
     gr_environment_cfg environment;
+    const gr_value *endpoint; /* `serve`, as written; NULL */
+    gr_serve_cfg serve;
     uint32_t lag;     /* iterations by which its weights are older than the iteration's */
     double over;      /* prompts in work for each that an iteration trains on; 1: no more than these */
     int partial;      /* gr_partial: what becomes of the others */

@@ -59,14 +59,16 @@ last_step() { # RUN
 
 same_weights() { # RUN RUN [STEP]: model and optimizer have the same bits
     step=${3:-$(last_step "$1")}
-    for f in model optimizer; do
+    weights=model
+    [ ! -e "$1/checkpoints/step-$step/actor/adapter_model.safetensors" ] || weights=adapter_model
+    for f in $weights optimizer; do
         cmp "$1/checkpoints/step-$step/actor/$f.safetensors" "$2/checkpoints/step-$step/actor/$f.safetensors" ||
             fail "$f of $1 and $2 differ at step $step"
     done
 }
 
 metrics() { # RUN: its lines but for what is measured, or is of several ranks alone
-    sed -E 's/"((val\.)?seconds[^"]*|tokens_per_second|(planned|measured)_peak_bytes[^"]*|[^"]*rank_imbalance[^"]*)": [^,}]*(, )?//g; s/, \}$/}/' \
+    sed -E 's/"((val\.)?seconds[^"]*|tokens_per_second|(planned|measured)_peak_bytes[^"]*|[^"]*rank_imbalance[^"]*|[^"]*expert_trips)": [^,}]*(, )?//g; s/, \}$/}/' \
         "$1/metrics.jsonl"
 }
 

@@ -49,6 +49,14 @@ done
 status 0 "$gr" verify plan.json
 has plan.json '"what": "rollout.queue"'
 
+# Where weights stay as they are, what goes on in another iteration has the log-probs of one pass.
+sed -e 's/, grad_clip: 1.0}/, weight_decay: 0}/' -e 's/lr: 1.0e-2/lr: 1.0e-30/' over.yaml >still.yaml
+for slots in 48 5; do
+    status 0 "$gr" exec still.yaml --set nodes.rollout.concurrent=$slots --set lag=1 --out still --steps 4
+    [ "$(each still logprob_gap_max)" = "0 0 0 0 " ] || fail "rows that go on have gaps: $(each still logprob_gap_max)"
+    rm -r still
+done
+
 # Dropped: nothing is older than the iteration, and what was dropped is drawn and counted.
 # shellcheck disable=SC2086
 status 0 "$gr" exec over.yaml $all --set partial=drop --out drop
@@ -108,6 +116,11 @@ for k in 1 3; do
     same_weights record replay$k
     same_metrics record replay$k
 done
+# What a run recorded behind the checkpoint that it went on from is not what it took.
+status 0 "$gr" exec record.yaml --out again --steps 4 --set 'run.checkpoint={every: 2}'
+status 0 "$gr" exec --resume again@2 --steps 5
+status 0 "$gr" exec replay.yaml --out again2 --steps 5
+same_weights again again2
 # A run that goes on tells a new environment what was said so far: the same conversations.
 rm answers.jsonl
 # shellcheck disable=SC2086
@@ -154,9 +167,13 @@ status 0 "$gr" plan over.yaml --device cuda --hardware h200
 status 2 "$gr" exec --resume part1 --steps 7 --set nodes.rollout.over=2 --replan
 has err "step-6/rollout.queue.0: error: 'rollout' kept rows of other bounds"
 refused "'partial' goes with 'over: 1.25'" "$gr" check grpo.yaml --set nodes.rollout.partial=drop
+model moe qwen3_moe 32 false false
+sed 's/model: model,/model: moe,/; s/old_logprob: {/&replay: rollout, /' over.yaml >routed.yaml
+refused "'rollout' keeps rows .* and a node asks for the experts that it chose" "$gr" check routed.yaml
 refused "max_lag: 2 leaves no time to what is kept: with 'lag: 2' it is at least 3" "$gr" check over.yaml --set lag=2 --set nodes.rollout.max_lag=2
 refused "'max_lag' goes with 'partial: keep'" "$gr" check over.yaml --set partial=drop --set nodes.rollout.max_lag=2
 refused "'over' must be a number from 1 to 2" "$gr" check over.yaml --set over=3
+refused "a 'temperature' that changes does not go with 'over'" "$gr" check over.yaml --set 'nodes.rollout.temperature=1 - 0.1 * progress'
 refused "do not go with canonical: true" "$gr" check over.yaml --set canonical=true
 refused "'other' has the prompts of 'rollout', which keeps some" "$gr" check over.yaml --set 'nodes.other={op: generate, model: actor, prompts: prompts, max_tokens: 4}' --set 'log.x=batch_mean(other.length)'
 refused "'rollout' keeps rows from one iteration to the next: its prompts are not those that were drawn last" "$gr" check over.yaml --set 'log.x=batch_mean(rollout.length - prompts.length)'
