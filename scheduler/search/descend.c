@@ -463,8 +463,8 @@ static bool exchange_group(walker *w, gr_stand *st, uint32_t g, uint64_t stream)
 
 static bool exchange_groups(walker *w, gr_stand *st)
 {
-    const gr_level_set *set = gr_level_set_take(w->s, st->set);
-    for (uint32_t g = 0; g < set->n_groups && gr_may_go_on(w->s); g++) {
+    const uint32_t n_groups = w->s->sets[st->set].n_groups;
+    for (uint32_t g = 0; g < n_groups && gr_may_go_on(w->s); g++) {
         const uint64_t all = gr_level_set_take(w->s, st->set)->analysis->groups[g].nodes;
         const gr_choice was = st->choice[g];
         if (was.policy || was.host || !was.parts) continue;

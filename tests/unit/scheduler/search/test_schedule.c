@@ -710,6 +710,85 @@ static void test_bits_that_are_kept_are_not_changed_to_fit(void **state)
     gr_diag_release(&d);
 }
 
+/* One level of a knob that changes bits saves a part of the time. */
+static gr_tasks *build_saving(void *user, const uint32_t *level)
+{
+    const double *part = user;
+    gr_tasks *p = gr_tasks_new();
+    gr_tasks_node(p, "n", GR_LANE_COMPUTE, false);
+    uint32_t o = named(p, "m", "params", 0, GR_CAT_WEIGHTS, GR_SPAN_KEEP, 1 << 20);
+    for (uint32_t w = 0; w < 5; w++)
+        gr_tasks_run(p, 0, w, &(gr_use){o, GR_READ}, 1, "w.%u", w)->cost.flops =
+            1e9 * (level && level[0] ? 1 - *part : 1);
+    return p;
+}
+
+static void test_bits_are_changed_where_that_is_worth_what_the_rule_says(void **state)
+{
+    (void)state;
+    static const gr_knob knobs[] = {{"micro", 2, GR_BITS_DIFFER}};
+    static const struct {
+        double part;
+        gr_bits_rule rule;
+        uint32_t level;
+    } cases[] = {{-0.03, GR_BITS_PREFER, 0}, {-0.03, GR_BITS_ANY, 0},   {0.03, GR_BITS_KEEP, 0},
+                 {0.03, GR_BITS_FIT, 0},     {0.03, GR_BITS_PREFER, 0}, {0.03, GR_BITS_ANY, 1},
+                 {0.1, GR_BITS_KEEP, 0},     {0.1, GR_BITS_FIT, 0},     {0.1, GR_BITS_PREFER, 1},
+                 {0.1, GR_BITS_ANY, 1}};
+    for (size_t i = 0; i < GR_LEN(cases); i++) {
+        double part = cases[i].part;
+        gr_tasks_source src = {&part, knobs, 1, build_saving, NULL};
+        gr_schedule_options o = {.hardware = machine(),
+                                 .bits = cases[i].rule,
+                                 .budget_bytes = 1ULL << 40,
+                                 .host_budget_bytes = 1ULL << 40};
+        uint32_t level[1];
+        gr_plan *p = NULL;
+        assert_int_equal(gr_schedule(&p, level, &src, &o, NULL), GR_OK);
+        assert_int_equal(level[0], cases[i].level);
+        assert_int_equal(level[0], strstr(p->notes, "changes the bits of results") != NULL);
+        gr_plan_free(p);
+    }
+}
+
+/* From a budget for everything down to the least: `any` is never slower than the others, `prefer` has other
+ * bits than `fit` only for five hundredths of the time, and with `any` more memory is never slower. */
+static void test_rules_of_bits_keep_their_promise_in_any_budget(void **state)
+{
+    (void)state;
+    static const gr_knob knobs[] = {{"actor: recompute", 2, false}, {"update: micro-batch tokens", 4, true}};
+    static const gr_bits_rule rules[] = {GR_BITS_FIT, GR_BITS_PREFER, GR_BITS_ANY};
+    shape s = SMALL;
+    s.act_bytes = 1 << 20;
+    gr_tasks_source src = {&s, knobs, 2, build_knobs, describe_knob};
+    gr_schedule_options o = {
+        .hardware = machine(), .budget_bytes = 1ULL << 40, .host_budget_bytes = 1ULL << 40};
+    uint64_t before = 0;
+    uint32_t n = 0;
+    for (gr_status st = GR_OK; st == GR_OK && n < 6; o.budget_bytes = o.budget_bytes * 3 / 4) {
+        uint64_t ns[GR_LEN(rules)] = {0}, peak = 0;
+        uint32_t level[GR_LEN(rules)][2];
+        for (size_t k = 0; k < GR_LEN(rules); k++) {
+            gr_plan *p = NULL;
+            o.bits = rules[k];
+            const gr_status own = gr_schedule(&p, level[k], &src, &o, NULL);
+            assert_true(!k || own == st); /* what fits does with any rule */
+            st = own;
+            ns[k] = p->ns;
+            peak = p->peak_bytes;
+            gr_plan_free(p);
+        }
+        if (st) break;
+        n++;
+        assert_true(ns[2] <= gr_near_ns(ns[0]) && ns[2] <= gr_near_ns(ns[1]));
+        if (level[1][1] != level[0][1]) assert_true((double)ns[1] <= (double)ns[0] * (1 - GR_BITS_WORTH));
+        assert_true(before <= gr_near_ns(ns[2]));
+        before = ns[2];
+        o.budget_bytes = GR_MIN(o.budget_bytes, peak);
+    }
+    assert_true(n > 4);
+}
+
 /* Five knobs of six levels each, half of which change bits: 7,776 programs. */
 typedef struct counted {
     shape s;
@@ -873,6 +952,8 @@ int main(void)
         cmocka_unit_test(test_moves_are_spared_for_a_thousandth_of_the_time),
         cmocka_unit_test(test_a_luxury_is_given_up_first),
         cmocka_unit_test(test_bits_that_are_kept_are_not_changed_to_fit),
+        cmocka_unit_test(test_bits_are_changed_where_that_is_worth_what_the_rule_says),
+        cmocka_unit_test(test_rules_of_bits_keep_their_promise_in_any_budget),
         cmocka_unit_test(test_a_refusal_looks_at_few_programs),
         cmocka_unit_test(test_many_knobs_are_not_gone_through),
         cmocka_unit_test(test_hardware_is_found_by_name_or_suggested),
