@@ -12,26 +12,62 @@
 /* ---- blocks ----------------------------------------------------------------------------------------------
  */
 
-uint32_t gr_rollout_blocks_min(const gr_rows_bounds *b)
+uint32_t gr_rollout_blocks_min(const gr_rows_bounds *b, gr_ring ring)
 {
     uint32_t most = 0; /* not monotonous in the prompt's length: a tail block is there or not */
     for (uint32_t cut = 0; cut < GR_KV_BLOCK && cut < b->prompt_tokens; cut++) {
-        uint32_t prompt = b->prompt_tokens - cut;
-        most = GR_MAX(most, gr_prompt_blocks(prompt) + gr_own_blocks(prompt, b->response_tokens));
+        const uint32_t prompt = b->prompt_tokens - cut, own = gr_own_blocks(prompt, b->response_tokens);
+        most = GR_MAX(most, gr_prompt_blocks(prompt) + gr_ring_blocks(ring, own));
     }
     return most;
 }
 
-uint64_t gr_rollout_blocks_max(const gr_rows_bounds *b, uint32_t samples, uint32_t concurrent)
+uint64_t gr_rollout_blocks_max(const gr_rows_bounds *b, uint32_t samples, uint32_t concurrent, gr_ring ring)
 {
     uint64_t at_once = (concurrent + samples - 1) / samples + 2; /* one beginning, one ending in between */
     uint64_t groups = GR_MIN((uint64_t)b->groups, at_once), most = 0;
     for (uint32_t cut = 0; cut < GR_KV_BLOCK && cut < b->prompt_tokens; cut++) {
-        uint32_t prompt = b->prompt_tokens - cut;
-        most = GR_MAX(most, groups * gr_prompt_blocks(prompt) +
-                                concurrent * (uint64_t)gr_own_blocks(prompt, b->response_tokens));
+        const uint32_t prompt = b->prompt_tokens - cut, own = gr_own_blocks(prompt, b->response_tokens);
+        most = GR_MAX(most,
+                      groups * gr_prompt_blocks(prompt) + concurrent * (uint64_t)gr_ring_blocks(ring, own));
     }
     return most;
+}
+
+static uint32_t widest_window(const gr_model_shape *s)
+{
+    uint32_t most = 0;
+    for (uint32_t l = 0; l < s->layers; l++)
+        if (gr_layer_has_window(s, l)) most = GR_MAX(most, gr_layer(s, l)->attention.window);
+    return most;
+}
+
+/* What is read at once, and the window before its first token: of positions that come again, so many are
+ * there whatever block the first is in. What an environment said is read many tokens at once. A conversation
+ * that is tried again begins behind its prompt, whose last tokens are in the first of its own blocks: that
+ * one does not come again. */
+gr_ring gr_rollout_ring(const gr_node *n, const gr_choices *how)
+{
+    const uint64_t window = widest_window(gr_node_shape(n)), fed = n->bounds.turns ? how->prefill_tokens : 1,
+                   span = window ? window - 1 + fed : 0, first = gr_turns_tries(n) > 1,
+                   blocks = (span + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
+    const uint64_t own = n->bounds.response_tokens / GR_KV_BLOCK + 2; /* at most */
+    if (!window || first + blocks >= own) return (gr_ring){0};
+    return (gr_ring){(uint32_t)first, (uint32_t)blocks};
+}
+
+/* The part of what can ever be used that the other layers have. */
+uint32_t gr_rollout_window_blocks(const gr_node *n, const gr_choices *how)
+{
+    const gr_ring ring = gr_rollout_ring(n, how);
+    const uint32_t samples = ((const gr_generate_cfg *)n->cfg)->samples;
+    if (!ring.blocks) return 0;
+    const gr_rows_bounds *b = &n->placement.task;
+    const uint64_t least = gr_rollout_blocks_min(&n->bounds, ring),
+                   most = gr_rollout_blocks_max(b, samples, how->concurrent, ring),
+                   all = gr_rollout_blocks_max(b, samples, how->concurrent, (gr_ring){0});
+    const uint64_t part = (most * GR_MIN((uint64_t)how->kv_blocks, all) + all - 1) / GR_MAX(all, UINT64_C(1));
+    return (uint32_t)GR_MIN(GR_MAX(part, least), (uint64_t)UINT32_MAX - 1);
 }
 
 /* ---- what may be chosen -------------------------------------------------------------------------------- */
@@ -63,10 +99,11 @@ static void set_at_once(const gr_node *n, const gr_kernels *k, uint32_t level, g
 static void set_pool(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
 {
     const gr_generate_cfg *cfg = n->cfg;
-    const uint64_t least = gr_rollout_blocks_min(&n->bounds),
+    const gr_ring none = {0};
+    const uint64_t least = gr_rollout_blocks_min(&n->bounds, none),
                    most = c->concurrent == 1
                               ? least
-                              : gr_rollout_blocks_max(&n->placement.task, cfg->samples, c->concurrent),
+                              : gr_rollout_blocks_max(&n->placement.task, cfg->samples, c->concurrent, none),
                    blocks = cfg->kv_blocks ? cfg->kv_blocks : most * (POOL_PARTS - level) / POOL_PARTS;
     (void)k;
     c->kv_blocks = (uint32_t)GR_MIN(GR_MAX(blocks, least), (uint64_t)UINT32_MAX - 1);
@@ -136,8 +173,8 @@ void gr_rollout_default_choice(const gr_node *n, const gr_kernels *k, gr_choices
 
 bool gr_rollout_runs_with(const gr_node *n, const gr_choices *c)
 {
-    return c->kv_blocks >= gr_rollout_blocks_min(&n->bounds) && c->concurrent && c->prefill_tokens &&
-           c->head_rows;
+    return c->kv_blocks >= gr_rollout_blocks_min(&n->bounds, (gr_ring){0}) && c->concurrent &&
+           c->prefill_tokens && c->head_rows;
 }
 
 /* ---- declaring -------------------------------------------------------------------------------------------
@@ -168,12 +205,16 @@ static gr_step_bounds bounds_of(const gr_graph *g, const gr_node *n, const gr_ch
     /* while a prompt is read, none of its own samples run; while an answer is, all others may */
     const uint32_t others =
         n->placement.task.seqs - GR_MIN(n->placement.task.seqs, n->bounds.turns ? 1u : cfg->samples);
+    const gr_ring ring = gr_rollout_ring(n, how);
+    const uint32_t blocks = gr_blocks_of(n->bounds.prompt_tokens + n->bounds.response_tokens);
     return (gr_step_bounds){.tokens = GR_MAX(slots, GR_MIN(slots, others) + how->prefill_tokens),
                             .seqs = slots + 1,
                             .samples = slots,
                             .slots = gr_rollout_room(n, how, k).slots,
                             .choices = gr_rollout_choices(g, n),
-                            .stride = gr_blocks_of(n->bounds.prompt_tokens + n->bounds.response_tokens)};
+                            .stride = ring.blocks ? 2 * blocks : blocks,
+                            .window_at = ring.blocks ? blocks : 0,
+                            .ring = ring};
 }
 
 static step_arrays layout(gr_workspace *c, const gr_step_bounds *b)
@@ -363,8 +404,6 @@ gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag
     gr_rollout *r = gr_calloc(1, sizeof(*r));
     *r = (gr_rollout){.session = s, .node = n, .cfg = n->cfg, .longest = n->bounds.response_tokens};
     r->groups = gr_calloc(n->bounds.groups, sizeof(*r->groups));
-    r->group_tables = gr_calloc((size_t)n->bounds.groups * gr_prompt_blocks(n->bounds.prompt_tokens),
-                                sizeof(*r->group_tables));
     *state = r;
     return n->bounds.turns ? gr_turns_open(r, d) : GR_OK;
 }
@@ -385,8 +424,10 @@ void gr_rollout_close(void *state)
     free(r->group_tables);
     free(r->slots);
     free(r->groups);
-    free(r->free_blocks);
-    free(r->copy_from);
+    for (int i = 0; i < 2; i++) {
+        free(r->pool[i].block);
+        free(r->copy[i].from);
+    }
     free(r->held_from);
     free(r->out_id);
     free(r->out_logprob);
@@ -404,16 +445,26 @@ static void take_arrays(gr_rollout *r, const gr_choices *how)
     r->tables = gr_calloc((size_t)r->bounds.samples * r->bounds.stride, sizeof(*r->tables));
     for (uint32_t i = 0; i < r->bounds.samples; i++)
         r->slots[i] = (gr_rollout_slot){.table = r->tables + (size_t)i * r->bounds.stride, .held = i};
-    r->free_blocks = gr_calloc(how->kv_blocks, sizeof(*r->free_blocks));
-    r->copy_from = gr_calloc(2 * (size_t)r->bounds.samples, sizeof(*r->copy_from));
-    r->copy_to = r->copy_from + r->bounds.samples;
+    r->group_tables = gr_calloc((size_t)r->node->bounds.groups * r->bounds.stride, sizeof(*r->group_tables));
+    r->pool[0].cap = how->kv_blocks;
+    r->pool[1].cap = gr_rollout_window_blocks(r->node, how);
+    for (int i = 0; i < 2; i++) {
+        r->pool[i].block = gr_calloc(r->pool[i].cap, sizeof(*r->pool[i].block));
+        r->copy[i].from = gr_calloc(2 * (size_t)r->bounds.samples, sizeof(*r->copy[i].from));
+        r->copy[i].to = r->copy[i].from + r->bounds.samples;
+    }
     r->held_from = gr_calloc(2 * (size_t)r->bounds.slots, sizeof(*r->held_from));
     r->held_to = r->held_from + r->bounds.slots;
     r->out_id = gr_calloc(r->bounds.samples, sizeof(*r->out_id));
     r->out_logprob = gr_calloc(r->bounds.samples, sizeof(*r->out_logprob));
     if (r->bounds.choices)
         r->out_choices = gr_calloc((size_t)r->bounds.tokens * r->bounds.choices, sizeof(*r->out_choices));
-    r->cap_blocks = how->kv_blocks;
+}
+
+static void free_all(gr_free_blocks *f)
+{
+    f->n = f->cap;
+    for (uint32_t i = 0; i < f->n; i++) f->block[i] = f->n - 1 - i;
 }
 
 static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr_choices *how)
@@ -426,17 +477,15 @@ static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr
     r->n_seqs = (own.group_end - own.group) * samples;
     r->finished = r->n_slots = r->n_running = 0;
     r->tokens = r->spared = 0;
-    r->n_free = r->cap_blocks;
-    for (uint32_t i = 0; i < r->n_free; i++) r->free_blocks[i] = r->n_free - 1 - i;
+    for (int i = 0; i < 2; i++) free_all(&r->pool[i]);
     if (r->session->ranks > 1) /* what the others will add to */
         memset(rows->n_groups, 0, gr_rows_bytes(&r->node->bounds));
     *rows->n_groups = n_groups;
     *rows->n_seqs = n_groups * samples;
     for (uint32_t g = 0; g < n_groups; g++) {
-        r->groups[g] = (gr_rollout_group){
-            .prompt = prompts->prompt_len[g],
-            .held = r->bounds.samples,
-            .table = r->group_tables + (size_t)g * gr_prompt_blocks(r->node->bounds.prompt_tokens)};
+        r->groups[g] = (gr_rollout_group){.prompt = prompts->prompt_len[g],
+                                          .held = r->bounds.samples,
+                                          .table = r->group_tables + (size_t)g * r->bounds.stride};
         rows->record[g] = prompts->record[g];
         for (uint32_t j = 0; j < samples; j++) {
             uint32_t seq = g * samples + j;
@@ -451,23 +500,60 @@ static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr
     if (r->turns) gr_turns_begin(r, rows);
 }
 
-static uint32_t take_block(gr_rollout *r)
+static void take_blocks(gr_free_blocks *f, uint32_t *to, uint32_t n)
 {
-    return r->free_blocks[--r->n_free];
+    for (uint32_t i = 0; i < n; i++) to[i] = f->block[--f->n];
 }
 
-static void give_block(gr_rollout *r, uint32_t block)
+static void give_blocks(gr_free_blocks *f, const uint32_t *from, uint32_t n)
 {
-    r->free_blocks[r->n_free++] = block;
+    for (uint32_t i = 0; i < n; i++) f->block[f->n++] = from[i];
+}
+
+bool gr_rollout_fits(const gr_rollout *r, uint64_t shared, uint64_t samples, uint32_t own)
+{
+    const gr_step_bounds *b = &r->bounds;
+    if (r->pool[0].n < shared + samples * own) return false;
+    return !b->window_at || r->pool[1].n >= shared + samples * gr_ring_blocks(b->ring, own);
+}
+
+void gr_rollout_copy_table(const gr_rollout *r, uint32_t *to, const uint32_t *from, uint32_t n)
+{
+    const uint32_t at = r->bounds.window_at;
+    memcpy(to, from, n * sizeof(*to));
+    if (at) memcpy(to + at, from + at, n * sizeof(*to));
 }
 
 bool gr_rollout_begin_group(gr_rollout *r, gr_rollout_group *g)
 {
-    uint32_t need = gr_prompt_blocks(g->prompt);
-    if (r->n_free < need + gr_own_blocks(g->prompt, r->longest)) return false;
-    for (uint32_t i = 0; i < need; i++) g->table[i] = take_block(r);
+    const uint32_t need = gr_prompt_blocks(g->prompt), at = r->bounds.window_at;
+    if (!gr_rollout_fits(r, need, 1, gr_own_blocks(g->prompt, r->longest))) return false;
+    take_blocks(&r->pool[0], g->table, need);
+    if (at) take_blocks(&r->pool[1], g->table + at, need);
     g->begun = true;
     return true;
+}
+
+/* A sample's own blocks, from this column on; those of layers with a window come again. */
+static void take_own(gr_rollout *r, gr_rollout_slot *s, uint32_t from)
+{
+    const gr_step_bounds *b = &r->bounds;
+    uint32_t *ring = s->table + b->window_at + from;
+    take_blocks(&r->pool[0], s->table + from, s->n_own);
+    if (!b->window_at) return;
+    const uint32_t n = gr_ring_blocks(b->ring, s->n_own);
+    take_blocks(&r->pool[1], ring, n);
+    for (uint32_t i = n; i < s->n_own; i++) ring[i] = ring[gr_ring_at(b->ring, i)];
+}
+
+static void copy_block(gr_rollout *r, const gr_rollout_group *g, const gr_rollout_slot *s, uint32_t column)
+{
+    for (uint32_t i = 0; i <= (r->bounds.window_at > 0); i++) {
+        const uint32_t at = column + i * r->bounds.window_at;
+        r->copy[i].from[r->n_copies] = g->table[at];
+        r->copy[i].to[r->n_copies] = s->table[at];
+    }
+    r->n_copies++;
 }
 
 void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, const gr_rows *rows)
@@ -478,12 +564,10 @@ void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, co
     s->cached = g->prompt - 1;
     s->next = gr_rows_ids(rows, s->seq)[g->prompt - 1];
     s->n_own = gr_own_blocks(g->prompt, r->longest);
-    memcpy(s->table, g->table, shared * sizeof(*s->table));
-    for (uint32_t i = 0; i < s->n_own; i++) s->table[shared + i] = take_block(r);
-    if (gr_prompt_blocks(g->prompt) > shared) { /* the last shared block is not full: it goes on in a copy */
-        r->copy_from[r->n_copies] = g->table[shared];
-        r->copy_to[r->n_copies++] = s->table[shared];
-    }
+    gr_rollout_copy_table(r, s->table, g->table, shared);
+    take_own(r, s, shared);
+    if (gr_prompt_blocks(g->prompt) > shared) /* the last shared block is not full: it goes on in a copy */
+        copy_block(r, g, s, shared);
     if (r->bounds.slots && g->held != s->held) { /* it goes on from its prompt's state */
         r->held_from[r->n_held] = g->held;
         r->held_to[r->n_held++] = s->held;
@@ -502,7 +586,8 @@ static void swap_slots(gr_rollout *r, uint32_t a, uint32_t b)
 
 static bool admit_sample(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows)
 {
-    if (r->n_slots == r->bounds.samples || r->n_free < gr_own_blocks(g->prompt, r->longest)) return false;
+    if (r->n_slots == r->bounds.samples || !gr_rollout_fits(r, 0, 1, gr_own_blocks(g->prompt, r->longest)))
+        return false;
     gr_rollout_place(r, &r->slots[r->n_slots++], g, rows);
     r->n_running += !r->turns;
     return true;
@@ -576,7 +661,7 @@ static void plan(gr_rollout *r, const gr_rows *rows, const gr_choices *how, step
     memcpy(a->ids + n, gr_rows_ids(rows, u.seq) + *u.cached, r->n_prefill * sizeof(*a->ids));
     a->cached[n] = *u.cached;
     if (a->held) a->held[n] = r->bounds.samples;
-    memcpy(a->table + (size_t)n * stride, u.table, gr_blocks_of(u.end) * sizeof(*a->table));
+    gr_rollout_copy_table(r, a->table + (size_t)n * stride, u.table, gr_blocks_of(u.end));
     r->n_tokens = a->offset[n + 1] = n + r->n_prefill;
     *u.cached += r->n_prefill;
 }
@@ -607,8 +692,8 @@ static void copy_states(const gr_call *c, const gr_rollout *r)
     const gr_model_shape *s = gr_node_shape(c->node);
     for (uint32_t l = 0; (r->n_copies || r->n_held) && l < s->layers; l++) {
         void *state = state_at(c, PLAN_KV, l);
-        if (r->n_copies)
-            gr_layer_copy_blocks(k, c->queue, s, l, state, r->copy_from, r->copy_to, r->n_copies);
+        const gr_block_copies *copy = &r->copy[r->bounds.window_at && gr_layer_has_window(s, l)];
+        if (r->n_copies) gr_layer_copy_blocks(k, c->queue, s, l, state, copy->from, copy->to, r->n_copies);
         if (r->n_held) gr_layer_copy_slots(k, c->queue, s, l, state, r->held_from, r->held_to, r->n_held);
     }
 }
@@ -642,6 +727,7 @@ static gr_extend extend_of(const gr_rollout *r, const step_arrays *a, gr_routing
                        .cached = a->cached,
                        .block_table = a->table,
                        .table_stride = r->bounds.stride,
+                       .window_at = r->bounds.window_at,
                        .held = a->held,
                        .routing = a->choices ? routing : NULL};
 }
@@ -692,11 +778,14 @@ static bool ends_in_stop_text(gr_rollout *r, const int32_t *response, uint32_t n
 void gr_rollout_give_back(gr_rollout *r, const gr_rollout_slot *s)
 {
     gr_rollout_group *g = &r->groups[s->group];
-    uint32_t shared = gr_full_blocks(g->prompt);
-    for (uint32_t b = 0; b < s->n_own; b++) give_block(r, s->table[shared + b]);
+    const uint32_t shared = gr_full_blocks(g->prompt), at = r->bounds.window_at,
+                   prompt = gr_prompt_blocks(g->prompt);
+    give_blocks(&r->pool[0], s->table + shared, s->n_own);
+    if (at) give_blocks(&r->pool[1], s->table + at + shared, gr_ring_blocks(r->bounds.ring, s->n_own));
     r->finished++;
     if (--g->running || g->admitted < r->cfg->samples) return;
-    for (uint32_t b = 0; b < gr_prompt_blocks(g->prompt); b++) give_block(r, g->table[b]);
+    give_blocks(&r->pool[0], g->table, prompt);
+    if (at) give_blocks(&r->pool[1], g->table + at, prompt);
 }
 
 /* One that runs, out of those that do. */
