@@ -18,7 +18,7 @@ static const gr_key keys[] = {
     {"turns", GR_KEY_UINT, CFG(turns), false, NULL, 1, 1024, NULL, "with environment: the model's turns in a conversation, at most; default 1"},
     {"max_context", GR_KEY_UINT, CFG(max_context), false, NULL, 1, 1 << 22, NULL, "with environment: most tokens of a conversation, prompt and answers included; behind the prompt it has this less the most tokens of a prompt"},
     {"environment", GR_KEY_VALUE, CFG(answers), false, NULL, 0, 0, NULL, "{command or http, workers, in_flight, timeout, retries, metrics, record, replay}: who answers the model's turns (docs/ENVIRONMENTS.md)"},
-    {"temperature", GR_KEY_NUMBER, CFG(temperature), false, "1", 0, 100, NULL, "sampling temperature; 0 is greedy"},
+    {"temperature", GR_KEY_SCALAR, CFG(temperature), false, "1", 0, 100, NULL, "sampling temperature; 0 is greedy; an expression must stay above 0"},
     {"top_p", GR_KEY_NUMBER, CFG(top_p), false, "1", 1e-6, 1, NULL, "sample from the fewest tokens of this much probability; 1 is off"},
     {"top_k", GR_KEY_UINT, CFG(top_k), false, "0", 0, 1 << 24, NULL, "sample from this many most likely tokens; 0 is off"},
     {"stop", GR_KEY_TEXTS, CFG(stop), false, NULL, 0, 0, NULL, "texts that end a response; rewards do not see them"},
@@ -110,10 +110,12 @@ static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
     gr_check_head(n, GR_HEAD_LM, d);
     gr_generate_cfg *c = n->cfg;
     if (c->lag) check_lag(n, d);
-    if (c->temperature > 0 && c->temperature < 1e-6) /* its inverse must be a number that logits can bear */
+    if (c->temperature.changes) g->changing[c->temperature.changes - 1].min = 1e-6;
+    if (c->temperature.value > 0 &&
+        c->temperature.value < 1e-6) /* its inverse must be a number that logits can bear */
         gr_diag_error(d, gr_value_get(n->value, "temperature")->at, GR_E_INVALID,
                       "'temperature' must be 0, which is greedy, or at least 1e-6");
-    if (c->temperature == 0 && c->samples > 1)
+    if (c->temperature.value == 0 && c->samples > 1)
         gr_diag_warn(d, gr_value_get(n->value, "temperature")->at,
                      "temperature 0 is greedy: the %u samples of a prompt are all the same", c->samples);
     const gr_rows_bounds *b = &c->prompts->bounds;

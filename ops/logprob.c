@@ -101,7 +101,7 @@ static void run_head(const gr_call *c, const gr_pass *pass, const gr_micro *pack
     for (gr_chunk h = {.row = (uint32_t)(n * place / parts)};
          gr_pass_chunk(pass, c->how->head_rows, &h) && h.row < end;) {
         gr_head_rows rows = gr_pass_rows(pack, h.row, GR_MIN(h.n, end - h.row),
-                                         gr_rows_inv_temperature(c->node->rows), false);
+                                         gr_rows_inv_temperature(c->session, c->node->rows), false);
         gr_head_stats out = {.logprob = logprob ? logprob + h.at : c->ptr[HEAD_SCRATCH],
                              .entropy = entropy ? entropy + h.at : NULL,
                              .sum_p2 = sum_p2 ? sum_p2 + h.at : NULL};

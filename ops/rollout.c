@@ -259,9 +259,10 @@ uint32_t gr_rollout_kv_object(gr_tasks *p, const gr_node *n, const gr_choices *h
     return gr_tasks_object(p, &o);
 }
 
+/* With any temperature that it may have, where that changes. */
 static gr_sampling sampling_of(const gr_generate_cfg *c)
 {
-    return (gr_sampling){.temperature = (float)c->temperature, .top_p = (float)c->top_p, .top_k = c->top_k};
+    return (gr_sampling){.temperature = (float)c->temperature.value, .top_p = (float)c->top_p, .top_k = c->top_k};
 }
 
 uint32_t gr_rollout_head_ws(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k)
@@ -831,6 +832,7 @@ bool gr_rollout_add_token(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows, int3
 gr_sampling gr_rollout_sampling(const gr_call *c, const gr_rollout *r)
 {
     gr_sampling how = sampling_of(r->cfg);
+    how.temperature = (float)gr_session_number(c->session, &r->cfg->temperature);
     how.seed = c->session->seed;
     how.stream = gr_stream(c->node->name) + c->session->step + ((uint64_t)c->session->round << 32);
     return how;

@@ -66,13 +66,15 @@ static const gr_column *reward_of(const gr_graph *g, const gr_node *rows)
 
 /* Rows that were drawn by weight say what is trained on, not how good the responses are: then the rows that
  * they were drawn from are looked at, as far as the iteration's end has them. Rows of which tokens were left
- * out are those that they were, so that a reward may be of either. */
-static const gr_node *rows_to_look_at(const gr_graph *g, const gr_node *rows)
+ * out are those that they were, so that a reward may be of either. chosen: so it is with rows that are some
+ * of the sequences. */
+static const gr_node *rows_to_look_at(const gr_graph *g, const gr_node *rows, bool chosen)
 {
     const gr_node *found = rows;
     for (const gr_node *n = rows; n && n->op->narrows && !n->timing.refills; n = n->of->rows) {
         const gr_select_cfg *c = n->cfg;
-        if (c->resample.expr || (c->tokens.expr && found == n && !reward_of(g, n))) found = n->of->rows;
+        const bool partial = c->resample.expr || (chosen && c->sequences.expr);
+        if (partial || (c->tokens.expr && found == n && !reward_of(g, n))) found = n->of->rows;
     }
     return found;
 }
@@ -85,9 +87,10 @@ gr_subject gr_graph_subject(const gr_graph *g)
     if (rollout && !s.update) /* its rows may be selected ones */
         s.update = first_of(g, trains, NULL, rollout->model, true);
     if (!s.update) s.update = first_of(g, trains, NULL, NULL, true);
-    s.rows = rows_to_look_at(g, s.update ? s.update->rows : rollout);
+    s.rows = rows_to_look_at(g, s.update ? s.update->rows : rollout, false);
     if (!s.rows) return s;
-    s.reward = reward_of(g, s.rows);
+    s.scored = rows_to_look_at(g, s.update ? s.update->rows : rollout, true);
+    s.reward = reward_of(g, s.scored);
     if (!s.update) return s;
     s.policy_logprob = first_of(g, asks_logprob, s.rows, s.update->model, true);
     s.ref_logprob = first_of(g, asks_logprob, s.rows, s.update->model, false);
@@ -152,6 +155,7 @@ static void collect(gr_env_reads *r, const gr_graph *g)
             gr_env_reads_add(r, g, g->nodes[i]->results.metrics[j].expr);
     gr_subject s = gr_graph_subject(g);
     if (s.rows) gr_env_reads_add_rows(r, s.rows);
+    if (s.scored) gr_env_reads_add_rows(r, s.scored);
     gr_env_reads_add_column(r, g, s.reward);
     gr_env_reads_add_column(r, g, main_column(s.policy_logprob));
     gr_env_reads_add_column(r, g, main_column(s.ref_logprob));
@@ -409,7 +413,7 @@ static void keep_samples(gr_session *s, const gr_subject *about, const gr_rows *
     for (uint32_t i = 0, seq = 0; i < n; i++) {
         while (seq < *rows->n_seqs && rows->group[seq] < i * step) seq++;
         double score = reward ? score_of(rows, about->reward, reward, seq) : NAN;
-        s->sample(s, about->rows, rows, seq, score);
+        s->sample(s, about->scored, rows, seq, score);
     }
 }
 
@@ -441,14 +445,14 @@ static void summarize_subject(summary_state *t)
 {
     gr_session *s = t->session;
     const gr_subject *about = &t->about;
-    const gr_rows *rows = &t->env.blocks[about->rows->index];
+    const gr_rows *rows = &t->env.blocks[about->rows->index], *scored = &t->env.blocks[about->scored->index];
     const float *reward = column_data(&t->env, about->reward), *policy = column_data(&t->env, t->policy),
                 *ref = column_data(&t->env, t->ref);
-    summarize_rows(s, rows, &t->rows);
-    if (reward) gr_session_metric(s, t->reward, mean_score(rows, about->reward, reward));
+    summarize_rows(s, scored, &t->rows);
+    if (reward) gr_session_metric(s, t->reward, mean_score(scored, about->reward, reward));
     if (ref && (policy || gr_rows_maker(about->rows)->op->generates))
         gr_session_metric(s, t->kl, mean_kl(about->rows, rows, policy, ref));
-    keep_samples(s, about, rows, reward);
+    keep_samples(s, about, scored, reward);
 }
 
 static gr_status run_summary(const gr_call *c, gr_diag *d)

@@ -20,9 +20,10 @@ gr_node *gr_summary_node(const gr_graph *g, bool validation, gr_arena *arena);
 bool gr_is_validation_score(const char *metric);
 
 /* What metrics and samples are about: the rollout that the policy is trained on (or the first row maker), the
- * update of its model, the reward; NULL where there is none. */
+ * update of its model, the reward; NULL where there is none. scored: the rows that the reward, lengths and
+ * samples are of; other than rows where those are some sequences of these, such as the best ones. */
 typedef struct gr_subject {
-    const gr_node *rows, *update, *policy_logprob, *ref_logprob;
+    const gr_node *rows, *scored, *update, *policy_logprob, *ref_logprob;
     const gr_column *reward;
 } gr_subject;
 gr_subject gr_graph_subject(const gr_graph *g);

@@ -378,7 +378,8 @@ static head head_of(const gr_call *c, train_state *t)
 
 static gr_head_rows chunk_rows(const head *h, const gr_chunk *at, bool keep)
 {
-    return gr_pass_rows(&h->pack, at->row, at->n, gr_rows_inv_temperature(h->c->node->rows), keep);
+    return gr_pass_rows(&h->pack, at->row, at->n, gr_rows_inv_temperature(h->t->session, h->c->node->rows),
+                        keep);
 }
 
 /* The chunk's first row in the mini-batch's columns. */
@@ -488,15 +489,17 @@ static void run_head_forward(const gr_call *c, train_state *t)
 /* ---- optimizer --------------------------------------------------------------------------------------------
  */
 
-/* Of iteration `step` (from 1) of `steps`. */
-static double learning_rate(const gr_train *t, uint32_t step, uint32_t steps)
+/* Of the iteration that runs. */
+static double learning_rate(const gr_session *s, const gr_train *t)
 {
-    if (step <= t->warmup) return t->lr * step / t->warmup;
-    double n = GR_MAX((double)steps - t->warmup - 1, 1.0), done = GR_MIN((step - t->warmup - 1) / n, 1.0);
+    const double lr = gr_session_number(s, &t->lr);
+    if (s->step <= t->warmup) return lr * s->step / t->warmup;
+    double n = GR_MAX((double)s->steps - t->warmup - 1, 1.0),
+           done = GR_MIN((s->step - t->warmup - 1) / n, 1.0);
     double share = 1;
     if (t->schedule == GR_LR_LINEAR) share = 1 - done;
     if (t->schedule == GR_LR_COSINE) share = 0.5 * (1 + cos(M_PI * done));
-    return t->lr * (t->min_lr_ratio + (1 - t->min_lr_ratio) * share);
+    return lr * (t->min_lr_ratio + (1 - t->min_lr_ratio) * share);
 }
 
 static uint64_t bucket_bytes(const gr_call *c)
@@ -642,7 +645,7 @@ static void run_step(const gr_call *c, train_state *t)
     if (t->scale == 0) return;
     const gr_model *m = c->node->model;
     const gr_train *train = &m->train;
-    gr_adamw how = {.lr = (float)learning_rate(train, t->session->step, t->session->steps),
+    gr_adamw how = {.lr = (float)learning_rate(t->session, train),
                     .beta1 = (float)train->beta1,
                     .beta2 = (float)train->beta2,
                     .eps = (float)train->eps,
@@ -712,7 +715,7 @@ static void report(train_state *t, uint32_t trips)
     gr_session_metric(s, m->grad_norm, t->grad_norm / trips);
     if (!gr_train_is_value(n))
         gr_session_metric(s, m->entropy, t->entropy / (double)GR_MAX(t->entropy_tokens, (uint64_t)1));
-    gr_session_metric(s, m->lr, learning_rate(&n->model->train, s->step, s->steps));
+    gr_session_metric(s, m->lr, learning_rate(s, &n->model->train));
     gr_session_metric(s, m->skipped, (double)t->skipped);
     gr_session_metric(s, m->skipped_in_a_row, (double)t->skipped_in_a_row);
     for (size_t i = 0; i < n->results.n_metrics; i++)

@@ -3,4 +3,5 @@
 set -eu
 cd "$(dirname "$0")/.."
 tools/setup.sh
-meson test -C build --print-errorlogs
+# One more than there are cores: many tests wait for time limits.
+meson test -C build --print-errorlogs --num-processes $(($(nproc) + 1))

@@ -290,6 +290,8 @@ GR_BOTH double gr_code_value(const gr_code_call *c, const gr_code_instr *x, cons
         return gr_code_nth(c, x, p);
     case GR_IR_RANK:
         return gr_code_rank(c, x, p);
+    case GR_IR_REPEAT:
+        return gr_code_get(c, x->arg[0], p, reg);
     case GR_IR_RANDOM:
         return gr_code_draw(c, x, p);
     default:

@@ -2,8 +2,8 @@
  *
  * A source text is lines of `name = expression` and a final expression; parentheses and brackets may span
  * lines, `#` starts a comment. Operators, loosest first: `or`, `and`, `not`, comparisons (not chained), sums,
- * products, unary `-`, `^` (right associative). gr_expr_functions lists the functions, for checking, printing
- * and documents alike.
+ * products and `%`, unary `-`, `^` (right associative). gr_expr_functions lists the functions, for checking,
+ * printing and documents alike.
  *
  * Every value has a level, a kind and, at sequence, position and token level, a row set (an integer chosen by
  * the caller: the node that made the rows). Coarse broadcasts to fine along scalar < group < sequence < token

@@ -65,6 +65,13 @@ GR_BOTH double gr_expr_larger(double m, double x)
     return x > m || x != x ? x : m;
 }
 
+/* a - b floor(a / b), exactly: Python's a % b. */
+GR_BOTH double gr_expr_modulo(double a, double b)
+{
+    double r = fmod(a, b);
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+
 GR_BOTH double gr_expr_apply(gr_ir_op op, double a, double b, double c)
 {
     switch (op) {
@@ -100,6 +107,8 @@ GR_BOTH double gr_expr_apply(gr_ir_op op, double a, double b, double c)
         return a / b;
     case GR_IR_POW:
         return b == 2 ? a * a : pow(a, b);
+    case GR_IR_MOD:
+        return gr_expr_modulo(a, b);
     case GR_IR_MIN:
         return gr_expr_min(a, b);
     case GR_IR_MAX:

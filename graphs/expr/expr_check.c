@@ -1,4 +1,5 @@
 /* graphs/expr/expr_check.c: syntax tree to instructions, with levels, kinds and row sets checked. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -420,6 +421,80 @@ static gr_typed lower_reduce(checker *c, const gr_ast *a, const gr_expr_function
     return (gr_typed){x, r.to, GR_KIND_NUMBER, r.to >= GR_LEVEL_SEQ ? r.rows : -1};
 }
 
+/* ---- quantiles ------------------------------------------------------------------------------------------
+ */
+
+/* Value number k in rising order, of those that count: k from 0, at the target's level. */
+static int nth_smallest(const reduction *r, int x, int k)
+{
+    gr_ir *ir = r->ir;
+    if (r->to == GR_LEVEL_GROUP) { /* ranks count from the largest; what does not count comes last */
+        int low = r->mask < 0 ? x : gr_ir_op3(ir, GR_IR_WHERE, r->mask, x, gr_ir_const(ir, -INFINITY));
+        int rank = gr_ir_rowwise(ir, GR_IR_RANK, low, -1, -1, GR_LEVEL_SEQ, r->rows, -1);
+        int from_top = gr_ir_op2(ir, GR_IR_SUB, gr_ir_op2(ir, GR_IR_SUB, count_of(r), gr_ir_const(ir, 1)), k);
+        int chosen = gr_ir_op2(ir, GR_IR_EQ, rank, from_top);
+        return gr_ir_reduce(ir, GR_IR_SUM, x, chosen, r->from, r->rows, r->to);
+    }
+    int every = r->mask < 0 ? gr_ir_const(ir, 1) : r->mask;
+    int n_top = gr_ir_op2(ir, GR_IR_SUB, count_of(r), k);
+    int top = gr_ir_rowwise(ir, GR_IR_TOP, x, n_top, every, r->from, r->rows, -1);
+    int least = gr_ir_reduce(ir, GR_IR_AMAX, gr_ir_op1(ir, GR_IR_NEG, x), top, r->from, r->rows, r->to);
+    return gr_ir_op1(ir, GR_IR_NEG, least);
+}
+
+/* Between the two values beside place q (n - 1), as torch.quantile does; NaN where one of them is. */
+static int quantile_of(const reduction *r, int x, int q)
+{
+    gr_ir *ir = r->ir;
+    int zero = gr_ir_const(ir, 0), one = gr_ir_const(ir, 1), n = count_of(r);
+    int last = gr_ir_op2(ir, GR_IR_MAX, gr_ir_op2(ir, GR_IR_SUB, n, one), zero);
+    int place = gr_ir_op2(ir, GR_IR_MUL, gr_ir_op3(ir, GR_IR_CLIP, q, zero, one), last);
+    int below = gr_ir_op1(ir, GR_IR_FLOOR, place);
+    int above = gr_ir_op2(ir, GR_IR_MIN, gr_ir_op2(ir, GR_IR_ADD, below, one), last);
+    int low = nth_smallest(r, x, below), high = nth_smallest(r, x, above);
+    int part = gr_ir_op2(ir, GR_IR_SUB, place, below);
+    int step = gr_ir_op2(ir, GR_IR_MUL, part, gr_ir_op2(ir, GR_IR_SUB, high, low));
+    int bad = gr_ir_reduce(ir, GR_IR_SUM, one, both(ir, gr_ir_op2(ir, GR_IR_NE, x, x), r->mask), r->from,
+                           r->rows, r->to);
+    int y = gr_ir_op3(ir, GR_IR_WHERE, gr_ir_op2(ir, GR_IR_LT, zero, bad), gr_ir_const(ir, NAN),
+                      gr_ir_op2(ir, GR_IR_ADD, low, step));
+    return gr_ir_op3(ir, GR_IR_WHERE, gr_ir_op2(ir, GR_IR_LT, zero, n), y, zero);
+}
+
+/* Of a group, the share may be a number a prompt. */
+static bool want_share(checker *c, const gr_ast *a, gr_typed q, gr_level to)
+{
+    if (q.level > to) return want_scalar(c, a, q);
+    return want_number(c, a, q) && want_constant(c, a, q);
+}
+
+static gr_typed lower_quantile(checker *c, const gr_ast *a, const gr_expr_function *f, const gr_typed *v)
+{
+    const bool median = f->detail & 1;
+    const unsigned mask_at = median ? 1 : 2;
+    reduction r = {.ir = c->ir, .mask = -1, .to = (gr_level)(f->detail >> 1)};
+    gr_level level;
+    if (!join(c, a, v, &level, &r.rows) || !want_number(c, a->arg[0], v[0])) return poison;
+    if (r.to == GR_LEVEL_GROUP && v[0].level > GR_LEVEL_SEQ)
+        return fail(c, a->at,
+                    "'%s' takes a sequence value, but '%.*s' is a %s value; reduce it first, e.g. "
+                    "with seq_mean()",
+                    f->name, WORDS(a->arg[0]), gr_level_str(v[0].level));
+    if (!source_level(c, a, f, r.to, level, &r.from)) return poison;
+    if (a->n_args > mask_at) {
+        if (!want_bool(c, a->arg[mask_at], v[mask_at])) return poison;
+        r.mask = v[mask_at].node;
+    }
+    if (!median && !want_share(c, a->arg[1], v[1], r.to)) return poison;
+    if (r.from == GR_LEVEL_GROUP)
+        r.rows = -1;
+    else if (r.rows < 0 && (r.rows = ambient_rows(c, a)) < 0)
+        return poison;
+    c->ir->compares_groups = c->ir->compares_groups || r.to == GR_LEVEL_GROUP;
+    int y = quantile_of(&r, v[0].node, median ? gr_ir_const(c->ir, 0.5) : v[1].node);
+    return (gr_typed){y, r.to, GR_KIND_NUMBER, -1};
+}
+
 /* ---- scans and what else walks the tokens -------------------------------------------------------------- */
 
 /* The additive mix of a token value with a sequence or prompt value in what a scan adds up, or -1. */
@@ -449,17 +524,19 @@ static bool scannable(checker *c, const gr_ast *a, gr_typed x)
 {
     if (!want_number(c, a->arg[0], x)) return false;
     if (x.level != GR_LEVEL_TOKEN && x.level != GR_LEVEL_SCALAR) {
-        (void)fail(
-            c, a->at,
-            "'%s' would count '%.*s', a %s value, once a token; put it on the last one with at_last(%.*s)",
-            a->name, WORDS(a->arg[0]), gr_level_str(x.level), WORDS(a->arg[0]));
+        (void)fail(c, a->at,
+                   "'%s' would count '%.*s', a %s value, once a token; put it on the last one with "
+                   "at_last(%.*s), or write "
+                   "repeat(%.*s) where each token should count it",
+                   a->name, WORDS(a->arg[0]), gr_level_str(x.level), WORDS(a->arg[0]), WORDS(a->arg[0]));
         return false;
     }
     int mix = find_mix(c->ir, x.node);
     if (mix < 0) return true;
     (void)fail(
         c, a->at,
-        "'%s' would count a sequence value once a token, in '%s'; put it on the last one with at_last(x)",
+        "'%s' would count a sequence value once a token, in '%s'; put it on the last one with at_last(x), "
+        "or write repeat(x) where each token should count it",
         a->name, c->ir->nodes[mix].src);
     return false;
 }
@@ -506,6 +583,16 @@ static gr_typed lower_at_last(checker *c, const gr_ast *a, const gr_typed *v)
             WORDS(a->arg[0]), gr_level_str(v[0].level));
     }
     return rowwise(c, a, GR_IR_AT_LAST, v, (gr_typed){-1, GR_LEVEL_TOKEN, GR_KIND_NUMBER, v[0].rows}, -1);
+}
+
+static gr_typed lower_repeat(checker *c, const gr_ast *a, const gr_typed *v)
+{
+    if (!want_number(c, a->arg[0], v[0])) return poison;
+    if (v[0].level > GR_LEVEL_SEQ) {
+        return fail(c, a->at, "'repeat' takes a sequence value, but '%.*s' is a %s value already",
+                    WORDS(a->arg[0]), gr_level_str(v[0].level));
+    }
+    return rowwise(c, a, GR_IR_REPEAT, v, (gr_typed){-1, GR_LEVEL_TOKEN, GR_KIND_NUMBER, v[0].rows}, -1);
 }
 
 static gr_typed lower_rank(checker *c, const gr_ast *a, const gr_typed *v)
@@ -630,6 +717,10 @@ static gr_typed lower_form(checker *c, const gr_ast *a, const gr_expr_function *
         return lower_where(c, a, v);
     case GR_FORM_AT_LAST:
         return lower_at_last(c, a, v);
+    case GR_FORM_REPEAT:
+        return lower_repeat(c, a, v);
+    case GR_FORM_QUANTILE:
+        return lower_quantile(c, a, f, v);
     case GR_FORM_RANK:
         return lower_rank(c, a, v);
     case GR_FORM_NTH:
@@ -662,6 +753,12 @@ static const char *called_here(const char *name)
         {"batch_avg", "batch_mean"},
         {"avg", "token_mean', 'seq_mean', 'group_mean' or 'batch_mean"},
         {"len", "seq_count', 'group_count' or 'batch_count"},
+        {"median", "token_median', 'group_median' or 'batch_median"},
+        {"quantile", "token_quantile', 'group_quantile' or 'batch_quantile"},
+        {"percentile", "token_quantile', 'group_quantile' or 'batch_quantile"},
+        {"fmod", "x % y"},
+        {"expand", "repeat"},
+        {"broadcast", "repeat"},
         {"masked_mean", "token_mean(x, mask)"},
         {"masked_sum", "token_sum(x, mask)"},
         {"masked_whiten", "token_whiten(x, mask)"},

@@ -249,6 +249,15 @@ static void do_scan(const gr_ir_run *r, const gr_ir_node *n, int y)
     }
 }
 
+static void do_repeat(const gr_ir_run *r, const gr_ir_node *n, int y)
+{
+    for (walk w = walk_new(r, GR_LEVEL_TOKEN, n->rows); walk_next(&w);) {
+        view x = view_of(r, &w.s, n->arg[0]);
+        double *out = target(r, &w.s, y);
+        for (uint32_t i = 0; i < w.s.n; i++) out[i] = at(x, i);
+    }
+}
+
 /* Index in the span of its last token, or n where it has none. */
 static uint32_t last_of(const span *s)
 {
@@ -443,6 +452,9 @@ static void run_node(const gr_ir_run *r, int y)
     case GR_IR_AT_LAST:
     case GR_IR_LAST:
         do_last(r, n, y);
+        break;
+    case GR_IR_REPEAT:
+        do_repeat(r, n, y);
         break;
     case GR_IR_RANK:
         do_rank(r, n, y);

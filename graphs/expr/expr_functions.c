@@ -6,10 +6,12 @@
     {                                                                       \
         name, args, "any", "same", doc, n, n, GR_FORM_POINTWISE, GR_IR_##op \
     }
-#define SPECIAL(name, args, min, max, source, result, form, doc)     \
-    {                                                                \
-        name, args, source, result, doc, min, max, GR_FORM_##form, 0 \
+#define DETAILED(name, args, min, max, source, result, form, detail, doc) \
+    {                                                                     \
+        name, args, source, result, doc, min, max, GR_FORM_##form, detail \
     }
+#define SPECIAL(name, args, min, max, source, result, form, doc) \
+    DETAILED(name, args, min, max, source, result, form, 0, doc)
 #define REDUCE(name, source, target, level, stat, doc)                                                   \
     {                                                                                                    \
         name, GR_STAT_##stat == GR_STAT_COUNT ? "[x][, mask]" : "x[, mask]", source, target, doc,        \
@@ -19,20 +21,28 @@
     {                                                                                                       \
         name, min ? "x[, mask]" : "[x][, mask]", "token", "token", doc, min, 2, GR_FORM_NTH, GR_STAT_##stat \
     }
-#define FIVE(prefix, source, target, level, of)                                                              \
-    REDUCE(prefix "_count", source, target, level, COUNT,                                                    \
-           "number of " of "; of a condition: where it holds"),                                              \
-        REDUCE(prefix "_max", source, target, level, MAX, "largest of " of "; 0 where there is none"),       \
-        REDUCE(prefix "_mean", source, target, level, MEAN, "mean over " of "; 0 where there is none"),      \
-        REDUCE(prefix "_std", source, target, level, STD, "standard deviation (n - 1) of " of "; 0 of one"), \
+#define QUANTILES(prefix, source, target, level, of)                                                        \
+    DETAILED(prefix "_median", "x[, mask]", 1, 2, source, target, QUANTILE, (GR_LEVEL_##level << 1) | 1,    \
+             "median of " of "; 0 where there is none"),                                                    \
+        DETAILED(prefix "_quantile", "x, q[, mask]", 2, 3, source, target, QUANTILE, GR_LEVEL_##level << 1, \
+                 "what a share q of " of " lies below, interpolated; 0 where there is none")
+#define THREE(prefix, source, target, level, of)                                                       \
+    REDUCE(prefix "_count", source, target, level, COUNT,                                              \
+           "number of " of "; of a condition: where it holds"),                                        \
+        REDUCE(prefix "_max", source, target, level, MAX, "largest of " of "; 0 where there is none"), \
+        REDUCE(prefix "_mean", source, target, level, MEAN, "mean over " of "; 0 where there is none")
+#define TWO(prefix, source, target, level, of)                                                           \
+    REDUCE(prefix "_std", source, target, level, STD, "standard deviation (n - 1) of " of "; 0 of one"), \
         REDUCE(prefix "_sum", source, target, level, SUM, "sum over " of)
+#define BATCH "the sequences (of a prompt value: the prompts) of the batch"
 
 static const gr_expr_function table[] = {
     POINTWISE("abs", "x", 1, ABS, "absolute value"),
     SPECIAL("at_last", "x", 1, 1, "sequence", "token", AT_LAST,
             "x on the last response token, 0 on the others"),
-    FIVE("batch", "sequence or prompt", "scalar", SCALAR,
-         "the sequences (of a prompt value: the prompts) of the batch"),
+    THREE("batch", "sequence or prompt", "scalar", SCALAR, BATCH),
+    QUANTILES("batch", "sequence or prompt", "scalar", SCALAR, BATCH),
+    TWO("batch", "sequence or prompt", "scalar", SCALAR, BATCH),
     SPECIAL("choose", "cond, k", 2, 2, "any", "same", CHOOSE,
             "true for k random elements of those where cond holds"),
     POINTWISE("clip", "x, lo, hi", 3, CLIP, "x, not below lo and not above hi"),
@@ -46,6 +56,7 @@ static const gr_expr_function table[] = {
            "largest in the group; 0 where there is none"),
     REDUCE("group_mean", "sequence or token", "prompt", GROUP, MEAN,
            "mean over the group; 0 where there is none"),
+    QUANTILES("group", "sequence", "prompt", GROUP, "the group's values"),
     SPECIAL("group_rank", "x", 1, 1, "sequence", "sequence", RANK,
             "0 for the largest of its group, then 1; ties by index"),
     REDUCE("group_std", "sequence or token", "prompt", GROUP, STD,
@@ -67,7 +78,10 @@ static const gr_expr_function table[] = {
     SPECIAL("prev", "x, fill", 2, 2, "token", "token", PREV, "x at the token before; fill at the first"),
     SPECIAL("random", "[x]", 0, 1, "any", "same", RANDOM,
             "uniform in (0, 1), one an element of x (none: a token)"),
-    FIVE("seq", "token", "sequence", SEQ, "the sequence's tokens"),
+    SPECIAL("repeat", "x", 1, 1, "sequence", "token", REPEAT,
+            "x on every token, also for sums along a sequence: each token counts it"),
+    THREE("seq", "token", "sequence", SEQ, "the sequence's tokens"),
+    TWO("seq", "token", "sequence", SEQ, "the sequence's tokens"),
     POINTWISE("sigmoid", "x", 1, SIGMOID, "1 / (1 + exp(-x))"),
     POINTWISE("sqrt", "x", 1, SQRT, "square root"),
     POINTWISE("stop_gradient", "x", 1, STOP, "x, a constant to the derivative"),
@@ -80,6 +94,7 @@ static const gr_expr_function table[] = {
            "largest of the batch's tokens; 0 where there is none"),
     REDUCE("token_mean", "token", "scalar", SCALAR, MEAN,
            "mean over the batch's tokens; 0 where there is none"),
+    QUANTILES("token", "token", "scalar", SCALAR, "the batch's tokens"),
     REDUCE("token_std", "token", "scalar", SCALAR, STD,
            "standard deviation (n - 1) of the batch's tokens; 0 of one"),
     REDUCE("token_sum", "token", "scalar", SCALAR, SUM, "sum over the batch's tokens"),

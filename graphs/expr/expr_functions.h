@@ -18,6 +18,8 @@ typedef enum gr_form {
     GR_FORM_AT_LAST,
     GR_FORM_RANK,
     GR_FORM_NTH, /* detail: statistic, SUM or COUNT */
+    GR_FORM_REPEAT,
+    GR_FORM_QUANTILE, /* detail: target level << 1 | whether it is the median */
     GR_FORM_WHITEN,
     GR_FORM_RANDOM,
     GR_FORM_CHOOSE,

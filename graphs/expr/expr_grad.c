@@ -173,6 +173,12 @@ static void binary(grad *g, const gr_ir_node *n, int y, int a)
         chain(g, n, 0, a, r);
         chain(g, n, 1, a, l);
         break;
+    case GR_IR_MOD:
+        chain(g, n, 0, a, konst(g, 1));
+        if (g->active[r])
+            chain(g, n, 1, a,
+                  gr_ir_op1(g->ir, GR_IR_NEG, gr_ir_op1(g->ir, GR_IR_FLOOR, two(g, GR_IR_DIV, l, r))));
+        break;
     default: /* DIV */
         chain(g, n, 0, a, two(g, GR_IR_DIV, konst(g, 1), r));
         if (g->active[r]) chain(g, n, 1, a, gr_ir_op1(g->ir, GR_IR_NEG, two(g, GR_IR_DIV, y, r)));
@@ -223,6 +229,7 @@ static void back(grad *g, int y)
     case GR_IR_SUB:
     case GR_IR_MUL:
     case GR_IR_DIV:
+    case GR_IR_MOD:
         binary(g, &n, y, a);
         break;
     case GR_IR_POW:
@@ -250,6 +257,9 @@ static void back(grad *g, int y)
     case GR_IR_AT_LAST:
     case GR_IR_LAST:
         scan(g, &n, a);
+        break;
+    case GR_IR_REPEAT:
+        add_at(g, n.arg[0], a, n.level, n.rows);
         break;
     case GR_IR_NTH: /* each token is in the sums that it reads */
         add_at(g, n.arg[0], gr_ir_rowwise(g->ir, GR_IR_NTH, a, -1, -1, n.level, n.rows, -1), n.level, n.rows);

@@ -35,6 +35,7 @@ typedef enum gr_expr_dtype { GR_EXPR_F32, GR_EXPR_F64, GR_EXPR_I32, GR_EXPR_U8 }
     X(MULZ, 2) /* 0 where the first argument is 0, whatever the second: the chain rule's product */        \
     X(DIV, 2)                                                                                              \
     X(POW, 2)                                                                                              \
+    X(MOD, 2) /* what is left of a division whose quotient is rounded down: of the divisor's sign */       \
     X(MIN, 2)                                                                                              \
     X(MAX, 2)                                                                                              \
     X(LT, 2)                                                                                               \
@@ -55,6 +56,7 @@ typedef enum gr_expr_dtype { GR_EXPR_F32, GR_EXPR_F64, GR_EXPR_I32, GR_EXPR_U8 }
     X(AT_LAST, 1)   /* sequence to token: x at the last token, 0 elsewhere */                              \
     X(LAST, 1)      /* token to sequence: x of the last token, 0 where there is none */                    \
     X(NTH, 1)    /* token to token: sum over the group's tokens that are the n-th of their sequence too */ \
+    X(REPEAT, 1) /* to token: x on each token */                                                           \
     X(RANK, 1)   /* sequences of the group with a larger value, or an equal one earlier */                 \
     X(TOP, 3)    /* x, k, cond: 1 for the k largest where cond */                                          \
     X(CHOOSE, 2) /* cond, k: 1 for k random ones; id: number of the draw */                                \

@@ -133,7 +133,7 @@ static void advance(parser *ps)
         t.kind = TOK_TEXT;
         p = scan_text(ps, p, t.at);
     } else {
-        t.kind = strchr("+-*/^()<>=!,", *p) ? TOK_PUNCT : TOK_BAD;
+        t.kind = strchr("+-*/%^()<>=!,", *p) ? TOK_PUNCT : TOK_BAD;
         p = t.kind == TOK_BAD ? p + 1 : scan_punct(p);
     }
     t.end = ps->p = p;
@@ -392,7 +392,7 @@ static gr_ast *parse_chain(parser *ps, const binary *ops, size_t n, gr_ast *(*op
 
 static gr_ast *parse_product(parser *ps)
 {
-    static const binary ops[] = {{"*", GR_IR_MUL, false}, {"/", GR_IR_DIV, false}};
+    static const binary ops[] = {{"*", GR_IR_MUL, false}, {"/", GR_IR_DIV, false}, {"%", GR_IR_MOD, false}};
     return parse_chain(ps, ops, GR_LEN(ops), parse_unary);
 }
 

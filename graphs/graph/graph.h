@@ -65,6 +65,33 @@ typedef struct gr_named_expression {
     gr_expr *expr;
 } gr_named_expression;
 
+/* A number that may be an expression over what an iteration begins with: step, epoch, progress, states. Its
+ * value is known when the iteration begins (gr_session_number); sizes never depend on it. */
+typedef struct gr_number {
+    double value;     /* where it is no expression; else any that it may have */
+    uint32_t changes; /* place among gr_graph.changing, from 1; 0: it is no expression */
+    const char *text; /* of the expression */
+} gr_number;
+
+/* Such an expression. */
+typedef struct gr_changing {
+    const char *key; /* for messages */
+    gr_loc at;
+    gr_expr *expr;
+    double min, max; /* beyond which the run ends */
+} gr_changing;
+
+/* run: {stop: ...}: over metrics of an iteration, states, step and progress. Column ids of the expression are
+ * places among names. */
+typedef struct gr_stop {
+    gr_expr *expr; /* NULL: none */
+    const char *text;
+    gr_loc at;
+    const char **names; /* of metrics.jsonl, but for the first two */
+    size_t n_names;
+} gr_stop;
+enum { GR_STOP_STEP, GR_STOP_PROGRESS };
+
 /* ---- columns: fields of nodes that somebody reads --------------------------------------------------------
  */
 
@@ -108,8 +135,9 @@ struct gr_column {
 
 typedef enum gr_schedule_kind { GR_LR_CONSTANT, GR_LR_LINEAR, GR_LR_COSINE } gr_schedule_kind;
 
-typedef struct gr_train {                                  /* models: NAME: train: */
-    double lr, beta1, beta2, eps, weight_decay, grad_clip; /* grad_clip 0: none */
+typedef struct gr_train { /* models: NAME: train: */
+    gr_number lr;
+    double beta1, beta2, eps, weight_decay, grad_clip; /* grad_clip 0: none */
     gr_schedule_kind schedule; /* linear, cosine: from lr to min_lr_ratio * lr at the last iteration */
     double min_lr_ratio;
     uint32_t warmup; /* iterations from 0 to lr */
@@ -226,7 +254,7 @@ typedef struct gr_node_placement {
 
 /* When it runs. */
 typedef struct gr_node_timing {
-    gr_expression when;         /* over step alone */
+    gr_expression when;         /* over step, epoch, progress and states */
     bool new_version;           /* `after:` an update of its model: reads the new weights */
     bool refills;               /* a select that repeats nodes until it has enough */
     const gr_node *repeated_by; /* the select that repeats it; NULL: it runs once an iteration */
@@ -293,6 +321,7 @@ typedef struct gr_run_settings {
     const char *best;                           /* metric that says which checkpoint stays for good; NULL */
     gr_loc best_at;
     bool best_is_least;
+    gr_stop stop;
     uint64_t seed;
     uint32_t samples; /* lines of samples.jsonl an iteration */
     uint32_t timeout; /* seconds that ranks wait for one that stays where it is; 0: for ever */
@@ -318,6 +347,8 @@ struct gr_graph {
     size_t n_state;
     gr_token_value *tokens;
     size_t n_tokens;
+    gr_changing *changing;
+    size_t n_changing;
     gr_named_expression *log; /* evaluated at the iteration's end */
     size_t n_log;
     gr_run_settings run;

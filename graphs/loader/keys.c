@@ -232,6 +232,27 @@ static void fill_expression(gr_loader *l, const gr_key *k, const gr_value *v, vo
     }
 }
 
+/* A number, or a text that is an expression over what an iteration begins with. */
+static void fill_scalar(gr_loader *l, const gr_key *k, const gr_value *v, gr_number *out,
+                        const gr_unresolved *owner)
+{
+    gr_graph *g = l->g;
+    gr_value bare = *v;
+    double x;
+    bare.quoted = bare.block = false;
+    if (gr_value_number(&bare, &x) || v->kind != GR_VALUE_SCALAR) {
+        number_in_range(l, k, v, false, &out->value);
+        return;
+    }
+    gr_formula *f = gr_formula_read(l, GR_ROLE_NUMBER, k->name, v, NULL);
+    if (!f) return;
+    const char *key = owner ? gr_arena_printf(g->arena, "'%s' of node '%s'", k->name, owner->node->name)
+                            : gr_arena_printf(g->arena, "'%s'", k->name);
+    const gr_changing c = {key, v->at, f->expr, k->min, k->max};
+    GR_PUSH(g->changing, g->n_changing, g->source->cap_changing, c);
+    *out = (gr_number){.value = k->max, .changes = (uint32_t)g->n_changing, .text = f->text};
+}
+
 /* What a node cannot be compiled without. */
 static bool is_link(const gr_key *k)
 {
@@ -262,6 +283,9 @@ static void fill(gr_loader *l, const gr_key *k, const gr_value *v, void *cfg, gr
         break;
     case GR_KEY_NUMBER:
         number_in_range(l, k, v, false, at);
+        break;
+    case GR_KEY_SCALAR:
+        fill_scalar(l, k, v, at, owner);
         break;
     case GR_KEY_TEXT:
         *(const char **)at = gr_value_text(l, k->name, v);

@@ -295,6 +295,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     if (!l->d->n_errors) gr_check_tensor(l);
     if (!l->d->n_errors) gr_check_parallel(l);
     if (!l->d->n_errors) gr_check_best(l);
+    if (!l->d->n_errors) gr_read_stop(l);
     if (!l->d->n_errors) mark_read(l);
     if (!l->d->n_errors) warn(l);
 }
@@ -396,6 +397,8 @@ void gr_graph_free(gr_graph *g)
     free(g->source->losses);
     free(g->columns);
     free(g->tokens);
+    free(g->changing);
+    gr_expr_free(g->run.stop.expr);
     gr_index_release(&g->by_name);
     gr_arena_free(g->arena);
 }

@@ -50,7 +50,8 @@ typedef enum gr_formula_use {
     GR_ROLE_LOSS,
     GR_ROLE_METRIC,
     GR_ROLE_STATE,
-    GR_ROLE_LOG
+    GR_ROLE_LOG,
+    GR_ROLE_NUMBER /* of a key that wants a number */
 } gr_formula_use;
 
 /* One expression of the file, whatever it is for. */
@@ -74,7 +75,7 @@ typedef struct gr_source {
     gr_formula **formulas;
     size_t n_formulas, cap_formulas;
     gr_loss **losses;
-    size_t n_losses, cap_losses, cap_tokens;
+    size_t n_losses, cap_losses, cap_tokens, cap_changing;
     gr_expr_custom *functions;
     size_t n_functions;
     gr_node **aliases; /* left out, though an update names them (alias.c) */
@@ -242,6 +243,8 @@ bool gr_scope_check(gr_loader *l, const gr_formula *f);
 
 /* best.c: refuses a metric for the best checkpoint that the run will not have. */
 void gr_check_best(gr_loader *l);
+/* And `run: {stop: ...}`, compiled over those that it will have. After all else. */
+void gr_read_stop(gr_loader *l);
 
 /* refill.c: what each select repeats: repeated_by; refuses what cannot be. */
 void gr_find_repeated(gr_loader *l);

@@ -160,6 +160,16 @@ static void print_number(gr_str *out, const char *key, double x)
     gr_str_printf(out, ", %s: %s", key, number_text(x, buf));
 }
 
+/* What a key has that may be an expression. */
+static void print_scalar(gr_str *out, const gr_number *n)
+{
+    char buf[32];
+    if (n->changes)
+        print_plain(out, n->text);
+    else
+        gr_str_puts(out, number_text(n->value, buf));
+}
+
 /* ---- keys of a table -------------------------------------------------------------------------------------
  */
 
@@ -180,6 +190,9 @@ static bool print_config(gr_str *out, const gr_key *k, const void *cfg, bool wri
     case GR_KEY_NUMBER:
         if (!written && !k->fallback) return false;
         gr_str_puts(out, number_text(*(const double *)at, buf));
+        return true;
+    case GR_KEY_SCALAR:
+        print_scalar(out, at);
         return true;
     case GR_KEY_ENUM:
         if (!written && !k->fallback) return false;
@@ -257,7 +270,8 @@ static void print_train(const gr_model *m, gr_str *out)
     if (!t->master) gr_str_puts(out, ", master: none");
     if (t->grads == GR_BF16) gr_str_puts(out, ", grads: bf16");
     if (t->moments == GR_BF16) gr_str_puts(out, ", moments: bf16");
-    print_number(out, "lr", t->lr);
+    gr_str_puts(out, ", lr: ");
+    print_scalar(out, &t->lr);
     gr_str_printf(out, ", betas: [%s, %s]", number_text(t->beta1, b1), number_text(t->beta2, b2));
     print_number(out, "eps", t->eps);
     print_number(out, "weight_decay", t->weight_decay);
@@ -320,6 +334,7 @@ static void print_run(const gr_graph *g, gr_str *out)
     if (r->check != GR_CHECK_EVERY) gr_str_printf(out, ", check: %u", r->check);
     if (r->steps) gr_str_printf(out, ", steps: %u", r->steps);
     if (r->epochs) gr_str_printf(out, ", epochs: %u", r->epochs);
+    if (r->stop.text) gr_str_puts(out, ", stop: "), print_plain(out, r->stop.text);
     if (r->checkpoint_every || r->checkpoint_keep || !r->checkpoint_last || r->best) {
         size_t begin = out->len;
         if (r->checkpoint_every) gr_str_printf(out, ", every: %u", r->checkpoint_every);

@@ -77,6 +77,8 @@ static json_t *kind_schema(const gr_key *k)
         return number_schema(k, true);
     case GR_KEY_NUMBER:
         return number_schema(k, false);
+    case GR_KEY_SCALAR:
+        return any_of(number_schema(k, false), json_pack("{s:s}", "type", "string"));
     case GR_KEY_ENUM:
         return choices_schema(k);
     case GR_KEY_TEXTS:
@@ -264,20 +266,10 @@ void gr_graph_schema(gr_str *out)
 
 static const char *kind_name(const gr_key *k)
 {
-    static const char *const names[] = {"bool",
-                                        "whole number",
-                                        "number",
-                                        "text",
-                                        "path",
-                                        "choice",
-                                        "text or list",
-                                        "whole number or list",
-                                        "node",
-                                        "NODE.FIELD",
-                                        "model",
-                                        "expression",
-                                        "loss expression",
-                                        "value"};
+    static const char *const names[] = {
+        "bool",       "whole number", "number",       "number or expression", "text",
+        "path",       "choice",       "text or list", "whole number or list", "node",
+        "NODE.FIELD", "model",        "expression",   "loss expression",      "value"};
     return names[k->kind];
 }
 
@@ -315,10 +307,10 @@ static void print_op(const gr_op *op, gr_str *out)
 void gr_graph_ops(gr_str *out)
 {
     for (const gr_op *const *op = gr_ops; *op; op++) print_op(*op, out);
-    gr_str_puts(
-        out,
-        "every node also has\n"
-        "    when               run the node only in iterations where this holds (expression over step)\n");
+    gr_str_puts(out,
+                "every node also has\n"
+                "    when               run the node only in iterations where this holds (expression over\n"
+                "                       step, epoch, progress and states)\n");
     for (const gr_key *k = gr_validate_keys; k->name; k++) print_key_row(k, out);
     gr_str_puts(
         out,

@@ -240,12 +240,25 @@ static bool current_usable(gr_loader *l, const gr_model *m, const gr_expr_name *
     return false;
 }
 
+/* What is known when an iteration begins. */
+static bool begins_with(const gr_loader *l, const char *name)
+{
+    for (size_t i = 0; i < GR_LEN(run_names); i++)
+        if (!strcmp(run_names[i], name)) return true;
+    for (size_t i = 0; i < l->g->n_state; i++)
+        if (!strcmp(l->g->state[i].name, name)) return true;
+    return false;
+}
+
 static bool name_usable(gr_loader *l, const gr_formula *f, const gr_expr_name *name)
 {
     const char *s = name->name;
     if (*s == '$') return param_usable(l, name);
-    if (f->role == GR_ROLE_WHEN && strcmp(s, "step")) {
-        gr_diag_error(l->d, name->at, GR_E_INVALID, "'when' may read step and parameters, not '%s'", s);
+    if ((f->role == GR_ROLE_WHEN || f->role == GR_ROLE_NUMBER) && !begins_with(l, s)) {
+        gr_diag_error(
+            l->d, name->at, GR_E_INVALID, "'%s' %s step, epoch, progress, states and parameters, not '%s'%s",
+            f->key, f->role == GR_ROLE_WHEN ? "may read" : "is a number, or an expression over", s,
+            gr_unresolved_named(l, s) ? ": a state can carry its value into the next iteration" : "");
         return false;
     }
     if (is_current_name(s) && !in_update(f)) {

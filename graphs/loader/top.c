@@ -32,6 +32,7 @@ typedef struct train_cfg {
 typedef struct run_cfg {
     uint32_t steps, epochs, seed, samples, timeout, stop_after_skipped, check;
     const gr_value *checkpoint;
+    const char *stop;
     int bits;
 } run_cfg;
 
@@ -57,7 +58,7 @@ static const char *const policies[] = {"auto", "keep", "transition", "every_node
 /* clang-format off */
 const gr_key gr_train_keys[] = {
     {"optimizer", GR_KEY_ENUM, offsetof(train_cfg, optimizer), false, "adamw", 0, 0, optimizers, "AdamW: weight decay is not part of the gradient"},
-    {"lr", GR_KEY_NUMBER, TRAIN(lr), true, NULL, 0, 1, NULL, "learning rate"},
+    {"lr", GR_KEY_SCALAR, TRAIN(lr), true, NULL, 0, 1, NULL, "learning rate"},
     {"betas", GR_KEY_VALUE, offsetof(train_cfg, betas), false, NULL, 0, 0, NULL, "two numbers, the decay of the two moments; default [0.9, 0.999]"},
     {"eps", GR_KEY_NUMBER, TRAIN(eps), false, "1e-8", 0, 1, NULL, "added to the root of the second moment"},
     {"weight_decay", GR_KEY_NUMBER, TRAIN(weight_decay), false, "0.01", 0, 1, NULL, "weight decay of matrices; multiplied by the learning rate"},
@@ -85,6 +86,7 @@ const gr_key gr_run_keys[] = {
     {"checkpoint", GR_KEY_VALUE, RUN(checkpoint), false, NULL, 0, 0, NULL, "{every: iterations, keep: how many, best: metric, best_is: max or min, last: false}"},
     {"bits", GR_KEY_ENUM, RUN(bits), false, "fit", 0, 0, bits,
      "when a choice that changes the bits of results is made: keep, never; fit, where nothing fits without; prefer, where it saves 5 % of the time, too; any, where it saves time"},
+    {"stop", GR_KEY_TEXT, RUN(stop), false, NULL, 0, 0, NULL, "the run ends after an iteration in which this holds: an expression over metrics, states, step and progress"},
     {"samples", GR_KEY_UINT, RUN(samples), false, "4", 0, 1 << 20, NULL, "lines of samples.jsonl an iteration"},
     {"stop_after_skipped", GR_KEY_UINT, RUN(stop_after_skipped), false, "20", 0, UINT32_MAX, NULL, "the run ends, with status 1, after so many optimizer steps in a row whose gradients are not finite, or iterations in a row with a state that is not; 0: never"},
     {"timeout", GR_KEY_UINT, RUN(timeout), false, "600", 0, 86400, NULL, "seconds after which a rank that stays in one step while others wait counts as hanging, and the run ends; 0: never"},
@@ -356,6 +358,7 @@ static void read_run(gr_loader *l)
                                   .best = checkpoint.best,
                                   .best_at = best ? best->at : (gr_loc){0},
                                   .best_is_least = checkpoint.best_is == 1,
+                                  .stop = {.text = run.stop},
                                   .seed = run.seed,
                                   .samples = run.samples,
                                   .timeout = run.timeout,

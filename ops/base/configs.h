@@ -49,7 +49,8 @@ typedef struct gr_generate_cfg {
     gr_model *model;
     const gr_node *prompts;
     uint32_t samples, max_tokens, top_k;
-    double temperature, top_p;
+    gr_number temperature;
+    double top_p;
     gr_texts stop;
     gr_uints stop_ids;
     bool ignore_eos;

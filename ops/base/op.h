@@ -25,6 +25,7 @@ typedef enum gr_key_kind {
     GR_KEY_BOOL,   /* bool */
     GR_KEY_UINT,   /* uint32_t, within [min, max] */
     GR_KEY_NUMBER, /* double, within [min, max] */
+    GR_KEY_SCALAR, /* gr_number: a number within [min, max], or an expression */
     GR_KEY_TEXT,   /* const char * */
     GR_KEY_PATH,   /* const char *: resolved against the graph file's folder */
     GR_KEY_ENUM,   /* int: index in choices */

@@ -260,10 +260,10 @@ uint32_t gr_column_object(gr_tasks *p, const gr_column *c)
     return gr_tasks_object(p, &o);
 }
 
-float gr_rows_inv_temperature(const gr_node *rows)
+float gr_rows_inv_temperature(const gr_session *s, const gr_node *rows)
 {
     rows = gr_rows_maker(rows);
     if (!rows->op->generates) return 1;
-    const float t = (float)((const gr_generate_cfg *)rows->cfg)->temperature;
+    const float t = (float)gr_session_number(s, &((const gr_generate_cfg *)rows->cfg)->temperature);
     return t > 0 ? 1 / t : 1; /* in the steps that sampling takes: the bits are the same */
 }

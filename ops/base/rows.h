@@ -113,6 +113,6 @@ uint64_t gr_column_bytes(const gr_column *c);
 
 /* Log-probs are of logits times this: 1 / temperature of the rollout that made the rows; 1 for data and
  * greedy. */
-float gr_rows_inv_temperature(const gr_node *rows);
+float gr_rows_inv_temperature(const gr_session *s, const gr_node *rows);
 
 #endif

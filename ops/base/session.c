@@ -210,6 +210,7 @@ gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k,
     *s = (gr_session){.graph = g, .kernels = k, .seed = g->run.seed, .ranks = 1};
     s->scalars = gr_calloc(g->n_columns, sizeof(*s->scalars));
     s->next_state = gr_calloc(g->n_state, sizeof(*s->next_state));
+    s->numbers = gr_calloc(g->n_changing, sizeof(*s->numbers));
     s->state = gr_calloc(g->n_nodes + GR_LEN(s->added), sizeof(*s->state));
     s->skipped = gr_calloc(g->n_nodes + GR_LEN(s->added), sizeof(*s->skipped));
     s->tokenizer = gr_calloc(g->n_models, sizeof(*s->tokenizer));
@@ -219,6 +220,32 @@ gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k,
     for (size_t i = 0; i < g->n_tokens && !st; i++) st = find_token(s, &g->tokens[i], d);
     for (size_t i = 0; i < g->n_nodes && !st; i++) st = open_node(s, g->nodes[i], d);
     return st;
+}
+
+double gr_session_scalar(const gr_session *s, const gr_expr *e)
+{
+    const gr_graph *g = s->graph;
+    gr_expr_column *columns = gr_calloc(g->n_columns, sizeof(*columns));
+    for (size_t i = 0; i < g->n_columns; i++) columns[i] = (gr_expr_column){&s->scalars[i], GR_EXPR_F64};
+    const gr_expr_env env = {.columns = columns, .seed = s->seed, .step = s->step};
+    void *work = gr_calloc(1, gr_expr_bytes(e, (gr_expr_bounds){1, 1, 1}));
+    const double value = gr_expr_scalar(e, &env, work);
+    free(work);
+    free(columns);
+    return value;
+}
+
+gr_status gr_session_begin(gr_session *s, gr_diag *d)
+{
+    for (size_t i = 0; i < s->graph->n_changing; i++) {
+        const gr_changing *c = &s->graph->changing[i];
+        const double v = s->numbers[i] = gr_session_scalar(s, c->expr);
+        if (v >= c->min && v <= c->max) continue; /* a NaN is neither */
+        return gr_diag_error(d, c->at, GR_E_INVALID,
+                             "%s is %g in iteration %u; it must be a number from %g to %g", c->key, v,
+                             s->step, c->min, c->max);
+    }
+    return GR_OK;
 }
 
 gr_status gr_session_add(gr_session *s, const gr_node *n, gr_diag *d)
@@ -239,6 +266,7 @@ void gr_session_close(gr_session *s)
     for (size_t i = 0; s->tokenizer && i < s->graph->n_models; i++) gr_tokenizer_free(s->tokenizer[i]);
     free(s->scalars);
     free(s->next_state);
+    free(s->numbers);
     free(s->state);
     free(s->skipped);
     free(s->tokenizer);

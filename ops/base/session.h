@@ -34,6 +34,7 @@ struct gr_session {
     gr_str notes; /* of this iteration, a line each */
     struct gr_listener *listeners;
     size_t n_listeners, cap_listeners;
+    double *numbers;    /* by place in gr_graph.changing: of this iteration */
     double *next_state; /* by state index: what the iteration's end computed */
     /* Called for each row to be kept as a sample; NULL: none. score NaN: there is no reward. */
     void (*sample)(gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq,
@@ -79,6 +80,16 @@ bool gr_validation_is_due(const gr_graph *g, uint32_t step); /* one of them */
 void gr_session_listen(gr_session *s, const gr_node *rows, const gr_node *node,
                        void (*finished)(void *user, const struct gr_rows *rows, uint32_t seq), void *user);
 void gr_session_finished(const gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq);
+
+/* What the iteration's numbers that are expressions are, from its scalars; GR_E_INVALID: one is no number, or
+ * beyond what its key allows. When the iteration begins. */
+GR_NODISCARD gr_status gr_session_begin(gr_session *s, gr_diag *d);
+static inline double gr_session_number(const gr_session *s, const gr_number *n)
+{
+    return n->changes ? s->numbers[n->changes - 1] : n->value;
+}
+/* A scalar expression over the iteration's scalars alone. */
+double gr_session_scalar(const gr_session *s, const gr_expr *e);
 
 /* Name a number of metrics.jsonl that a node gives, once, when the node opens; of a validation's node it is
  * called val.NAME. The same name is the same number. */

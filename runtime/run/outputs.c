@@ -249,11 +249,12 @@ void gr_outputs_warn(gr_outputs *o, gr_diag *d)
     gr_diag_init(d);
 }
 
-void gr_outputs_stopped(gr_outputs *o, const gr_session *s)
+void gr_outputs_stopped(gr_outputs *o, const gr_session *s, bool by_rule)
 {
     gr_str line = {0};
-    gr_str_printf(&line, "stopped after iteration %u of %u; graphrun exec --resume %s goes on", s->step,
-                  s->steps, o->options->out);
+    gr_str_printf(&line, "stopped after iteration %u of %u", s->step, s->steps);
+    if (by_rule) gr_str_printf(&line, ", in which '%s' holds", o->g->run.stop.text);
+    gr_str_printf(&line, "; graphrun exec --resume %s goes on", o->options->out);
     gr_progress_say(&o->progress, line.text);
     gr_str_release(&line);
 }

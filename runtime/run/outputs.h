@@ -38,8 +38,8 @@ GR_NODISCARD gr_status gr_outputs_begin(gr_outputs *o, const gr_session *s, gr_d
 void gr_outputs_warn(gr_outputs *o, gr_diag *d);
 /* The graph and the plan that run, into a folder: of the run, and of each checkpoint that they make. */
 GR_NODISCARD gr_status gr_outputs_what_runs(const gr_outputs *o, const char *dir, gr_diag *d);
-/* Say how a run that was asked to stop goes on. */
-void gr_outputs_stopped(gr_outputs *o, const gr_session *s);
+/* Say how a run that was asked to stop goes on; by_rule: because run.stop holds. */
+void gr_outputs_stopped(gr_outputs *o, const gr_session *s, bool by_rule);
 /* NULL is fine. Peaks, planned and measured, are printed side by side, those of other roles as they were
  * heard of last. */
 void gr_outputs_close(gr_outputs *o, const gr_executor *e, uint64_t measured_peak);

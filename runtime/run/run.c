@@ -38,19 +38,11 @@ static uint32_t total_steps(const gr_running *r)
 static bool sleeps(const gr_running *r, const gr_node *n)
 {
     if (!n->timing.when.expr) return false;
-    gr_expr_column *columns = gr_calloc(r->g->n_columns, sizeof(*columns));
-    for (size_t i = 0; i < r->g->n_columns; i++)
-        columns[i] = (gr_expr_column){&r->session.scalars[i], GR_EXPR_F64};
-    gr_expr_env env = {.columns = columns, .seed = r->session.seed, .step = r->session.step};
-    void *work = gr_calloc(1, gr_expr_bytes(n->timing.when.expr, (gr_expr_bounds){1, 1, 1}));
-    bool skip = gr_expr_scalar(n->timing.when.expr, &env, work) == 0;
-    free(work);
-    free(columns);
-    return skip;
+    return gr_session_scalar(&r->session, n->timing.when.expr) == 0;
 }
 
 /* step 0: a validation before the first iteration. */
-static void begin_iteration(gr_running *r, uint32_t step)
+static gr_status begin_iteration(gr_running *r, uint32_t step, gr_diag *d)
 {
     gr_session *s = &r->session;
     const void *data = data_of(r);
@@ -63,12 +55,14 @@ static void begin_iteration(gr_running *r, uint32_t step)
     s->scalars[r->g->column_epoch] = data ? (double)gr_data_epoch(data) : 0;
     s->scalars[r->g->column_progress] = (GR_MAX(step, 1u) - 1.0) / s->steps;
     for (size_t i = 0; i < r->g->n_state; i++) s->scalars[r->g->state[i].column] = s->next_state[i];
+    const gr_status st = gr_session_begin(s, d);
     for (size_t i = 0; i < r->g->n_nodes; i++) {
         const gr_node *n = r->g->nodes[i];
         s->skipped[i] = n->timing.every ? !gr_node_is_due(n, step) : sleeps(r, n);
     }
     gr_run_begin_check(r, step);
     if (s->progress) gr_progress_begin(s->progress, step, s->steps);
+    return st;
 }
 
 /* ---- iterations ---------------------------------------------------------------------------------------- */
@@ -126,8 +120,8 @@ static gr_status enter(gr_running *r, gr_diag *d)
 static gr_status validate_before(gr_running *r, gr_diag *d)
 {
     if (r->session.step || !gr_validation_is_due(r->g, 0)) return GR_OK;
-    begin_iteration(r, 0);
-    gr_status st = validate(r, d);
+    gr_status st = begin_iteration(r, 0, d);
+    if (!st) st = validate(r, d);
     return st ? st : gr_run_tell(r, 0, true, d);
 }
 
@@ -147,8 +141,8 @@ static void watch_overhead(gr_running *r, gr_diag *d)
 static gr_status iteration(gr_running *r, uint32_t step, gr_diag *d)
 {
     uint64_t begin = gr_now_ns();
-    begin_iteration(r, step);
-    gr_status st = gr_run_path(r, GR_PATH_STEADY, d);
+    gr_status st = begin_iteration(r, step, d);
+    if (!st) st = gr_run_path(r, GR_PATH_STEADY, d);
     uint64_t ns = gr_now_ns() - begin;
     if (!st) watch_overhead(r, d);
     if (!st) gr_outputs_warn(r->outputs, d);
@@ -180,7 +174,8 @@ static gr_status iterate(gr_running *r, gr_diag *d)
             saved = step;
         }
         if (!st && one_role) st = should_stop(r, &stop, d);
-        stop = stop || (!one_role && r->stop) || r->health.diverged; /* alike everywhere, and nobody waits */
+        stop = stop || (!one_role && r->stop) || r->stop_holds ||
+               r->health.diverged; /* alike everywhere, and nobody waits */
         stop = stop || step == r->o->until;
     }
     if (!st) st = gr_run_hear(r, d);
@@ -305,7 +300,7 @@ gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, co
     if (!st) st = gr_outputs_begin(r.outputs, &r.session, d);
     if (!st && o->say) o->say(d);
     if (!st) st = iterate(&r, d);
-    if (!st && r.session.step < r.session.steps) gr_outputs_stopped(r.outputs, &r.session);
+    if (!st && r.session.step < r.session.steps) gr_outputs_stopped(r.outputs, &r.session, r.stop_holds);
     if (!st && o->poison) st = gr_outputs_touched(r.outputs, r.executor, d);
     close_all(&r, k, !st); /* after a failure the caller ends all ranks */
     return st;

@@ -3,6 +3,8 @@
 
 #include "runtime/base/signals.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 void gr_run_save_ops(const gr_running *r, bool all, gr_state_file *f)
@@ -27,6 +29,33 @@ static gr_status load_ops(gr_running *r, uint32_t role, const gr_str *text, gr_d
     return st;
 }
 
+/* run.stop of an iteration: alike on all ranks, for all have heard the same. A metric that the iteration has
+ * not, or that is no number, ends nothing. */
+static bool stop_holds(const gr_running *r, const gr_record *all)
+{
+    const gr_stop *stop = &r->g->run.stop;
+    if (!stop->expr || !all->step) return false;
+    size_t n;
+    const int *reads = gr_expr_reads(stop->expr, &n);
+    double *values = gr_calloc(stop->n_names, sizeof(*values));
+    gr_expr_column *columns = gr_calloc(stop->n_names, sizeof(*columns));
+    for (size_t i = 0; i < stop->n_names; i++) columns[i] = (gr_expr_column){&values[i], GR_EXPR_F64};
+    bool there = true;
+    for (size_t i = 0; i < n; i++) {
+        double *v = &values[reads[i]];
+        *v = reads[i] == GR_STOP_STEP       ? all->step
+             : reads[i] == GR_STOP_PROGRESS ? (double)all->step / r->session.steps
+                                            : gr_outputs_metric(r->outputs, all, stop->names[reads[i]]);
+        there = there && isfinite(*v);
+    }
+    void *work = gr_calloc(1, gr_expr_bytes(stop->expr, (gr_expr_bounds){1, 1, 1}));
+    const bool holds = there && gr_expr_scalar(stop->expr, &(gr_expr_env){.columns = columns}, work) != 0;
+    free(work);
+    free(columns);
+    free(values);
+    return holds;
+}
+
 static gr_status take_control(gr_running *r, gr_diag *d)
 {
     gr_status st = GR_OK;
@@ -36,6 +65,7 @@ static gr_status take_control(gr_running *r, gr_diag *d)
             if (c != r->g->view && h.own[c]->state.len) st = load_ops(r, c, &h.own[c]->state, d);
         r->stop = r->stop || h.all->asked_to_stop;
         if (h.all->step) gr_run_watch_health(r, h.all);
+        r->stop_holds = stop_holds(r, h.all);
         if (r->g->run.best)
             r->candidate = (gr_scored){gr_outputs_metric(r->outputs, h.all, r->g->run.best), h.all->step};
         if (!st)
@@ -78,5 +108,5 @@ bool gr_run_is_awaited(const gr_running *r, uint32_t step)
     const bool of_validation = s->best && !strncmp(s->best, GR_VALIDATION, strlen(GR_VALIDATION));
     const bool may_be_best = s->best && (!of_validation || gr_validation_is_due(r->g, step));
     const bool reads_epoch = r->g->columns[r->g->column_epoch]->read;
-    return gr_run_is_due(r, step) || may_be_best || step >= r->session.steps || reads_epoch;
+    return gr_run_is_due(r, step) || may_be_best || s->stop.expr || step >= r->session.steps || reads_epoch;
 }

@@ -90,6 +90,7 @@ typedef struct gr_running {
     uint32_t entered;  /* the iteration that the run had behind it when it began here */
     bool over_plan;    /* that libraries take more than planned has been said */
     bool stop;         /* of several roles: one was asked to, in an iteration that all have heard of */
+    bool stop_holds;   /* run.stop, of the latest iteration that all have heard of */
     gr_health health;
     gr_scored candidate; /* of the latest iteration that all have heard of */
     gr_scored best;      /* of all so far */

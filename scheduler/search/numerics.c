@@ -102,6 +102,7 @@ const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_p
     same.run.checkpoint_every = same.run.checkpoint_keep = same.run.samples = 0;
     same.run.checkpoint_last = true;
     same.run.best = NULL;
+    same.run.stop.text = NULL;
     same.models = without_residency(g, arena);
     same.run.bits = GR_BITS_FIT;
     same.run.timeout = GR_RUN_TIMEOUT;

@@ -15,7 +15,7 @@ digit='{extract: "([0-9])", answer_extract: "([0-9])"}' # right by chance, now a
 
 i=0
 while [ $i -lt $records ]; do
-    echo "{\"question\": \"$i+1=\", \"prompt\": \"$i\", \"answer\": \"$i #### $i\", \"chosen\": \"$i\", \"rejected\": \"no idea\"}"
+    echo "{\"question\": \"$i+1=\", \"prompt\": \"$i\", \"answer\": \"$i #### $i\", \"chosen\": \"$i\", \"rejected\": \"no idea\", \"completion\": \"$i\", \"other\": \"$i$i\", \"label\": $((i % 2))}"
     i=$((i + 1))
 done >"$dir/data.jsonl"
 
@@ -47,7 +47,12 @@ for graph in graphs/*.yaml graphs/quickstart/warmup.yaml graphs/arithmetic/*.yam
     graphs/quickstart/warmup.yaml) set -- --set nodes.examples.max_tokens=16 --set run.steps=2 --set nodes.examples.batch=$batch ;;
     graphs/grpo_validated.yaml)
         set -- --set max_tokens=16 --set run.steps=2 --set test="$dir/data.jsonl" --set test_batch=$batch --set test_every=2 ;;
-    graphs/dpo.yaml) set -- --set nodes.pairs.max_tokens=16 --set batch=$batch --set epochs=1 ;;
+    graphs/dpo.yaml | graphs/ipo.yaml | graphs/orpo.yaml | graphs/simpo.yaml) set -- --set nodes.pairs.max_tokens=16 --set batch=$batch --set epochs=1 ;;
+    graphs/kto.yaml)
+        set -- --set nodes.examples.max_tokens=16 --set nodes.mismatched.max_tokens=16 --set batch=$batch --set epochs=1 ;;
+    graphs/vapo.yaml | graphs/rest_em.yaml) set -- --set max_tokens=16 --set run.steps=2 --set group=4 ;;
+    graphs/gfpo.yaml) set -- --set max_tokens=16 --set run.steps=2 --set group=4 --set keep=2 ;;
+    graphs/distill.yaml) set -- --set max_tokens=16 --set run.steps=2 --set teacher="$model" --set lr=1e-3 ;;
     graphs/sft.yaml) set -- --set nodes.examples.max_tokens=16 --set batch=$batch --set epochs=1 ;;
     graphs/arithmetic/*) set -- --set max_tokens=16 --set run.steps=2 --set group=16 ;;
     graphs/arithmetic*) set -- --set nodes.rollout.max_tokens=16 --set run.steps=2 --set group=16 ;;
@@ -56,10 +61,11 @@ for graph in graphs/*.yaml graphs/quickstart/warmup.yaml graphs/arithmetic/*.yam
         set -- --set max_tokens=16 --set max_prompt=500 --set max_context=600 --set run.steps=2 --set environment="perl tests/e2e/say.pl" ;;
     *) set -- --set max_tokens=16 --set run.steps=2 ;;
     esac
-    grep -q '^params:.* batch:\|^use:' "$graph" && ! grep -q 'op: sequences' "$graph" && set -- "$@" --set batch=$batch --set mini_batch=16
+    grep -q '^params:.* batch:\|^use:' "$graph" && ! grep -q 'op: sequences\|preferences.yaml' "$graph" && set -- "$@" --set batch=$batch --set mini_batch=16
     grep -q critic_warmup "$graph" && set -- "$@" --set critic_warmup=0
     case $graph in
     graphs/arithmetic* | graphs/*_tools.yaml) ;; # paid by their own rule for each leading character that is right
+    graphs/ipo.yaml | graphs/orpo.yaml | graphs/simpo.yaml) ;; # of preferences
     *) grep -q 'rule: gsm8k\|^use:' "$graph" && set -- "$@" --set nodes.reward.rule="$digit" ;;
     esac
     rm -rf "$dir/run"

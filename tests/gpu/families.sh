@@ -66,7 +66,7 @@ few='"num_local_experts": 8, "num_experts_per_tok": 2'
 shared='"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32'
 delta='"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32, "full_attention_interval": 2, "partial_rotary_factor": 0.5'
 turns='"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]'
-family phi3 phi3 Phi3 '"sliding_window": 5, "partial_rotary_factor": 0.5'
+family phi3 phi3 Phi3 "\"sliding_window\": 5"
 family mixtral mixtral Mixtral "$few"
 family olmoe olmoe Olmoe '"num_experts": 8, "num_experts_per_tok": 2'
 family granitemoe granitemoe GraniteMoe "$few, \"residual_multiplier\": 0.5, \"attention_multiplier\": 0.3"
@@ -74,9 +74,9 @@ family seed_oss seed_oss SeedOss '"head_dim": 16, "attention_out_bias": true'
 family exaone4 exaone4 Exaone4 "\"head_dim\": 16, $turns"
 family gemma gemma Gemma '"head_dim": 16, "hidden_act": "gelu_pytorch_tanh"'
 family gpt_oss gpt_oss GptOss "\"head_dim\": 16, $few, $turns, \"swiglu_limit\": 0.5"
-family glm4_moe glm4_moe Glm4Moe '"head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32'
+family glm4_moe glm4_moe Glm4Moe '"head_dim": 64, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32'
 family qwen2_moe qwen2_moe Qwen2Moe "$shared"
-family qwen3_5 qwen3_5_text Qwen3_5 "\"head_dim\": 16, $delta"
-family qwen3_5_moe qwen3_5_moe_text Qwen3_5Moe "\"head_dim\": 16, $delta, $shared"
-family qwen3_next qwen3_next Qwen3Next "\"head_dim\": 16, $delta, $shared"
+family qwen3_5 qwen3_5_text Qwen3_5 "\"head_dim\": 64, $delta"
+family qwen3_5_moe qwen3_5_moe_text Qwen3_5Moe "\"head_dim\": 64, $delta, $shared"
+family qwen3_next qwen3_next Qwen3Next "\"head_dim\": 64, $delta, $shared"
 exit $wrong

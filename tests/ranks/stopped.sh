@@ -34,7 +34,7 @@ begin() {
     shift
     set -- "$@" "$gr" exec grpo.yaml --set run.steps="$steps" --out run
     [ "$ranks" = 0 ] || set -- "$@" --ranks "$ranks"
-    mark=stopped$$.$(date +%s%N)
+    mark=stopped$$.${folder:-}.$(date +%s%N)
     rm -rf run
     env GR_TEST_MARK="$mark" LD_PRELOAD="$stops" STOP_RANK=1 STOP_AT="${at:-}" STOP_AFTER="${after:-0}" \
         "$@" >out 2>err &
@@ -75,6 +75,27 @@ one_message() { # PATTERN
     [ "$(grep -c 'error: ' err)" = 1 ] || fail "$what: more than one message: $(cat err)"
 }
 
+# beside N COMMAND...: in a folder of its own, beside the others of the test. What is stopped takes no processor: a few of them
+# wait for their end at once.
+given=$(ls)
+beside() {
+    folder=beside-$1
+    shift
+    mkdir "$folder"
+    for file in $given; do ln -s "../$file" "$folder"; done
+    (
+        trap - EXIT
+        cd "$folder"
+        "$@"
+    ) &
+    others="$others $!"
+}
+others=
+together() { # waits for them
+    for other in $others; do wait "$other" || exit 1; done
+    others=
+}
+
 # A rank stops itself at each of these moments.
 at_moment() { # AT STEP
     at=$1 what="rank 1 stopped at $1"
@@ -82,22 +103,37 @@ at_moment() { # AT STEP
     gone 1
     one_message "rank 1 on host $host has been stopped \(process [0-9]+\) for [0-9]+ s in iteration [0-9]+, step '$2': all ranks are ended"
 }
-at_moment load 'start of the process'
-at_moment init MPI_Init
-at_moment finalize MPI_Finalize
-after=0
-at_moment in_init MPI_Init
-at=
-
 # What is caught in MPI_Finalize by chance may be at its end by then.
-at=in_finalize after=0 what="rank 1 stopped in MPI_Finalize"
-begin 2 2
-gone 1
-one_message "rank 1 on host $host has been stopped .* step '(MPI_Finalize|end of the process)'"
-at=exit what="rank 1 stopped behind main"
-begin 2 2
-gone 1
-one_message "rank 1 on host $host has been stopped .* step 'end of the process'"
+in_finalize() {
+    at=in_finalize what="rank 1 stopped in MPI_Finalize"
+    begin 2 2
+    gone 1
+    one_message "rank 1 on host $host has been stopped .* step '(MPI_Finalize|end of the process)'"
+}
+behind_main() {
+    at=exit what="rank 1 stopped behind main"
+    begin 2 2
+    gone 1
+    one_message "rank 1 on host $host has been stopped .* step 'end of the process'"
+}
+under_mpirun_alone() { # MOMENT: the other ranks see it
+    at=$1 what="under mpirun, rank 1 stopped at $1"
+    begin 2 0 mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n 2
+    gone 1
+    has err "error: rank 0 on host $host has waited in MPI_(Init|Finalize) for [0-9]+ s, in iteration [0-9]+, step 'MPI_(Init|Finalize)': another rank, or who has started them, has stopped"
+}
+after=0
+beside 1 at_moment load 'start of the process'
+beside 2 at_moment init MPI_Init
+beside 3 at_moment finalize MPI_Finalize
+together
+beside 4 at_moment in_init MPI_Init
+beside 5 in_finalize
+beside 6 behind_main
+together
+beside 7 under_mpirun_alone init
+beside 8 under_mpirun_alone finalize
+together
 at=
 
 # mpirun, when it has just begun, and while ranks run: they would go on for ever.
@@ -135,15 +171,6 @@ done
 kill -STOP "$(process_of '^mpirun ')" "$(ranks_of run | sed -n 2p)"
 kill -KILL $pid
 gone 137
-
-# Under mpirun alone the other ranks see it.
-for moment in init finalize; do
-    at=$moment what="under mpirun, rank 1 stopped at $moment"
-    begin 2 0 mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n 2
-    gone 1
-    has err "error: rank 0 on host $host has waited in MPI_(Init|Finalize) for [0-9]+ s, in iteration [0-9]+, step 'MPI_(Init|Finalize)': another rank, or who has started them, has stopped"
-done
-at=
 
 # Anybody, at any moment.
 [ "$slow" = 1 ] || exit 0

@@ -115,7 +115,7 @@ class Bench:
             if key in ("budget", "host-budget", "policy"):
                 options += ["--" + key, value]
             else:
-                s[key] = value
+                s[key] = int(value) if value.isdigit() else value
         return model, model + state + "".join(" " + e for e in extra), s, ["--steps", steps, *options]
 
     def hardware(self):

@@ -259,6 +259,12 @@ static const char *const texts[] = {
     "token_sum(position_sum(exp(old_logprob)) * value)",
     "token_sum(nth_sum(value) ^ 2 / nth_count() * entropy + nth_sum(value, adv > 0) * entropy)",
     "batch_mean(seq_sum(value), advantage > 0)",
+    "token_sum(suffix_sum(value - repeat(seq_mean(entropy))) * entropy + (5 * value) % 2 * 7 % entropy)",
+    "token_sum((value - group_median(advantage) * group_quantile(advantage, 0.8, advantage > -1)) ^ 2)",
+    "s = seq_sum(value)\nbatch_mean((s - group_quantile(s, 0.35)) ^ 2 + group_median(s, advantage < 0) * s)",
+    "m = batch_median(seq_sum(value)) * batch_quantile(pg, 0.3)\ntoken_sum(entropy * m)",
+    "token_sum(where(entropy >= token_quantile(stop_gradient(entropy), 0.8), value, 0))",
+    "token_sum(value * token_median(adv, adv < 9) * token_quantile(adv, 0.9))",
     "token_sum(random() * value) + batch_sum(random(advantage) * seq_sum(value)) + batch_sum(random(pg) * "
     "pg)",
     "s = seq_sum(value)\nbatch_sum((s - group_mean(s)) / (group_std(s) + 1e-6))",

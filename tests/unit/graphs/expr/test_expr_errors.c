@@ -96,18 +96,26 @@ static const struct {
     {"kl == true", "3:12: error: a condition is compared with a number", false},
     {"suffix_sum(reward)",
      "3:9: error: 'suffix_sum' would count 'reward', a sequence value, once a token; put it on the last one "
-     "with "
-     "at_last(reward)",
+     "with at_last(reward), or write repeat(reward) where each token should count it",
      false},
     {"suffix_sum(reward - 0.1 * kl)",
      "3:9: error: 'suffix_sum' would count a sequence value once a token, in 'reward - 0.1 * kl'; put it on "
-     "the last one "
-     "with at_last(x)",
+     "the last one with at_last(x), or write repeat(x) where each token should count it",
      false},
     {"r = reward - kl\ndiscounted_sum(2 * r, 0.9)",
      "4:7: error: 'discounted_sum' would count a sequence value once a token, in 'reward - kl'; put it on "
-     "the last one with "
-     "at_last(x)",
+     "the last one with at_last(x), or write repeat(x) where each token should count it",
+     false},
+    {"repeat(kl)", "3:9: error: 'repeat' takes a sequence value, but 'kl' is a token value already", false},
+    {"group_median(kl)",
+     "3:9: error: 'group_median' takes a sequence value, but 'kl' is a token value; reduce it first, e.g. "
+     "with seq_mean()",
+     false},
+    {"batch_quantile(reward, reward)", "3:32: error: 'reward' is a sequence value where a scalar is wanted",
+     false},
+    {"percentile(kl, 0.8)",
+     "3:9: error: unknown function 'percentile'; did you mean 'token_quantile', 'group_quantile' or "
+     "'batch_quantile'?",
      false},
     {"at_last(kl)",
      "3:9: error: 'at_last' takes a sequence value, but 'kl' is a token value, which is on its tokens "

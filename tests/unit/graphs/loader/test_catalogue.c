@@ -1,8 +1,9 @@
 /* The graph files of graphs/ against verl's own functions in float64, and against numbers worked out by hand.
  *
- * tests/oracle/verl_goldens.py made tests/golden/verl.txt; its class Batch is drawn here again, number for
- * number. What runs is what the files say: they are loaded, their compute nodes evaluated and their losses
- * differentiated on these batches. Only reading data and asking models is left out.
+ * tests/oracle/verl_goldens.py made tests/golden/verl.txt, and paper_goldens.py tests/golden/papers.txt, for
+ * what verl does not have; the class Batch of batches.py is drawn here again, number for number. What runs is
+ * what the files say: they are loaded, their compute nodes evaluated and their losses differentiated on these
+ * batches. Only reading data and asking models is left out.
  */
 #include "graphs/graph/graph.h"
 #include "ops/base/configs.h"
@@ -84,6 +85,7 @@ static void draw_tokens(batch *b, random_numbers *r)
         b->values[t] = within(r, -1, 1);
         b->value[t] = within(r, -1, 1);
         b->returns[t] = within(r, -1, 1);
+        b->entropy[t] = -b->old[t];
     }
 }
 
@@ -136,6 +138,9 @@ static batch hand_batch(uint32_t per_group, const int *lengths, const double *sc
 /* ---- a graph on a batch -----------------------------------------------------------------------------------
  */
 
+/* Whose advantages a loss sees: the graph's; the batch's, one a row or one a token. */
+enum advantages { COMPUTED, OF_ROWS, OF_TOKENS };
+
 typedef struct bench {
     gr_graph *g;
     batch b;
@@ -144,7 +149,7 @@ typedef struct bench {
     gr_expr_column columns[MAX_COLUMNS];
     gr_expr_rows rows[MAX_NODES];
     gr_expr_env env;
-    bool given_advantages; /* the batch's own, not those that the graph computes */
+    enum advantages advantages;
 } bench;
 
 static const double *column_data(bench *x, const gr_column *c)
@@ -166,11 +171,18 @@ static const double *column_data(bench *x, const gr_column *c)
                  {"rollout", b->id},
                  {"old_logprob.entropy", b->entropy},
                  {"rollout.length", b->length},
-                 {"pairs.second", b->second}};
+                 {"pairs.second", b->second},
+                 {"prm_logprob", b->sampled},
+                 {"teacher_logprob", b->ref},
+                 {"other_logprob", b->old},
+                 {"other_ref_logprob", b->sampled},
+                 {"examples.label", b->greedy}};
     if (c->current)
         return !strcmp(c->field, "value") ? b->value : !strcmp(c->field, "entropy") ? b->entropy : b->logprob;
-    if (x->given_advantages && !strcmp(name, "advantage"))
-        return c->level == GR_LEVEL_TOKEN ? b->of_token : b->advantage;
+    if (x->advantages && !strcmp(name, "advantage"))
+        return x->advantages == OF_TOKENS   ? b->returns
+               : c->level == GR_LEVEL_TOKEN ? b->of_token
+                                            : b->advantage;
     for (size_t i = 0; i < GR_LEN(known); i++)
         if (!strcmp(known[i].name, name)) return known[i].data;
     return NULL;
@@ -385,6 +397,12 @@ static const estimator estimators[] = {
     {"tir_optimal_token_baseline", "tir_optimal_token_baseline", NULL, true, NULL},
     {"gae", "ppo", "gamma=0.9 lam=0.8", true, NULL},
     {"gae_returns", "ppo", "gamma=0.9 lam=0.8", true, "returns"},
+    {"vapo", "vapo", "alpha=0.5", true, NULL},
+    {"vapo_returns", "vapo", "alpha=0.5", true, "returns"},
+    {"prime", "prime", NULL, true, NULL},
+    {"qae", "qae", NULL, false, NULL},
+    {"gfpo", "gfpo", "keep=2", false, NULL},
+    {"length_control", "length_control", "max_tokens=7", false, NULL},
 };
 
 /* ---- losses -----------------------------------------------------------------------------------------------
@@ -449,6 +467,23 @@ static const loss_case losses[] = {
     {"value", "ppo", NULL, NULL, "update_critic"},
     {"vanilla-even", "pf_ppo", "low=0.2 high=0.2", NULL, NULL},
     {"value", "pf_ppo", NULL, NULL, "update_critic"},
+    {"value", "vapo", NULL, NULL, "update_critic"},
+    {"vapo", "vapo", NULL, NULL, NULL},
+    {"vanilla-even", "prime", NULL, NULL, NULL},
+    {"prime", "prime", NULL, NULL, "update_prm"},
+    {"gspo_token", "gspo_token", "low=0.2 high=0.28", NULL, NULL},
+    {"vanilla", "qae", NULL, NULL, NULL},
+    {"vanilla-even", "gfpo", NULL, NULL, NULL},
+    {"vanilla", "length_control", NULL, NULL, NULL},
+    {"simpo", "simpo", NULL, NULL, NULL},
+    {"ipo", "ipo", NULL, NULL, NULL},
+    {"orpo", "orpo", NULL, NULL, NULL},
+    {"kto", "kto", "bad=1.3", NULL, NULL},
+    {"opmd", "opmd", NULL, NULL, NULL},
+    {"forking", "forking", NULL, NULL, NULL},
+    {"distill", "distill", NULL, NULL, NULL},
+    {"raft", "raft", NULL, NULL, NULL},
+    {"rest_em", "rest_em", NULL, NULL, NULL},
 };
 
 static const gr_loss *loss_of(const gr_graph *g, const char *node)
@@ -532,6 +567,12 @@ typedef struct catalogue {
     uint32_t compared[GR_LEN(estimators) + GR_LEN(losses) + GR_LEN(corrections)];
 } catalogue;
 
+static enum advantages advantages_of(const loss_case *l)
+{
+    if (!strcmp(l->name, "distill")) return COMPUTED;
+    return !strcmp(l->name, "vapo") || !strcmp(l->name, "gspo_token") ? OF_TOKENS : OF_ROWS;
+}
+
 static void open_catalogue(catalogue *c)
 {
     *c = (catalogue){0};
@@ -539,7 +580,7 @@ static void open_catalogue(catalogue *c)
         c->estimator[i] = bench_new(estimators[i].file, NULL, estimators[i].settings);
     for (size_t i = 0; i < GR_LEN(losses); i++) {
         c->loss[i] = bench_new(losses[i].file, losses[i].text, losses[i].settings);
-        c->loss[i]->given_advantages = true;
+        c->loss[i]->advantages = advantages_of(&losses[i]);
     }
     for (size_t i = 0; i < GR_LEN(corrections); i++)
         c->correction[i] = bench_new("form", corrections[i].text, NULL);
@@ -618,16 +659,13 @@ static void expect_batch(const batch *b, const line *l)
     assert_true(near(sum, l->v[3]));
 }
 
-static void test_graph_files_agree_with_verl(void **state)
+static uint32_t compare_file(catalogue *c, const char *path)
 {
-    (void)state;
-    FILE *f = fopen("tests/golden/verl.txt", "r");
+    FILE *f = fopen(path, "r");
     assert_non_null(f);
-    catalogue *c = calloc(1, sizeof(*c));
     batch b = {0};
     line l;
     uint32_t number = 0, batches = 0;
-    open_catalogue(c);
     assert_true(read_line(f, &l)); /* versions */
     while (read_line(f, &l)) {
         if (!strcmp(l.name, "batch")) {
@@ -644,6 +682,16 @@ static void test_graph_files_agree_with_verl(void **state)
         }
     }
     fclose(f);
+    return batches;
+}
+
+static void test_graph_files_agree_with_verl_and_the_papers(void **state)
+{
+    (void)state;
+    catalogue *c = calloc(1, sizeof(*c));
+    open_catalogue(c);
+    uint32_t batches = compare_file(c, "tests/golden/verl.txt");
+    assert_int_equal(compare_file(c, "tests/golden/papers.txt"), batches);
     assert_true(batches >= 50);
     for (size_t i = 0; i < GR_LEN(c->compared); i++) /* the optimal token baseline where there are no tools */
         assert_true(c->compared[i] == batches || (i == 13 && c->compared[i] == batches / 2));
@@ -762,6 +810,43 @@ static void test_opo_weighs_by_length(void **state)
                 (const double[]){0, 0, 0}); /* b = 2, on row 2 */
 }
 
+/* Which rows the selection of a graph keeps. */
+static void expect_selected(const char *file, const char *node, const char *settings, uint32_t per_group,
+                            const double *score, const float *want)
+{
+    static const int lengths[] = {1, 2, 3, 1, 2, 1, -1};
+    float got[MAX_ROWS];
+    bench *x = bench_new(file, NULL, settings);
+    batch b = hand_batch(per_group, lengths, score);
+    use_batch(x, &b);
+    const gr_node *n = gr_graph_node(x->g, node);
+    eval(x, ((const gr_select_cfg *)n->cfg)->sequences.expr, GR_LEVEL_SEQ, (int)n->of->rows->index, got);
+    assert_memory_equal(got, want, b.n_rows * sizeof(*got));
+    bench_free(x);
+}
+
+static void test_raft_and_rest_keep_the_best(void **state)
+{
+    (void)state;
+    expect_selected("raft", "best", NULL, 3, (const double[]){0.5, 1, 1, 0, 0, 0},
+                    (const float[]){0, 1, 0, 0, 0, 0});
+    expect_selected("rest_em", "right", "most=2", 6, (const double[]){1, 0, 1, 0.4, 1, 1},
+                    (const float[]){1, 0, 1, 0, 0, 0});
+    expect_selected("rest_em", "right", NULL, 3, (const double[]){1, 1, 1, 0, 0, 1},
+                    (const float[]){1, 1, 1, 0, 0, 1});
+}
+
+static void test_the_price_of_length_leads_to_the_target(void **state)
+{
+    (void)state;
+    bench *x = bench_new("length_control", NULL, "target=2 pace=0.1");
+    batch b = hand_batch(2, four, (const double[]){1, 0, 1, 1});
+    set_scalar(x, "state.price", 0.2);
+    use_batch(x, &b); /* 2.5 tokens on average */
+    assert_true(near(eval_scalar(x, x->g->state[0].next), 0.2 * exp(0.1 * 0.25)));
+    bench_free(x);
+}
+
 /* verl raises where a whitening has one token; here it has no deviation, and the result is 0. */
 static void test_one_token_is_whitened_to_nothing(void **state)
 {
@@ -796,12 +881,14 @@ static void test_entropy_of_the_first_closed_span_is_a_bonus(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_graph_files_agree_with_verl),
+        cmocka_unit_test(test_graph_files_agree_with_verl_and_the_papers),
         cmocka_unit_test(test_any_number_of_micro_batches_gives_the_same_bits),
         cmocka_unit_test(test_one_right_of_four),
         cmocka_unit_test(test_a_group_of_one),
         cmocka_unit_test(test_equal_rewards_have_exactly_no_advantage),
         cmocka_unit_test(test_opo_weighs_by_length),
+        cmocka_unit_test(test_raft_and_rest_keep_the_best),
+        cmocka_unit_test(test_the_price_of_length_leads_to_the_target),
         cmocka_unit_test(test_one_token_is_whitened_to_nothing),
         cmocka_unit_test(test_entropy_of_the_first_closed_span_is_a_bonus),
     };

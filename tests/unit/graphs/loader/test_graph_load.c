@@ -102,7 +102,7 @@ static void test_settings_replace_parameters_and_keys(void **state)
     gr_graph *g = load("graph: t\nuse: parts/base.yaml\n", set, 3);
     const gr_generate_cfg *c = gr_graph_node(g, "rollout")->cfg;
     assert_int_equal(c->samples, 2);
-    assert_close(c->temperature, 0.5, 0, 0);
+    assert_close(c->temperature.value, 0.5, 0, 0);
     assert_int_equal(g->run.steps, 7);
     assert_int_equal(gr_graph_node(g, "advantage")->bounds.seqs, 16); /* 8 prompts, 2 samples each */
     gr_graph_free(g);
