@@ -9,6 +9,7 @@
 
 #include "ops/base/configs.h"
 #include "ops/encode.h"
+#include "ops/rollout_kept.h"
 #include "ops/base/rows.h"
 #include "runtime/io/inputs.h"
 #include "ops/base/session.h"
@@ -175,7 +176,8 @@ typedef struct data_state {
     gr_encoder *prompt, *response[2]; /* the second: of a pair */
     uint64_t dropped;
     uint32_t dropped_metric;
-    double **columns; /* [columns] where a record's numbers go */
+    const gr_node *keeper; /* the rollout that keeps rows of its prompts; NULL: none does */
+    double **columns;      /* [columns] where a record's numbers go */
 } data_state;
 
 /* The tokens of one record. */
@@ -281,6 +283,11 @@ uint64_t gr_data_epoch(const void *state)
 size_t gr_data_records(const void *state)
 {
     return ((const data_state *)state)->order.n;
+}
+
+uint32_t gr_data_batch(const void *state)
+{
+    return ((const gr_data_cfg *)((const data_state *)state)->node->cfg)->batch;
 }
 
 /* A checkpoint without stop ids has none to add. */
@@ -485,9 +492,10 @@ static gr_status data_draw(data_state *s, gr_rows *r, gr_diag *d)
     sample x = {0};
     gr_status st = GR_OK;
     size_t dropped_in_a_row = 0;
+    const uint32_t wanted = s->keeper ? gr_kept_wanted(s->session->state[s->keeper->index]) : c->batch;
     if (s->node->timing.every) begin_validation(s);
     *r->n_groups = *r->n_seqs = r->token_offset[0] = 0;
-    while (!st && *r->n_groups < c->batch && !(s->node->timing.every && s->cursor.epoch)) {
+    while (!st && *r->n_groups < wanted && !(s->node->timing.every && s->cursor.epoch)) {
         size_t record;
         bool keep = false;
         gr_order_draw(&s->order, &s->cursor, 1, &record);
@@ -511,6 +519,7 @@ static gr_status data_open(gr_session *session, const gr_node *n, void **state, 
     data_state *s = gr_calloc(1, sizeof(*s));
     *s = (data_state){.session = session,
                       .node = n,
+                      .keeper = gr_kept_of(session->graph, n),
                       .columns = gr_calloc(n->results.n_columns + 1, sizeof(*s->columns)),
                       .dropped_metric = gr_session_name(session, n, "%s.dropped", n->name)};
     gr_status st = c->file ? gr_jsonl_open(&s->source, c->file, key_at(n, "file"), d)
@@ -580,6 +589,12 @@ static gr_status data_load(void *state, const char *prefix, const gr_state_file 
     if (!st) st = gr_state_get_u64(in, prefix, "data_hash", &hash, d);
     if (st || (hash == gr_jsonl_hash(s->source) && s->cursor.position < s->order.n)) return st;
     s->cursor.position = 0;
+    if (s->keeper)
+        return gr_diag_error(
+            d, s->node->at, GR_E_INVALID,
+            "the data of node '%s' changed since the checkpoint, and '%s' keeps rows of it: go on "
+            "with the data as it was",
+            s->node->name, s->keeper->name);
     gr_diag_warn(d, s->node->at, "the data of node '%s' changed since the checkpoint: its epoch starts anew",
                  s->node->name);
     return GR_OK;

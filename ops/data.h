@@ -16,6 +16,7 @@ gr_loc gr_data_at(const void *state, uint32_t record);
 const struct gr_encoder *gr_data_encoder(const void *state);
 
 size_t gr_data_records(const void *state); /* in the file */
+uint32_t gr_data_batch(const void *state); /* drawn in an iteration */
 uint64_t gr_data_epoch(const void *state); /* whole passes drawn so far */
 
 #endif

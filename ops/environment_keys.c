@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const known[] = {"command", "http",    "workers", "in_flight", "timeout",
-                                    "retries", "metrics", "record",  "replay",    NULL};
+static const char *const known[] = {"command", "http",    "function", "workers", "in_flight", "timeout",
+                                    "retries", "metrics", "record",   "replay",  NULL};
 
-static gr_status read_text(const char **out, const gr_pair *p, gr_diag *d)
+gr_status gr_map_text(const char **out, const gr_pair *p, gr_diag *d)
 {
     if (p->value.kind != GR_VALUE_SCALAR || !*p->value.text)
         return gr_diag_error(d, p->value.at, GR_E_INVALID, "'%s' must be a text", p->key);
@@ -19,13 +19,13 @@ static gr_status read_text(const char **out, const gr_pair *p, gr_diag *d)
 
 static gr_status read_url(const char **out, const gr_pair *p, gr_diag *d)
 {
-    const gr_status st = read_text(out, p, d);
+    const gr_status st = gr_map_text(out, p, d);
     const char *why = st ? NULL : gr_http_url_error(*out);
     return why ? gr_diag_error(d, p->value.at, GR_E_INVALID, "'%s': %s is no URL: %s", p->key, *out, why)
                : st;
 }
 
-static gr_status read_count(uint32_t *out, const gr_pair *p, uint32_t least, uint32_t most, gr_diag *d)
+gr_status gr_map_count(uint32_t *out, const gr_pair *p, uint32_t least, uint32_t most, gr_diag *d)
 {
     const char *text = p->value.kind == GR_VALUE_SCALAR ? p->value.text : "";
     char *end = NULL;
@@ -91,19 +91,20 @@ static gr_status read_metrics(gr_texts *out, const gr_pair *p, const gr_node *n,
 static gr_status read_pair(gr_environment_cfg *e, const gr_pair *p, const gr_node *n, gr_arena *arena,
                            gr_diag *d)
 {
-    if (!strcmp(p->key, "command")) return read_text(&e->command, p, d);
+    if (!strcmp(p->key, "command")) return gr_map_text(&e->command, p, d);
     if (!strcmp(p->key, "http")) return read_url(&e->http, p, d);
-    if (!strcmp(p->key, "workers")) return read_count(&e->workers, p, 1, 1024, d);
-    if (!strcmp(p->key, "in_flight")) return read_count(&e->in_flight, p, 1, 65536, d);
-    if (!strcmp(p->key, "retries")) return read_count(&e->retries, p, 0, 100, d);
+    if (!strcmp(p->key, "function")) return gr_map_text(&e->function, p, d);
+    if (!strcmp(p->key, "workers")) return gr_map_count(&e->workers, p, 1, 1024, d);
+    if (!strcmp(p->key, "in_flight")) return gr_map_count(&e->in_flight, p, 1, 65536, d);
+    if (!strcmp(p->key, "retries")) return gr_map_count(&e->retries, p, 0, 100, d);
     if (!strcmp(p->key, "timeout")) return read_seconds(&e->timeout, p, d);
     if (!strcmp(p->key, "metrics")) return read_metrics(&e->metrics, p, n, arena, d);
-    if (!strcmp(p->key, "record")) return read_text(&e->record, p, d);
-    if (!strcmp(p->key, "replay")) return read_text(&e->replay, p, d);
+    if (!strcmp(p->key, "record")) return gr_map_text(&e->record, p, d);
+    if (!strcmp(p->key, "replay")) return gr_map_text(&e->replay, p, d);
     const char *near = gr_near(p->key, known, GR_LEN(known) - 1);
     return gr_diag_error(d, p->at, GR_E_INVALID, "unknown key '%s' in environment%s%s%s", p->key,
                          near ? "; did you mean '"
-                              : "; it has command, http, workers, in_flight, timeout, retries, "
+                              : "; it has command, http, function, workers, in_flight, timeout, retries, "
                                 "metrics, record, replay",
                          near ? near : "", near ? "'?" : "");
 }
@@ -125,7 +126,11 @@ static void check_context(const gr_node *n, const gr_generate_cfg *c, gr_diag *d
             d, c->environment.at, GR_E_INVALID,
             "'environment' needs 'max_context': the most tokens of a conversation, its prompt and what "
             "the environment says included");
-    else if (c->max_context < (uint64_t)prompt + c->max_tokens)
+    else if (c->endpoint && c->max_context <= c->max_tokens)
+        gr_diag_error(d, gr_value_get(n->value, "max_context")->at, GR_E_INVALID,
+                      "max_context: %u holds no turn of %u tokens and what it answers", c->max_context,
+                      c->max_tokens);
+    else if (!c->endpoint && c->max_context < (uint64_t)prompt + c->max_tokens)
         gr_diag_error(d, gr_value_get(n->value, "max_context")->at, GR_E_INVALID,
                       "max_context: %u holds no prompt of %u tokens and one turn of %u", c->max_context,
                       prompt, c->max_tokens);
@@ -149,12 +154,19 @@ bool gr_environment_read(gr_generate_cfg *c, const gr_node *n, gr_arena *arena, 
     *e = (gr_environment_cfg){.at = v->at, .in_flight = 256, .retries = 1, .timeout = 60};
     for (size_t i = 0; v->kind == GR_VALUE_MAP && i < v->n; i++)
         (void)!read_pair(e, &v->pairs[i], n, arena, d);
-    if (d->n_errors == before && !!e->command + !!e->http + !!e->replay != 1)
+    if (d->n_errors == before && !!e->command + !!e->http + !!e->function + !!e->replay != 1)
         gr_diag_error(d, v->at, GR_E_INVALID,
                       "'environment' is a map with 'command', whose processes answer, 'http', the URL of a "
-                      "server that does, or 'replay', a file of their answers");
+                      "server that does, 'function', one of the program that runs the graph, or 'replay', a "
+                      "file of their answers");
     else if (e->replay && e->record)
         gr_diag_error(d, v->at, GR_E_INVALID, "'record' goes with who answers, not with 'replay'");
+    static const char *const of_processes[] = {"workers", "in_flight", "timeout"};
+    for (size_t i = 0; e->function && i < GR_LEN(of_processes); i++)
+        if (gr_value_get(v, of_processes[i]))
+            gr_diag_error(d, gr_value_get(v, of_processes[i])->at, GR_E_INVALID,
+                          "'%s' goes with 'command': a function is called with all messages there are",
+                          of_processes[i]);
     if (e->http && e->workers)
         gr_diag_error(d, v->at, GR_E_INVALID, "'workers' goes with 'command': one process asks the server");
     if (!e->workers) e->workers = 1;

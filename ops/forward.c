@@ -100,7 +100,8 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
                                     [GR_FORWARD_LAYER_DIFFERS] = {f->tally.differs, GR_UPDATE}},
                          GR_N_FORWARD_LAYER, "layer.%u", l);
         gr_layer_mesh_cost(task, k, n, l, f->cost.tokens, bounds.length, 1);
-        gr_experts_price(task, k, s, l, f->cost.tokens / b->cut, bounds.expert_run, 0);
+        gr_experts_price(task, k, s, l, f->cost.tokens / gr_mesh_size(&n->placement.mesh, GR_AXIS_CONTEXT),
+                         bounds.expert_run, 0);
     }
 }
 
@@ -237,8 +238,8 @@ gr_status gr_forward_run(const gr_call *c, gr_diag *d)
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
     gr_micro pack = gr_micro_at(c->ptr[GR_FORWARD_PACKED], &b);
     gr_packed packed = gr_pass_packed(pass, &b, &pack);
-    if (!packed.n_tokens) return GR_OK; /* a trip that other ranks need */
-    if (c->kernel == GR_FORWARD_EMBED)
+    /* in a trip that other ranks need there may be no tokens */
+    if (c->kernel == GR_FORWARD_EMBED && packed.n_tokens)
         k->embed_forward(c->queue, s, c->ptr[GR_FORWARD_WEIGHTS], &packed, c->ptr[GR_FORWARD_X]);
     if (c->kernel == GR_FORWARD_LAYER) {
         const gr_routing routing = gr_tally_routing(c->node, pass, &pack, c->ptr[GR_FORWARD_LAYER_TALLY],

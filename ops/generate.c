@@ -3,11 +3,15 @@
 #include "ops/environment_keys.h"
 #include "ops/pass.h"
 #include "ops/rollout.h"
+#include "ops/serve_keys.h"
+#include "ops/rollout_kept.h"
 #include "ops/base/rows.h"
 
 #include <string.h>
 
 #define CFG(f) offsetof(gr_generate_cfg, f)
+
+static const char *const partials[] = {"keep", "drop", NULL};
 
 /* clang-format off */
 static const gr_key keys[] = {
@@ -17,7 +21,8 @@ static const gr_key keys[] = {
     {"max_tokens", GR_KEY_UINT, CFG(max_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a response, or of each turn"},
     {"turns", GR_KEY_UINT, CFG(turns), false, NULL, 1, 1024, NULL, "with environment: the model's turns in a conversation, at most; default 1"},
     {"max_context", GR_KEY_UINT, CFG(max_context), false, NULL, 1, 1 << 22, NULL, "with environment: most tokens of a conversation, prompt and answers included; behind the prompt it has this less the most tokens of a prompt"},
-    {"environment", GR_KEY_VALUE, CFG(answers), false, NULL, 0, 0, NULL, "{command or http, workers, in_flight, timeout, retries, metrics, record, replay}: who answers the model's turns (docs/ENVIRONMENTS.md)"},
+    {"environment", GR_KEY_VALUE, CFG(answers), false, NULL, 0, 0, NULL, "{command, http or function, workers, in_flight, timeout, retries, metrics, record, replay}: who answers the model's turns (docs/ENVIRONMENTS.md)"},
+    {"serve", GR_KEY_VALUE, CFG(endpoint), false, NULL, 0, 0, NULL, "with environment: {port, host, token, name, calls, body}: its processes are harnesses, which call the rollout over HTTP for each turn (docs/ENVIRONMENTS.md)"},
     {"temperature", GR_KEY_SCALAR, CFG(temperature), false, "1", 0, 100, NULL, "sampling temperature; 0 is greedy; an expression must stay above 0"},
     {"top_p", GR_KEY_NUMBER, CFG(top_p), false, "1", 1e-6, 1, NULL, "sample from the fewest tokens of this much probability; 1 is off"},
     {"top_k", GR_KEY_UINT, CFG(top_k), false, "0", 0, 1 << 24, NULL, "sample from this many most likely tokens; 0 is off"},
@@ -26,7 +31,10 @@ static const gr_key keys[] = {
     {"ignore_eos", GR_KEY_BOOL, CFG(ignore_eos), false, "false", 0, 0, NULL, "the checkpoint's EOS ids end no response: unless stop_ids or stop ends it, each has max_tokens"},
     {"kv_blocks", GR_KEY_UINT, CFG(kv_blocks), false, "0", 0, 1 << 30, NULL, "blocks of 16 tokens in the KV cache; 0: the planner's choice"},
     {"concurrent", GR_KEY_UINT, CFG(concurrent), false, "0", 0, 1 << 20, NULL, "most sequences decoded at once; 0: the planner's choice"},
-    {"lag", GR_KEY_UINT, CFG(lag), false, "0", 0, 1, NULL, "1: sample with the weights of the iteration before, so that sampling and training can run at the same time"},
+    {"lag", GR_KEY_UINT, CFG(lag), false, "0", 0, 8, NULL, "1: sample with the weights of the iteration before, so that sampling and training can run at the same time; n: train on what was sampled n - 1 iterations before that"},
+    {"over", GR_KEY_NUMBER, CFG(over), false, "1", 1, 2, NULL, "prompts in work for each that an iteration trains on: it takes the first complete groups"},
+    {"partial", GR_KEY_ENUM, CFG(partial), false, "keep", 0, 0, partials, "with over: what becomes of the other groups: they go on in the next iteration, or are dropped"},
+    {"max_lag", GR_KEY_UINT, CFG(max_lag), false, "0", 0, 16, NULL, "with over: no token that is trained on was sampled with weights older than so many iterations; 0: lag + 1"},
     {0}};
 
 static const gr_field fields[] = {
@@ -39,6 +47,7 @@ static const gr_field fields[] = {
     {"turn", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_I32, "the model's turn that each token is of, from 0; what an environment says is of the turn behind it"},
     {"stopped", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_I32, "why a conversation ended: 0 done, 1 turns, 2 tokens, 3 time, 4 error"},
     {"turns", GR_LEVEL_SEQ, GR_KIND_NUMBER, GR_EXPR_I32, "turns that the model had"},
+    {"version", GR_LEVEL_TOKEN, GR_KIND_NUMBER, GR_EXPR_I32, "the iteration whose weights sampled the token: step - rollout.version is its age"},
     {0}};
 /* clang-format on */
 
@@ -119,13 +128,16 @@ static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
         gr_diag_warn(d, gr_value_get(n->value, "temperature")->at,
                      "temperature 0 is greedy: the %u samples of a prompt are all the same", c->samples);
     const gr_rows_bounds *b = &c->prompts->bounds;
+    n->work = (gr_rows_bounds){0};
     n->bounds = (gr_rows_bounds){.groups = b->groups,
                                  .seqs = b->groups * c->samples,
                                  .prompt_tokens = b->prompt_tokens,
                                  .response_tokens = c->max_tokens};
-    if (gr_environment_read(c, n, g->arena, d)) {
+    const bool answered = gr_environment_read(c, n, g->arena, d), served = gr_serve_read(c, n, d);
+    if (answered) {
         check_turns(n, c, d);
-        n->bounds.response_tokens = c->max_context - b->prompt_tokens;
+        if (served) n->bounds.prompt_tokens = 1; /* a session brings its own: its first token stands for it */
+        n->bounds.response_tokens = c->max_context - n->bounds.prompt_tokens;
         n->bounds.masked = true;
         n->bounds.turns = GR_MAX(c->turns, 1u);
         n->bounds.measures = (uint32_t)c->environment.metrics.n;
@@ -136,11 +148,12 @@ static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
                       b->groups, c->samples, 1u << 24);
     else
         gr_rows_check(n, d);
+    gr_kept_check(g, n, d);
     if (n->model->shape.max_positions &&
-        (uint64_t)b->prompt_tokens + n->bounds.response_tokens > n->model->shape.max_positions)
+        (uint64_t)n->bounds.prompt_tokens + n->bounds.response_tokens > n->model->shape.max_positions)
         gr_diag_error(d, n->at, GR_E_INVALID,
                       "a sequence may have %u prompt and %u response tokens, but model '%s' has %u positions",
-                      b->prompt_tokens, n->bounds.response_tokens, n->model->name,
+                      n->bounds.prompt_tokens, n->bounds.response_tokens, n->model->name,
                       n->model->shape.max_positions);
 }
 
@@ -167,4 +180,6 @@ const gr_op gr_op_generate = {
     .inputs = gr_rollout_inputs,
     .run = gr_rollout_run,
     .more = gr_rollout_more,
+    .keep = gr_kept_save,
+    .take_back = gr_kept_restore,
 };

@@ -366,8 +366,7 @@ uint64_t gr_hidden_bytes(const gr_kernels *k, const gr_model_shape *s, uint64_t 
 const gr_model_shape *gr_node_shape(const gr_node *n)
 {
     if (n->placement.parts > 1) return &n->model->sharding.slice;
-    return gr_mesh_size(&n->placement.mesh, GR_AXIS_TENSOR) > 1 ? &n->model->sharding.train_slice
-                                                                : &n->model->shape;
+    return gr_mesh_any(&n->placement.mesh) ? &n->model->sharding.train_slice : &n->model->shape;
 }
 
 gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b, uint32_t seqs)
@@ -399,7 +398,8 @@ static double delta_values(const gr_layer_desc *d)
 static double experts_elems(const gr_layer_desc *d, double hidden)
 {
     const gr_experts_desc *e = &d->experts;
-    return d->mlp == GR_MLP_EXPERTS ? 3.0 * hidden * ((double)e->count * e->inner + e->shared_inner) : 0;
+    return d->mlp == GR_MLP_EXPERTS ? 3.0 * hidden * ((double)gr_experts_held(e) * e->inner + e->shared_inner)
+                                    : 0;
 }
 
 void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
@@ -442,12 +442,26 @@ static void times_experts(gr_experts_cost *c, double times)
 /* So many tokens at once through experts of which each goes to some. */
 typedef struct mixture {
     double count, top_k, inner, hidden, tokens, size, grad_size; /* of elements; grad_size 0: forward */
+    double holders; /* each with tokens of its own, and with count experts of as many times more; 1: alone */
 } mixture;
 
 /* Experts that get a token: each token leaves each of them out with the same chance. */
 static double touched(const mixture *m)
 {
-    return m->count * (1 - pow(1 - m->top_k / m->count, m->tokens));
+    return m->count * (1 - pow(1 - m->top_k / (m->count * m->holders), m->tokens * m->holders));
+}
+
+/* What holders do more: rows that came are sorted and put back into their order; backward they come again,
+ * and the first product is made again. */
+static void add_exchange(gr_experts_cost *c, const mixture *m)
+{
+    const bool back = m->grad_size > 0;
+    const double rows = m->tokens * m->top_k;
+    if (m->holders < 2) return;
+    c->products += back ? 4 * rows * m->hidden * m->inner : 0;
+    c->weights += back ? 2 * touched(m) * m->hidden * m->inner * m->size : 0;
+    c->moved += m->size * rows * (back ? 8 * m->hidden + 2 * m->inner : 4 * m->hidden);
+    c->launches += back ? EXPERT_LAUNCHES_BACK : EXPERT_LAUNCHES;
 }
 
 static void add_mixture(gr_experts_cost *c, const mixture *m)
@@ -472,12 +486,14 @@ void gr_experts_price(gr_task *w, const gr_kernels *k, const gr_model_shape *s, 
     const double runs = ceil(fmax(tokens, 1) / (run ? run : GR_EXPERT_RUN)),
                  size = (double)gr_dtype_size(k->dtype);
     if (d->mlp != GR_MLP_EXPERTS) return;
-    const mixture chosen = {e->count, e->top_k, e->inner, s->hidden, tokens / runs, size, (double)grad_size},
-                  shared = {1, 1, e->shared_inner, s->hidden, tokens / runs, size, (double)grad_size};
+    const mixture chosen = {gr_experts_held(e), e->top_k, e->inner,          s->hidden,
+                            tokens / runs,      size,     (double)grad_size, GR_MAX(e->holders, 1u)},
+                  shared = {1, 1, e->shared_inner, s->hidden, tokens / runs, size, (double)grad_size, 1};
     gr_experts_cost *c = &w->cost.experts;
     *c = (gr_experts_cost){.rows = chosen.tokens * chosen.top_k / touched(&chosen),
                            .width = (uint32_t)lround(sqrt((double)s->hidden * e->inner))};
     add_mixture(c, &chosen);
+    add_exchange(c, &chosen);
     if (e->shared_inner) add_mixture(c, &shared);
     times_experts(c, runs);
 }
@@ -499,6 +515,19 @@ static void tensor_cost(gr_task *w, const gr_kernels *k, uint32_t hidden, uint32
     w->comm.summed += each * tokens * hidden * (double)gr_dtype_size(k->dtype) * (parts - 1) / parts;
 }
 
+/* Rows of the choices whose experts are elsewhere go there and come back; backward, two go and one comes
+ * back, and the first product is made again. */
+static void expert_cost(gr_task *w, const gr_kernels *k, const gr_layer_desc *d, uint32_t hidden,
+                        double tokens, bool backward)
+{
+    const gr_experts_desc *e = &d->experts;
+    const double rows = tokens * e->top_k;
+    if (!e->holders) return;
+    w->comm.sums += backward ? 7 : 4;
+    w->comm.exchanged +=
+        (backward ? 3 : 2) * rows * hidden * (double)gr_dtype_size(k->dtype) * (e->holders - 1) / e->holders;
+}
+
 void gr_layer_mesh_cost(gr_task *w, const gr_kernels *k, const gr_node *n, uint32_t layer, double tokens,
                         double length, double times)
 {
@@ -506,12 +535,14 @@ void gr_layer_mesh_cost(gr_task *w, const gr_kernels *k, const gr_node *n, uint3
     const gr_model_shape *s = gr_node_shape(n);
     const uint32_t cut = gr_mesh_size(m, GR_AXIS_CONTEXT), parts = gr_mesh_size(m, GR_AXIS_TENSOR);
     gr_layer_cost(w, k, s, layer, tokens / cut, length, times);
-    if (gr_mesh_ranks(m) < 2) return;
+    if (!gr_mesh_any(m)) return;
     w->comm.mesh = *m;
-    w->comm.peers = gr_mesh_ranks(m);
+    w->comm.mesh.size[GR_AXIS_EXPERT] = GR_MAX(gr_layer(s, layer)->experts.holders, 1u);
+    w->comm.peers = gr_mesh_ranks(m) > 1 ? gr_mesh_ranks(m) : w->comm.mesh.size[GR_AXIS_EXPERT];
     w->comm.sums = w->comm.summed = 0; /* of a slice they were for a sum of whole rows */
     if (cut > 1) context_cost(w, k, gr_layer(s, layer), cut, tokens);
     if (parts > 1) tensor_cost(w, k, s->hidden, parts, tokens / cut, times > 1);
+    expert_cost(w, k, gr_layer(s, layer), s->hidden, tokens / cut, times > 1);
 }
 
 void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times)
@@ -528,8 +559,9 @@ void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, doub
 
 void gr_cost_times(gr_task *w, double times)
 {
-    double *const all[] = {&w->cost.flops, &w->cost.bytes,  &w->cost.attention, &w->cost.kv,
-                           &w->cost.head,  &w->cost.logits, &w->comm.sums,      &w->comm.summed};
+    double *const all[] = {&w->cost.flops, &w->cost.bytes,  &w->cost.attention,
+                           &w->cost.kv,    &w->cost.head,   &w->cost.logits,
+                           &w->comm.sums,  &w->comm.summed, &w->comm.exchanged};
     for (size_t i = 0; i < GR_LEN(all); i++) *all[i] *= times;
     times_experts(&w->cost.experts, times);
 }
@@ -556,6 +588,7 @@ void gr_cost_add(gr_task *w, const gr_task *part)
     add_experts(&w->cost.experts, &part->cost.experts);
     w->comm.sums += part->comm.sums;
     w->comm.summed += part->comm.summed;
+    w->comm.exchanged += part->comm.exchanged;
     w->cost.length = part->cost.length;
     w->cost.rows = part->cost.rows;
     w->cost.width = part->cost.width;

@@ -25,6 +25,7 @@ static const gr_key keys[] = {
     {"rules", GR_KEY_VALUE, CFG(rules), false, NULL, 0, 0, NULL, "{by: FIELD, VALUE: rule, ...}: a rule for each value of a field of the record"},
     {"command", GR_KEY_TEXT, CFG(command), false, NULL, 0, 0, NULL, "a shell command: reads a JSON object a line, prints {\"id\", \"score\"} a line"},
     {"http", GR_KEY_TEXT, CFG(http), false, NULL, 0, 0, NULL, "the URL of a server that is sent what a command would read, and answers with a score"},
+    {"function", GR_KEY_TEXT, CFG(function), false, NULL, 0, 0, NULL, "the name of a function that the program which runs the graph gives it (Python, C): called once with all responses"},
     {"workers", GR_KEY_UINT, CFG(workers), false, "1", 1, 1024, NULL, "processes of the command"},
     {"in_flight", GR_KEY_UINT, CFG(in_flight), false, NULL, 1, 65536, NULL, "requests that a process of the command, or the server, may hold at once; more than 1: each has the ids of its tokens, too; default 1, of a server 64"},
     {"timeout", GR_KEY_NUMBER, CFG(timeout), false, "60", 0.001, 86400, NULL, "seconds that one sequence may take"},
@@ -49,14 +50,27 @@ static const gr_field *named(const gr_node *n, const char *field)
     return gr_texts_have(names, field) ? &one : NULL;
 }
 
+/* At their defaults they stand in every resolved graph. */
+static void check_function(const gr_node *n, const gr_reward_cfg *c, gr_diag *d)
+{
+    const char *wrong = c->workers != 1    ? "workers"
+                        : c->in_flight     ? "in_flight"
+                        : c->timeout != 60 ? "timeout"
+                                           : NULL;
+    if (c->function && wrong)
+        gr_diag_error(d, gr_value_get(n->value, wrong)->at, GR_E_INVALID,
+                      "'%s' goes with 'command': a function is called once, with all responses", wrong);
+}
+
 static void check_reward(gr_graph *g, gr_node *n, gr_diag *d)
 {
     const gr_reward_cfg *c = n->cfg;
-    int ways = !!c->rule + !!c->rules + !!c->command + !!c->http + !!c->from;
+    int ways = !!c->rule + !!c->rules + !!c->command + !!c->http + !!c->function + !!c->from;
     const char *bad = c->http ? gr_http_url_error(c->http) : NULL;
     if (ways != 1)
         gr_diag_error(d, n->at, GR_E_INVALID,
-                      "node '%s' needs one of 'rule', 'rules', 'command', 'http' and 'from: environment'",
+                      "node '%s' needs one of 'rule', 'rules', 'command', 'http', 'function' and "
+                      "'from: environment'",
                       n->name);
     else if (c->from && strcmp(c->from, "environment"))
         gr_diag_error(d, gr_value_get(n->value, "from")->at, GR_E_INVALID,
@@ -69,11 +83,12 @@ static void check_reward(gr_graph *g, gr_node *n, gr_diag *d)
     if (bad)
         gr_diag_error(d, gr_value_get(n->value, "http")->at, GR_E_INVALID, "'http': %s is no URL: %s",
                       c->http, bad);
-    if (c->http && gr_value_get(n->value, "workers"))
+    if (c->http && c->workers != 1)
         gr_diag_error(d, gr_value_get(n->value, "workers")->at, GR_E_INVALID,
                       "'workers' goes with 'command': one process asks the server");
-    if (c->names.n && !c->command && !c->http)
-        gr_diag_error(d, c->names.at[0], GR_E_INVALID, "'names' goes with 'command' or 'http'");
+    check_function(n, c, d);
+    if (c->names.n && !c->command && !c->http && !c->function)
+        gr_diag_error(d, c->names.at[0], GR_E_INVALID, "'names' goes with 'command', 'http' or 'function'");
     if (c->names.n && c->level)
         gr_diag_error(d, c->names.at[0], GR_E_INVALID, "'names' goes with level: sequence");
     gr_scorer_check(n, d);
@@ -131,7 +146,7 @@ static gr_status inputs_reward(const void *state, const char *owner, gr_inputs *
 
 const gr_op gr_op_reward = {
     .name = "reward",
-    .summary = "score responses by rules or by a command",
+    .summary = "score responses by rules, by a command or by a function",
     .lane = GR_LANE_HOST,
     .scores = true,
     .cfg_bytes = sizeof(gr_reward_cfg),

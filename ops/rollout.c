@@ -42,17 +42,24 @@ static uint32_t widest_window(const gr_model_shape *s)
     return most;
 }
 
+/* Conversations from outside, which may go back to any token of theirs. */
+static bool serves(const gr_node *n)
+{
+    return ((const gr_generate_cfg *)n->cfg)->serve.host;
+}
+
 /* What is read at once, and the window before its first token: of positions that come again, so many are
- * there whatever block the first is in. What an environment said is read many tokens at once. A conversation
- * that is tried again begins behind its prompt, whose last tokens are in the first of its own blocks: that
- * one does not come again. */
+ * there whatever block the first is in. What an environment said, or a sample had before, is read many tokens
+ * at once. A conversation that is tried again begins behind its prompt, whose last tokens are in the first of
+ * its own blocks: that one does not come again. */
 gr_ring gr_rollout_ring(const gr_node *n, const gr_choices *how)
 {
-    const uint64_t window = widest_window(gr_node_shape(n)), fed = n->bounds.turns ? how->prefill_tokens : 1,
+    const bool many = n->bounds.turns || n->bounds.kept;
+    const uint64_t window = widest_window(gr_node_shape(n)), fed = many ? how->prefill_tokens : 1,
                    span = window ? window - 1 + fed : 0, first = gr_turns_tries(n) > 1,
                    blocks = (span + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
     const uint64_t own = n->bounds.response_tokens / GR_KV_BLOCK + 2; /* at most */
-    if (!window || first + blocks >= own) return (gr_ring){0};
+    if (!window || first + blocks >= own || serves(n)) return (gr_ring){0};
     return (gr_ring){(uint32_t)first, (uint32_t)blocks};
 }
 
@@ -141,7 +148,7 @@ static void set_head(const gr_node *n, const gr_kernels *k, uint32_t level, gr_c
 size_t gr_rollout_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *k, const gr_choices *c,
                            gr_tunable *out)
 {
-    const gr_level_bits bits = k->invariant ? GR_BITS_SAME : GR_BITS_DIFFER;
+    const gr_level_bits bits = k->invariant && !gr_node_races(n) ? GR_BITS_SAME : GR_BITS_DIFFER;
     size_t count = 0;
     (void)g, (void)c;
     out[count++] = (gr_tunable){.name = "sequences at once",
@@ -202,9 +209,11 @@ static gr_step_bounds bounds_of(const gr_graph *g, const gr_node *n, const gr_ch
 {
     const gr_generate_cfg *cfg = n->cfg;
     const uint32_t slots = GR_MIN(how->concurrent, n->placement.task.seqs);
-    /* while a prompt is read, none of its own samples run; while an answer is, all others may */
+    /* while a prompt is read, none of its own samples run; while an answer is, or what a sample had before,
+     * all others may */
+    const bool alone = n->bounds.turns || n->bounds.kept;
     const uint32_t others =
-        n->placement.task.seqs - GR_MIN(n->placement.task.seqs, n->bounds.turns ? 1u : cfg->samples);
+        n->placement.task.seqs - GR_MIN(n->placement.task.seqs, alone ? 1u : cfg->samples);
     const gr_ring ring = gr_rollout_ring(n, how);
     const uint32_t blocks = gr_blocks_of(n->bounds.prompt_tokens + n->bounds.response_tokens);
     return (gr_step_bounds){.tokens = GR_MAX(slots, GR_MIN(slots, others) + how->prefill_tokens),
@@ -262,7 +271,8 @@ uint32_t gr_rollout_kv_object(gr_tasks *p, const gr_node *n, const gr_choices *h
 /* With any temperature that it may have, where that changes. */
 static gr_sampling sampling_of(const gr_generate_cfg *c)
 {
-    return (gr_sampling){.temperature = (float)c->temperature.value, .top_p = (float)c->top_p, .top_k = c->top_k};
+    return (gr_sampling){
+        .temperature = (float)c->temperature.value, .top_p = (float)c->top_p, .top_k = c->top_k};
 }
 
 uint32_t gr_rollout_head_ws(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k)
@@ -276,8 +286,9 @@ uint32_t gr_rollout_head_ws(gr_tasks *p, const gr_node *n, const gr_choices *how
 
 static uint32_t trips_max(const gr_node *n, const gr_choices *how)
 {
-    uint64_t prefill =
-        n->placement.task.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1);
+    const uint64_t read = n->bounds.prompt_tokens / how->prefill_tokens + 1,
+                   had = n->bounds.kept ? n->bounds.response_tokens / how->prefill_tokens + 1 : 0;
+    uint64_t prefill = n->placement.task.groups * read + n->placement.task.seqs * had;
     uint64_t trips = (uint64_t)n->placement.task.seqs * n->bounds.response_tokens * gr_turns_tries(n) +
                      prefill + gr_turns_trips(n);
     return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
@@ -292,7 +303,7 @@ typedef struct rollout_cost {
 
 static rollout_cost cost_of(const gr_node *n, const gr_choices *how)
 {
-    const gr_rows_bounds *b = &n->placement.task;
+    const gr_rows_bounds steady = gr_rollout_steady(n), *b = &steady;
     uint64_t own = gr_own_blocks(b->prompt_tokens, b->response_tokens);
     uint64_t at_once = GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
     uint64_t waves = (b->seqs + at_once - 1) / at_once;
@@ -313,8 +324,25 @@ enum { PLAN_ROWS, PLAN_STEP, PLAN_STAGING, PLAN_KV, N_PLAN };
 enum { STEP_WEIGHTS, STEP_ARRAYS, STEP_X, STEP_KV, STEP_WS, N_STEP, N_EMBED = STEP_KV }; /* a layer; embed */
 enum { SAMPLE_NORM, SAMPLE_EMBED, SAMPLE_ARRAYS, SAMPLE_X, SAMPLE_WS, SAMPLE_ROWS, SAMPLE_ROUTES, N_SAMPLE };
 
-void gr_rollout_declare_finish(const gr_node *n, uint32_t rows, uint32_t routes, gr_tasks *p)
+uint32_t gr_rollout_worked(gr_tasks *p, const gr_node *n)
 {
+    if (!n->work.groups) return gr_rows_object(p, n);
+    const gr_object o = {.name = gr_arena_printf(p->arena, "%s.queue", n->name),
+                         .category = GR_CAT_COLUMNS,
+                         .span = GR_SPAN_KEEP,
+                         .place = GR_HOST,
+                         .bytes = gr_rows_bytes(&n->work),
+                         .bucket = GR_NONE};
+    return gr_tasks_object(p, &o);
+}
+
+void gr_rollout_declare_finish(const gr_node *n, uint32_t worked, uint32_t routes, gr_tasks *p)
+{
+    const uint32_t rows = gr_rows_object(p, n);
+    if (rows != worked)
+        gr_tasks_waits(gr_tasks_run(
+            p, ROLLOUT_TAKE, 0,
+            (gr_use[]){[TAKE_QUEUE] = {worked, GR_UPDATE}, [TAKE_ROWS] = {rows, GR_WRITE}}, N_TAKE, "take"));
     gr_use *uses = gr_arena_alloc(p->arena, (N_FINISH + n->results.n_columns) * sizeof(*uses));
     uses[FINISH_ROWS] = (gr_use){rows, GR_UPDATE};
     uses[FINISH_ROUTES] = (gr_use){routes, GR_UPDATE};
@@ -341,7 +369,8 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                            .seqs = b.seqs,
                            .length = n->bounds.prompt_tokens + n->bounds.response_tokens,
                            .threads = how->threads};
-    uint32_t rows = gr_rows_object(p, n), prompts = gr_rows_object(p, n->groups),
+    const gr_use_mode begins = n->work.groups ? GR_UPDATE : GR_WRITE;
+    uint32_t rows = gr_rollout_worked(p, n), prompts = gr_rows_object(p, n->of),
              routes = gr_routes_object(p, g, n);
     uint32_t kv = gr_rollout_kv_object(p, n, how, k);
     uint32_t step = gr_tasks_temp(p, GR_CAT_WORKSPACE, arrays_bytes(&b), "step");
@@ -352,7 +381,7 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
 
     gr_tasks_run(p, ROLLOUT_BEGIN, 0,
                  (gr_use[]){[BEGIN_PROMPTS] = {prompts, GR_READ},
-                            [BEGIN_ROWS] = {rows, GR_WRITE},
+                            [BEGIN_ROWS] = {rows, begins},
                             [BEGIN_KV] = {kv, GR_WRITE},
                             [BEGIN_ROUTES] = {routes, GR_WRITE}},
                  N_BEGIN, "begin");
@@ -403,8 +432,14 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
 gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
     gr_rollout *r = gr_calloc(1, sizeof(*r));
-    *r = (gr_rollout){.session = s, .node = n, .cfg = n->cfg, .longest = n->bounds.response_tokens};
-    r->groups = gr_calloc(n->bounds.groups, sizeof(*r->groups));
+    *r = (gr_rollout){.session = s,
+                      .node = n,
+                      .cfg = n->cfg,
+                      .work = *gr_rollout_work(n),
+                      .longest = n->bounds.response_tokens};
+    r->groups = gr_calloc(r->work.groups, sizeof(*r->groups));
+    r->to_admit = gr_calloc(r->work.groups, sizeof(*r->to_admit));
+    if (n->bounds.kept) gr_kept_open(r);
     *state = r;
     return n->bounds.turns ? gr_turns_open(r, d) : GR_OK;
 }
@@ -421,6 +456,8 @@ void gr_rollout_close(void *state)
     if (!r) return;
     gr_rollout_steps_close(r);
     gr_turns_close(r);
+    gr_kept_close(r);
+    free(r->to_admit);
     free(r->tables);
     free(r->group_tables);
     free(r->slots);
@@ -446,7 +483,7 @@ static void take_arrays(gr_rollout *r, const gr_choices *how)
     r->tables = gr_calloc((size_t)r->bounds.samples * r->bounds.stride, sizeof(*r->tables));
     for (uint32_t i = 0; i < r->bounds.samples; i++)
         r->slots[i] = (gr_rollout_slot){.table = r->tables + (size_t)i * r->bounds.stride, .held = i};
-    r->group_tables = gr_calloc((size_t)r->node->bounds.groups * r->bounds.stride, sizeof(*r->group_tables));
+    r->group_tables = gr_calloc((size_t)r->work.groups * r->bounds.stride, sizeof(*r->group_tables));
     r->pool[0].cap = how->kv_blocks;
     r->pool[1].cap = gr_rollout_window_blocks(r->node, how);
     for (int i = 0; i < 2; i++) {
@@ -468,37 +505,51 @@ static void free_all(gr_free_blocks *f)
     for (uint32_t i = 0; i < f->n; i++) f->block[i] = f->n - 1 - i;
 }
 
-static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr_choices *how)
+void gr_rollout_put_prompt(gr_rollout *r, const gr_rows *prompts, uint32_t prompt, gr_rows *rows, uint32_t g)
 {
-    take_arrays(r, how);
-    uint32_t n_groups = *prompts->n_groups, samples = r->cfg->samples;
-    gr_rows_part own = gr_rows_task(r->session, r->node, prompts, 0, n_groups);
-    r->current = own.group;
-    r->n_groups = own.group_end;
-    r->n_seqs = (own.group_end - own.group) * samples;
-    r->finished = r->n_slots = r->n_running = 0;
-    r->tokens = r->spared = 0;
-    for (int i = 0; i < 2; i++) free_all(&r->pool[i]);
+    const uint32_t samples = r->cfg->samples, tokens = r->cfg->serve.host ? 1 : prompts->prompt_len[prompt];
+    rows->record[g] = prompts->record[prompt];
+    for (uint32_t seq = g * samples; seq < (g + 1) * samples; seq++) {
+        rows->group[seq] = g;
+        rows->prompt_len[seq] = tokens;
+        rows->response_len[seq] = 0;
+        rows->truncated[seq] = rows->ended[seq] = 0;
+        memcpy(rows->ids + (size_t)seq * rows->stride, gr_rows_ids(prompts, prompt),
+               tokens * sizeof(int32_t));
+    }
+}
+
+/* All rows are of this iteration's prompts. */
+static void begin_rows(gr_rollout *r, const gr_rows *prompts, gr_rows *rows)
+{
+    const uint32_t n_groups = *prompts->n_groups, samples = r->cfg->samples;
+    const gr_rows_part own = gr_rows_task(r->session, r->node, prompts, 0, n_groups);
+    for (uint32_t g = own.group; g < own.group_end; g++) r->to_admit[r->n_groups++] = g;
+    r->n_seqs = r->n_groups * samples;
     if (r->session->ranks > 1) /* what the others will add to */
         memset(rows->n_groups, 0, gr_rows_bytes(&r->node->bounds));
     *rows->n_groups = n_groups;
     *rows->n_seqs = n_groups * samples;
-    for (uint32_t g = 0; g < n_groups; g++) {
-        r->groups[g] = (gr_rollout_group){.prompt = prompts->prompt_len[g],
+    for (uint32_t g = 0; g < n_groups; g++) gr_rollout_put_prompt(r, prompts, g, rows, g);
+    if (r->turns) gr_turns_clear(r, rows, 0, r->node->bounds.seqs);
+}
+
+static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr_choices *how)
+{
+    take_arrays(r, how);
+    r->current = r->n_groups = r->n_seqs = r->trip = 0;
+    r->finished = r->n_slots = r->n_running = 0;
+    r->tokens = r->spared = 0;
+    for (int i = 0; i < 2; i++) free_all(&r->pool[i]);
+    if (r->turns) gr_turns_begin(r, rows);
+    if (r->kept)
+        gr_kept_begin(r, prompts, rows);
+    else
+        begin_rows(r, prompts, rows);
+    for (uint32_t g = 0; g < *rows->n_groups; g++)
+        r->groups[g] = (gr_rollout_group){.prompt = rows->prompt_len[g * r->cfg->samples],
                                           .held = r->bounds.samples,
                                           .table = r->group_tables + (size_t)g * r->bounds.stride};
-        rows->record[g] = prompts->record[g];
-        for (uint32_t j = 0; j < samples; j++) {
-            uint32_t seq = g * samples + j;
-            rows->group[seq] = g;
-            rows->prompt_len[seq] = prompts->prompt_len[g];
-            rows->response_len[seq] = 0;
-            rows->truncated[seq] = rows->ended[seq] = 0;
-            memcpy(rows->ids + (size_t)seq * rows->stride, gr_rows_ids(prompts, g),
-                   prompts->prompt_len[g] * sizeof(int32_t));
-        }
-    }
-    if (r->turns) gr_turns_begin(r, rows);
 }
 
 static void take_blocks(gr_free_blocks *f, uint32_t *to, uint32_t n)
@@ -557,10 +608,20 @@ static void copy_block(gr_rollout *r, const gr_rollout_group *g, const gr_rollou
     r->n_copies++;
 }
 
+/* Samples of a group that is kept have ended before. */
+static void skip_finished(const gr_rollout *r, gr_rollout_group *g, const gr_rows *rows)
+{
+    const uint32_t first = (uint32_t)(g - r->groups) * r->cfg->samples;
+    while (rows->finished && g->admitted < r->cfg->samples && rows->finished[first + g->admitted])
+        g->admitted++;
+}
+
 void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, const gr_rows *rows)
 {
     uint32_t shared = gr_full_blocks(g->prompt);
+    skip_finished(r, g, rows);
     s->group = (uint32_t)(g - r->groups);
+    s->waits = false;
     s->seq = s->group * r->cfg->samples + g->admitted;
     s->cached = g->prompt - 1;
     s->next = gr_rows_ids(rows, s->seq)[g->prompt - 1];
@@ -575,7 +636,13 @@ void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, co
     }
     g->admitted++;
     g->running++;
+    skip_finished(r, g, rows);
     if (r->turns) gr_turns_start(r, s, rows);
+}
+
+bool gr_rollout_is_new(const gr_rollout_slot *s, const gr_rows *rows)
+{
+    return !s->waits && !rows->response_len[s->seq];
 }
 
 static void swap_slots(gr_rollout *r, uint32_t a, uint32_t b)
@@ -589,16 +656,16 @@ static bool admit_sample(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows
 {
     if (r->n_slots == r->bounds.samples || !gr_rollout_fits(r, 0, 1, gr_own_blocks(g->prompt, r->longest)))
         return false;
-    gr_rollout_place(r, &r->slots[r->n_slots++], g, rows);
-    r->n_running += !r->turns;
+    gr_rollout_slot *s = &r->slots[r->n_slots++];
+    gr_rollout_place(r, s, g, rows);
+    if (gr_rollout_is_new(s, rows)) swap_slots(r, r->n_slots - 1, r->n_running++);
     return true;
 }
 
 static void admit(gr_rollout *r, const gr_rows *rows)
 {
     r->n_copies = r->n_held = 0;
-    while (r->current < r->n_groups) {
-        gr_rollout_group *g = &r->groups[r->current];
+    for (gr_rollout_group *g; (g = gr_rollout_current(r));) {
         if (!g->begun && !gr_rollout_begin_group(r, g)) return;
         if (g->cached < g->prompt - 1) return;
         while (g->admitted < r->cfg->samples)
@@ -622,6 +689,7 @@ static void wake(gr_rollout *r, const gr_rows *rows)
 /* Tokens to read into the pool: of an answer, else of the current prompt. */
 typedef struct unread {
     uint32_t seq, *cached, end; /* up to end, from *cached on */
+    uint32_t held;              /* the place of its state of one size */
     const uint32_t *table;
 } unread;
 
@@ -629,12 +697,12 @@ static bool find_unread(gr_rollout *r, const gr_rows *rows, unread *u)
 {
     for (uint32_t i = r->n_running; i < r->n_slots; i++) {
         gr_rollout_slot *s = &r->slots[i];
-        *u = (unread){s->seq, &s->cached, gr_rollout_length(rows, s->seq) - 1, s->table};
+        *u = (unread){s->seq, &s->cached, gr_rollout_length(rows, s->seq) - 1, s->held, s->table};
         if (!s->waits) return true;
     }
-    gr_rollout_group *g = r->current < r->n_groups ? &r->groups[r->current] : NULL;
+    gr_rollout_group *g = gr_rollout_current(r);
     if (!g || !g->begun || g->cached == g->prompt - 1) return false;
-    *u = (unread){r->current * r->cfg->samples, &g->cached, g->prompt - 1, g->table};
+    *u = (unread){r->to_admit[r->current] * r->cfg->samples, &g->cached, g->prompt - 1, g->held, g->table};
     return true;
 }
 
@@ -661,7 +729,7 @@ static void plan(gr_rollout *r, const gr_rows *rows, const gr_choices *how, step
     r->prefill_at = *u.cached;
     memcpy(a->ids + n, gr_rows_ids(rows, u.seq) + *u.cached, r->n_prefill * sizeof(*a->ids));
     a->cached[n] = *u.cached;
-    if (a->held) a->held[n] = r->bounds.samples;
+    if (a->held) a->held[n] = u.held;
     gr_rollout_copy_table(r, a->table + (size_t)n * stride, u.table, gr_blocks_of(u.end));
     r->n_tokens = a->offset[n + 1] = n + r->n_prefill;
     *u.cached += r->n_prefill;
@@ -703,18 +771,19 @@ static void end_conversation(gr_rollout *r, gr_rows *rows, uint32_t seq);
 
 static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
 {
-    gr_rows rows = gr_rows_at(c->ptr[PLAN_ROWS], &c->node->bounds);
+    gr_rows rows = gr_rows_at(c->ptr[PLAN_ROWS], &r->work);
     step_arrays device = arrays_at(c->ptr[PLAN_STEP], &r->bounds),
                 host = arrays_at(c->ptr[PLAN_STAGING], &r->bounds);
     gr_status st = r->turns ? gr_turns_take(r, &rows, end_conversation, d) : GR_OK;
     if (st) return st;
+    r->trip++;
     gr_session_finished(r->session, r->node, &rows, GR_NONE);
     admit(r, &rows);
     wake(r, &rows);
     plan(r, &rows, c->how, &host);
     write_arrays(r, c->queue, &device, &host);
     copy_states(c, r);
-    return !r->n_tokens && r->n_slots ? gr_turns_wait(r, d) : GR_OK; /* there is nothing else to do */
+    return !r->n_tokens && r->n_slots ? gr_turns_wait(r, &rows, d) : GR_OK; /* there is nothing else to do */
 }
 
 /* routing: where choices are recorded, filled in here. */
@@ -744,7 +813,7 @@ gr_stop_ids gr_rollout_stop_ids(const gr_node *n)
     return (gr_stop_ids){s->eos, c->ignore_eos ? 0 : s->n_eos};
 }
 
-static bool is_stop_id(const gr_rollout *r, int32_t id)
+bool gr_rollout_is_stop_id(const gr_rollout *r, int32_t id)
 {
     const gr_stop_ids stop = gr_rollout_stop_ids(r->node);
     for (uint32_t i = 0; i < stop.n; i++)
@@ -806,8 +875,14 @@ static void end_conversation(gr_rollout *r, gr_rows *rows, uint32_t seq)
 {
     uint32_t i = r->n_running;
     while (r->slots[i].seq != seq) i++;
-    gr_session_finished(r->session, r->node, rows, seq);
+    gr_rollout_finished(r, rows, seq);
     end_sample(r, i);
+}
+
+void gr_rollout_finished(gr_rollout *r, const gr_rows *rows, uint32_t seq)
+{
+    if (r->kept) gr_kept_ended(r, rows, seq);
+    gr_session_finished(r->session, r->node, rows, seq);
 }
 
 bool gr_rollout_add_token(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows, int32_t id, float logprob)
@@ -816,11 +891,12 @@ bool gr_rollout_add_token(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows, int3
     int32_t *response = rows->ids + (size_t)s->seq * rows->stride + rows->prompt_len[s->seq];
     response[n] = id;
     rows->logprob[(size_t)s->seq * r->node->bounds.response_tokens + n] = logprob;
+    if (rows->version) rows->version[(size_t)s->seq * r->longest + n] = (int32_t)gr_rollout_version(r);
     s->cached++;
     s->next = id;
     r->tokens++;
     if (r->turns) rows->counts[(size_t)s->seq * r->longest + n] = 1; /* packed when the rows are whole */
-    rows->ended[s->seq] = is_stop_id(r, id);
+    rows->ended[s->seq] = gr_rollout_is_stop_id(r, id);
     if (rows->ended[s->seq] || ends_in_stop_text(r, response, n + 1)) {
         r->spared += r->turns ? 0 : r->longest - (n + 1);
         return true;
@@ -871,7 +947,7 @@ static void record_choices(const gr_call *c, const gr_rollout *r, const gr_rows 
 
 static void run_sample(const gr_call *c, gr_rollout *r)
 {
-    gr_rows rows = gr_rows_at(c->ptr[SAMPLE_ROWS], &c->node->bounds);
+    gr_rows rows = gr_rows_at(c->ptr[SAMPLE_ROWS], &r->work);
     step_arrays a = arrays_at(c->ptr[SAMPLE_ARRAYS], &r->bounds);
     const uint32_t n = r->n_running;
     for (uint32_t first = 0; first < n; first += c->how->head_rows)
@@ -884,7 +960,7 @@ static void run_sample(const gr_call *c, gr_rollout *r)
             if (r->turns)
                 gr_turns_step(r, &r->slots[i], &rows);
             else
-                gr_session_finished(r->session, r->node, &rows, r->slots[i].seq);
+                gr_rollout_finished(r, &rows, r->slots[i].seq);
             set_aside(r, i);
             if (!r->turns) end_sample(r, r->n_running);
         }
@@ -907,6 +983,17 @@ static void spread_choices(const gr_call *c, const gr_rows *rows)
         if (i % samples) gr_routes_copy(&routes, i - i % samples, &routes, i, rows->prompt_len[i] - 1);
 }
 
+/* Rows that are not kept have one version. */
+static void fill_column(const gr_rollout *r, const gr_rows *rows, const gr_column *column, void *out)
+{
+    if (column->of_rows != GR_ROWS_VERSION || rows->version) {
+        gr_rows_column(rows, column, out);
+        return;
+    }
+    for (uint32_t i = 0; i < rows->token_offset[*rows->n_seqs]; i++)
+        ((int32_t *)out)[i] = (int32_t)gr_rollout_version(r);
+}
+
 static gr_status run_finish(const gr_call *c, gr_diag *d)
 {
     const gr_node *n = c->node;
@@ -917,8 +1004,19 @@ static gr_status run_finish(const gr_call *c, gr_diag *d)
     if (n->bounds.turns) pack_counts(&rows, n->bounds.response_tokens);
     if (c->ptr[FINISH_ROUTES]) spread_choices(c, &rows);
     for (size_t i = 0; i < n->results.n_columns; i++)
-        if (c->ptr[N_FINISH + i]) gr_rows_column(&rows, n->results.columns[i], c->ptr[N_FINISH + i]);
+        if (c->ptr[N_FINISH + i]) fill_column(c->state, &rows, n->results.columns[i], c->ptr[N_FINISH + i]);
+    if (n->bounds.kept) gr_kept_report(c->state, &rows);
     return n->bounds.turns ? gr_turns_report(c->state, &rows, d) : GR_OK;
+}
+
+/* The device may be in a chunk behind what is taken. */
+static gr_status run_take(const gr_call *c, gr_rollout *r, gr_diag *d)
+{
+    const gr_status st = gr_queue_finish(c->queue, d);
+    gr_rows queue = gr_rows_at(c->ptr[TAKE_QUEUE], &r->work),
+            rows = gr_rows_at(c->ptr[TAKE_ROWS], &c->node->bounds);
+    if (!st) gr_kept_take(r, &queue, &rows);
+    return st;
 }
 
 gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
@@ -926,11 +1024,12 @@ gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
     gr_rollout *r = c->state;
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = gr_node_shape(c->node);
+    if (c->kernel == ROLLOUT_TAKE) return run_take(c, r, d);
     if (k->steps && c->kernel != ROLLOUT_BEGIN && c->kernel != ROLLOUT_FINISH)
         return gr_rollout_steps_run(c, r, d);
     if (c->kernel == ROLLOUT_BEGIN) {
-        gr_rows prompts = gr_rows_at(c->ptr[BEGIN_PROMPTS], &c->node->groups->bounds);
-        gr_rows rows = gr_rows_at(c->ptr[BEGIN_ROWS], &c->node->bounds);
+        gr_rows prompts = gr_rows_at(c->ptr[BEGIN_PROMPTS], &c->node->of->bounds);
+        gr_rows rows = gr_rows_at(c->ptr[BEGIN_ROWS], &r->work);
         begin(r, &prompts, &rows, c->how);
         if (c->ptr[BEGIN_ROUTES] && r->session->ranks > 1) /* as of the rows */
             memset(c->ptr[BEGIN_ROUTES], 0, gr_routes_bytes(c->node));
@@ -967,5 +1066,5 @@ bool gr_rollout_more(const gr_call *c, uint32_t trip)
     const gr_rollout *r = c->state;
     gr_progress_at(r->session->progress, r->node->name, r->tokens,
                    (uint64_t)r->n_seqs * r->longest - r->spared, "tokens");
-    return r->finished < r->n_seqs;
+    return r->kept ? !gr_kept_is_enough(r) : r->finished < r->n_seqs;
 }

@@ -12,8 +12,10 @@
 #include "ops/kernels/layer.h"
 #include "ops/pass.h"
 #include "ops/rollout.h"
+#include "ops/rollout_kept.h"
 #include "ops/base/rows.h"
 #include "ops/base/session.h"
+#include "ops/serve/serve.h"
 
 enum {
     ROLLOUT_BEGIN,
@@ -24,12 +26,29 @@ enum {
     ROLLOUT_SAMPLE,
     ROLLOUT_PREFILL, /* this and the next: where the device keeps the state */
     ROLLOUT_DECODE,
-    ROLLOUT_FINISH
+    ROLLOUT_FINISH,
+    ROLLOUT_TAKE /* of one that keeps rows */
 };
 
 /* Operands of works that both forms have. Behind those of finish come the node's columns. */
 enum { BEGIN_PROMPTS, BEGIN_ROWS, BEGIN_KV, BEGIN_ROUTES, N_BEGIN };
 enum { FINISH_ROWS, FINISH_ROUTES, N_FINISH };
+enum { TAKE_QUEUE, TAKE_ROWS, N_TAKE };
+
+/* Of the rows that it works on, those of one iteration of many, for the cost model: what is kept is sampled
+ * once.
+ */
+static inline gr_rows_bounds gr_rollout_steady(const gr_node *n)
+{
+    const gr_generate_cfg *cfg = n->cfg;
+    gr_rows_bounds b = n->placement.task;
+    if (!n->work.groups) return b;
+    const uint32_t waiting = (GR_MAX(cfg->lag, 1u) - 1) * n->bounds.groups,
+                   new = cfg->partial == GR_PARTIAL_DROP ? n->work.groups - waiting : n->bounds.groups;
+    b.groups = (uint32_t)(((uint64_t)b.groups * new + n->work.groups - 1) / n->work.groups);
+    b.seqs = b.groups * cfg->samples;
+    return b;
+}
 
 /* ---- blocks ----------------------------------------------------------------------------------------------
  */
@@ -135,10 +154,13 @@ typedef struct gr_rollout {
     uint32_t *tables;            /* all slots' */
     uint32_t n_slots, n_running; /* in use; of these the first, that sample (step by step) */
     uint32_t longest;            /* response tokens of a sequence, at most */
+    gr_rows_bounds work;         /* of the rows that it works on */
     gr_rollout_group *groups;
     uint32_t *group_tables; /* all groups' */
-    uint32_t n_groups;      /* up to where this rank's go */
-    uint32_t current;       /* the group that is being admitted */
+    uint32_t *to_admit;     /* groups of this rank, in the order in which they are admitted */
+    uint32_t n_groups;      /* of these */
+    uint32_t current;       /* the one that is being admitted, in that order */
+    uint32_t trip;          /* of the iteration, from 0 */
     gr_free_blocks pool[2]; /* of all layers, and of those with a window, where these have others */
     uint32_t finished, n_seqs;
     uint64_t tokens, spared;      /* sampled so far; those of max_tokens that finished ones did not need */
@@ -152,6 +174,7 @@ typedef struct gr_rollout {
     uint16_t *out_choices;          /* of the step, where they are recorded */
     gr_str tail;                    /* of a response, where it may hold a stop text */
     struct gr_turns *turns;         /* where an environment answers; else NULL */
+    struct gr_kept *kept;           /* where rows are kept (ops/rollout_kept.h); else NULL */
     struct gr_rollout_steps *steps; /* where the device keeps the state of steps; else NULL */
 } gr_rollout;
 
@@ -160,7 +183,13 @@ typedef struct gr_rollout {
 
 uint32_t gr_rollout_kv_object(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k);
 uint32_t gr_rollout_head_ws(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k);
-void gr_rollout_declare_finish(const gr_node *n, uint32_t rows, uint32_t routes, gr_tasks *p);
+void gr_rollout_declare_finish(const gr_node *n, uint32_t worked, uint32_t routes, gr_tasks *p);
+/* The object of the rows that it works on: its own rows, or the queue. */
+uint32_t gr_rollout_worked(gr_tasks *p, const gr_node *n);
+static inline const gr_rows_bounds *gr_rollout_work(const gr_node *n)
+{
+    return n->work.groups ? &n->work : &n->bounds;
+}
 /* Choices of a token that are recorded; 0: none are. */
 uint32_t gr_rollout_choices(const gr_graph *g, const gr_node *n);
 
@@ -169,15 +198,27 @@ bool gr_rollout_fits(const gr_rollout *r, uint64_t shared, uint64_t samples, uin
 /* The first n columns of a table, and as many of its part for layers with a window. */
 void gr_rollout_copy_table(const gr_rollout *r, uint32_t *to, const uint32_t *from, uint32_t n);
 
+/* A prompt that was drawn becomes group g, of sequences without a token so far. */
+void gr_rollout_put_prompt(gr_rollout *r, const gr_rows *prompts, uint32_t prompt, gr_rows *rows, uint32_t g);
 /* Take the blocks of its prompt; false: they, and those of one sample, are not free. */
 bool gr_rollout_begin_group(gr_rollout *r, gr_rollout_group *g);
 /* The next sample of a group into s, whose own blocks are free; adds to the copies. */
 void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, const gr_rows *rows);
+/* Whether a sample that was placed runs at once: it waits for nobody, and has nothing to be read before. */
+bool gr_rollout_is_new(const gr_rollout_slot *s, const gr_rows *rows);
 /* The blocks of a sample that has ended, and of its group with the last one. */
 void gr_rollout_give_back(gr_rollout *r, const gr_rollout_slot *s);
 /* Returns whether the sample has ended; of a conversation, whether its turn has. */
 bool gr_rollout_add_token(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows, int32_t id, float logprob);
+bool gr_rollout_is_stop_id(const gr_rollout *r, int32_t id);
 gr_sampling gr_rollout_sampling(const gr_call *c, const gr_rollout *r);
+/* The group that is being admitted; NULL: all are. */
+static inline gr_rollout_group *gr_rollout_current(const gr_rollout *r)
+{
+    return r->current < r->n_groups ? &r->groups[r->to_admit[r->current]] : NULL;
+}
+/* A sequence has ended: who listens is told. */
+void gr_rollout_finished(gr_rollout *r, const gr_rows *rows, uint32_t seq);
 
 /* Tokens of a sequence so far. */
 static inline uint32_t gr_rollout_length(const gr_rows *rows, uint32_t seq)
@@ -194,8 +235,13 @@ static inline uint32_t gr_rollout_length(const gr_rows *rows, uint32_t seq)
 gr_status gr_turns_open(gr_rollout *r, gr_diag *d);
 void gr_turns_close(gr_rollout *r);
 gr_status gr_turns_inputs(const gr_rollout *r, const char *owner, gr_inputs *in, gr_diag *d);
-/* An iteration begins. */
+/* An iteration begins; and conversations of sequences [first, end). */
 void gr_turns_begin(gr_rollout *r, gr_rows *rows);
+void gr_turns_clear(gr_rollout *r, gr_rows *rows, uint32_t first, uint32_t end);
+/* One that is kept is over, whatever it waits for; and to and from the words of a file. */
+void gr_turns_drop(gr_rollout *r, uint32_t seq);
+void gr_turns_save(const gr_rollout *r, const gr_rows *rows);
+void gr_turns_restore(gr_rollout *r, const gr_rows *rows);
 /* A sample has its slot: its environment is asked to start. */
 void gr_turns_start(gr_rollout *r, gr_rollout_slot *s, const gr_rows *rows);
 /* The response tokens at which the turn of a sequence is cut. */
@@ -207,7 +253,7 @@ void gr_turns_step(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows);
 gr_status gr_turns_take(gr_rollout *r, gr_rows *rows, void (*end)(gr_rollout *r, gr_rows *rows, uint32_t seq),
                         gr_diag *d);
 /* Wait until something is to be taken. */
-gr_status gr_turns_wait(gr_rollout *r, gr_diag *d);
+gr_status gr_turns_wait(gr_rollout *r, const gr_rows *rows, gr_diag *d);
 /* The rows are whole. */
 gr_status gr_turns_report(const gr_rollout *r, const gr_rows *rows, gr_diag *d);
 /* How many times the loop may turn for conversations beyond what their tokens take. */
@@ -217,6 +263,36 @@ static inline uint32_t gr_turns_tries(const gr_node *n)
 {
     return n->bounds.turns ? 1 + ((const gr_generate_cfg *)n->cfg)->environment.retries : 1;
 }
+
+/* ---- rollout_served.c ------------------------------------------------------------------------------------
+ */
+
+struct gr_served;
+/* *out: gr_served_close, also on failure. */
+gr_status gr_served_open(struct gr_served **out, const gr_rollout *r, gr_diag *d);
+void gr_served_close(struct gr_served *s); /* NULL is fine */
+/* An iteration begins. s NULL is fine. */
+void gr_served_begin(struct gr_served *s, const gr_rollout *r);
+gr_serve *gr_served_by(const struct gr_served *s); /* NULL: of NULL */
+/* Why a session whose harness has ended it did so. */
+gr_stopped gr_served_stopped(const gr_rows *rows, uint32_t seq, gr_serve_end_reason refused);
+
+/* ---- rollout_kept.c -------------------------------------------------------------------------------------
+ */
+
+void gr_kept_open(gr_rollout *r);
+void gr_kept_close(gr_rollout *r);
+/* An iteration begins: the rank's prompts get their places, and r->to_admit those that are not complete. */
+void gr_kept_begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows);
+void gr_kept_ended(gr_rollout *r, const gr_rows *rows, uint32_t seq);
+/* Whether the iteration has what it needs. */
+bool gr_kept_is_enough(const gr_rollout *r);
+/* Its rows, of the queue. */
+void gr_kept_take(gr_rollout *r, gr_rows *queue, gr_rows *rows);
+/* What it took and left, of all ranks. */
+void gr_kept_report(const gr_rollout *r, const gr_rows *rows);
+/* The iteration whose weights it samples with. */
+uint32_t gr_rollout_version(const gr_rollout *r);
 
 /* ---- rollout_steps.c -------------------------------------------------------------------------------------
  */

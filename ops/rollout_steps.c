@@ -113,7 +113,9 @@ static uint32_t chunks_of(uint32_t tokens)
 static uint32_t trips_max(const gr_node *n, const gr_choices *how)
 {
     const uint64_t prefill =
-        n->placement.task.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1);
+        n->placement.task.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1) +
+        (n->bounds.kept ? n->placement.task.seqs * (n->bounds.response_tokens / how->prefill_tokens + 2ull)
+                        : 0);
     const uint64_t trips =
         n->placement.task.seqs * (chunks_of(n->bounds.response_tokens) + 2ull) * gr_turns_tries(n) + prefill +
         4 * gr_turns_trips(n); /* a turn's last chunk, and two until the host knows */
@@ -131,14 +133,14 @@ static uint64_t at_once_of(const gr_node *n, const gr_choices *how)
 static uint64_t waves_of(const gr_node *n, const gr_choices *how)
 {
     const uint64_t at_once = at_once_of(n, how);
-    return (n->placement.task.seqs + at_once - 1) / at_once;
+    return (gr_rollout_steady(n).seqs + at_once - 1) / at_once;
 }
 
 /* A trip reads so many tokens of prompts: how many trips after the first slots the last ones begin, and end.
  * Later waves follow slot by slot. */
 static uint64_t late_of(const gr_node *n, const gr_choices *how)
 {
-    const gr_rows_bounds *b = &n->placement.task;
+    const gr_rows_bounds steady = gr_rollout_steady(n), *b = &steady;
     const uint64_t slots = GR_MIN(at_once_of(n, how), (uint64_t)b->seqs),
                    groups = b->groups * slots / GR_MAX(b->seqs, 1u);
     const uint64_t tokens = GR_MAX(groups, (uint64_t)1) * b->prompt_tokens;
@@ -207,7 +209,7 @@ static gr_task *model_work(const gr_node *n, const gr_kernels *k, gr_tasks *p, u
 static void set_prefill_cost(gr_task *w, const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const gr_model_shape *s = gr_node_shape(n);
-    const gr_rows_bounds *b = &n->placement.task;
+    const gr_rows_bounds steady = gr_rollout_steady(n), *b = &steady;
     const double prompts = (double)b->groups * b->prompt_tokens,
                  tokens = GR_MIN(how->prefill_tokens, prompts);
     for (uint32_t kind = 0, first = 0; kind < s->n_kinds; kind++) {
@@ -226,7 +228,7 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
 {
     const gr_model_shape *s = gr_node_shape(n);
     const gr_generate_cfg *cfg = n->cfg;
-    const gr_rows_bounds *b = &n->placement.task;
+    const gr_rows_bounds steady = gr_rollout_steady(n), *b = &steady;
     const double keys = b->prompt_tokens / (double)cfg->samples + b->response_tokens / 2.0;
     const double waves = (double)waves_of(n, how);
     const double busy = waves * (chunks_of(b->response_tokens) + 2.0) - 2; /* the last ends when it is done */
@@ -261,7 +263,8 @@ void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choi
     const uint32_t tokens = GR_MAX(b.slots, how->prefill_tokens);
     gr_pass_bounds pass = {
         .tokens = tokens, .seqs = b.slots + 1, .length = b.max_length, .threads = how->threads};
-    uint32_t rows = gr_rows_object(p, n), prompts = gr_rows_object(p, n->groups);
+    const gr_use_mode begins = n->work.groups ? GR_UPDATE : GR_WRITE;
+    uint32_t rows = gr_rollout_worked(p, n), prompts = gr_rows_object(p, n->of);
     uint32_t kv = gr_rollout_kv_object(p, n, how, k);
     uint32_t slots = gr_tasks_temp(p, GR_CAT_WORKSPACE, k->steps->device_bytes(s, &b), "slots");
     uint32_t orders = gr_tasks_host(p, GR_CAT_WORKSPACE, k->steps->host_bytes(s, &b), "orders");
@@ -278,7 +281,7 @@ void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choi
 
     gr_tasks_run(p, ROLLOUT_BEGIN, 0,
                  (gr_use[]){[BEGIN_PROMPTS] = {prompts, GR_READ | GR_BY_CODE},
-                            [BEGIN_ROWS] = {rows, GR_WRITE | GR_BY_CODE},
+                            [BEGIN_ROWS] = {rows, begins | GR_BY_CODE},
                             [BEGIN_KV] = {kv, GR_WRITE},
                             [BEGIN_ROUTES] = {routes, GR_WRITE | GR_BY_CODE},
                             [BEGIN_SLOTS] = {slots, GR_WRITE},
@@ -333,7 +336,7 @@ static struct gr_rollout_steps *take_state(gr_rollout *r, const gr_steps_ops *op
         s->at[i] = gr_calloc(slots, sizeof(*s->at[i]));
         s->read[i].part = gr_calloc(slots + 1ull, sizeof(*s->read[i].part));
     }
-    s->slot_of = gr_calloc(r->node->bounds.seqs, sizeof(*s->slot_of));
+    s->slot_of = gr_calloc(r->work.seqs, sizeof(*s->slot_of));
     s->stale = gr_calloc(slots, sizeof(*s->stale));
     s->since = gr_calloc(slots, sizeof(*s->since));
     s->order = gr_calloc(slots, sizeof(*s->order));
@@ -372,7 +375,7 @@ gr_status gr_rollout_steps_begin(const gr_call *c, gr_rollout *r, gr_diag *d)
         r->slots[i].seq = GR_NONE;
         s->stale[i] = false;
     }
-    for (uint32_t i = 0; i < r->node->bounds.seqs; i++) s->slot_of[i] = GR_NONE;
+    for (uint32_t i = 0; i < r->work.seqs; i++) s->slot_of[i] = GR_NONE;
     const gr_stop_ids stop = gr_rollout_stop_ids(r->node);
     const gr_steps_rules rules = {
         .sampling = gr_rollout_sampling(c, r), .max_tokens = r->longest, .stop = stop.id, .n_stop = stop.n};
@@ -390,7 +393,7 @@ static void end_sequence(gr_rollout *r, gr_rows *rows, uint32_t seq)
     s->slot_of[seq] = GR_NONE;
     gr_rollout_give_back(r, &r->slots[at]);
     r->slots[at].seq = GR_NONE;
-    gr_session_finished(r->session, r->node, rows, seq);
+    gr_rollout_finished(r, rows, seq);
 }
 
 /* The device knows that it has ended by a stop id, or by its tokens. */
@@ -410,7 +413,7 @@ static void end_conversation(gr_rollout *r, gr_rows *rows, uint32_t seq)
     s->slot_of[seq] = GR_NONE;
     gr_rollout_give_back(r, &r->slots[at]);
     r->slots[at].seq = GR_NONE;
-    gr_session_finished(r->session, r->node, rows, seq);
+    gr_rollout_finished(r, rows, seq);
 }
 
 /* Those of the token that a step of the last chunk but one fed. */
@@ -498,7 +501,7 @@ static void place(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows, uint3
     gr_rollout_place(r, &r->slots[at], g, rows);
     r->steps->slot_of[r->slots[at].seq] = at;
     r->steps->since[at] = NEVER;
-    if (!r->turns) set_slot(r, rows, at, in, n_changes);
+    if (gr_rollout_is_new(&r->slots[at], rows)) set_slot(r, rows, at, in, n_changes);
 }
 
 /* Where in the pool the keys of a position go. */
@@ -584,8 +587,8 @@ static void place_prompt(gr_rollout *r, gr_rollout_group *g, const gr_rollout_sl
 static uint32_t admit(gr_rollout *r, const gr_rows *rows, const gr_choices *how, const gr_steps_input *in,
                       uint32_t n_changes)
 {
-    for (uint32_t at = free_slot(r, 0); r->current < r->n_groups; r->current++) {
-        gr_rollout_group *g = &r->groups[r->current];
+    uint32_t at = free_slot(r, 0);
+    for (gr_rollout_group *g; (g = gr_rollout_current(r)); r->current++) {
         const uint32_t own = gr_own_blocks(g->prompt, r->longest);
         if (!g->begun) {
             if (at == r->bounds.samples || !gr_rollout_begin_group(r, g)) return n_changes;
@@ -717,14 +720,14 @@ static void write_prefill(gr_rollout *r, const gr_call *c)
 }
 
 /* Where every conversation waits and nothing is to be read, the next answer. */
-static gr_status wait_for_turns(gr_rollout *r, uint32_t n_changes, gr_diag *d)
+static gr_status wait_for_turns(gr_rollout *r, const gr_rows *rows, uint32_t n_changes, gr_diag *d)
 {
     bool waits = false, runs = n_changes || r->steps->n_tokens;
     for (uint32_t i = 0; i < r->bounds.samples; i++) {
         waits = waits || r->slots[i].seq != GR_NONE;
         runs = runs || (r->slots[i].seq != GR_NONE && !r->slots[i].waits);
     }
-    return waits && !runs ? gr_turns_wait(r, d) : GR_OK;
+    return waits && !runs ? gr_turns_wait(r, rows, d) : GR_OK;
 }
 
 /* Where the choices of this trip's prefill go; NULL: they are not recorded. */
@@ -738,7 +741,7 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
 {
     struct gr_rollout_steps *s = r->steps;
     const gr_steps_bounds b = steps_bounds(r->node, c->how, c->session->kernels, r->bounds.choices);
-    gr_rows rows = gr_rows_at(c->ptr[PLAN_ROWS], &r->node->bounds);
+    gr_rows rows = gr_rows_at(c->ptr[PLAN_ROWS], &r->work);
     if (b.choices) rows.routes = gr_routes_at(c->ptr[PLAN_ROUTES], r->node);
     s->device = arrays_at(c->ptr[PLAN_PACKED], &b, c->how, 0);
     s->host = arrays_at(c->ptr[PLAN_STAGING], &b, c->how, s->trip % 2);
@@ -749,7 +752,8 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     const gr_steps_input in = s->ops->input(s->steps, s->trip);
     s->n_tokens = s->n_prompts = s->longest = s->host.offset[0] = r->n_copies = r->n_held = 0;
     s->read[s->trip % 2].n = 0;
-    uint32_t n_changes = r->turns ? wake(r, &rows, c->how, &in) : 0;
+    r->trip++;
+    uint32_t n_changes = r->turns || r->kept ? wake(r, &rows, c->how, &in) : 0;
     n_changes = admit(r, &rows, c->how, &in, n_changes);
     if (r->turns) n_changes = clear_stale(r, &in, n_changes); /* no slot is moved and cleared */
     if (!n_changes && r->current == r->n_groups) n_changes = compact(r, &in);
@@ -761,7 +765,7 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     write_prefill(r, c);
     for (uint32_t i = 0; i < b.slots; i++) s->at[which][i] = r->slots[i].seq;
     s->read[which].n_tokens = s->n_tokens;
-    return r->turns ? wait_for_turns(r, n_changes, d) : GR_OK;
+    return r->turns ? wait_for_turns(r, &rows, n_changes, d) : GR_OK;
 }
 
 /* ---- running ---------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 /* ops/rollout_turns.c: conversations of `generate`: the model's turns, and what an environment answers. */
 #include "ops/rollout_impl.h"
 
+#include "ops/base/functions.h"
 #include "ops/data.h"
 #include "ops/encode.h"
 #include "ops/reward/command_files.h"
@@ -18,15 +19,25 @@ typedef struct turn {
     uint32_t begin;   /* its first response token */
     uint32_t number;  /* from 0 */
     uint32_t attempt; /* of the conversation */
+    uint32_t most;    /* tokens of it; 0: max_tokens */
     bool last;        /* no other follows: the model has had them all, or there is no room */
+    bool open;        /* it has begun, and is not over */
+    bool asked;       /* the environment has a message that it has not answered */
+    /* This and the next, of rows that are kept: an answer for which it has no slot so far; and, from 1 on,
+     * the message that tells what was said before the run went on here; 0: none does. */
+    gr_answer *early;
+    uint32_t again;
 } turn;
 
 struct gr_turns {
     gr_environment *env;
+    struct gr_served *served;  /* NULL: nobody calls */
     const gr_encoder *encoder; /* of the prompts */
     gr_tool_form form;
     turn *at;              /* [seqs] */
     gr_answer *answer;     /* the next one, waited for and not yet taken */
+    uint32_t n_early;      /* conversations that have one */
+    bool begun, resumed;   /* resumed: those that are open are to be told again */
     gr_ids ids;            /* of one answer */
     gr_str text;           /* of one turn */
     char *record, *replay; /* paths of this rank */
@@ -52,10 +63,13 @@ static gr_status same_files(void *user, gr_diag *d)
 }
 
 /* What its processes run, to free(). */
-static gr_status command_of(const gr_environment_cfg *e, char **out, gr_diag *d)
+static gr_status command_of(const gr_generate_cfg *c, char **out, gr_diag *d)
 {
+    const gr_environment_cfg *e = &c->environment;
+    const double whole =
+        c->serve.host ? 86400 : e->timeout; /* of a session: its calls tell whether it lives */
     *out = NULL;
-    if (e->http) return gr_http_command(out, e->http, e->timeout, e->in_flight, e->at, d);
+    if (e->http) return gr_http_command(out, e->http, whole, e->in_flight, e->at, d);
     if (e->command) *out = gr_strdup(e->command);
     return GR_OK;
 }
@@ -72,21 +86,32 @@ static gr_status open_environment(gr_rollout *r, gr_diag *d)
     r->turns->replay = file_of_rank(r->session, e->replay);
     r->turns->record = file_of_rank(r->session, e->record);
     char *command;
-    gr_status st = command_of(e, &command, d);
-    if (st) return st;
+    gr_status st = command_of(r->cfg, &command, d);
+    const gr_function *f = &(gr_function){0};
+    if (!st && e->function) st = gr_function_find(&f, r->session->functions, e->function, true, e->at, d);
+    if (!st && r->cfg->serve.host && !e->replay) st = gr_served_open(&r->turns->served, r, d);
+    if (st) {
+        free(command);
+        return st;
+    }
     const gr_environment_config c = {.command = command,
+                                     .answer = f->answer,
+                                     .answer_user = f->user,
+                                     .answer_name = e->function,
                                      .at = e->at,
                                      .workers = e->workers,
                                      .in_flight = e->in_flight,
                                      .timeout_ms =
                                          (unsigned)(e->timeout * 1000) + (e->http ? GR_HTTP_GRACE_MS : 0),
-                                     .conversations = r->node->bounds.seqs,
+                                     .conversations = r->work.seqs,
+                                     .timed = r->kept != NULL,
                                      .record = r->turns->record,
                                      .replay = r->turns->replay,
                                      .metrics = e->metrics.text,
                                      .n_metrics = e->metrics.n,
                                      .again = same_files,
-                                     .user = r};
+                                     .user = r,
+                                     .serve = gr_served_by(r->turns->served)};
     st = gr_environment_new(&r->turns->env, &c, d);
     free(command);
     return st;
@@ -107,7 +132,7 @@ static void name_metrics(gr_rollout *r)
 gr_status gr_turns_open(gr_rollout *r, gr_diag *d)
 {
     r->turns = gr_calloc(1, sizeof(*r->turns));
-    r->turns->at = gr_calloc(r->node->bounds.seqs, sizeof(*r->turns->at));
+    r->turns->at = gr_calloc(r->work.seqs, sizeof(*r->turns->at));
     gr_diag_init(&r->turns->messages);
     name_metrics(r);
     return gr_node_runs(r->session->graph, r->node) ? open_environment(r, d) : GR_OK;
@@ -118,7 +143,9 @@ void gr_turns_close(gr_rollout *r)
     struct gr_turns *t = r->turns;
     if (!t) return;
     gr_environment_free(t->env);
+    gr_served_close(t->served);
     gr_answer_free(t->answer);
+    for (uint32_t i = 0; i < r->work.seqs; i++) gr_answer_free(t->at[i].early);
     gr_str_release(&t->text);
     gr_diag_release(&t->messages);
     free(t->ids.id);
@@ -149,45 +176,82 @@ static const void *prompts_of(const gr_rollout *r)
     return r->session->state[gr_groups_maker(r->node->groups)->index];
 }
 
+void gr_turns_clear(gr_rollout *r, gr_rows *rows, uint32_t first, uint32_t end)
+{
+    const size_t n = end - first, turns = rows->turns, measures = rows->measures, at = first * turns;
+    memset(rows->counts + (size_t)first * r->longest, 0, n * r->longest);
+    memset(rows->stopped + first, 0, n);
+    memset(rows->n_turns + first, 0, n * sizeof(*rows->n_turns));
+    memset(rows->turn_end + at, 0, n * turns * sizeof(*rows->turn_end));
+    memset(rows->turn_reward + at, 0, n * turns * sizeof(*rows->turn_reward));
+    if (measures) memset(rows->measure + first * measures, 0, n * measures * sizeof(*rows->measure));
+    memset(r->turns->at + first, 0, n * sizeof(*r->turns->at));
+}
+
+static void tell_again(gr_rollout *r, gr_rows *rows);
+
 void gr_turns_begin(gr_rollout *r, gr_rows *rows)
 {
     struct gr_turns *t = r->turns;
-    const gr_rows_bounds *b = &r->node->bounds;
-    const size_t seqs = b->seqs, turns = seqs * b->turns;
-    memset(rows->counts, 0, seqs * b->response_tokens);
-    memset(rows->stopped, 0, seqs);
-    memset(rows->n_turns, 0, seqs * sizeof(*rows->n_turns));
-    memset(rows->turn_end, 0, turns * sizeof(*rows->turn_end));
-    memset(rows->turn_reward, 0, turns * sizeof(*rows->turn_reward));
-    if (b->measures) memset(rows->measure, 0, seqs * b->measures * sizeof(*rows->measure));
-    memset(t->at, 0, seqs * sizeof(*t->at));
     free(t->failure);
     t->failure = NULL;
     t->failures = 0;
     t->encoder = gr_data_encoder(prompts_of(r));
     t->form = gr_tool_form_of(gr_encoder_chat(t->encoder));
     gr_environment_at(t->env, r->session->step, r->session->round);
+    gr_served_begin(t->served, r);
+    t->failed = gr_environment_listen(t->env, &t->messages);
+    if (r->kept && !t->begun) t->failed = gr_environment_went_on(t->env, r->session->step - 1, &t->messages);
+    t->begun = true;
+    if (t->resumed) tell_again(r, rows);
 }
 
+static json_t *list_of_ids(const int32_t *ids, size_t n)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
+    return list;
+}
+
+/* What a start tells of a record; a harness, also how the graph would begin its conversation. */
+static json_t *fields_of_start(gr_rollout *r, uint32_t number)
+{
+    struct gr_turns *t = r->turns;
+    json_t *record = NULL, *fields = NULL;
+    if (!t->failed) t->failed = gr_data_record(prompts_of(r), number, &record, &t->messages);
+    t->ids.n = 0;
+    if (!t->failed && t->served)
+        t->failed =
+            gr_encoder_run(t->encoder, record, gr_data_at(prompts_of(r), number), &t->ids, &t->messages);
+    if (!t->failed) fields = json_pack("{s:O}", "record", record);
+    if (fields && t->served)
+        json_object_set_new(fields, "prompt_token_ids", list_of_ids(t->ids.id, t->ids.n));
+    json_decref(record);
+    return fields;
+}
+
+/* In the record a conversation is of the iteration in which it began. */
 static void ask_to_start(gr_rollout *r, const gr_rows *rows, uint32_t seq)
 {
     struct gr_turns *t = r->turns;
-    json_t *record = NULL;
-    if (!t->failed)
-        t->failed = gr_data_record(prompts_of(r), rows->record[rows->group[seq]], &record, &t->messages);
-    if (!t->failed) gr_environment_start(t->env, seq, t->at[seq].attempt, record);
-    json_decref(record);
+    t->at[seq].open = t->at[seq].asked = true;
+    json_t *fields = fields_of_start(r, rows->record[rows->group[seq]]);
+    if (r->kept) gr_environment_at(t->env, rows->born[rows->group[seq]], r->session->round);
+    if (fields) gr_environment_start(t->env, seq, t->at[seq].attempt, fields);
+    json_decref(fields);
 }
 
 void gr_turns_start(gr_rollout *r, gr_rollout_slot *s, const gr_rows *rows)
 {
-    s->waits = true;
-    ask_to_start(r, rows, s->seq);
+    const turn *at = &r->turns->at[s->seq];
+    if (!at->open) ask_to_start(r, rows, s->seq);
+    s->waits = at->asked || at->again;
 }
 
 uint32_t gr_turns_limit(const gr_rollout *r, uint32_t seq)
 {
-    return GR_MIN(r->turns->at[seq].begin + r->cfg->max_tokens, r->longest);
+    const turn *at = &r->turns->at[seq];
+    return GR_MIN(at->begin + (at->most ? at->most : r->cfg->max_tokens), r->longest);
 }
 
 /* The turn as its environment sees it: without the stop id, and cut at the first stop text. */
@@ -204,17 +268,37 @@ static void turn_text(gr_rollout *r, const int32_t *ids, uint32_t n)
     }
 }
 
-static json_t *fields_of_turn(gr_rollout *r, const gr_rows *rows, uint32_t seq)
+/* What is said of a turn: response tokens [begin, end). */
+static json_t *fields_of_turn(gr_rollout *r, const gr_rows *rows, uint32_t seq, uint32_t begin, uint32_t end,
+                              bool last)
 {
-    const turn *at = &r->turns->at[seq];
+    const int32_t *ids = gr_rows_ids(rows, seq) + rows->prompt_len[seq] + begin;
+    const uint32_t n = end - begin;
+    turn_text(r, ids, n - (n && gr_rollout_is_stop_id(r, ids[n - 1])));
+    const gr_str *text = &r->turns->text;
+    return json_pack("{s:o, s:o, s:o, s:b}", "text", gr_json_string(text->text, text->len), "token_ids",
+                     list_of_ids(ids, n), "tool_calls", gr_tool_calls(r->turns->form, text->text, text->len),
+                     "last", last);
+}
+
+/* The call that asked for the turn gets it. */
+static void answer_call(gr_rollout *r, const gr_rows *rows, uint32_t seq)
+{
+    struct gr_turns *t = r->turns;
+    const turn *at = &t->at[seq];
     const int32_t *ids = gr_rows_ids(rows, seq) + rows->prompt_len[seq] + at->begin;
     const uint32_t n = rows->response_len[seq] - at->begin;
-    json_t *list = json_array();
-    for (uint32_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
     turn_text(r, ids, n - rows->ended[seq]);
-    const gr_str *text = &r->turns->text;
-    return json_pack("{s:o, s:o, s:o, s:b}", "text", gr_json_string(text->text, text->len), "token_ids", list,
-                     "tool_calls", gr_tool_calls(r->turns->form, text->text, text->len), "last", at->last);
+    json_t *calls = gr_tool_calls(t->form, t->text.text, t->text.len);
+    gr_environment_said(t->env, seq, at->number,
+                        &(gr_serve_said){.ids = ids,
+                                         .logprobs = rows->logprob + (size_t)seq * r->longest + at->begin,
+                                         .n = n,
+                                         .text = t->text.text,
+                                         .n_text = t->text.len,
+                                         .tool_calls = calls,
+                                         .cut = rows->truncated[seq]});
+    json_decref(calls);
 }
 
 void gr_turns_step(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows)
@@ -225,10 +309,68 @@ void gr_turns_step(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows)
         at->number + 1 == rows->turns || rows->truncated[seq] || rows->response_len[seq] + 1 >= r->longest;
     rows->turn_end[(size_t)seq * rows->turns + at->number] = rows->response_len[seq];
     rows->n_turns[seq] = at->number + 1;
-    s->waits = true;
-    json_t *fields = fields_of_turn(r, rows, seq);
+    s->waits = at->asked = true;
+    if (r->turns->served) {
+        answer_call(r, rows, seq);
+        return;
+    }
+    json_t *fields = fields_of_turn(r, rows, seq, at->begin, rows->response_len[seq], at->last);
     gr_environment_step(r->turns->env, seq, at->number, fields);
     json_decref(fields);
+}
+
+/* ---- told again ------------------------------------------------------------------------------------------
+ *
+ * A run that goes on from a checkpoint has conversations that its environment does not know. They are started
+ * once more and told what the model said; what is answered to that has been heard, but for the last answer
+ * where it was still to come.
+ */
+
+/* Turn `number` as it is in the rows: what the environment said stands before it, and does not count. */
+static void tell_turn(gr_rollout *r, const gr_rows *rows, uint32_t seq, uint32_t number)
+{
+    const uint32_t *ends = rows->turn_end + (size_t)seq * rows->turns, end = ends[number];
+    const uint8_t *counts = rows->counts + (size_t)seq * r->longest;
+    uint32_t begin = number ? ends[number - 1] : 0;
+    while (begin < end && !counts[begin]) begin++;
+    json_t *fields =
+        fields_of_turn(r, rows, seq, begin, end, r->turns->at[seq].last && number + 1 == rows->n_turns[seq]);
+    gr_environment_step(r->turns->env, seq, number, fields);
+    json_decref(fields);
+}
+
+static void tell_again(gr_rollout *r, gr_rows *rows)
+{
+    struct gr_turns *t = r->turns;
+    t->resumed = false;
+    for (uint32_t seq = 0; seq < r->work.seqs; seq++) {
+        turn *at = &t->at[seq];
+        const bool asked = at->asked;
+        if (!at->open) continue;
+        gr_environment_at(t->env, rows->born[seq / r->cfg->samples], r->session->round);
+        if (gr_environment_replays(t->env)) {
+            gr_environment_go_on(t->env, seq, at->attempt, rows->n_turns[seq], asked);
+            continue;
+        }
+        rows->group[seq] = seq / r->cfg->samples;
+        ask_to_start(r, rows, seq);
+        at->asked = asked;
+        at->again = rows->n_turns[seq] || !asked ? 1 : 0;
+    }
+}
+
+/* An answer to what was told again; false: it is one that was waited for, or says that it failed. */
+static bool hear_again(gr_rollout *r, const gr_rows *rows, uint32_t seq, const gr_answer *a)
+{
+    turn *at = &r->turns->at[seq];
+    const uint32_t heard = at->again - 1;
+    if (!at->again) return false;
+    at->again = 0;
+    if (a->error) return false;
+    if (heard == rows->n_turns[seq]) return !at->asked;
+    at->again = heard + 2;
+    tell_turn(r, rows, seq, heard);
+    return true;
 }
 
 /* ---- answers ---------------------------------------------------------------------------------------------
@@ -267,6 +409,7 @@ static void fill_empty(const gr_rollout *r, gr_rows *rows, uint32_t seq)
 static bool stop(gr_rollout *r, gr_rows *rows, uint32_t seq, gr_stopped why)
 {
     rows->stopped[seq] = (uint8_t)why;
+    r->turns->at[seq].open = false;
     r->turns->any = r->turns->any || why < GR_STOPPED_TIME;
     rows->truncated[seq] = why == GR_STOPPED_TOKENS;
     fill_empty(r, rows, seq);
@@ -292,12 +435,27 @@ static bool fail(gr_rollout *r, gr_rows *rows, gr_rollout_slot *s, const char *e
     return stop(r, rows, seq, late ? GR_STOPPED_TIME : GR_STOPPED_ERROR);
 }
 
+/* What a call adds, into t->ids. The first token of a session stands in the place of the prompt. */
+static void take_ids(gr_rollout *r, const gr_rows *rows, uint32_t seq, const gr_answer *a)
+{
+    struct gr_turns *t = r->turns;
+    const bool first = !rows->n_turns[seq] && a->ids.n;
+    if (first) rows->ids[(size_t)seq * rows->stride] = a->ids.id[0];
+    t->ids.n = 0;
+    for (size_t i = first; i < a->ids.n; i++) GR_PUSH(t->ids.id, t->ids.n, t->ids.cap, a->ids.id[i]);
+    t->at[seq].most = a->max_tokens;
+}
+
 /* The ids of what was said, once, into t->ids. */
 static gr_status encode(gr_rollout *r, const gr_rows *rows, uint32_t seq, const gr_answer *a, gr_diag *d)
 {
     struct gr_turns *t = r->turns;
     const gr_tokenizer *tok = gr_session_tokenizer(r->session, r->node);
     const int32_t last = gr_rows_ids(rows, seq)[gr_rollout_length(rows, seq) - 1];
+    if (a->is_call) {
+        take_ids(r, rows, seq, a);
+        return GR_OK;
+    }
     t->ids.n = 0;
     if (a->text)
         return gr_tokenizer_encode(tok, json_string_value(a->text), json_string_length(a->text), 0, &t->ids,
@@ -326,6 +484,7 @@ static bool append(gr_rollout *r, gr_rows *rows, uint32_t seq)
 
 static void add_scores(gr_rows *rows, uint32_t seq, uint32_t number, const gr_answer *a)
 {
+    if (a->is_call) return;
     rows->turn_reward[(size_t)seq * rows->turns + number] += (float)a->reward;
     for (uint32_t i = 0; i < rows->measures; i++)
         rows->measure[(size_t)seq * rows->measures + i] += (float)a->metrics[i];
@@ -357,22 +516,27 @@ static bool go_on(gr_rollout *r, gr_rows *rows, gr_rollout_slot *s, const gr_ans
 static bool take_answer(gr_rollout *r, gr_rows *rows, gr_rollout_slot *s, const gr_answer *a)
 {
     const uint32_t seq = s->seq;
-    const turn *at = &r->turns->at[seq];
+    turn *at = &r->turns->at[seq];
+    at->asked = false;
     if (a->error) return fail(r, rows, s, a->error, a->late);
     add_scores(rows, seq, at->number, a);
-    if (a->done) return stop(r, rows, seq, GR_STOPPED_DONE);
-    if (rows->n_turns[seq] && at->last)
+    if (a->done)
+        return stop(r, rows, seq,
+                    r->cfg->serve.host ? gr_served_stopped(rows, seq, a->refused) : GR_STOPPED_DONE);
+    if (rows->n_turns[seq] && at->last && !a->is_call)
         return stop(r, rows, seq,
                     at->number + 1 == rows->turns && !rows->truncated[seq] ? GR_STOPPED_TURNS
                                                                            : GR_STOPPED_TOKENS);
     return go_on(r, rows, s, a);
 }
 
+/* NULL: it is kept, and has no slot in this iteration so far. */
 static gr_rollout_slot *slot_of(const gr_rollout *r, uint32_t seq)
 {
-    uint32_t i = 0;
-    while (r->slots[i].seq != seq || !r->slots[i].waits) i++;
-    return &r->slots[i];
+    const uint32_t n = r->steps ? r->bounds.samples : r->n_slots;
+    for (uint32_t i = 0; i < n; i++)
+        if (r->slots[i].seq == seq) return &r->slots[i];
+    return NULL;
 }
 
 static gr_status told(struct gr_turns *t, gr_diag *d)
@@ -385,32 +549,136 @@ static gr_status told(struct gr_turns *t, gr_diag *d)
     return st;
 }
 
+/* What becomes of an answer, which is released. */
+static gr_status take_one(gr_rollout *r, gr_rows *rows, gr_answer *a,
+                          void (*end)(gr_rollout *r, gr_rows *rows, uint32_t seq), gr_diag *d)
+{
+    struct gr_turns *t = r->turns;
+    const uint32_t seq = a->number;
+    gr_rollout_slot *s = slot_of(r, seq);
+    gr_status st = GR_OK;
+    if (hear_again(r, rows, seq, a)) {
+        if (s) s->waits = t->at[seq].again;
+    } else if (!s) {
+        t->at[seq].early = a;
+        t->n_early++;
+        return GR_OK;
+    } else {
+        st = gr_environment_taken(t->env, a, d);
+        if (!st && take_answer(r, rows, s, a)) end(r, rows, seq);
+    }
+    gr_answer_free(a);
+    return st ? st : told(t, d);
+}
+
+/* Those that came before their conversations had slots. */
+static gr_status take_early(gr_rollout *r, gr_rows *rows,
+                            void (*end)(gr_rollout *r, gr_rows *rows, uint32_t seq), gr_diag *d)
+{
+    struct gr_turns *t = r->turns;
+    gr_status st = GR_OK;
+    for (uint32_t seq = 0; seq < r->work.seqs && t->n_early && !st; seq++) {
+        gr_answer *a = t->at[seq].early;
+        if (!a || !slot_of(r, seq)) continue;
+        t->at[seq].early = NULL;
+        t->n_early--;
+        st = take_one(r, rows, a, end, d);
+    }
+    return st;
+}
+
 gr_status gr_turns_take(gr_rollout *r, gr_rows *rows, void (*end)(gr_rollout *r, gr_rows *rows, uint32_t seq),
                         gr_diag *d)
 {
     struct gr_turns *t = r->turns;
+    gr_environment_clock(t->env, r->session->step, r->trip);
     gr_status st = told(t, d);
+    if (!st) st = take_early(r, rows, end, d);
     while (!st) {
         gr_answer *a = t->answer;
         t->answer = NULL;
         if (!a) st = gr_environment_next(t->env, 0, &a, d);
         if (!a) break;
-        const uint32_t seq = a->number;
-        if (take_answer(r, rows, slot_of(r, seq), a)) end(r, rows, seq);
-        gr_answer_free(a);
-        if (!st) st = told(t, d);
+        if (!st) st = take_one(r, rows, a, end, d);
     }
     return st;
 }
 
-gr_status gr_turns_wait(gr_rollout *r, gr_diag *d)
+static bool has_early(const gr_rollout *r)
+{
+    for (uint32_t seq = 0; seq < r->work.seqs && r->turns->n_early; seq++)
+        if (r->turns->at[seq].early && slot_of(r, seq)) return true;
+    return false;
+}
+
+enum { LISTEN_MS = 10 };
+
+/* While the next answer is waited for, rewards go on (gr_session_listen): they have requests to send. Of who
+ * is served, some calls are nobody's turn. */
+static gr_status await_answer(gr_rollout *r, const gr_rows *rows, gr_diag *d)
+{
+    struct gr_turns *t = r->turns;
+    const bool listens = gr_session_is_heard(r->session, r->node);
+    gr_status st = GR_OK;
+    do {
+        gr_watchdog_goes_on((uint32_t)r->cfg->environment.timeout + GR_HTTP_GRACE_MS / 1000 +
+                            GR_WATCHDOG_PATIENCE);
+        st = gr_environment_next(t->env, listens ? LISTEN_MS : -1, &t->answer, d);
+        gr_session_finished(r->session, r->node, rows, GR_NONE);
+    } while (!st && !t->answer && (listens || t->served) && gr_environment_pending(t->env));
+    return st;
+}
+
+gr_status gr_turns_wait(gr_rollout *r, const gr_rows *rows, gr_diag *d)
 {
     struct gr_turns *t = r->turns;
     const gr_status st = told(t, d);
-    if (st || !gr_environment_pending(t->env)) return st;
-    gr_watchdog_goes_on((uint32_t)r->cfg->environment.timeout + GR_HTTP_GRACE_MS / 1000 +
-                        GR_WATCHDOG_PATIENCE);
-    return gr_environment_next(t->env, -1, &t->answer, d);
+    if (st || has_early(r) || !gr_environment_pending(t->env) || (r->kept && gr_kept_is_enough(r))) return st;
+    if (gr_environment_replays(t->env)) return gr_environment_next(t->env, -1, &t->answer, d);
+    return await_answer(r, rows, d);
+}
+
+/* ---- kept -----------------------------------------------------------------------------------------------
+ */
+
+void gr_turns_drop(gr_rollout *r, uint32_t seq)
+{
+    struct gr_turns *t = r->turns;
+    if (t->at[seq].open) gr_environment_end(t->env, seq);
+    if (t->answer && t->answer->number == seq) {
+        gr_answer_free(t->answer);
+        t->answer = NULL;
+    }
+    t->n_early -= t->at[seq].early != NULL;
+    gr_answer_free(t->at[seq].early);
+    t->at[seq] = (turn){0};
+}
+
+void gr_turns_save(const gr_rollout *r, const gr_rows *rows)
+{
+    for (uint32_t seq = 0; seq < r->work.seqs; seq++) {
+        const turn *at = &r->turns->at[seq];
+        uint32_t *to = rows->turn[seq];
+        to[GR_TURN_BEGIN] = at->begin;
+        to[GR_TURN_NUMBER] = at->number;
+        to[GR_TURN_TRY] = at->attempt;
+        to[GR_TURN_LAST] = at->last;
+        to[GR_TURN_ASKED] = at->open + at->asked;
+    }
+}
+
+void gr_turns_restore(gr_rollout *r, const gr_rows *rows)
+{
+    for (uint32_t seq = 0; seq < r->work.seqs; seq++) {
+        const uint32_t *from = rows->turn[seq];
+        r->turns->at[seq] = (turn){.begin = from[GR_TURN_BEGIN],
+                                   .number = from[GR_TURN_NUMBER],
+                                   .attempt = from[GR_TURN_TRY],
+                                   .last = from[GR_TURN_LAST],
+                                   .open = from[GR_TURN_ASKED] > 0,
+                                   .asked = from[GR_TURN_ASKED] > 1};
+    }
+    r->turns->resumed = true;
 }
 
 /* ---- what the rollout was like ---------------------------------------------------------------------------
@@ -419,6 +687,7 @@ gr_status gr_turns_wait(gr_rollout *r, gr_diag *d)
 gr_status gr_turns_report(const gr_rollout *r, const gr_rows *rows, gr_diag *d)
 {
     const struct gr_turns *t = r->turns;
+    gr_environment_rest(t->env);
     double turns = 0, failed = 0, all = GR_MAX(*rows->n_seqs, 1u);
     for (uint32_t i = 0; i < *rows->n_seqs; i++) {
         turns += rows->n_turns[i];

@@ -5,6 +5,7 @@
 #include "ops/reward/http_command.h"
 #include "ops/base/configs.h"
 #include "ops/data.h"
+#include "ops/function_score.h"
 #include "ops/reward/rules.h"
 #include "ops/reward/worker.h"
 #include "runtime/base/json.h"
@@ -33,8 +34,11 @@ struct gr_scorer {
     gr_rule_set *set;
     const char *by; /* of the set */
     gr_workers *workers;
-    bool *submitted;  /* [seqs] of this iteration, while responses are still being generated */
-    double **early;   /* [seqs] replies that came meanwhile */
+    gr_function_score *function;
+    uint32_t n_keys; /* sequences that there may be; of a rollout that keeps rows, in work */
+    uint64_t
+        *submitted;   /* [keys] 1, or more: when the group began; while responses are still being generated */
+    double **early;   /* [keys] replies that came meanwhile */
     gr_status failed; /* of a request, and its messages: reported when the node runs */
     gr_diag messages;
     uint64_t over_limit;
@@ -259,6 +263,21 @@ static gr_status score_by_rule(gr_scorer *s, const gr_rows *rows, uint32_t seq, 
     return st;
 }
 
+/* By which number a sequence is known while its rollout works on it, and when it is one of the rows: of rows
+ * that are kept, its place in the queue. */
+static uint32_t key_of(const gr_scorer *s, const gr_rows *rows, uint32_t seq)
+{
+    const gr_rows_bounds *b = &s->node->rows->bounds;
+    const uint32_t samples = b->kept ? b->seqs / b->groups : 1;
+    return rows->place ? rows->place[rows->group[seq]] * samples + seq % samples : seq;
+}
+
+/* Whose it is: another group may have the place later. */
+static uint64_t owner_of(const gr_rows *rows, uint32_t seq)
+{
+    return rows->born ? rows->born[rows->group[seq]] : 1;
+}
+
 static json_t *json_text(const gr_str *s)
 {
     return gr_json_string(s->text ? s->text : "", s->len);
@@ -300,7 +319,8 @@ static gr_status submit(gr_scorer *s, const gr_rows *rows, uint32_t seq, gr_diag
         json_object_set_new(fields, "answer", json_text(&answer));
         gr_str_release(&answer);
     }
-    if (!st) gr_workers_submit(s->workers, seq, rows->response_len[seq], fields);
+    const uint64_t id = (owner_of(rows, seq) - 1) << 32 | key_of(s, rows, seq);
+    if (!st) gr_workers_submit(s->workers, id, rows->response_len[seq], fields);
     json_decref(fields);
     gr_str_release(&response);
     gr_str_release(&prompt);
@@ -309,15 +329,20 @@ static gr_status submit(gr_scorer *s, const gr_rows *rows, uint32_t seq, gr_diag
 
 static gr_status submit_once(gr_scorer *s, const gr_rows *rows, uint32_t seq, gr_diag *d)
 {
-    if (s->submitted[seq]) return GR_OK;
-    s->submitted[seq] = true;
+    const uint32_t key = key_of(s, rows, seq);
+    if (s->submitted[key] == owner_of(rows, seq)) return GR_OK;
+    s->submitted[key] = owner_of(rows, seq);
+    free(s->early[key]); /* of a group that was dropped */
+    s->early[key] = NULL;
     return submit(s, rows, seq, d);
 }
 
-static void note_record(const gr_scorer *s, const gr_rows *rows, uint64_t seq, gr_diag *d)
+static void note_record(const gr_scorer *s, const gr_rows *rows, uint64_t id, gr_diag *d)
 {
     const void *data = s->session->state[gr_groups_maker(s->node->groups)->index];
-    gr_diag_note(d, gr_data_at(data, rows->record[rows->group[seq]]), "the record that it answers");
+    for (uint32_t seq = 0; seq < *rows->n_seqs; seq++)
+        if (key_of(s, rows, seq) == (uint32_t)id && owner_of(rows, seq) == (id >> 32) + 1)
+            gr_diag_note(d, gr_data_at(data, rows->record[rows->group[seq]]), "the record that it answers");
 }
 
 /* Take one reply that is there within timeout_ms; *any: whether there was one. */
@@ -327,7 +352,12 @@ static gr_status collect(gr_scorer *s, const gr_rows *rows, int timeout_ms, bool
     gr_status st = gr_workers_collect(s->workers, timeout_ms, &reward, d);
     if (st == GR_E_FAILED) note_record(s, rows, reward.id, d);
     *any = !st && reward.values;
-    if (*any) s->early[reward.id] = reward.values;
+    if (!*any) return st;
+    const uint32_t key = (uint32_t)reward.id;
+    if (s->submitted[key] == (reward.id >> 32) + 1)
+        s->early[key] = reward.values;
+    else
+        free(reward.values); /* of a group that was dropped */
     return st;
 }
 
@@ -365,16 +395,19 @@ static gr_status run_workers(gr_scorer *s, const gr_rows *rows, const gr_scores 
     gr_rows_part own = gr_rows_own(s->session, rows, 0, *rows->n_groups);
     gr_status st = report_failure(s, d);
     for (uint32_t seq = own.seq; !st && seq < own.seq_end; seq++) st = submit_once(s, rows, seq, d);
-    while (!st && gr_workers_pending(s->workers)) {
-        gr_watchdog_goes_on((uint32_t)s->cfg->timeout +
-                            GR_WATCHDOG_PATIENCE); /* the workers' own comes before it */
-        st = collect(s, rows, -1, &any, d);
+    for (uint32_t seq = own.seq; !st && seq < own.seq_end; seq++) {
+        while (!st && !s->early[key_of(s, rows, seq)]) {
+            gr_watchdog_goes_on((uint32_t)s->cfg->timeout +
+                                GR_WATCHDOG_PATIENCE); /* the workers' own comes before it */
+            st = collect(s, rows, -1, &any, d);
+        }
     }
     for (uint32_t seq = own.seq; seq < own.seq_end; seq++) {
-        if (!st) put(s, rows, out, seq, s->early[seq]);
-        free(s->early[seq]);
-        s->early[seq] = NULL;
-        s->submitted[seq] = false;
+        const uint32_t key = key_of(s, rows, seq);
+        if (!st) put(s, rows, out, seq, s->early[key]);
+        free(s->early[key]);
+        s->early[key] = NULL;
+        s->submitted[key] = 0;
     }
     return st;
 }
@@ -390,9 +423,22 @@ static void score_by_environment(const gr_scorer *s, const gr_rows *rows, uint32
     }
 }
 
+static gr_status run_function(gr_scorer *s, const gr_rows *rows, const gr_scores *out, gr_diag *d)
+{
+    const gr_rows_part own = gr_rows_own(s->session, rows, 0, *rows->n_groups);
+    const double *values = NULL;
+    gr_status st = gr_function_score_run(s->function, rows, own, &values, d);
+    for (uint32_t seq = own.seq; !st && seq < own.seq_end; seq++) {
+        put(s, rows, out, seq, values);
+        values += s->cfg->level ? rows->response_len[seq] : GR_MAX(s->cfg->names.n, (size_t)1);
+    }
+    return st;
+}
+
 gr_status gr_scorer_run(gr_scorer *s, const gr_rows *rows, const gr_scores *out, gr_diag *d)
 {
     if (s->workers) return run_workers(s, rows, out, d);
+    if (s->function) return run_function(s, rows, out, d);
     gr_rows_part own = gr_rows_own(s->session, rows, 0, *rows->n_groups);
     gr_status st = GR_OK;
     for (uint32_t seq = own.seq; !st && seq < own.seq_end; seq++) {
@@ -503,10 +549,13 @@ gr_status gr_scorer_new(gr_scorer **out, gr_session *session, const gr_node *n, 
                      .own = scratch_new(n->rows->bounds.response_tokens)};
     gr_status st = rules_of(s, d);
     if (!st) st = check_answers(s, d);
+    if (!st && s->cfg->function && gr_node_runs(session->graph, n))
+        st = gr_function_score_new(&s->function, session, n, d);
     if (!st && gr_node_asks(n) && gr_node_runs(session->graph, n)) {
         st = open_workers(s, d);
-        s->submitted = gr_calloc(n->rows->bounds.seqs, sizeof(*s->submitted));
-        s->early = gr_calloc(n->rows->bounds.seqs, sizeof(*s->early));
+        s->n_keys = n->rows->bounds.kept ? n->rows->work.seqs : n->rows->bounds.seqs;
+        s->submitted = gr_calloc(s->n_keys, sizeof(*s->submitted));
+        s->early = gr_calloc(s->n_keys, sizeof(*s->early));
         if (n->rows->placement.role == n->placement.role)
             gr_session_listen(session, n->rows, n, response_finished, s);
     }
@@ -528,7 +577,8 @@ void gr_scorer_free(gr_scorer *s)
     gr_rule_free(s->rule);
     gr_rule_set_free(s->set);
     gr_workers_free(s->workers);
-    for (uint32_t i = 0; s->early && i < s->node->rows->bounds.seqs; i++) free(s->early[i]);
+    gr_function_score_free(s->function);
+    for (uint32_t i = 0; s->early && i < s->n_keys; i++) free(s->early[i]);
     free(s->early);
     free(s->submitted);
     scratch_release(&s->own);

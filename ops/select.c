@@ -150,6 +150,7 @@ static void check_select(gr_graph *g, gr_node *n, gr_diag *d)
     for (const gr_key *k = keys; k->name; k++)
         keys_there += k->kind == GR_KEY_EXPR && ((gr_expression *)((char *)c + k->offset))->expr != NULL;
     n->bounds = c->of->rows->bounds;
+    n->bounds.kept = false;
     if (keys_there != 1) {
         gr_diag_error(d, n->at, GR_E_INVALID,
                       "node '%s' needs one of 'groups', 'sequences', 'tokens' and 'resample'", n->name);

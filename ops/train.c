@@ -489,10 +489,10 @@ static void run_head_forward(const gr_call *c, train_state *t)
 /* ---- optimizer --------------------------------------------------------------------------------------------
  */
 
-/* Of the iteration that runs. */
-static double learning_rate(const gr_session *s, const gr_train *t)
+/* Of the iteration that runs, for what the settings say. */
+static double learning_rate(const gr_session *s, const gr_train *t, const gr_number *setting)
 {
-    const double lr = gr_session_number(s, &t->lr);
+    const double lr = gr_session_number(s, setting);
     if (s->step <= t->warmup) return lr * s->step / t->warmup;
     double n = GR_MAX((double)s->steps - t->warmup - 1, 1.0),
            done = GR_MIN((s->step - t->warmup - 1) / n, 1.0);
@@ -605,7 +605,7 @@ static uint64_t model_steps(const train_state *t)
 }
 
 /* The parts of a bucket from an element of this rank's shard on. Weights may be there as a whole. */
-static gr_adamw_range range_of(const gr_call *c, const gr_shard *own, uint64_t at)
+static gr_optim_range range_of(const gr_call *c, const gr_shard *own, uint64_t at)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_train *train = &c->node->model->train;
@@ -613,11 +613,11 @@ static gr_adamw_range range_of(const gr_call *c, const gr_shard *own, uint64_t a
     char *w = c->ptr[STEP_WEIGHTS], *g = c->ptr[STEP_GRADS], *kept = c->ptr[STEP_STATE],
          *m = kept + state.master;
     uint64_t moment = at * gr_dtype_size(train->moments), first = c->how->sharded ? 0 : own->first;
-    return (gr_adamw_range){.w = w + (first + at) * gr_dtype_size(k->dtype),
+    return (gr_optim_range){.w = w + (first + at) * gr_dtype_size(k->dtype),
                             .g = g + at * gr_dtype_size(train->grads),
                             .master = state.master ? (float *)kept + at : NULL,
                             .m = m + moment,
-                            .v = m + state.moment + moment,
+                            .v = state.moments > 1 ? m + state.moment + moment : NULL,
                             .grads = train->grads,
                             .moments = train->moments};
 }
@@ -640,12 +640,26 @@ static void rebalance(const gr_call *c, const gr_shard *own)
                                                    range_of(c, own, first - own->first).w);
 }
 
+/* Those of the group that tensor i of a bucket is in, where it is in one. */
+static gr_optim settings_of(const gr_session *s, const gr_train *t, const gr_optim *all, uint32_t bucket,
+                            size_t i, bool *decay)
+{
+    const uint32_t group = t->group_of ? t->group_of[bucket][i] : 0;
+    gr_optim its = *all;
+    if (!group) return its;
+    const gr_train_group *g = &t->groups[group - 1];
+    if (g->has_lr) its.lr = (float)learning_rate(s, t, &g->lr);
+    if (g->has_decay) its.weight_decay = (float)g->weight_decay, *decay = true;
+    return its;
+}
+
 static void run_step(const gr_call *c, train_state *t)
 {
     if (t->scale == 0) return;
     const gr_model *m = c->node->model;
     const gr_train *train = &m->train;
-    gr_adamw how = {.lr = (float)learning_rate(t->session, train),
+    gr_optim how = {.kind = train->optimizer,
+                    .lr = (float)learning_rate(t->session, train, &train->lr),
                     .beta1 = (float)train->beta1,
                     .beta2 = (float)train->beta2,
                     .eps = (float)train->eps,
@@ -660,11 +674,13 @@ static void run_step(const gr_call *c, train_state *t)
         uint64_t first = GR_MAX(tensors[i].offset, own.first),
                  end = GR_MIN(tensors[i].offset + elems, own.first + own.n);
         if (first >= end) continue;
-        gr_adamw_range r = range_of(c, &own, first - own.first);
+        gr_optim_range r = range_of(c, &own, first - own.first);
+        bool decay = tensors[i].decay;
+        const gr_optim its = settings_of(t->session, train, &how, c->arg, i, &decay);
         if (c->lane == GR_LANE_HOST)
-            gr_host_adamw(c->queue, c->session->kernels->dtype, &how, tensors[i].decay, &r, end - first);
+            gr_host_optim_step(c->queue, c->session->kernels->dtype, &its, decay, &r, end - first);
         else
-            c->session->kernels->adamw(c->queue, &how, tensors[i].decay, &r, end - first);
+            c->session->kernels->optim_step(c->queue, &its, decay, &r, end - first);
     }
     if (c->ptr[STEP_TALLY]) rebalance(c, &own);
 }
@@ -715,7 +731,7 @@ static void report(train_state *t, uint32_t trips)
     gr_session_metric(s, m->grad_norm, t->grad_norm / trips);
     if (!gr_train_is_value(n))
         gr_session_metric(s, m->entropy, t->entropy / (double)GR_MAX(t->entropy_tokens, (uint64_t)1));
-    gr_session_metric(s, m->lr, learning_rate(s, &n->model->train));
+    gr_session_metric(s, m->lr, learning_rate(s, &n->model->train, &n->model->train.lr));
     gr_session_metric(s, m->skipped, (double)t->skipped);
     gr_session_metric(s, m->skipped_in_a_row, (double)t->skipped_in_a_row);
     for (size_t i = 0; i < n->results.n_metrics; i++)
@@ -807,23 +823,22 @@ static void run_pass(const gr_call *c, train_state *t)
     gr_micro pack = gr_micro_at(c->ptr[packed_at(c->kernel)], &shape.micro);
     gr_packed b = gr_pass_packed(&t->pass, &shape.micro, &pack);
     const gr_routing routing = routing_of(c, t, &pack);
-    uint64_t hidden = gr_hidden_bytes(k, s, b.n_tokens);
+    uint64_t hidden = gr_hidden_bytes(k, s, b.n_tokens); /* none in a trip that other ranks need */
     gr_dtype grads = c->node->model->train.grads;
     if (c->kernel == TRAIN_BACKWARD) begin_grads(c, c->ptr[BACK_GRADS], 1 + c->arg);
     if (c->kernel == TRAIN_EMBED_BACKWARD && !s->tied) begin_grads(c, c->ptr[EMBED_BACK_GRADS], 0);
-    if (!b.n_tokens) return;
     b.routing = &routing;
     b.expert_run = c->how->expert_run;
     switch (c->kernel) {
     case TRAIN_EMBED:
-        k->embed_forward(c->queue, s, c->ptr[EMBED_WEIGHTS], &b, c->ptr[EMBED_X]);
+        if (hidden) k->embed_forward(c->queue, s, c->ptr[EMBED_WEIGHTS], &b, c->ptr[EMBED_X]);
         break;
     case TRAIN_FORWARD:
         gr_layer_forward(k, c->queue, s, c->arg, c->ptr[LAYER_WEIGHTS], &b, c->ptr[LAYER_X], c->ptr[LAYER_IN],
                          c->ptr[LAYER_ACTS], c->ptr[LAYER_WS]);
         break;
     case TRAIN_RECOMPUTE:
-        k->copy(c->queue, c->ptr[LAYER_X], c->ptr[LAYER_IN], hidden);
+        if (hidden) k->copy(c->queue, c->ptr[LAYER_X], c->ptr[LAYER_IN], hidden);
         gr_layer_forward(k, c->queue, s, c->arg, c->ptr[LAYER_WEIGHTS], &b, c->ptr[LAYER_X], NULL,
                          c->ptr[LAYER_ACTS], c->ptr[LAYER_WS]);
         break;
@@ -832,8 +847,9 @@ static void run_pass(const gr_call *c, train_state *t)
                           c->ptr[BACK_ACTS], c->ptr[BACK_DX], c->ptr[BACK_GRADS], grads, c->ptr[BACK_WS]);
         break;
     case TRAIN_EMBED_BACKWARD:
-        k->embed_backward(c->queue, s, &b, c->ptr[EMBED_BACK_DX], c->ptr[EMBED_BACK_GRADS], grads,
-                          c->ptr[EMBED_BACK_WS]);
+        if (hidden)
+            k->embed_backward(c->queue, s, &b, c->ptr[EMBED_BACK_DX], c->ptr[EMBED_BACK_GRADS], grads,
+                              c->ptr[EMBED_BACK_WS]);
         break;
     }
 }

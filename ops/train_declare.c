@@ -458,8 +458,9 @@ static void declare_pack(declaring *w)
 static void layer_cost(const declaring *w, gr_task *task, uint32_t l, double times)
 {
     gr_layer_mesh_cost(task, w->k, w->n, l, w->cost.tokens, w->bounds.length, times);
-    gr_experts_price(task, w->k, w->s, l, w->cost.tokens / w->shape.micro.cut, w->bounds.expert_run,
-                     times > 1 ? gr_dtype_size(w->n->model->train.grads) : 0);
+    gr_experts_price(task, w->k, w->layers, l,
+                     w->cost.tokens / gr_mesh_size(&w->n->placement.mesh, GR_AXIS_CONTEXT),
+                     w->bounds.expert_run, times > 1 ? gr_dtype_size(w->n->model->train.grads) : 0);
 }
 
 static void declare_layer(declaring *w, uint32_t l, bool keep)
@@ -491,6 +492,7 @@ static void head_group(const declaring *w, gr_task *task, bool backward)
     const uint32_t cut = w->shape.micro.cut;
     if (cut < 2 || !backward || w->shape.role != GR_LOSS_SEQ) return;
     task->comm.mesh = w->n->placement.mesh;
+    task->comm.mesh.size[GR_AXIS_EXPERT] = 1;
     task->comm.peers = cut;
     task->comm.sums = w->o.entropy == GR_NONE ? 1 : 2;
     task->comm.summed = task->comm.sums * w->shape.loss.tokens * sizeof(float) * 2 * (cut - 1) / cut;
@@ -702,7 +704,7 @@ static double step_bytes(const declaring *w, uint32_t bucket)
 {
     gr_state_bytes state = gr_state_bytes_of(w->k, w->n->model, bucket, 1);
     double weights = (double)(gr_bucket_elems(w->s, bucket) * gr_dtype_size(w->k->dtype));
-    return grad_bytes(w, bucket) + 2.0 * (double)(state.master + 2 * state.moment) +
+    return grad_bytes(w, bucket) + 2.0 * (double)(state.master + state.moments * state.moment) +
            (state.master ? 1 : 2) * weights;
 }
 

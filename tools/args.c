@@ -51,25 +51,28 @@ enum {
     UNTIL,
     RESTARTS,
     FROM,
+    REPORT_FORMAT,
+    PORT,
+    HOST,
     N_OPTIONS
 };
 
 static const option options[N_OPTIONS] = {
-    [SET] = {"set", "KEY=VALUE", 0, LIST, AT(set), 0, NULL,
+    [SET] = {"set", "KEY=VALUE", 0, LIST, AT(ask.set), 0, NULL,
              "override a parameter of the graph; may be repeated"},
-    [RANKS] = {"ranks", "N|HxD", 0, TEXT, AT(ranks), 0, NULL,
+    [RANKS] = {"ranks", "N|HxD", 0, TEXT, AT(ask.ranks), 0, NULL,
                "ranks to plan for, or hosts by devices such as 2x8; exec: to run on, on this machine"},
     [HOSTS] = {"hosts", "A,B,...", 0, TEXT, AT(hosts), 0, NULL,
                "with --ranks HxD: the H hosts to run on, as mpirun reaches them"},
-    [DEVICE] = {"device", "NAME", 0, TEXT, AT(device), 0, "cpu cuda",
+    [DEVICE] = {"device", "NAME", 0, TEXT, AT(ask.device), 0, "cpu cuda",
                 "device to run on; default: cuda where there is one"},
-    [HARDWARE] = {"hardware", "NAME|FILE", 0, TEXT, AT(hardware), 0, NULL,
+    [HARDWARE] = {"hardware", "NAME|FILE", 0, TEXT, AT(ask.hardware), 0, NULL,
                   "machine to plan for; default: this one"},
-    [BUDGET] = {"budget", "BYTES|max", 0, BYTES, AT(budget), 0, NULL,
+    [BUDGET] = {"budget", "BYTES|max", 0, BYTES, AT(ask.budget), 0, NULL,
                 "device memory, such as 80GiB; default, and max: all that is usable"},
-    [HOST_BUDGET] = {"host-budget", "BYTES|max", 0, BYTES, AT(host_budget), 0, NULL,
+    [HOST_BUDGET] = {"host-budget", "BYTES|max", 0, BYTES, AT(ask.host_budget), 0, NULL,
                      "host memory that the plan may use; default, and max: all that is usable"},
-    [POLICY] = {"policy", "NAME", 0, TEXT, AT(policy), 0, "auto keep transition every_node",
+    [POLICY] = {"policy", "NAME", 0, TEXT, AT(ask.policy), 0, "auto keep transition every_node",
                 "where state is kept, for what 'residency' does not say"},
     [FORMAT] = {"format", "NAME", 0, TEXT, AT(format), 0, "table json csv dot svg html",
                 "form of the plan; with --sweep table, csv or svg"},
@@ -78,15 +81,16 @@ static const option options[N_OPTIONS] = {
     [EXPLORE] =
         {"explore", NULL, 0, FLAG, AT(explore), 0, NULL,
          "other layouts (micro-batches, slices, shards, context), and what each takes: time, memory, bits"},
-    [OUT_FILE] = {"out", "FILE", 'o', TEXT, AT(out), 0, NULL, "write to a file; default, and -: print"},
-    [OUT_DIR] = {"out", "DIR", 'o', TEXT, AT(out), 0, NULL, "folder to write"},
-    [RUN_DIR] = {"out", "DIR", 'o', TEXT, AT(out), 0, NULL, "run directory; default: runs/NAME-TIME"},
-    [PLAN] = {"plan", "FILE", 0, TEXT, AT(plan), 0, NULL, "run this plan instead of making one"},
-    [STEPS] = {"steps", "N", 0, COUNT, AT(steps), AT(has_steps), NULL, "last step, counted over all resumes"},
-    [SEED] = {"seed", "S", 0, COUNT, AT(seed), AT(has_seed), NULL, "seed of all random numbers"},
-    [RESUME] = {"resume", "RUN[@STEP|@best]", 0, TEXT, AT(resume), 0, NULL,
+    [OUT_FILE] = {"out", "FILE", 'o', TEXT, AT(ask.out), 0, NULL, "write to a file; default, and -: print"},
+    [OUT_DIR] = {"out", "DIR", 'o', TEXT, AT(ask.out), 0, NULL, "folder to write"},
+    [RUN_DIR] = {"out", "DIR", 'o', TEXT, AT(ask.out), 0, NULL, "run directory; default: runs/NAME-TIME"},
+    [PLAN] = {"plan", "FILE", 0, TEXT, AT(ask.plan), 0, NULL, "run this plan instead of making one"},
+    [STEPS] = {"steps", "N", 0, COUNT, AT(ask.steps), AT(ask.has_steps), NULL,
+               "last step, counted over all resumes"},
+    [SEED] = {"seed", "S", 0, COUNT, AT(ask.seed), AT(ask.has_seed), NULL, "seed of all random numbers"},
+    [RESUME] = {"resume", "RUN[@STEP|@best]", 0, TEXT, AT(ask.resume), 0, NULL,
                 "go on with a run, bit for bit, from its last checkpoint or an earlier one"},
-    [REPLAN] = {"replan", NULL, 0, FLAG, AT(replan), 0, NULL, "with --resume: make a new plan"},
+    [REPLAN] = {"replan", NULL, 0, FLAG, AT(ask.replan), 0, NULL, "with --resume: make a new plan"},
     [EXPLAIN] = {"explain", NULL, 0, FLAG, AT(explain), 0, NULL, "show each value's type, size and stage"},
     [CONFIG] = {"config", "FILE", 0, TEXT, AT(config), 0, NULL, "config.json of the model's shape"},
     [TOKENIZER] = {"tokenizer", "DIR", 0, TEXT, AT(tokenizer), 0, NULL, "folder with the tokenizer's files"},
@@ -95,7 +99,7 @@ static const option options[N_OPTIONS] = {
                "type of the weights written"},
     [SHARD] = {"shard", "BYTES", 0, TEXT, AT(shard), 0, NULL, "largest size of one file"},
     [CHECK_MEMORY] =
-        {"check-memory", NULL, 0, FLAG, AT(check_memory), 0, NULL,
+        {"check-memory", NULL, 0, FLAG, AT(ask.check_memory), 0, NULL,
          "CPU device: end the run if a step touches memory that it did not declare; touched.csv says "
          "how much of the peak was written (slow)"},
     [UNTIL] = {"until", "N", 0, COUNT, AT(until), 0, NULL,
@@ -109,17 +113,21 @@ static const option options[N_OPTIONS] = {
     [FROM] =
         {"from", "RUN", 0, LIST, AT(from), 0, NULL,
          "instead of measuring, refine --hardware with what a run measured of its steps; may be repeated"},
+    [REPORT_FORMAT] = {"format", "NAME", 0, TEXT, AT(format), 0, "text html", "form of the report"},
+    [PORT] = {"port", "N", 0, COUNT, AT(port), 0, NULL, "port to listen on; default: a free one"},
+    [HOST] = {"host", "ADDRESS", 0, TEXT, AT(host), 0, NULL,
+              "address to listen on; default: 127.0.0.1, which this machine alone can reach"},
     [CAPACITY] = {"capacity", "BYTES", 0, BYTES, AT(capacity), 0, NULL,
                   "size of the memory to pack into; default: the smallest that can be found"},
 };
 
-#define BIT(o) (1u << (o))
+#define BIT(o) (UINT64_C(1) << (o))
 #define TARGET (BIT(SET) | BIT(RANKS) | BIT(DEVICE) | BIT(BUDGET) | BIT(HOST_BUDGET) | BIT(POLICY))
 
 typedef struct command {
-    const char *name, *operands; /* "GRAPH"; [ABC] may be left out */
-    unsigned n_operands;
-    uint32_t options, required;
+    const char *name, *operands; /* "GRAPH"; [ABC] may be left out, and more of A... may be given */
+    unsigned n_operands;         /* at most */
+    uint64_t options, required;
     bool built;
     const char *doc;
 } command;
@@ -145,7 +153,11 @@ static const command commands[] = {
      "measure this machine for --hardware FILE"},
     {"export", "RUN[@STEP|@best]", 1, BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(OUT_DIR) | BIT(ACCEPT),
      BIT(OUT_DIR), true, "write the weights of a run in Hugging Face form"},
-    {"report", "RUN", 1, 0, 0, true, "sum up a run directory"},
+    {"report", "RUN...", GR_OPERANDS_MAX, BIT(REPORT_FORMAT) | BIT(OUT_FILE), 0, true,
+     "sum up run directories; html: a page with curves, times, memory and samples, several runs over each "
+     "other"},
+    {"watch", "RUN...", GR_OPERANDS_MAX, BIT(HOST) | BIT(PORT), 0, true,
+     "serve that page while the runs go on, and their numbers for Prometheus under /metrics"},
     {"audit", "RUN [STEP]", 2, 0, 0, true,
      "run iterations again from their checkpoint, in another folder, and compare metrics and weights with "
      "the recorded bits"},
@@ -249,10 +261,12 @@ static gr_status store(gr_args *a, const option *o, const char *value, gr_diag *
             return GR_OK;
         }
         if (!strchr(value, '=') || *value == '=') return wrong_value(o, value, "of the form KEY=VALUE", d);
-        GR_PUSH(a->set, a->n_set, a->cap_set, value);
+        GR_PUSH(a->ask.set, a->ask.n_set, a->ask.cap_set, value);
         return GR_OK;
     case COUNT:
         if (!parse_count(value, &number)) return wrong_value(o, value, "an integer of at least 0", d);
+        if (o == &options[PORT] && number > UINT16_MAX)
+            return wrong_value(o, value, "a port, at most 65535", d);
         if ((o == &options[STEPS] || o == &options[UNTIL]) && !number)
             return wrong_value(o, value, "an integer of at least 1", d);
         break;
@@ -277,7 +291,7 @@ static const option *find_letter(const command *c, const char *arg, gr_diag *d)
 }
 
 /* One option at argv[*i], and its value. */
-static gr_status parse_option(gr_args *a, const command *c, int argc, char **argv, int *i, uint32_t *seen,
+static gr_status parse_option(gr_args *a, const command *c, int argc, char **argv, int *i, uint64_t *seen,
                               gr_diag *d)
 {
     const char *arg = argv[*i], *value = NULL;
@@ -302,16 +316,18 @@ static gr_status parse_option(gr_args *a, const command *c, int argc, char **arg
     return store(a, o, value, d);
 }
 
-static gr_status check_complete(const gr_args *a, const command *c, unsigned n, uint32_t seen, gr_diag *d)
+static gr_status check_complete(const gr_args *a, const command *c, unsigned n, uint64_t seen, gr_diag *d)
 {
     gr_status st = GR_OK;
     for (int i = 0; i < N_OPTIONS; i++)
         if (c->required & ~seen & BIT(i))
             st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "graphrun %s needs --%s %s", c->name,
                                options[i].name, options[i].value);
-    bool resumes = a->resume && !n; /* the run directory holds the graph */
-    bool may_lack_one = strstr(c->operands, " [") != NULL;
-    if (n + may_lack_one < c->n_operands && !resumes)
+    bool resumes = a->ask.resume && !n; /* the run directory holds the graph */
+    const bool may_lack_one = strstr(c->operands, " [") != NULL,
+               any_number = strstr(c->operands, "...") != NULL;
+    const unsigned least = any_number ? 1 : c->n_operands - may_lack_one;
+    if (n < least && !resumes)
         st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "graphrun %s needs %s", c->name, c->operands);
     return st;
 }
@@ -334,7 +350,7 @@ gr_status gr_args_parse(gr_args *a, int argc, char **argv, gr_diag *d)
     a->command = c->name;
     gr_status st = GR_OK;
     unsigned n = 0;
-    uint32_t seen = 0;
+    uint64_t seen = 0;
     bool ended = false;
     for (int i = 2; i < argc; i++) {
         const char *arg = argv[i];
@@ -346,12 +362,13 @@ gr_status gr_args_parse(gr_args *a, int argc, char **argv, gr_diag *d)
         else if (!ended && arg[0] == '-' && arg[1])
             now = parse_option(a, c, argc, argv, &i, &seen, d);
         else if (n < c->n_operands)
-            a->operand[n++] = arg;
+            a->operand[n++] = arg, a->n_operands = n;
         else
             now = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "unexpected argument '%s' of graphrun %s", arg,
                                 c->name);
         if (now) st = now;
     }
+    a->ask.graph = a->operand[0];
     if (a->help) return GR_OK;
     if (!c->built)
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "graphrun %s is not built yet", c->name);
@@ -361,7 +378,7 @@ gr_status gr_args_parse(gr_args *a, int argc, char **argv, gr_diag *d)
 
 void gr_args_release(gr_args *a)
 {
-    free(a->set);
+    free(a->ask.set);
     free(a->from);
     *a = (gr_args){0};
 }
@@ -436,7 +453,7 @@ void gr_args_completion(gr_str *out)
                      "    if [ \"$COMP_CWORD\" = 1 ]; then\n        words='");
     for (size_t i = 0; i < GR_LEN(commands); i++) gr_str_printf(out, "%s%s", i ? " " : "", commands[i].name);
     gr_str_puts(out, " --help'\n    else\n        case $before in\n");
-    for (int i = 0; i < N_OPTIONS; i++)
+    for (int i = 0; i < REPORT_FORMAT; i++) /* which has some of FORMAT's */
         if (options[i].choices)
             gr_str_printf(out, "        --%s) COMPREPLY=($(compgen -W '%s' -- \"$word\")); return ;;\n",
                           options[i].name, options[i].choices);

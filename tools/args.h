@@ -4,21 +4,23 @@
 #ifndef GR_TOOLS_ARGS_H
 #define GR_TOOLS_ARGS_H
 
-#include "runtime/base/base.h"
+#include "runtime/api/request.h"
+
+#define GR_OPERANDS_MAX 8
 
 /* What was given; what was not is 0, NULL or false. Texts point into argv. */
 typedef struct gr_args {
     const char *command;    /* as in the table */
-    const char *operand[2]; /* GRAPH, PLAN.json, RUN, ... in order; as many as the command takes */
-    const char **set;       /* n_set times "key=value" */
-    size_t n_set, cap_set;
-    const char **from; /* n_from runs */
+    const char *operand[GR_OPERANDS_MAX]; /* GRAPH, PLAN.json, RUN, ... in order; as many as it takes */
+    size_t n_operands;
+    gr_request ask;         /* of a graph */
+    const char **from;      /* n_from runs */
     size_t n_from, cap_from;
-    const char *ranks, *hosts, *device, *hardware, *policy, *format, *sweep, *out, *plan, *resume;
+    const char *hosts, *format, *sweep, *host;
     const char *config, *tokenizer, *model, *dtype, *shard;
-    uint64_t budget, host_budget, capacity; /* bytes; 0: not given ("max" too) */
-    uint64_t steps, seed, until, restarts;
-    bool has_steps, has_seed, explain, explore, replan, check_memory, accept_changes, help;
+    uint64_t capacity; /* bytes; 0: not given */
+    uint64_t until, restarts, port;
+    bool explain, explore, accept_changes, help;
 } gr_args;
 
 /* Parse the arguments of a program: argv[1] is a command, the rest its own. Options may stand anywhere, as

@@ -21,6 +21,7 @@ int gr_cmd_pack(const gr_args *a, gr_diag *d);
 int gr_cmd_ops(const gr_args *a, gr_diag *d);
 int gr_cmd_schema(const gr_args *a, gr_diag *d);
 int gr_cmd_report(const gr_args *a, gr_diag *d);
+int gr_cmd_watch(const gr_args *a, gr_diag *d);
 int gr_cmd_audit(const gr_args *a, gr_diag *d);
 
 /* The exit status of a library call. */
@@ -28,13 +29,6 @@ int gr_exit_status(gr_status st);
 
 /* The same for what is done before anything runs: a file that cannot be read was named wrongly. */
 int gr_exit_status_input(gr_status st);
-
-/* The graph at path with --set; --steps and --seed are settings of the graph. o: what it is planned with;
- * NULL: it is only checked, and goes without the models' shapes. */
-gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, const gr_plan_options *o, gr_diag *d);
-
-/* --ranks N or HxD, NULL: 1. hosts 0: N, as few hosts as the hardware allows. */
-gr_status gr_cmd_read_ranks(const char *text, uint32_t *hosts, uint32_t *ranks, gr_diag *d);
 
 /* Run this very command on so many ranks, by mpirun; returns its exit status. hosts: names with commas
  * between, `ranks` over all of them; NULL: this machine. run: the run directory, where it is known. */
@@ -57,14 +51,6 @@ int gr_cmd_supervise(const gr_args *a, const char *run, gr_diag *d);
 
 /* Print the messages of d to stderr, and empty it. before: of each line; NULL: nothing. */
 void gr_cmd_say(gr_diag *d, const char *before);
-
-/* What --budget, --hardware and their like ask for. */
-gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d);
-
-/* After GR_E_NOFIT: adds to d the two nearest changes of g's settings with which a plan fits; at most 32
- * plans are made. path: of g. */
-void gr_cmd_advise(const gr_graph *g, const gr_args *a, const char *path, const gr_plan_options *o,
-                   gr_diag *d);
 
 /* Write s to path, or print it where that is NULL, and release it. Returns an exit status. */
 int gr_cmd_finish(gr_str *s, const char *path, gr_diag *d);

@@ -417,8 +417,8 @@ static void note_commands(const audit *x)
 {
     char *path = gr_printf("%s/graph.yaml", x->scratch);
     gr_graph *g = NULL;
-    gr_args none = {0};
-    if (!gr_cmd_load(&g, &none, path, NULL, NULL))
+    const gr_request run = {.graph = path};
+    if (!gr_request_load(&g, &run, NULL, NULL))
         for (size_t i = 0; i < g->n_nodes; i++)
             if (gr_node_asks(g->nodes[i]))
                 printf(

@@ -490,12 +490,12 @@ static void measure_memory(gr_hardware *h, gr_bench *b)
     const uint64_t copy = b->sizes->copy_bytes;
     b->used = 0;
     char *bytes = gr_bench_place(b, NULL, 4 * copy);
-    const gr_adamw how = {1e-4, 0.9, 0.999, 1e-8, 0.01, 1, 1};
-    const gr_adamw_range all = {.w = bytes, .g = bytes + copy, .m = bytes + 2 * copy, .v = bytes + 3 * copy};
+    const gr_optim how = {1e-4, 0.9, 0.999, 1e-8, 0.01, 1, 1, GR_OPTIM_ADAMW};
+    const gr_optim_range all = {.w = bytes, .g = bytes + copy, .m = bytes + 2 * copy, .v = bytes + 3 * copy};
     double step = 1;
     for (int i = 0; i < 3; i++) {
         uint64_t begin = gr_now_ns();
-        b->k->adamw(&b->q, &how, true, &all, copy / sizeof(float));
+        b->k->optim_step(&b->q, &how, true, &all, copy / sizeof(float));
         step = fmin(step, (double)(gr_now_ns() - begin) / (7e9 * (double)copy));
     }
     h->memory_bytes += step / b->sizes->rounds;
@@ -559,12 +559,12 @@ static gr_status measure_host(gr_hardware *h, unsigned threads, gr_diag *d)
     gr_status st = gr_memory_take(&m, 4 * part, "the host's memory", d);
     if (!st && threads > 1) st = gr_team_new(&q.team, threads, d);
     if (!st) memset(m.base, 0, m.bytes);
-    const gr_adamw how = {1e-4, 0.9, 0.999, 1e-8, 0.01, 1, 1};
-    const gr_adamw_range all = {
+    const gr_optim how = {1e-4, 0.9, 0.999, 1e-8, 0.01, 1, 1, GR_OPTIM_ADAMW};
+    const gr_optim_range all = {
         .w = m.base, .g = m.base + part, .m = m.base + 2 * part, .v = m.base + 3 * part};
     for (int i = 0; i < 3 && !st; i++) {
         uint64_t begin = gr_now_ns();
-        gr_host_adamw(&q, GR_F32, &how, true, &all, ELEMS);
+        gr_host_optim_step(&q, GR_F32, &how, true, &all, ELEMS);
         h->host_memory = fmax(i ? h->host_memory : 0, 7e9 * (double)part / (double)(gr_now_ns() - begin));
     }
     gr_team_free(q.team);
@@ -811,22 +811,22 @@ int gr_cmd_calibrate(const gr_args *a, gr_diag *d)
     gr_hardware h;
     gr_str text = {0};
     gr_str said = {0};
-    gr_status st = gr_cmd_plan_options(&o, a, d);
-    if (!st && a->hardware && !a->n_from)
+    gr_status st = gr_request_options(&o, &a->ask, d);
+    if (!st && a->ask.hardware && !a->n_from)
         st =
             gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--hardware is for --from: this machine is measured");
-    if (!st) st = check_out(a->out, d);
+    if (!st) st = check_out(a->ask.out, d);
     const turns before = read_turns();
     if (!st) st = a->n_from ? gr_calibrate_from(&h, a, &o, &said, d) : calibrate(&h, &o, d);
     const double waited = st || a->n_from ? 0 : share_waited(&before, d);
     int status = a->n_from || st == GR_E_INVALID ? gr_exit_status_input(st) : gr_exit_status(st);
     if (!st) gr_hardware_write(&h, &text);
-    if (!st) status = gr_cmd_finish(&text, a->out, d);
-    if (!status && a->out) print_summary(&h, a->out);
-    if (!status && a->out && !a->n_from)
+    if (!st) status = gr_cmd_finish(&text, a->ask.out, d);
+    if (!status && a->ask.out) print_summary(&h, a->ask.out);
+    if (!status && a->ask.out && !a->n_from)
         printf("  host        %.1f %% of the time that measuring took it waited for a processor\n",
                100 * waited);
-    if (!status && a->out && said.len)
+    if (!status && a->ask.out && said.len)
         printf("  runs        %s took, of what was predicted:\n%s", a->n_from > 1 ? "they" : "it", said.text);
     gr_str_release(&said);
     return status;

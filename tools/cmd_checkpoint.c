@@ -28,8 +28,8 @@ int gr_cmd_init(const gr_args *a, gr_diag *d)
 {
     gr_status st = check_vocabulary(a, d);
     if (st) return gr_exit_status_input(st);
-    st = gr_checkpoint_init(a->out, a->config, a->tokenizer, a->seed, d);
-    if (!st) printf("wrote random weights of seed %llu to %s\n", (unsigned long long)a->seed, a->out);
+    st = gr_checkpoint_init(a->ask.out, a->config, a->tokenizer, a->ask.seed, d);
+    if (!st) printf("wrote random weights of seed %llu to %s\n", (unsigned long long)a->ask.seed, a->ask.out);
     return gr_exit_status(st);
 }
 
@@ -42,8 +42,8 @@ int gr_cmd_export(const gr_args *a, gr_diag *d)
     if (!gr_bytes_parse(a->shard ? a->shard : "50GB", &shard_bytes))
         st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "shard size '%s' is not a size like 5GB", a->shard);
     if (!st) st = gr_checkpoint_find(&from, a->operand[0], a->model, d);
-    if (!st) st = gr_checkpoint_export(a->out, from, dtype, shard_bytes, a->accept_changes, d);
-    if (!st) printf("wrote %s as %s to %s\n", from, dtype == GR_ST_BF16 ? "bfloat16" : "float32", a->out);
+    if (!st) st = gr_checkpoint_export(a->ask.out, from, dtype, shard_bytes, a->accept_changes, d);
+    if (!st) printf("wrote %s as %s to %s\n", from, dtype == GR_ST_BF16 ? "bfloat16" : "float32", a->ask.out);
     free(from);
     return gr_exit_status(st);
 }

@@ -20,121 +20,6 @@
 #include "runtime/base/files.h"
 #include "graphs/loader/load.h"
 
-/* A folder that nobody has: runs of one graph may begin in the same second, so that it is made here. What
- * cannot be made is said by who opens it. */
-static char *default_out(const gr_graph *g)
-{
-    char when[32];
-    time_t now = time(NULL);
-    struct tm tm;
-    strftime(when, sizeof(when), "%Y%m%d-%H%M%S", localtime_r(&now, &tm));
-    char *name = gr_printf("runs/%s-%s", g->name, when), *path;
-    for (char *c = strchr(name, '/') + 1; *c; c++) *c = *c == '/' ? '_' : *c; /* one folder, below runs */
-    path = gr_strdup(name);
-    (void)mkdir("runs", 0777);
-    for (unsigned i = 2; mkdir(path, 0777) && errno == EEXIST; i++) {
-        free(path);
-        path = gr_printf("%s-%u", name, i);
-    }
-    free(name);
-    return path;
-}
-
-/* The plan of a resumed run, where it is to be used; NULL: none. */
-static char *own_plan(const gr_args *a)
-{
-    bool asked = a->replan || a->budget || a->host_budget || a->policy || a->plan;
-    char *path = a->resume && !asked ? gr_printf("%s/plan.json", a->resume) : NULL;
-    if (!path || gr_path_exists(path)) return path;
-    free(path);
-    return NULL;
-}
-
-/* Where a plan's models are sharded over the ranks of a node, nodes are as large now. */
-static bool has_its_nodes(const gr_plan *p, const gr_graph *g)
-{
-    for (uint32_t i = 0; i < p->n_settings; i++) {
-        const gr_node *n = gr_graph_node(g, p->settings[i].node);
-        if (n && !strcmp(p->settings[i].name, "shards") &&
-            g->roles[n->placement.role].node != p->settings[i].value)
-            return false;
-    }
-    return true;
-}
-
-/* Whether the plan is for the roles of ranks that the graph has now. */
-static bool is_placed_alike(const gr_plan *plan, const gr_graph *g)
-{
-    bool alike = plan->n_more + 1 == g->n_roles && gr_plan_all_ranks(plan) == g->ranks;
-    for (uint32_t c = 0; alike && c < g->n_roles; c++)
-        alike = !strcmp(gr_plan_role(plan, c)->ranks, g->roles[c].text);
-    return alike;
-}
-
-/* Its reason is the verifier's: a note to what to do. */
-static gr_status adopt_own(gr_planned **p, gr_plan *plan, const char *path, const gr_graph *g,
-                           const gr_plan_options *o, gr_diag *d)
-{
-    gr_diag why;
-    gr_diag_init(&why);
-    gr_status st = gr_plan_adopt(p, plan, g, o, GR_ADOPT_OWN, &why);
-    if (st)
-        gr_diag_error(
-            d, (gr_loc){.file = path}, st,
-            "the run's plan does not serve its graph as it is now set: --replan makes one that does");
-    if (st && why.n) gr_diag_note(d, (gr_loc){.file = path}, "%s", why.messages[0].text);
-    gr_diag_release(&why);
-    return st;
-}
-
-/* The plan of a file, or a resumed run's own, or a new one: also where the run had other ranks, or pools. */
-static gr_status make_plan(gr_planned **p, gr_graph *g, const gr_args *a, const gr_plan_options *o,
-                           gr_diag *d)
-{
-    char *own = own_plan(a);
-    const char *path = a->plan ? a->plan : own;
-    gr_plan *plan = NULL;
-    gr_status st =
-        a->plan && gr_meshes_open(g)
-            ? gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                            "%s is of a mesh of ranks that was chosen: 'parallel: auto' does not go "
-                            "with a plan that is read, write what it chose",
-                            a->plan)
-            : GR_OK;
-    if (!st && path) st = gr_plan_read_json(&plan, path, d);
-    if (!st && own && (!is_placed_alike(plan, g) || !has_its_nodes(plan, g))) {
-        gr_plan_free(plan);
-        plan = NULL;
-    }
-    if (!st && plan)
-        st = own ? adopt_own(p, plan, own, g, o, d) : gr_plan_adopt(p, plan, g, o, GR_ADOPT_TO_RUN, d);
-    if (st) gr_plan_free(plan);
-    if (!st && !plan) st = gr_plan_meshes(p, g, o, d);
-    free(own);
-    return st;
-}
-
-/* A resumed run goes on in its own directory, from its own random state. at: what was given after RUN@. */
-static gr_status check_resume(const gr_args *a, const char *at, uint64_t *step, gr_diag *d)
-{
-    const char *wrong = !a->resume ? NULL : a->out ? "--out" : a->has_seed ? "--seed" : NULL;
-    if (wrong)
-        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                             "%s does not go with --resume: the run has its own", wrong);
-    char *graph = a->resume ? gr_printf("%s/graph.yaml", a->resume) : NULL;
-    char *manifest = a->resume ? gr_printf("%s/" GR_MANIFEST, a->resume) : NULL;
-    gr_status st = GR_OK;
-    if (graph && (!gr_path_exists(graph) || gr_path_exists(manifest)))
-        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                           "no run in '%s': %s '%s'; --resume takes the folder of a run, and goes on from "
-                           "its last checkpoint",
-                           a->resume, gr_path_exists(graph) ? "it is a checkpoint, with" : "there is no",
-                           gr_path_exists(graph) ? manifest : graph);
-    free(manifest);
-    free(graph);
-    return st || !at ? st : gr_checkpoint_step(step, a->resume, at, d);
-}
-
 /* ---- ranks together --------------------------------------------------------------------------------------
  */
 
@@ -143,8 +28,8 @@ static gr_status ranks_to_start(const gr_args *a, uint32_t *ranks, gr_diag *d)
 {
     uint32_t hosts;
     gr_plan *plan = NULL;
-    char *own = a->ranks ? NULL : own_plan(a);
-    gr_status st = gr_cmd_read_ranks(a->ranks, &hosts, ranks, d);
+    char *own = a->ask.ranks ? NULL : gr_request_own_plan(&a->ask);
+    gr_status st = gr_request_ranks(a->ask.ranks, &hosts, ranks, d);
     uint32_t named = a->hosts ? gr_cmd_count_hosts(a->hosts) : 0;
     if (!st && a->hosts && hosts != named)
         st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--hosts '%s' names %u hosts: --ranks %ux8, for one",
@@ -154,7 +39,7 @@ static gr_status ranks_to_start(const gr_args *a, uint32_t *ranks, gr_diag *d)
             d, (gr_loc){0}, GR_E_INVALID,
             "--ranks %s: exec starts ranks on this host alone; of several hosts, --hosts, mpirun or srun "
             "starts them",
-            a->ranks);
+            a->ask.ranks);
     if (!st && own) st = gr_plan_read_json(&plan, own, d);
     if (plan) *ranks = GR_MAX(gr_plan_all_ranks(plan), 1u);
     gr_plan_free(plan);
@@ -173,9 +58,9 @@ static gr_status name_ranks(gr_args *a, gr_comm *c, char text[32], gr_diag *d)
 {
     uint32_t hosts, asked;
     bool even;
-    gr_status st = gr_cmd_read_ranks(a->ranks, &hosts, &asked, d);
-    if (!st && a->ranks && asked != c->ranks)
-        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--ranks %s, but %u were started", a->ranks,
+    gr_status st = gr_request_ranks(a->ask.ranks, &hosts, &asked, d);
+    if (!st && a->ask.ranks && asked != c->ranks)
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--ranks %s, but %u were started", a->ask.ranks,
                            c->ranks);
     gr_status same = gr_comm_same(c, c->locals, &even, d);
     even = even && c->ranks % c->locals == 0;
@@ -183,9 +68,9 @@ static gr_status name_ranks(gr_args *a, gr_comm *c, char text[32], gr_diag *d)
     if (!st && hosts) devices = asked / hosts;
     if (!st && (even ? c->locals : 1) % devices)
         st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--ranks %s, but %u ranks were started on this host",
-                           a->ranks, c->locals);
+                           a->ask.ranks, c->locals);
     snprintf(text, 32, "%ux%u", c->ranks / devices, devices);
-    a->ranks = text;
+    a->ask.ranks = text;
     return st ? st : same;
 }
 
@@ -268,49 +153,20 @@ static void end_ranks(gr_comm *c, gr_status st, gr_diag *d)
 /* ---- exec ------------------------------------------------------------------------------------------------
  */
 
-typedef struct exec {
-    gr_graph *g;
-    gr_plan_options o;
-    gr_planned *p;
-    char *graph_path, *out;
-    const char *at; /* of --resume RUN@STEP what is after the @, and its number; NULL: the last one */
-    uint64_t step;
-    unsigned threads; /* 0: as many as there are cores */
-} exec;
-
-static gr_status prepare(exec *x, const gr_args *a, const gr_comm *c, gr_diag *d)
-{
-    gr_status st = check_resume(a, x->at, &x->step, d);
-    if (!st) st = gr_cmd_plan_options(&x->o, a, d);
-    if (!st && x->threads) x->o.threads = x->threads;
-    if (!st) st = gr_cmd_load(&x->g, a, x->graph_path, &x->o, d);
-    if (!st) st = make_plan(&x->p, x->g, a, &x->o, d);
-    if (!st && a->check_memory && strcmp(x->p->plan->device, "cpu")) /* the host looks at every byte */
-        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--check-memory is of the CPU device: --device cpu");
-    if (st == GR_E_NOFIT && !a->resume && !a->plan && !gr_comm_rank(c))
-        gr_cmd_advise(x->g, a, x->graph_path, &x->o, d);
-    if (!st) x->out = gr_strdup(a->resume ? a->resume : a->out ? a->out : "");
-    if (!st && !*x->out && !gr_comm_rank(c)) { /* the others are told */
-        free(x->out);
-        x->out = default_out(x->g);
-    }
-    return st;
-}
-
 static void say(gr_diag *d)
 {
     gr_cmd_say(d, NULL);
 }
 
-static gr_status run_graph(exec *x, const gr_args *a, gr_comm *c, gr_diag *d)
+static gr_status run_graph(gr_prepared *x, const gr_args *a, gr_comm *c, gr_diag *d)
 {
     gr_run_options run = {.out = x->out,
-                          .resume = a->resume != NULL,
-                          .has_from = x->at != NULL,
+                          .resume = a->ask.resume != NULL,
+                          .has_from = x->has_step,
                           .from = x->step,
                           .until = (uint32_t)GR_MIN(a->until, (uint64_t)UINT32_MAX),
                           .accept_changes = a->accept_changes,
-                          .poison = a->check_memory,
+                          .poison = a->ask.check_memory,
                           .threads = x->o.threads,
                           .progress = gr_comm_rank(c) ? NULL : stdout,
                           .say = gr_comm_rank(c) ? NULL : say,
@@ -322,9 +178,9 @@ static gr_status run_graph(exec *x, const gr_args *a, gr_comm *c, gr_diag *d)
     return st;
 }
 
-static int exec_one(exec *x, const gr_args *a, gr_diag *d)
+static int exec_one(gr_prepared *x, const gr_args *a, gr_diag *d)
 {
-    gr_status st = prepare(x, a, NULL, d);
+    gr_status st = gr_request_prepare(x, &a->ask, d);
     if (st) return gr_exit_status_input(st);
     gr_signals_catch();
     gr_signals_say();
@@ -332,15 +188,16 @@ static int exec_one(exec *x, const gr_args *a, gr_diag *d)
 }
 
 /* Messages are printed while all ranks are still there: a launcher ends them all when one ends badly. */
-static int exec_many(exec *x, const gr_args *given, gr_comm *c, gr_diag *d)
+static int exec_many(gr_prepared *x, const gr_args *given, gr_comm *c, gr_diag *d)
 {
     char ranks[32];
     gr_args a = *given;
     gr_cmd_listens(c->rank);
     bool sees_peers = gr_comm_take_device(c->local, c->locals);
-    gr_status st = share_cores(c, &x->threads, d);
+    gr_status st = share_cores(c, &a.ask.threads, d);
     if (!st) st = name_ranks(&a, c, ranks, d);
-    if (!st) st = prepare(x, &a, c, d);
+    a.ask.follows = c->rank > 0;
+    if (!st) st = gr_request_prepare(x, &a.ask, d);
     if (!st && !sees_peers && !strcmp(x->p->plan->device, "cuda"))
         gr_diag_warn(d, (gr_loc){0},
                      "each rank sees its own GPU alone (CUDA_VISIBLE_DEVICES=%s), so gathers will wait for "
@@ -355,8 +212,7 @@ static int exec_many(exec *x, const gr_args *given, gr_comm *c, gr_diag *d)
     return gr_exit_status(st);
 }
 
-/* at: of --resume RUN@STEP what is after the @; a->resume is the folder alone. */
-static int exec_from(const gr_args *a, const char *at, gr_diag *d)
+static int exec_from(const gr_args *a, gr_diag *d)
 {
     bool started;
     uint32_t ranks = 1;
@@ -364,9 +220,8 @@ static int exec_from(const gr_args *a, const char *at, gr_diag *d)
     gr_status st = gr_comm_started(&started, d);
     if (!st && !started) st = ranks_to_start(a, &ranks, d);
     if (st) return gr_exit_status_input(st);
-    if (ranks > 1) return gr_cmd_launch(ranks, a->hosts, a->resume ? a->resume : a->out, d);
-    exec x = {.at = at};
-    x.graph_path = a->operand[0] ? gr_strdup(a->operand[0]) : gr_printf("%s/graph.yaml", a->resume);
+    if (ranks > 1) return gr_cmd_launch(ranks, a->hosts, a->ask.resume ? a->ask.resume : a->ask.out, d);
+    gr_prepared x = {0};
     if (started) {
         gr_signals_catch(); /* before a signal meant for the run can come */
         gr_cmd_launched();
@@ -374,10 +229,7 @@ static int exec_from(const gr_args *a, const char *at, gr_diag *d)
     }
     int status = st ? gr_exit_status(st) : c ? exec_many(&x, a, c, d) : exec_one(&x, a, d);
     gr_comm_close(c); /* whose signs of life name steps of the plan */
-    gr_planned_free(x.p);
-    gr_graph_free(x.g);
-    free(x.graph_path);
-    free(x.out);
+    gr_prepared_release(&x);
     return status;
 }
 
@@ -386,9 +238,9 @@ static gr_status choose_out(char **out, const gr_args *a, gr_diag *d)
 {
     gr_graph *g = NULL;
     gr_status st = GR_OK;
-    *out = a->resume ? gr_strdup(a->resume) : a->out ? gr_strdup(a->out) : NULL;
-    if (!*out) st = gr_cmd_load(&g, a, a->operand[0], NULL, d);
-    if (!st && !*out) *out = default_out(g);
+    *out = a->ask.resume ? gr_strdup(a->ask.resume) : a->ask.out ? gr_strdup(a->ask.out) : NULL;
+    if (!*out) st = gr_request_load(&g, &a->ask, NULL, d);
+    if (!st && !*out) *out = gr_request_new_out(g);
     if (!st) drop(d); /* the run warns of it */
     gr_graph_free(g);
     return st;
@@ -413,10 +265,9 @@ static int exec_restarting(const gr_args *a, gr_diag *d)
 int gr_cmd_exec(const gr_args *given, gr_diag *d)
 {
     gr_args a = *given;
-    const char *at = NULL;
-    char *run = a.resume ? gr_checkpoint_run(a.resume, &at) : NULL;
-    a.resume = run;
-    const int status = a.restarts ? exec_restarting(&a, d) : exec_from(&a, at, d);
+    char *run = a.ask.resume ? gr_checkpoint_run(a.ask.resume, &a.ask.at) : NULL;
+    a.ask.resume = run;
+    const int status = a.restarts ? exec_restarting(&a, d) : exec_from(&a, d);
     free(run);
     return status;
 }

@@ -50,13 +50,13 @@ static void look(explorer *x, layout *l, bool quick)
     gr_graph *g = NULL;
     gr_planned *p = NULL;
     gr_diag ignored;
-    with.set = gr_calloc(x->a->n_set + l->n + 1, sizeof(*with.set));
-    if (x->a->n_set) memcpy(with.set, x->a->set, x->a->n_set * sizeof(*with.set));
-    for (size_t i = 0; i < l->n; i++) with.set[with.n_set++] = l->set[i];
+    with.ask.set = gr_calloc(x->a->ask.n_set + l->n + 1, sizeof(*with.ask.set));
+    if (x->a->ask.n_set) memcpy(with.ask.set, x->a->ask.set, x->a->ask.n_set * sizeof(*with.ask.set));
+    for (size_t i = 0; i < l->n; i++) with.ask.set[with.ask.n_set++] = l->set[i];
     gr_diag_init(&ignored);
-    gr_status st = gr_cmd_plan_options(&o, &with, &ignored);
+    gr_status st = gr_request_options(&o, &with.ask, &ignored);
     o.quick = quick;
-    if (!st) st = gr_cmd_load(&g, &with, with.operand[0], &o, &ignored);
+    if (!st) st = gr_request_load(&g, &with.ask, &o, &ignored);
     if (!st) st = gr_plan_graph(&p, g, &o, &ignored);
     l->looked = true;
     l->fits = !st;
@@ -68,7 +68,7 @@ static void look(explorer *x, layout *l, bool quick)
     gr_diag_release(&ignored);
     gr_planned_free(p);
     gr_graph_free(g);
-    free(with.set);
+    free(with.ask.set);
 }
 
 /* ---- neighbours ---------------------------------------------------------------------------------------- */
@@ -105,11 +105,14 @@ static void add_tensor(explorer *x, const gr_graph *g)
                 add_layout(x, NULL, gr_printf("models.%s.tensor=%u", g->models[i]->name, n));
 }
 
-static void add_context(explorer *x, const gr_graph *g)
+static void add_mesh(explorer *x, const gr_graph *g, const char *axis, uint32_t most)
 {
-    for (size_t i = 0; i < g->n_models; i++)
-        for (uint32_t n = 2; g->models[i]->trained && n <= GR_MIN(g->ranks, 4u); n *= 2)
-            add_layout(x, NULL, gr_printf("models.%s.parallel.context=%u", g->models[i]->name, n));
+    for (size_t i = 0; i < g->n_models; i++) {
+        const gr_model_shape *s = &g->models[i]->shape;
+        const bool has = strcmp(axis, "expert") != 0 || gr_model_routers(s, s->layers).n;
+        for (uint32_t n = 2; has && g->models[i]->trained && n <= GR_MIN(g->ranks, most); n *= 2)
+            add_layout(x, NULL, gr_printf("models.%s.parallel.%s=%u", g->models[i]->name, axis, n));
+    }
 }
 
 static void add_shards(explorer *x, const gr_graph *g, const gr_plan_options *o)
@@ -200,7 +203,8 @@ static void look_around(explorer *x, const gr_graph *g, const gr_planned *p, con
     add_tensor(x, g);
     add_micro(x, g, p);
     add_shards(x, g, o);
-    add_context(x, g);
+    add_mesh(x, g, "context", 4);
+    add_mesh(x, g, "expert", GR_TP_MAX);
     for (size_t i = 0; i < x->n && i < MOST_LOOKS; i++) look(x, &x->all[i], true);
     if (x->n) qsort(x->all, x->n, sizeof(*x->all), by_time);
     const size_t single = x->n;
@@ -246,14 +250,14 @@ int gr_cmd_explore(const gr_args *a, gr_diag *d)
     gr_graph *g = NULL;
     gr_planned *p = NULL;
     gr_str text = {0};
-    gr_status st = gr_cmd_plan_options(&o, a, d);
-    if (!st) st = gr_cmd_load(&g, a, a->operand[0], &o, d);
+    gr_status st = gr_request_options(&o, &a->ask, d);
+    if (!st) st = gr_request_load(&g, &a->ask, &o, d);
     if (!st) st = gr_plan_graph(&p, g, &o, NULL);
     if (p) st = explore(&x, g, p, &o, !st, &text);
     if (st == GR_E_NOFIT)
         st = gr_diag_error(d, (gr_loc){0}, st, "neither the graph as it is nor any of its layouts fits");
     int status = gr_exit_status_input(st);
-    if (p && gr_cmd_finish(&text, a->out, d) && !status) status = 1;
+    if (p && gr_cmd_finish(&text, a->ask.out, d) && !status) status = 1;
     release(&x);
     gr_planned_free(p);
     gr_graph_free(g);

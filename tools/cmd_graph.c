@@ -6,8 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/base/limits.h"
-#include "scheduler/search/policy.h"
 #include "runtime/base/files.h"
 #include "graphs/loader/load.h"
 #include "graphs/loader/print.h"
@@ -27,98 +25,8 @@ int gr_cmd_finish(gr_str *s, const char *path, gr_diag *d)
     return st ? 1 : 0;
 }
 
-gr_status gr_cmd_read_ranks(const char *text, uint32_t *hosts, uint32_t *ranks, gr_diag *d)
-{
-    unsigned h = 0, n = 1;
-    int end = 0;
-    bool cross = text && sscanf(text, "%9ux%9u%n", &h, &n, &end) == 2 && !text[end];
-    bool plain = text && !cross && sscanf(text, "%9u%n", &n, &end) == 1 && !text[end];
-    uint64_t all = cross ? (uint64_t)h * n : n;
-    *hosts = cross ? h : 0;
-    *ranks = (uint32_t)all;
-    if (!text || ((cross || plain) && all > 0 && all <= 1u << 20)) return GR_OK;
-    return gr_diag_error(
-        d, (gr_loc){0}, GR_E_INVALID,
-        "--ranks '%s': a number of ranks, or hosts by devices such as 2x8, up to 1048576 in all", text);
-}
-
-static gr_status count_hosts(gr_plan_options *o, const gr_args *a, gr_diag *d)
-{
-    uint32_t ranks;
-    if (gr_cmd_read_ranks(a->ranks, &o->hosts, &ranks, d)) return GR_E_INVALID;
-    if (!o->hosts) o->hosts = (ranks + o->hardware.devices - 1) / o->hardware.devices;
-    if (ranks % o->hosts)
-        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                             "--ranks %u: hosts of '%s' have %u devices; say hosts by devices, such as %ux%u",
-                             ranks, o->hardware.name, o->hardware.devices, o->hosts, o->hardware.devices);
-    gr_hardware_share(&o->hardware, a->hardware, ranks / o->hosts);
-    return GR_OK;
-}
-
-gr_status gr_cmd_load(gr_graph **g, const gr_args *a, const char *path, const gr_plan_options *plan,
-                      gr_diag *d)
-{
-    const char **set = gr_calloc(a->n_set + 2, sizeof(*set));
-    size_t n = 0;
-    for (size_t i = 0; i < a->n_set; i++) set[n++] = a->set[i];
-    char *steps = gr_printf("run.steps=%llu", (unsigned long long)a->steps);
-    char *seed = gr_printf("run.seed=%llu", (unsigned long long)a->seed);
-    if (a->has_steps) set[n++] = steps;
-    if (a->has_seed) set[n++] = seed;
-    gr_load_options o = {.set = set, .n_set = n, .need_shapes = plan != NULL};
-    gr_status st = gr_cmd_read_ranks(a->ranks, &o.hosts, &o.ranks, d);
-    if (plan) o.hosts = plan->hosts;
-    if (!st) st = gr_graph_load(g, path, &o, d);
-    free(set);
-    free(steps);
-    free(seed);
-    return st;
-}
-
-/* What is asked for is there. Arena and host pool of the CPU device share the machine's memory. */
-static gr_status check_budget(const gr_plan_options *o, gr_diag *d)
-{
-    const gr_hardware *hw = &o->hardware;
-    uint64_t most = hw->device_bytes + (strcmp(hw->device, "cpu") ? 0 : hw->host_bytes);
-    char asked[32], have[32];
-    if (o->budget_bytes <= most) return GR_OK;
-    return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--budget %s is more than the %s of '%s'",
-                         gr_bytes_format(o->budget_bytes, asked), gr_bytes_format(most, have), hw->name);
-}
-
-gr_status gr_cmd_plan_options(gr_plan_options *o, const gr_args *a, gr_diag *d)
-{
-    *o = (gr_plan_options){
-        .budget_bytes = a->budget, .host_budget_bytes = a->host_budget, .threads = gr_usable_cores()};
-    if (a->policy) o->policy = gr_policy_find(a->policy); /* args.c knows the names */
-    gr_status st = a->hardware ? gr_hardware_find(&o->hardware, a->hardware, d)
-                               : gr_hardware_local(&o->hardware, a->device, d);
-    if (st) return st;
-    if (a->device && strcmp(a->device, o->hardware.device))
-        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--device %s does not go with --hardware %s",
-                             a->device, o->hardware.name);
-    o->kernels = gr_kernels_find(o->hardware.device);
-    st = count_hosts(o, a, d);
-    return st ? st : check_budget(o, d);
-}
-
 /* ---- check
  * -------------------------------------------------------------------------------------------------- */
-
-/* Files that nodes will read and that are not here: elsewhere they may be. */
-static void warn_of_files(const gr_graph *g, gr_diag *d)
-{
-    for (size_t i = 0; i < g->n_nodes; i++) {
-        const gr_node *n = g->nodes[i];
-        for (const gr_key *k = n->op->keys; k->name; k++) {
-            if (k->kind != GR_KEY_PATH) continue;
-            const char *path = *(const char *const *)(const void *)((const char *)n->cfg + k->offset);
-            const gr_value *v = gr_value_get(n->value, k->name);
-            if (path && v && !gr_path_exists(path))
-                gr_diag_warn(d, v->at, "'%s' of node '%s' is not here: '%s'", k->name, n->name, path);
-        }
-    }
-}
 
 static void put_found(const gr_graph *g, gr_str *out)
 {
@@ -133,13 +41,8 @@ static void put_found(const gr_graph *g, gr_str *out)
 int gr_cmd_check(const gr_args *a, gr_diag *d)
 {
     gr_graph *g = NULL;
-    if (gr_cmd_load(&g, a, a->operand[0], NULL, d)) return 2;
-    if (gr_plan_check(g, d)) {
-        gr_graph_free(g);
-        return 2;
-    }
+    if (gr_request_check(&g, &a->ask, d)) return 2;
     gr_str text = {0};
-    warn_of_files(g, d);
     if (a->explain)
         gr_graph_explain(g, &text);
     else
@@ -187,7 +90,7 @@ int gr_cmd_verify(const gr_args *a, gr_diag *d)
     gr_planned *p = NULL;
     gr_plan_options o;
     gr_load_options how = {.need_shapes = true};
-    gr_status st = gr_cmd_plan_options(&o, a, d);
+    gr_status st = gr_request_options(&o, &a->ask, d);
     if (!st) st = gr_plan_read_json(&plan, a->operand[0], d);
     if (!st) how.ranks = gr_plan_all_ranks(plan);
     if (!st) how.hosts = plan->hosts;

@@ -219,7 +219,7 @@ int gr_cmd_pack(const gr_args *a, gr_diag *d)
         uint32_t n_steps = make_items(&t, items);
         gr_solution s = gr_pack_lowest(items, t.n, n_steps, a->capacity);
         st = say(&t, &s, a->capacity);
-        if (!st && write_table(&t, items, a->out)) st = GR_E_FAILED;
+        if (!st && write_table(&t, items, a->ask.out)) st = GR_E_FAILED;
         free(items);
     }
     for (size_t i = 0; i < t.n; i++) free(t.rows[i].id);

@@ -1,5 +1,6 @@
 /* graphrun report: what a run directory tells, on one screen. */
 #include "tools/cmd.h"
+#include "tools/run_page.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -42,21 +43,20 @@ static void report_release(report *r)
     free(r->graph);
 }
 
-static char *path_in(const gr_args *a, const char *name)
+static char *path_in(const char *run, const char *name)
 {
-    return gr_printf("%s/%s", a->operand[0], name);
+    return gr_printf("%s/%s", run, name);
 }
 
 /* ---- reading ------------------------------------------------------------------------------------------- */
 
-static gr_status read_graph_name(report *r, const gr_args *a, gr_diag *d)
+static gr_status read_graph_name(report *r, const char *run, gr_diag *d)
 {
-    char *path = path_in(a, "plan.json");
+    char *path = path_in(run, "plan.json");
     gr_json plan = {0};
-    gr_status st = gr_path_exists(path)
-                       ? gr_json_read(&plan, path, d)
-                       : gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "no run in '%s': there is no '%s'",
-                                       a->operand[0], path);
+    gr_status st = gr_path_exists(path) ? gr_json_read(&plan, path, d)
+                                        : gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                                                        "no run in '%s': there is no '%s'", run, path);
     const char *name = st ? NULL : json_string_value(json_object_get(plan.root, "graph"));
     if (name)
         r->graph = gr_strdup(name);
@@ -100,9 +100,9 @@ static gr_status add_line(report *r, json_t *line, gr_loc at, gr_diag *d)
     return GR_OK;
 }
 
-static gr_status read_metrics(report *r, const gr_args *a, gr_diag *d)
+static gr_status read_metrics(report *r, const char *run, gr_diag *d)
 {
-    char *path = path_in(a, "metrics.jsonl");
+    char *path = path_in(run, "metrics.jsonl");
     gr_jsonl *file = NULL;
     struct stat info;
     gr_status st = stat(path, &info) || info.st_size
@@ -270,11 +270,11 @@ static void add_peaks(gr_str *out, const report *r)
         if (!strncmp(r->s[i].key, prefix, strlen(prefix))) add_peak(out, r, r->s[i].key + strlen(prefix));
 }
 
-static gr_status add_checkpoints(gr_str *out, const gr_args *a, gr_diag *d)
+static gr_status add_checkpoints(gr_str *out, const char *run, gr_diag *d)
 {
     uint64_t *steps = NULL;
     size_t n = 0;
-    gr_status st = gr_checkpoint_list(&steps, &n, a->operand[0], d);
+    gr_status st = gr_checkpoint_list(&steps, &n, run, d);
     gr_str_puts(out, "checkpoints");
     for (size_t i = 0; i < n; i++) gr_str_printf(out, " step-%llu", (unsigned long long)steps[i]);
     gr_str_puts(out, n ? "\n" : " none\n");
@@ -305,9 +305,9 @@ static gr_status add_sample(gr_str *out, const gr_jsonl *file, size_t row, gr_di
 }
 
 /* The first and the last of the samples. */
-static gr_status add_samples(gr_str *out, const gr_args *a, gr_diag *d)
+static gr_status add_samples(gr_str *out, const char *run, gr_diag *d)
 {
-    char *path = path_in(a, "samples.jsonl"), *text = NULL;
+    char *path = path_in(run, "samples.jsonl"), *text = NULL;
     gr_jsonl *file = NULL;
     size_t bytes = 0;
     gr_status st = gr_file_read(path, 0, &text, &bytes, d);
@@ -323,30 +323,48 @@ static gr_status add_samples(gr_str *out, const gr_args *a, gr_diag *d)
     return st;
 }
 
-int gr_cmd_report(const gr_args *a, gr_diag *d)
+/* One run as text. */
+static gr_status sum_up(const char *run, gr_str *out, gr_diag *d)
 {
     report r = {0};
-    gr_str out = {0};
-    gr_status st = read_graph_name(&r, a, d);
-    if (!st) st = read_metrics(&r, a, d);
+    gr_status st = read_graph_name(&r, run, d);
+    if (!st) st = read_metrics(&r, run, d);
     if (!st) {
-        gr_str_printf(&out, "%s: %zu iterations in %.1f s, %.0f tokens/s (median)\n", r.graph, r.n_steps,
+        gr_str_printf(out, "%s: %zu iterations in %.1f s, %.0f tokens/s (median)\n", r.graph, r.n_steps,
                       sum(find(&r, "seconds")), median(find(&r, "tokens_per_second")));
-        add_series_line(&out, &r, "reward", "reward_mean", 1);
-        add_series_line(&out, &r, "loss", "loss", -1);
+        add_series_line(out, &r, "reward", "reward_mean", 1);
+        add_series_line(out, &r, "loss", "loss", -1);
         for (size_t i = 0; i < r.n_series; i++)
-            if (gr_is_validation_score(r.s[i].key)) add_series_line(&out, &r, r.s[i].key, r.s[i].key, 1);
-        add_nodes(&out, &r);
-        add_experts(&out, &r);
-        add_peaks(&out, &r);
-        st = add_checkpoints(&out, a, d);
+            if (gr_is_validation_score(r.s[i].key)) add_series_line(out, &r, r.s[i].key, r.s[i].key, 1);
+        add_nodes(out, &r);
+        add_experts(out, &r);
+        add_peaks(out, &r);
+        st = add_checkpoints(out, run, d);
     }
-    if (!st) st = add_samples(&out, a, d);
-    gr_str shown = {0};
-    gr_str_visible(&shown, out.text ? out.text : "", out.len, true);
-    if (!st) fwrite(shown.text, 1, shown.len, stdout);
-    gr_str_release(&shown);
-    gr_str_release(&out);
+    if (!st) st = add_samples(out, run, d);
     report_release(&r);
-    return st ? 2 : 0;
+    return st;
+}
+
+static gr_status as_text(const gr_args *a, gr_str *shown, gr_diag *d)
+{
+    gr_str out = {0};
+    gr_status st = GR_OK;
+    for (size_t i = 0; i < a->n_operands && !st; i++) {
+        if (a->n_operands > 1) gr_str_printf(&out, "%s%s\n", i ? "\n" : "", a->operand[i]);
+        st = sum_up(a->operand[i], &out, d);
+    }
+    gr_str_visible(shown, out.text ? out.text : "", out.len, true);
+    gr_str_release(&out);
+    return st;
+}
+
+int gr_cmd_report(const gr_args *a, gr_diag *d)
+{
+    gr_str out = {0};
+    const bool page = a->format && !strcmp(a->format, "html");
+    const gr_status st = page ? gr_page_runs(a->operand, a->n_operands, false, &out, d) : as_text(a, &out, d);
+    if (!st) return gr_cmd_finish(&out, a->ask.out, d);
+    gr_str_release(&out);
+    return 2;
 }

@@ -89,16 +89,16 @@ static gr_args with_value(const gr_args *a, const range *r, double value, char *
 {
     gr_args with = *a;
     *set = NULL;
-    with.set = gr_calloc(a->n_set + 1, sizeof(*with.set));
-    if (a->n_set) memcpy(with.set, a->set, a->n_set * sizeof(*with.set));
+    with.ask.set = gr_calloc(a->ask.n_set + 1, sizeof(*with.ask.set));
+    if (a->ask.n_set) memcpy(with.ask.set, a->ask.set, a->ask.n_set * sizeof(*with.ask.set));
     if (!strcmp(r->name, "budget"))
-        with.budget = (uint64_t)value;
+        with.ask.budget = (uint64_t)value;
     else if (!strcmp(r->name, "host-budget"))
-        with.host_budget = (uint64_t)value;
+        with.ask.host_budget = (uint64_t)value;
     else if (!strcmp(r->name, "ranks"))
-        with.ranks = *set = gr_printf("%.0f", value);
+        with.ask.ranks = *set = gr_printf("%.0f", value);
     else
-        with.set[with.n_set++] = *set = gr_printf(r->whole ? "%s=%.0f" : "%s=%.17g", r->name, value);
+        with.ask.set[with.ask.n_set++] = *set = gr_printf(r->whole ? "%s=%.0f" : "%s=%.17g", r->name, value);
     return with;
 }
 
@@ -106,8 +106,8 @@ static gr_status plan_point(const gr_args *a, gr_planned **p, gr_diag *d)
 {
     gr_plan_options o;
     gr_graph *g = NULL;
-    gr_status st = gr_cmd_plan_options(&o, a, d);
-    if (!st) st = gr_cmd_load(&g, a, a->operand[0], &o, d);
+    gr_status st = gr_request_options(&o, &a->ask, d);
+    if (!st) st = gr_request_load(&g, &a->ask, &o, d);
     if (!st) st = gr_plan_meshes(p, g, &o, d);
     gr_graph_free(g);
     return st;
@@ -146,7 +146,7 @@ static gr_status make_point(gr_point *pt, const gr_args *a, const range *r, gr_a
         pt->error = gr_arena_strdup(arena, first_error(d));
     }
     gr_planned_free(p);
-    free(with.set);
+    free(with.ask.set);
     free(set);
     free(text);
     return p || st ? st : GR_E_FAILED;
@@ -209,7 +209,7 @@ int gr_cmd_sweep(const gr_args *a, gr_diag *d)
             gr_sweep_svg(&s, &text);
         else
             gr_sweep_table(&s, &text);
-        if (gr_cmd_finish(&text, a->out, d)) status = 1;
+        if (gr_cmd_finish(&text, a->ask.out, d)) status = 1;
     }
     free(r.name);
     gr_arena_free(arena);

@@ -3,7 +3,7 @@ _graphrun()
 {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words=
     if [ "$COMP_CWORD" = 1 ]; then
-        words='check plan exec verify diff pack init ops schema calibrate export report audit --help'
+        words='check plan exec verify diff pack init ops schema calibrate export report watch audit --help'
     else
         case $before in
         --device) COMPREPLY=($(compgen -W 'cpu cuda' -- "$word")); return ;;
@@ -23,7 +23,8 @@ _graphrun()
         schema) words='--help' ;;
         calibrate) words='--help --device --hardware --out --from' ;;
         export) words='--help --out --model --dtype --shard --accept-changes' ;;
-        report) words='--help' ;;
+        report) words='--help --out --format' ;;
+        watch) words='--help --port --host' ;;
         audit) words='--help' ;;
         esac
     fi

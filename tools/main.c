@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/api/version.h"
 #include "tools/cmd.h"
 
 int gr_exit_status(gr_status st)
@@ -25,7 +26,7 @@ static const struct {
     {"exec", gr_cmd_exec},     {"verify", gr_cmd_verify}, {"init", gr_cmd_init},
     {"ops", gr_cmd_ops},       {"schema", gr_cmd_schema}, {"export", gr_cmd_export},
     {"report", gr_cmd_report}, {"pack", gr_cmd_pack},     {"calibrate", gr_cmd_calibrate},
-    {"audit", gr_cmd_audit},
+    {"watch", gr_cmd_watch},   {"audit", gr_cmd_audit},
 };
 
 void gr_cmd_say(gr_diag *d, const char *before)
@@ -52,12 +53,7 @@ static int print_text(text_maker *make)
 
 static void put_version(gr_str *out)
 {
-#ifdef GR_CUDA
-    static const char devices[] = "cpu, cuda";
-#else
-    static const char devices[] = "cpu";
-#endif
-    gr_str_printf(out, "graphrun %s (devices: %s)\n", GR_VERSION, devices);
+    gr_str_printf(out, "%s\n", gr_version());
 }
 
 static int print_help(const char *command)

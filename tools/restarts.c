@@ -115,12 +115,12 @@ static void resume_command(words *w, const gr_args *a, const char *run)
     char *until = a->until ? gr_printf("%llu", (unsigned long long)a->until) : NULL;
     add_self(w);
     add_option(w, "--resume", run);
-    add_option(w, "--ranks", a->ranks);
+    add_option(w, "--ranks", a->ask.ranks);
     add_option(w, "--hosts", a->hosts);
-    add_option(w, "--device", a->device);
-    add_option(w, "--hardware", a->hardware);
+    add_option(w, "--device", a->ask.device);
+    add_option(w, "--hardware", a->ask.hardware);
     add_option(w, "--until", until);
-    if (a->check_memory) add(w, "--check-memory");
+    if (a->ask.check_memory) add(w, "--check-memory");
     if (a->accept_changes) add(w, "--accept-changes");
     add(w, NULL);
     free(until);
@@ -198,7 +198,7 @@ static gr_status attempt(watch *w, int *status, gr_diag *d)
     if (w->begun)
         resume_command(&command, w->args, w->run);
     else
-        st = given_command(&command, w->args->out || w->args->resume ? NULL : w->run, d);
+        st = given_command(&command, w->args->ask.out || w->args->ask.resume ? NULL : w->run, d);
     if (!st) st = run_once(&command, status, d);
     const struct stat after = plan_of(w->run);
     w->begun = w->begun || !is_same_file(&before, &after);

@@ -16,7 +16,8 @@
 #include "graphs/expr/expr.h"
 #include "graphs/expr/loss.h"
 #include "memplan/plan/policy.h"
-#include "ops/model/model.h"
+#include "ops/kernels/optim.h"
+#include "ops/model/tp.h"
 #include "runtime/base/index.h"
 #include "runtime/comm/mesh.h"
 
@@ -111,7 +112,8 @@ typedef enum gr_rows_field {
     GR_ROWS_MODEL,
     GR_ROWS_TURN,
     GR_ROWS_STOPPED,
-    GR_ROWS_TURNS
+    GR_ROWS_TURNS,
+    GR_ROWS_VERSION
 } gr_rows_field;
 
 struct gr_column {
@@ -135,12 +137,25 @@ struct gr_column {
 
 typedef enum gr_schedule_kind { GR_LR_CONSTANT, GR_LR_LINEAR, GR_LR_COSINE } gr_schedule_kind;
 
+/* train: {groups: ...}: settings of tensors whose checkpoint name a pattern matches. */
+typedef struct gr_train_group {
+    const char *tensors;
+    gr_number lr;
+    double weight_decay;
+    bool has_lr, has_decay; /* else the model's */
+} gr_train_group;
+
 typedef struct gr_train { /* models: NAME: train: */
+    gr_optim_kind optimizer;
     gr_number lr;
     double beta1, beta2, eps, weight_decay, grad_clip; /* grad_clip 0: none */
     gr_schedule_kind schedule; /* linear, cosine: from lr to min_lr_ratio * lr at the last iteration */
     double min_lr_ratio;
-    uint32_t warmup; /* iterations from 0 to lr */
+    uint32_t warmup;              /* iterations from 0 to lr */
+    const gr_train_group *groups; /* the first that matches counts */
+    size_t n_groups;
+    /* [buckets][tensors of the bucket, as gr_bucket_ranges has them]: from 1; 0: none; NULL: no groups */
+    const uint8_t *const *group_of;
     gr_dtype grads, moments;
     bool master; /* where weights have fewer bits than fp32, an fp32 master is kept */
 } gr_train;
@@ -204,7 +219,7 @@ typedef struct gr_model_sharding {
     gr_mesh mesh;   /* `parallel:` its training passes, as written */
     gr_loc mesh_at[GR_N_AXES];
     bool mesh_auto;             /* `parallel: auto`: the planner chooses it */
-    uint32_t train_parts;       /* along its axis tensor, of the ranks that the graph is for; 1: whole */
+    gr_slicing train;           /* along its axes tensor and expert, of the ranks that the graph is for */
     gr_model_shape train_slice; /* the shape of one of these parts */
     gr_model_shape slice;       /* the shape of one of these parts (ops/model/tp.h) */
 } gr_model_sharding;
@@ -237,6 +252,8 @@ typedef struct gr_rows_bounds {
                                                 an environment said them */
     uint32_t turns, measures; /* of conversations: the model's turns, and numbers that the environment gives
                                  of each; turns 0: there is no environment */
+    bool kept; /* of a rollout that keeps rows from one iteration to the next: each token has its version, and
+                  each group its place */
 } gr_rows_bounds;
 
 /* Which ranks run a node, and how much of it one of them has. */
@@ -282,6 +299,7 @@ struct gr_node {
     const gr_node *rows;    /* the node whose rows its values have: itself for row makers, else of->rows */
     const gr_node *groups;  /* the node whose rows are the groups: prompts or sequences; NULL */
     gr_rows_bounds bounds;  /* of `rows` */
+    gr_rows_bounds work;    /* of a rollout that keeps rows: of all that it works on; else no groups */
     const gr_node **inputs; /* every node it reads, `after:` included */
     size_t n_inputs;
     const gr_node *stands_for; /* of a log-prob node that is left out: the rollout whose own it is; NULL */

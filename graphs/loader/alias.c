@@ -87,9 +87,9 @@ static bool names_logprob_alone(const gr_formula *f, const char *node, const cha
 /* Whether its weights are older than the iteration's. */
 static bool lags(const gr_node *rollout)
 {
-    const gr_value *v = gr_value_get(rollout->value, "lag");
-    double lag = 0;
-    return v && (!gr_value_number(v, &lag) || lag != 0);
+    const gr_value *v = gr_value_get(rollout->value, "lag"), *over = gr_value_get(rollout->value, "over");
+    double lag = 0, x = 1;
+    return (v && (!gr_value_number(v, &lag) || lag != 0)) || (over && (!gr_value_number(over, &x) || x > 1));
 }
 
 static bool stands_for_rollout(const gr_loader *l, const gr_unresolved *dr)

@@ -2,6 +2,7 @@
 #include "graphs/loader/loader.h"
 #include "runtime/base/files.h"
 #include "graphs/loader/load.h"
+#include "ops/base/configs.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,12 @@ static bool same_groups(gr_loader *l, const gr_formula *f, const int *reads, siz
         if (*groups && *groups != from) {
             gr_diag_error(l->d, f->at, GR_E_INVALID, "'%s' has the prompts of '%s', but '%s' those of '%s'",
                           first ? first->name : f->owner->node->name, (*groups)->name, c->name, from->name);
+            if (gr_node_keeps(*groups) || gr_node_keeps(from))
+                gr_diag_note(
+                    l->d, f->at,
+                    "'%s' keeps rows from one iteration to the next: its prompts are not those that were "
+                    "drawn last",
+                    gr_node_keeps(from) ? from->name : (*groups)->name);
             return false;
         }
         *groups = from;
@@ -285,6 +292,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     gr_read_models(l);
     gr_read_nodes(l);
     gr_find_checkpoints(l);
+    if (!l->d->n_errors) gr_find_groups(l);
     gr_order(l);
     compile(l);
     if (!l->d->n_errors) check_when(l);
@@ -293,6 +301,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     if (!l->d->n_errors) gr_find_repeated(l);
     if (!l->d->n_errors) gr_map_pools(l);
     if (!l->d->n_errors) gr_check_tensor(l);
+    if (!l->d->n_errors) gr_check_kept(l);
     if (!l->d->n_errors) gr_check_parallel(l);
     if (!l->d->n_errors) gr_check_best(l);
     if (!l->d->n_errors) gr_read_stop(l);

@@ -186,6 +186,8 @@ bool gr_node_trains_parallel(const gr_node *n);
  * and g->view are set, what each node's ranks have together: parts, share and task; whole: a graph of several
  * roles, which nobody runs but by their views. */
 void gr_check_tensor(gr_loader *l);
+/* Of rollouts that keep rows: whether their ranks have as many each. */
+void gr_check_kept(gr_loader *l);
 void gr_set_shares(gr_graph *g, bool whole);
 
 /* roles.c: g->views, where there are several roles; when all else of g is done. They share what does not
@@ -197,6 +199,11 @@ void gr_read_functions(gr_loader *l);
 
 /* checkpoint.c: m->checkpoint, m->random and the shape of every model. */
 void gr_find_checkpoints(gr_loader *l);
+
+/* groups.c: `groups:` of a model's `train:`; and which tensors they are of, when its shape is known. */
+extern const gr_key gr_group_keys[];
+void gr_read_groups(gr_loader *l, const gr_value *v, gr_model *m);
+void gr_find_groups(gr_loader *l);
 
 /* nodes.c */
 void gr_read_nodes(gr_loader *l);

@@ -1,5 +1,5 @@
-/* graphs/loader/parallel.c: `parallel:` of models: axes along which ranks share each sequence of a training
- * pass. */
+/* graphs/loader/parallel.c: `parallel:` of models: axes along which ranks share each sequence, or the
+ * experts, of a training pass. */
 #include "graphs/loader/loader.h"
 #include "graphs/loader/parallel.h"
 #include "ops/base/configs.h"
@@ -15,6 +15,7 @@
 const gr_key gr_parallel_keys[] = {
     {"tensor", GR_KEY_UINT, AXIS(TENSOR), false, "1", 1, GR_PEERS_MAX, NULL, "neighbouring ranks of one host that have a slice of each layer, and a part of the tokens between its halves, in log-prob, value, score and update; must divide heads, KV heads and the width of the feed-forward network"},
     {"context", GR_KEY_UINT, AXIS(CONTEXT), false, "1", 1, GR_PEERS_MAX, NULL, "neighbouring ranks that have the tokens of each sequence in log-prob, value, score and update, as many each; must divide heads and KV heads"},
+    {"expert", GR_KEY_UINT, AXIS(EXPERT), false, "1", 1, GR_PEERS_MAX, NULL, "neighbouring ranks that have a part of the experts of each layer each, in log-prob, value, score and update; must divide experts. Tokens go to the ranks of their experts and back; ranks keep sequences of their own"},
     {0}};
 /* clang-format on */
 
@@ -54,7 +55,8 @@ static const char *uneven_along(const question *q, uint32_t n, char buf[48])
     const gr_model_shape *s = &q->m->shape;
     const char *what = NULL;
     if (!s->layers) return NULL; /* it is not known */
-    if (q->axis == GR_AXIS_TENSOR) return gr_tp_uneven(s, n, buf);
+    if (q->axis == GR_AXIS_TENSOR) return gr_tp_uneven(s, (gr_slicing){n, 1}, buf);
+    if (q->axis == GR_AXIS_EXPERT) return gr_tp_uneven(s, (gr_slicing){1, n}, buf);
     for (uint32_t i = 0; i < s->n_kinds && !what; i++) /* of a slice's */
         what = gr_layer_cut_uneven(&s->kinds[i], n * gr_mesh_size(q->mesh, GR_AXIS_TENSOR), buf);
     return what;
@@ -72,17 +74,23 @@ static char *axis_wrong(const question *q)
     if (q->axis == GR_AXIS_TENSOR && q->g->strict)
         return gr_printf("and strict do not go together: sums over slices have another order than those of "
                          "the rollout");
-
+    if (q->axis == GR_AXIS_EXPERT && gr_mesh_size(q->mesh, GR_AXIS_TENSOR) > 1)
+        return gr_printf("and tensor do not go together: 'context' shares sequences of a model whose experts "
+                         "are divided");
     const char *what = uneven_along(q, n, uneven);
     const bool both = q->axis == GR_AXIS_CONTEXT && gr_mesh_size(q->mesh, GR_AXIS_TENSOR) > 1;
     return what ? gr_printf("%sdoes not divide its %s", both ? "times tensor " : "", what) : NULL;
 }
 
+static uint32_t per_host_of(const question *q)
+{
+    return GR_MAX(q->ranks / q->g->hosts, 1u);
+}
+
 /* Layers go from flat shards to slices, whose ranks are counted through each host alike. */
 static bool slices_fit(const question *q, const gr_ranks_role *role)
 {
-    const uint32_t parts = gr_mesh_size(q->mesh, GR_AXIS_TENSOR),
-                   per_host = GR_MAX(q->ranks / q->g->hosts, 1u);
+    const uint32_t parts = gr_mesh_size(q->mesh, GR_AXIS_TENSOR), per_host = per_host_of(q);
     bool fit = role->n % parts || per_host % parts == 0;
     for (uint32_t i = 0; fit && i + parts <= role->n; i += parts)
         fit = role->ranks[i] / per_host == role->ranks[i + parts - 1] / per_host;
@@ -97,14 +105,27 @@ static gr_axis first_axis(const gr_mesh *m)
     return a;
 }
 
+/* So are shards of a model that each host has all of. */
+static bool experts_fit(const question *q)
+{
+    return q->m->sharding.over != GR_SHARD_NODE ||
+           per_host_of(q) % gr_mesh_size(q->mesh, GR_AXIS_EXPERT) == 0;
+}
+
 static char *ranks_wrong(question *q, const gr_node *n)
 {
     const gr_ranks_role *role = &q->g->roles[n->placement.role];
+    const uint32_t experts = gr_mesh_size(q->mesh, GR_AXIS_EXPERT);
     q->axis = first_axis(q->mesh);
-    if (role->n % gr_mesh_ranks(q->mesh) == 0)
-        return slices_fit(q, role)
-                   ? NULL
-                   : gr_printf("does not divide the ranks of a host: slices are of neighbours there");
+    if (role->n % gr_mesh_ranks(q->mesh) == 0 && !slices_fit(q, role))
+        return gr_printf("does not divide the ranks of a host: slices are of neighbours there");
+    if (role->n % gr_mesh_ranks(q->mesh) == 0) {
+        q->axis = GR_AXIS_EXPERT;
+        if (role->n % experts == 0)
+            return experts_fit(q) ? NULL
+                                  : gr_printf("does not divide the ranks of a host, which have all shards of "
+                                              "the model ('shard: node')");
+    }
     return role->n == q->ranks
                ? gr_printf("does not divide the %u ranks", q->ranks)
                : gr_printf("does not divide the %u ranks %s, which run '%s'", role->n, role->text, n->name);
@@ -147,7 +168,7 @@ static void check_model(gr_loader *l, const gr_model *m)
 void gr_check_parallel(gr_loader *l)
 {
     for (size_t i = 0; i < l->g->n_models; i++)
-        if (l->g->models[i]->sharding.mesh_auto || gr_mesh_ranks(&l->g->models[i]->sharding.mesh) > 1)
+        if (l->g->models[i]->sharding.mesh_auto || gr_mesh_any(&l->g->models[i]->sharding.mesh))
             check_model(l, l->g->models[i]);
 }
 

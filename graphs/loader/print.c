@@ -261,29 +261,48 @@ static void print_params(const gr_graph *g, const printed *of, gr_str *out)
     if (any) gr_str_puts(out, "}\n");
 }
 
+static void print_groups(const gr_train *t, gr_str *out)
+{
+    gr_str_puts(out, ", groups: [");
+    for (size_t i = 0; i < t->n_groups; i++) {
+        const gr_train_group *g = &t->groups[i];
+        gr_str_puts(out, i ? ", {tensors: " : "{tensors: ");
+        print_plain(out, g->tensors);
+        if (g->has_lr) gr_str_puts(out, ", lr: "), print_scalar(out, &g->lr);
+        if (g->has_decay) print_number(out, "weight_decay", g->weight_decay);
+        gr_str_putc(out, '}');
+    }
+    gr_str_putc(out, ']');
+}
+
 static void print_train(const gr_model *m, gr_str *out)
 {
     static const char *const schedules[] = {"constant", "linear", "cosine"};
+    static const char *const optimizers[] = {"adamw", "lion", "sgd"};
     const gr_train *t = &m->train;
     char b1[32], b2[32];
-    gr_str_puts(out, "    train: {optimizer: adamw");
+    gr_str_printf(out, "    train: {optimizer: %s", optimizers[t->optimizer]);
     if (!t->master) gr_str_puts(out, ", master: none");
     if (t->grads == GR_BF16) gr_str_puts(out, ", grads: bf16");
     if (t->moments == GR_BF16) gr_str_puts(out, ", moments: bf16");
     gr_str_puts(out, ", lr: ");
     print_scalar(out, &t->lr);
-    gr_str_printf(out, ", betas: [%s, %s]", number_text(t->beta1, b1), number_text(t->beta2, b2));
-    print_number(out, "eps", t->eps);
+    if (t->optimizer == GR_OPTIM_SGD)
+        print_number(out, "momentum", t->beta1);
+    else
+        gr_str_printf(out, ", betas: [%s, %s]", number_text(t->beta1, b1), number_text(t->beta2, b2));
+    if (t->optimizer == GR_OPTIM_ADAMW) print_number(out, "eps", t->eps);
     print_number(out, "weight_decay", t->weight_decay);
     print_number(out, "grad_clip", t->grad_clip);
     gr_str_printf(out, ", schedule: %s, warmup: %u", schedules[t->schedule], t->warmup);
     if (t->schedule != GR_LR_CONSTANT) print_number(out, "min_lr_ratio", t->min_lr_ratio);
+    if (t->n_groups) print_groups(t, out);
     gr_str_puts(out, "}\n");
 }
 
 static void print_parallel(const gr_mesh *m, gr_str *out)
 {
-    if (gr_mesh_ranks(m) > 1) gr_str_puts(out, "    parallel:\n");
+    if (gr_mesh_any(m)) gr_str_puts(out, "    parallel:\n");
     for (int a = 0; a < GR_N_AXES; a++)
         if (gr_mesh_size(m, (gr_axis)a) > 1)
             gr_str_printf(out, "      %s: %u\n", gr_axis_str((gr_axis)a), gr_mesh_size(m, (gr_axis)a));

@@ -5,6 +5,7 @@
  * their values about the selected rows, and so read the select's copy.
  */
 #include "graphs/loader/loader.h"
+#include "ops/base/configs.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +44,11 @@ static void check_repeated(gr_loader *l, const gr_unresolved *dr)
     if (n->timing.refills)
         gr_diag_error(l->d, n->at, GR_E_INVALID, "'%s' refills, and would be refilled itself by '%s'",
                       n->name, select->name);
+    else if (gr_node_keeps(n))
+        gr_diag_error(
+            l->d, n->at, GR_E_INVALID,
+            "'%s' keeps rows from one iteration to the next, and cannot be drawn again in rounds of '%s'",
+            n->name, select->name);
     else if (dr->updates)
         gr_diag_error(l->d, n->at, GR_E_INVALID, "'%s' would train in each round of '%s'", n->name,
                       select->name);

@@ -194,18 +194,27 @@ static json_t *auto_schema(void)
     return json_pack("{s:s}", "const", "auto");
 }
 
+static json_t *train_schema(form f)
+{
+    json_t *train = table_schema(gr_train_keys, json_object(), f),
+           *group = value_of(table_schema(gr_group_keys, json_object(), f), f);
+    json_object_set_new(json_object_get(train, "properties"), "groups",
+                        value_of(json_pack("{s:s, s:o}", "type", "array", "items", group), f));
+    return train;
+}
+
 static json_t *model_schema(form f)
 {
     static const char *const heads[] = {"value", NULL}, *const gathers[] = {"direct", "whole", "layer", NULL},
                              *const shards[] = {"auto", "all", "node", NULL};
     json_t *tensor = json_pack("{s:s, s:i, s:i}", "type", "integer", "minimum", 1, "maximum", GR_TP_MAX);
-    json_t *properties = json_pack(
-        "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "checkpoint", value_of(text_schema(), f), "head",
-        one_of(heads, f), "train", value_of(table_schema(gr_train_keys, json_object(), f), f), "residency",
-        value_of(table_schema(gr_residency_keys, json_object(), f), f), "gather", one_of(gathers, f), "shard",
-        one_of(shards, f), "tensor", value_of(tensor, f), "parallel",
-        value_of(any_of(table_schema(gr_parallel_keys, json_object(), f), auto_schema()), f), "pool",
-        value_of(text_schema(), f));
+    json_t *properties =
+        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "checkpoint", value_of(text_schema(), f),
+                  "head", one_of(heads, f), "train", value_of(train_schema(f), f), "residency",
+                  value_of(table_schema(gr_residency_keys, json_object(), f), f), "gather",
+                  one_of(gathers, f), "shard", one_of(shards, f), "tensor", value_of(tensor, f), "parallel",
+                  value_of(any_of(table_schema(gr_parallel_keys, json_object(), f), auto_schema()), f),
+                  "pool", value_of(text_schema(), f));
     return value_of(closed_map(properties, json_pack("[s]", "checkpoint"), f), f);
 }
 
@@ -342,6 +351,7 @@ void gr_graph_ops(gr_str *out)
         "    pool               the ranks that hold and train it, and run its nodes; default: the first "
         "pool\n");
     print_keys_of("models: NAME: train", gr_train_keys, out);
+    print_keys_of("models: NAME: train: groups", gr_group_keys, out);
     print_keys_of("models: NAME: residency", gr_residency_keys, out);
     print_keys_of("models: NAME: parallel", gr_parallel_keys, out);
     print_keys_of("pools: NAME", gr_pool_keys, out);

@@ -1,6 +1,7 @@
 /* graphs/loader/tensor.c: `tensor:` of models, and how much of a batch a tensor-parallel group has. */
 #include "graphs/loader/loader.h"
 #include "ops/base/configs.h"
+#include "ops/base/routes.h"
 #include "ops/model/tp.h"
 
 #include <stdlib.h>
@@ -18,7 +19,7 @@ static void refuse(const gr_loader *l, const gr_model *m, const char *why)
 static void check_model(gr_loader *l, const gr_model *m)
 {
     char buf[48];
-    const char *uneven = m->shape.layers ? gr_tp_uneven(&m->shape, m->sharding.tensor, buf)
+    const char *uneven = m->shape.layers ? gr_tp_uneven(&m->shape, (gr_slicing){m->sharding.tensor, 1}, buf)
                                          : NULL; /* the shape is not known */
     if (l->g->canonical)
         refuse(l, m, "and canonical do not go together: sums over slices have another order");
@@ -98,6 +99,30 @@ void gr_check_tensor(gr_loader *l)
     }
 }
 
+/* Ranks that keep rows each draw, stop and take for themselves: so all have as many of a batch. */
+void gr_check_kept(gr_loader *l)
+{
+    const gr_graph *g = l->g;
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const gr_node *n = g->nodes[i];
+        if (!gr_node_keeps(n)) continue;
+        if (gr_rows_routed(g, n))
+            gr_diag_error(
+                l->d, n->at, GR_E_INVALID,
+                "'%s' keeps rows ('over', or 'lag' above 1), and a node asks for the experts that it "
+                "chose ('replay'): those of rows that are kept are not known later",
+                n->name);
+        const uint32_t ranks = g->roles[n->placement.role].n,
+                       parts = GR_MAX(ranks / GR_MAX(n->model->sharding.tensor, 1u), 1u);
+        if (n->bounds.groups % parts)
+            gr_diag_error(
+                l->d, n->at, GR_E_INVALID,
+                "'%s' keeps rows on %u ranks, which a batch of %u prompts does not divide among: give "
+                "'%s' a multiple of %u",
+                n->name, parts, n->bounds.groups, n->of->name, parts);
+    }
+}
+
 /* ---- shares -----------------------------------------------------------------------------------------------
  */
 
@@ -121,14 +146,19 @@ static uint32_t parts_of(const gr_graph *g, const gr_model *m)
     return 1;
 }
 
+static gr_slicing slicing_of(const gr_mesh *m)
+{
+    return (gr_slicing){gr_mesh_size(m, GR_AXIS_TENSOR), gr_mesh_size(m, GR_AXIS_EXPERT)};
+}
+
 void gr_set_shares(gr_graph *g, bool whole)
 {
     for (size_t i = 0; i < g->n_models; i++) {
         gr_model *m = g->models[i];
         m->sharding.parts = whole ? 1 : parts_of(g, m);
-        m->sharding.slice = gr_tp_shape(&m->shape, m->sharding.parts);
-        m->sharding.train_parts = whole || g->ranks < 2 ? 1 : gr_mesh_size(&m->sharding.mesh, GR_AXIS_TENSOR);
-        m->sharding.train_slice = gr_tp_shape(&m->shape, m->sharding.train_parts);
+        m->sharding.slice = gr_tp_shape(&m->shape, (gr_slicing){m->sharding.parts, 1});
+        m->sharding.train = whole || g->ranks < 2 ? (gr_slicing){1, 1} : slicing_of(&m->sharding.mesh);
+        m->sharding.train_slice = gr_tp_shape(&m->shape, m->sharding.train);
     }
     for (size_t i = 0; i < g->n_nodes; i++) {
         gr_node *n = g->nodes[i];
@@ -138,6 +168,7 @@ void gr_set_shares(gr_graph *g, bool whole)
         n->placement.mesh =
             !whole && g->ranks > 1 && gr_node_trains_parallel(n) ? n->model->sharding.mesh : (gr_mesh){{1}};
         const uint32_t together = n->placement.parts * gr_mesh_ranks(&n->placement.mesh);
-        n->placement.task = share_of(&n->bounds, GR_MAX(n->placement.ranks / together, 1u));
+        n->placement.task =
+            share_of(n->work.groups ? &n->work : &n->bounds, GR_MAX(n->placement.ranks / together, 1u));
     }
 }

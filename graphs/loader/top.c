@@ -17,8 +17,8 @@ const char *const gr_model_keys[] = {"checkpoint", "head",   "train",    "reside
 /* ---- tables ----------------------------------------------------------------------------------------------
  */
 
-static const char *const optimizers[] = {"adamw", NULL};
-static const char *const dtypes[] = {"fp32", "bf16", NULL}; /* as gr_dtype */
+static const char *const optimizers[] = {"adamw", "lion", "sgd", NULL}; /* as gr_optim_kind */
+static const char *const dtypes[] = {"fp32", "bf16", NULL};             /* as gr_dtype */
 static const char *const masters[] = {"none", "fp32", NULL};
 static const char *const best_is[] = {"max", "min", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
@@ -26,7 +26,7 @@ static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 typedef struct train_cfg {
     gr_train train;
     int optimizer, schedule, grads, moments, master;
-    const gr_value *betas;
+    const gr_value *betas, *groups;
 } train_cfg;
 
 typedef struct run_cfg {
@@ -57,15 +57,17 @@ static const char *const policies[] = {"auto", "keep", "transition", "every_node
 
 /* clang-format off */
 const gr_key gr_train_keys[] = {
-    {"optimizer", GR_KEY_ENUM, offsetof(train_cfg, optimizer), false, "adamw", 0, 0, optimizers, "AdamW: weight decay is not part of the gradient"},
+    {"optimizer", GR_KEY_ENUM, offsetof(train_cfg, optimizer), false, "adamw", 0, 0, optimizers, "adamw: weight decay is not part of the gradient; lion: the sign of a moving mean, one moment; sgd: with momentum, one moment, weight decay is part of the gradient"},
     {"lr", GR_KEY_SCALAR, TRAIN(lr), true, NULL, 0, 1, NULL, "learning rate"},
-    {"betas", GR_KEY_VALUE, offsetof(train_cfg, betas), false, NULL, 0, 0, NULL, "two numbers, the decay of the two moments; default [0.9, 0.999]"},
-    {"eps", GR_KEY_NUMBER, TRAIN(eps), false, "1e-8", 0, 1, NULL, "added to the root of the second moment"},
+    {"betas", GR_KEY_VALUE, offsetof(train_cfg, betas), false, NULL, 0, 0, NULL, "two numbers, the decay of the two moments; default [0.9, 0.999], of lion [0.9, 0.99]"},
+    {"momentum", GR_KEY_NUMBER, TRAIN(beta1), false, "0.9", 0, 0.9999999, NULL, "of sgd"},
+    {"eps", GR_KEY_NUMBER, TRAIN(eps), false, "1e-8", 0, 1, NULL, "of adamw: added to the root of the second moment"},
     {"weight_decay", GR_KEY_NUMBER, TRAIN(weight_decay), false, "0.01", 0, 1, NULL, "weight decay of matrices; multiplied by the learning rate"},
     {"grad_clip", GR_KEY_NUMBER, TRAIN(grad_clip), false, "1.0", 0, INFINITY, NULL, "largest norm of the whole gradient; 0: no limit"},
     {"schedule", GR_KEY_ENUM, offsetof(train_cfg, schedule), false, "constant", 0, 0, schedules, "how the learning rate falls, by iterations"},
     {"warmup", GR_KEY_UINT, TRAIN(warmup), false, "0", 0, 0, NULL, "iterations from 0 to lr"},
     {"min_lr_ratio", GR_KEY_NUMBER, TRAIN(min_lr_ratio), false, "0", 0, 1, NULL, "the last learning rate of linear and cosine, as a fraction of lr"},
+    {"groups", GR_KEY_VALUE, offsetof(train_cfg, groups), false, NULL, 0, 0, NULL, "[{tensors: pattern, lr: ..., weight_decay: ...}]: settings of tensors whose name in the checkpoint the pattern matches, the first that does"},
     {"grads", GR_KEY_ENUM, offsetof(train_cfg, grads), false, "fp32", 0, 0, dtypes, "type in which the gradients of micro-batches are added up"},
     {"moments", GR_KEY_ENUM, offsetof(train_cfg, moments), false, "fp32", 0, 0, dtypes, "type of the optimizer's moments"},
     {"master", GR_KEY_ENUM, offsetof(train_cfg, master), false, "fp32", 0, 0, masters, "master weights beside bf16 weights; on the CPU device weights are fp32 and need no master"},
@@ -155,7 +157,7 @@ static const gr_value *map_at(gr_loader *l, const char *key)
 static void read_betas(gr_loader *l, const gr_value *v, gr_train *t)
 {
     t->beta1 = 0.9;
-    t->beta2 = 0.999;
+    t->beta2 = t->optimizer == GR_OPTIM_LION ? 0.99 : 0.999;
     if (!v) return;
     bool ok = v->kind == GR_VALUE_LIST && v->n == 2 && gr_value_number(&v->items[0], &t->beta1) &&
               gr_value_number(&v->items[1], &t->beta2);
@@ -165,21 +167,48 @@ static void read_betas(gr_loader *l, const gr_value *v, gr_train *t)
                       "'betas' must be two numbers from 0 to 0.9999999, such as [0.9, 0.999]");
 }
 
+static void warn_of_no_effect(gr_loader *l, const gr_value *map, const char *key, const char *why)
+{
+    const gr_value *v = gr_value_get(map, key);
+    if (v) gr_diag_warn(l->d, v->at, "'%s' has no effect with %s", key, why);
+}
+
+static void warn_of_settings(gr_loader *l, const gr_value *v, const gr_train *t)
+{
+    const char *with = gr_arena_printf(l->arena, "optimizer %s", optimizers[t->optimizer]);
+    if (t->schedule == GR_LR_CONSTANT) warn_of_no_effect(l, v, "min_lr_ratio", "schedule constant");
+    if (t->optimizer != GR_OPTIM_ADAMW) warn_of_no_effect(l, v, "eps", with);
+    if (t->optimizer != GR_OPTIM_SGD) warn_of_no_effect(l, v, "momentum", with);
+    if (t->optimizer == GR_OPTIM_SGD) warn_of_no_effect(l, v, "betas", with);
+}
+
+/* Its step needs each matrix as a whole; here states are flat shards, cut wherever a rank's part ends. */
+static bool refuses_muon(gr_loader *l, const gr_value *train)
+{
+    const gr_value *v = gr_value_get(train, "optimizer");
+    if (!v || v->kind != GR_VALUE_SCALAR || strcmp(v->text, "muon") != 0) return false;
+    gr_diag_error(
+        l->d, v->at, GR_E_INVALID,
+        "'muon' is not built: it orthogonalizes whole matrices, and optimizer state is kept in flat "
+        "shards that cut them; there are adamw, lion and sgd, with settings by 'groups'");
+    return true;
+}
+
 static void read_train(gr_loader *l, const gr_value *v, gr_model *m)
 {
     train_cfg cfg = {.train.beta1 = 0};
     m->trained = true;
-    if (v->broken || !gr_value_is_map(l, "train", v)) return;
+    if (v->broken || !gr_value_is_map(l, "train", v) || refuses_muon(l, v)) return;
     gr_keys_read(l, v, v->at, "train", gr_train_keys, NULL, &cfg, NULL);
     m->train = cfg.train;
+    m->train.optimizer = (gr_optim_kind)cfg.optimizer;
     m->train.schedule = (gr_schedule_kind)cfg.schedule;
     m->train.grads = (gr_dtype)cfg.grads;
     m->train.moments = (gr_dtype)cfg.moments;
     m->train.master = cfg.master != 0;
-    read_betas(l, cfg.betas, &m->train);
-    const gr_value *ratio = gr_value_get(v, "min_lr_ratio");
-    if (ratio && cfg.schedule == GR_LR_CONSTANT)
-        gr_diag_warn(l->d, ratio->at, "'min_lr_ratio' has no effect with schedule constant");
+    if (m->train.optimizer != GR_OPTIM_SGD) read_betas(l, cfg.betas, &m->train);
+    if (cfg.groups) gr_read_groups(l, cfg.groups, m);
+    warn_of_settings(l, v, &m->train);
 }
 
 static void read_head(gr_loader *l, const gr_value *v, gr_model *m)
@@ -239,7 +268,7 @@ static void read_model(gr_loader *l, const gr_pair *p)
     *m = (gr_model){.name = p->key,
                     .at = p->at,
                     .index = (uint32_t)l->g->n_models,
-                    .sharding = {.tensor = 1, .parts = 1, .train_parts = 1}};
+                    .sharding = {.tensor = 1, .parts = 1}};
     l->g->models[l->g->n_models++] = m;
     for (int r = 0; r < GR_N_RESOURCES; r++) m->residency.policy[r] = -1;
     gr_name_formed(l, "a model", p->key, p->at);

@@ -126,6 +126,7 @@ typedef struct gr_task_comm {
     uint32_t peers;      /* ranks of the group that do it together, side by side; 0: it is done alone */
     gr_mesh mesh;        /* how: its groups along each axis */
     double sums, summed; /* their sums or exchanges within it: how many; bytes that a rank receives */
+    double exchanged;    /* and bytes that it receives of the holders of experts, of each as many */
 } gr_task_comm;
 
 /* Of a loop, as in gr_step. */

@@ -189,6 +189,26 @@ static bool collective_ok(gr_verifier *v, uint32_t i, const gr_task *w)
     return true;
 }
 
+/* Holders of experts meet in exchanges within a task, with rows of their own: trips of every loop around it
+ * are agreed on. */
+static bool exchanges_ok(gr_verifier *v, uint32_t i, const gr_task *w)
+{
+    const gr_step *s = &v->steps[i];
+    const uint32_t holders = gr_mesh_size(&w->comm.mesh, GR_AXIS_EXPERT),
+                   apart = gr_mesh_stride(&w->comm.mesh, GR_AXIS_EXPERT);
+    if (holders < 2) return true;
+    if (v->g->ranks % (holders * apart))
+        return gr_verify_wrong(v, "collectives",
+                               "step %u '%s' has experts of %u ranks, which %u ranks are not", i, s->what,
+                               holders, v->g->ranks);
+    for (uint32_t l = v->parent[i]; l != GR_NONE; l = v->parent[l])
+        if (!trips_are_common(v, l))
+            return gr_verify_wrong(v, "collectives",
+                                   "step %u '%s' is in loop step %u, on whose trips the ranks do not agree",
+                                   i, s->what, l);
+    return true;
+}
+
 /* Ranks of a tensor-parallel or context group meet in the sums and exchanges within a task, which are no
  * collectives of all ranks: in the order of one lane, `compute`. They have the same rows, so they count the
  * trips of the node's own loops alike; those of other nodes only where all ranks do. */
@@ -207,7 +227,7 @@ static bool sums_ok(gr_verifier *v, uint32_t i, const gr_task *w)
             return gr_verify_wrong(v, "collectives",
                                    "step %u '%s' is in loop step %u, on whose trips the ranks do not agree",
                                    i, s->what, l);
-    return true;
+    return exchanges_ok(v, i, w);
 }
 
 /* Steps are the tasks of the task graph, in its own order, in the same loops, on the same path. */

@@ -37,13 +37,21 @@ typedef struct gr_data_cfg {
 
 /* What answers a rollout's turns; set by the op's check from the map `environment`. */
 typedef struct gr_environment_cfg {
-    const char *command, *http; /* of which one is there, but with a replay */
+    const char *command, *http, *function; /* of which one is there, but with a replay */
     gr_loc at;
     uint32_t workers, in_flight, retries;
     double timeout; /* seconds for one answer */
     gr_texts metrics;
     const char *record, *replay; /* resolved paths; NULL */
 } gr_environment_cfg;
+
+/* Where a rollout is called by harnesses; set by the op's check from the map `serve`. */
+typedef struct gr_serve_cfg {
+    const char *host; /* NULL: it is not */
+    const char *token, *name;
+    uint32_t port, calls;
+    uint64_t body; /* bytes */
+} gr_serve_cfg;
 
 typedef struct gr_generate_cfg {
     gr_model *model;
@@ -58,8 +66,15 @@ typedef struct gr_generate_cfg {
     uint32_t turns, max_context;
     const gr_value *answers; /* `environment`, as written; NULL: every response is one turn */
     gr_environment_cfg environment;
-    uint32_t lag; /* iterations by which its weights are older than the iteration's */
+    const gr_value *endpoint; /* `serve`, as written; NULL */
+    gr_serve_cfg serve;
+    uint32_t lag;     /* iterations by which its weights are older than the iteration's */
+    double over;      /* prompts in work for each that an iteration trains on; 1: no more than these */
+    int partial;      /* gr_partial: what becomes of the others */
+    uint32_t max_lag; /* with `over`: no token that is trained on is older; 0: lag + 1 */
 } gr_generate_cfg;
+
+typedef enum gr_partial { GR_PARTIAL_KEEP, GR_PARTIAL_DROP } gr_partial;
 
 /* Whether a node is a rollout that uses the weights of the iteration before. */
 static inline bool gr_node_lags(const gr_node *n)
@@ -67,11 +82,25 @@ static inline bool gr_node_lags(const gr_node *n)
     return n->op->generates && ((const gr_generate_cfg *)n->cfg)->lag;
 }
 
+/* Whether it is a rollout that has more prompts in work than an iteration trains on, so that which of them
+ * end first decides what is trained on; and one that keeps rows from one iteration to the next
+ * (ops/rollout_kept.h). */
+static inline bool gr_node_races(const gr_node *n)
+{
+    return n->op->generates && ((const gr_generate_cfg *)n->cfg)->over > 1;
+}
+
+static inline bool gr_node_keeps(const gr_node *n)
+{
+    return gr_node_races(n) || (n->op->generates && ((const gr_generate_cfg *)n->cfg)->lag > 1);
+}
+
 typedef struct gr_reward_cfg {
     const gr_node *of;
     gr_field_ref answer;
     const gr_value *rule, *rules;
     const char *command, *http; /* http: a URL */
+    const char *function;       /* of the program that runs the graph */
     uint32_t workers, in_flight;
     double timeout;
     int level;        /* 0: sequence, 1: token */

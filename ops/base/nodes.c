@@ -50,7 +50,7 @@ static gr_rows_field field_of_rows(const gr_op *op, const gr_field *f)
         [GR_ROWS_TOKEN] = "token",         [GR_ROWS_LOGPROB] = "logprob",   [GR_ROWS_LENGTH] = "length",
         [GR_ROWS_TRUNCATED] = "truncated", [GR_ROWS_POSITION] = "position", [GR_ROWS_SECOND] = "second",
         [GR_ROWS_MODEL] = "model",         [GR_ROWS_TURN] = "turn",         [GR_ROWS_STOPPED] = "stopped",
-        [GR_ROWS_TURNS] = "turns"};
+        [GR_ROWS_TURNS] = "turns",         [GR_ROWS_VERSION] = "version"};
     bool own = false;
     for (const gr_field *o = op->fields; op->makes_rows && o->name; o++) own = own || o == f;
     gr_rows_field found = GR_ROWS_NONE;
@@ -93,7 +93,7 @@ bool gr_rows_split(const gr_node *rows)
 
 const gr_node *gr_groups_maker(const gr_node *groups)
 {
-    while (groups->op->narrows) groups = groups->of->groups;
+    while (groups->op->narrows || groups->op->generates) groups = groups->of->groups;
     return groups;
 }
 

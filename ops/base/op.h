@@ -206,6 +206,10 @@ typedef struct gr_op {
     /* Exact resume: add what must survive, and take it back. NULL: nothing. */
     void (*save)(void *state, const char *prefix, gr_state_file *out);
     gr_status (*load)(void *state, const char *prefix, const gr_state_file *in, gr_diag *d);
+    /* The same of an object NODE.what without a model, of span KEEP and in the host pool: write it into the
+     * folder of a checkpoint, each rank its own, and read it there; dir NULL: a run begins. */
+    gr_status (*keep)(const void *state, const void *block, const char *dir, gr_diag *d);
+    gr_status (*take_back)(void *state, void *block, const char *dir, gr_diag *d);
 } gr_op;
 
 #endif

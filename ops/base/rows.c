@@ -9,9 +9,22 @@
 #include <stdio.h>
 #include <string.h>
 
+static void layout_kept(gr_workspace *c, const gr_rows_bounds *b, gr_rows *r)
+{
+    r->version = gr_workspace_bytes(c, (uint64_t)b->seqs * b->response_tokens * sizeof(*r->version));
+    r->place = gr_workspace_bytes(c, b->groups * sizeof(*r->place));
+    r->born = gr_workspace_bytes(c, b->groups * sizeof(*r->born));
+    r->done = gr_workspace_bytes(c, b->groups * sizeof(*r->done));
+    r->order = gr_workspace_bytes(c, b->groups * sizeof(*r->order));
+    r->finished = gr_workspace_bytes(c, b->seqs);
+    r->left = gr_workspace_bytes(c, b->groups * sizeof(*r->left));
+    if (b->turns) r->turn = gr_workspace_bytes(c, b->seqs * sizeof(*r->turn));
+}
+
 static gr_rows layout(gr_workspace *c, const gr_rows_bounds *b)
 {
     gr_rows r = {.stride = b->prompt_tokens + b->response_tokens, .turns = b->turns, .measures = b->measures};
+    if (b->kept) r.kept = gr_workspace_bytes(c, sizeof(*r.kept)); /* where it is found whatever the bounds */
     r.n_groups = gr_workspace_bytes(c, sizeof(*r.n_groups));
     r.n_seqs = gr_workspace_bytes(c, sizeof(*r.n_seqs));
     r.record = gr_workspace_bytes(c, b->groups * sizeof(*r.record));
@@ -24,6 +37,7 @@ static gr_rows layout(gr_workspace *c, const gr_rows_bounds *b)
     r.ids = gr_workspace_bytes(c, (uint64_t)b->seqs * r.stride * sizeof(*r.ids));
     r.logprob = gr_workspace_floats(c, (uint64_t)b->seqs * b->response_tokens);
     if (b->masked) r.counts = gr_workspace_bytes(c, (uint64_t)b->seqs * b->response_tokens);
+    if (b->kept) layout_kept(c, b, &r);
     if (!b->turns) return r;
     const uint64_t turns = (uint64_t)b->seqs * b->turns;
     r.stopped = gr_workspace_bytes(c, b->seqs);
@@ -181,7 +195,9 @@ static void token_column(const gr_rows *r, const gr_column *c, void *out)
     for (uint32_t seq = 0; seq < *r->n_seqs; seq++)
         for (uint32_t j = 0; j < r->response_len[seq]; j++) {
             size_t at = r->token_offset[seq] + j;
-            if (c->of_rows == GR_ROWS_LOGPROB)
+            if (c->of_rows == GR_ROWS_VERSION)
+                ((int32_t *)out)[at] = r->version[seq * responses + j];
+            else if (c->of_rows == GR_ROWS_LOGPROB)
                 ((float *)out)[at] = r->logprob[seq * responses + j];
             else
                 ((int32_t *)out)[at] =

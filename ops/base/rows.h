@@ -10,6 +10,34 @@
 
 #include "ops/base/routes.h"
 
+/* What a rank's rollout leaves behind: groups that it keeps, and those of them that are not complete; groups
+ * that it drops; sequences that have not ended, of both, and their tokens so far. */
+/* What the rows of a file are: those of another graph, or of other ranks, are not taken for these. */
+typedef struct gr_rows_kept {
+    char magic[16];
+    gr_rows_bounds bounds;
+    uint32_t rank, ranks, step;
+} gr_rows_kept;
+
+typedef enum gr_left {
+    GR_LEFT_KEPT,
+    GR_LEFT_PARTIAL,
+    GR_LEFT_DROPPED,
+    GR_LEFT_SEQS,
+    GR_LEFT_TOKENS,
+    GR_N_LEFT
+} gr_left;
+
+/* Of a conversation: ops/rollout_turns.c. */
+typedef enum gr_turn_word {
+    GR_TURN_BEGIN,
+    GR_TURN_NUMBER,
+    GR_TURN_TRY,
+    GR_TURN_LAST,
+    GR_TURN_ASKED,
+    GR_N_TURN
+} gr_turn_word;
+
 typedef struct gr_rows {
     uint32_t *n_groups, *n_seqs;
     uint32_t *record;       /* [groups] row of the data source */
@@ -28,6 +56,15 @@ typedef struct gr_rows {
     uint32_t *turn_end;     /* [seqs, turns] response tokens up to the end of each */
     float *turn_reward;     /* [seqs, turns] what the environment gave for each */
     float *measure;         /* [seqs, measures] */
+    /* Of rows that a rollout keeps (ops/rollout_kept.h); NULL: of others. */
+    gr_rows_kept *kept;    /* what they are, where they are in a file */
+    int32_t *version;      /* [seqs, response_tokens]: the iteration whose weights sampled each token */
+    uint32_t *place;       /* [groups] its number among all that are in work */
+    uint32_t *born, *done; /* [groups] the iterations in which it began, and was complete; 0: not so far */
+    uint32_t *order;       /* [groups] the trip of that iteration */
+    uint8_t *finished;     /* [seqs] */
+    uint32_t (*left)[GR_N_LEFT]; /* [groups] what each rank left behind, at the first group that it took */
+    uint32_t (*turn)[GR_N_TURN]; /* [seqs] where a conversation is, while it is in a file */
     uint32_t stride, turns, measures;
     gr_routes routes; /* a block of its own, set by who has it */
 } gr_rows;

@@ -83,6 +83,13 @@ void gr_session_finished(const gr_session *s, const gr_node *node, const struct 
     }
 }
 
+bool gr_session_is_heard(const gr_session *s, const gr_node *node)
+{
+    for (size_t i = 0; i < s->n_listeners; i++)
+        if (s->listeners[i].rows == node && !s->skipped[s->listeners[i].node->index]) return true;
+    return false;
+}
+
 /* The first model that reads these rows, or that answers these prompts. */
 const gr_model *gr_session_model(const gr_session *s, const gr_node *rows)
 {
@@ -205,9 +212,10 @@ static gr_status open_node(gr_session *s, const gr_node *n, gr_diag *d)
     return n->op->open ? n->op->open(s, n, &s->state[n->index], d) : GR_OK;
 }
 
-gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k, gr_diag *d)
+gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k,
+                          const struct gr_functions *functions, gr_diag *d)
 {
-    *s = (gr_session){.graph = g, .kernels = k, .seed = g->run.seed, .ranks = 1};
+    *s = (gr_session){.graph = g, .kernels = k, .seed = g->run.seed, .ranks = 1, .functions = functions};
     s->scalars = gr_calloc(g->n_columns, sizeof(*s->scalars));
     s->next_state = gr_calloc(g->n_state, sizeof(*s->next_state));
     s->numbers = gr_calloc(g->n_changing, sizeof(*s->numbers));

@@ -39,8 +39,9 @@ struct gr_session {
     /* Called for each row to be kept as a sample; NULL: none. score NaN: there is no reward. */
     void (*sample)(gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq,
                    double score);
-    const struct gr_inputs *inputs; /* what was read, complete before anything runs; NULL: not known */
-    void *user;                     /* of sample: the gr_record of this iteration */
+    const struct gr_functions *functions; /* of the program that runs it; NULL: none */
+    const struct gr_inputs *inputs;       /* what was read, complete before anything runs; NULL: not known */
+    void *user;                           /* of sample: the gr_record of this iteration */
 };
 
 /* Who wants to know of finished sequences, see gr_session_listen. */
@@ -63,7 +64,8 @@ struct gr_metric_name {
 };
 
 /* Tokenizers of the models that make rows, and every node's state. On failure close it all the same. */
-GR_NODISCARD gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k, gr_diag *d);
+GR_NODISCARD gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k,
+                                       const struct gr_functions *functions, gr_diag *d);
 /* A node that is none of the graph's, numbered behind them: one that ends iterations or validations
  * (ops/summary.h). Once for each, before anything runs. */
 GR_NODISCARD gr_status gr_session_add(gr_session *s, const gr_node *n, gr_diag *d);
@@ -80,6 +82,8 @@ bool gr_validation_is_due(const gr_graph *g, uint32_t step); /* one of them */
 void gr_session_listen(gr_session *s, const gr_node *rows, const gr_node *node,
                        void (*finished)(void *user, const struct gr_rows *rows, uint32_t seq), void *user);
 void gr_session_finished(const gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq);
+/* Whether anybody listens to these rows in this iteration. */
+bool gr_session_is_heard(const gr_session *s, const gr_node *node);
 
 /* What the iteration's numbers that are expressions are, from its scalars; GR_E_INVALID: one is no number, or
  * beyond what its key allows. When the iteration begins. */

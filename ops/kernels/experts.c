@@ -1,17 +1,7 @@
 /* ops/kernels/experts.c: the MLP of a layer of experts, in device-free C over gr_experts_ops: runs of tokens
  * that fit the workspace, each of them routed, sorted, multiplied and summed up whole.
  */
-#include "ops/kernels/experts.h"
-
-static void *values(gr_workspace *c, gr_dtype type, uint64_t rows, uint64_t cols)
-{
-    return gr_workspace_bytes(c, rows * cols * gr_dtype_size(type));
-}
-
-static void *later(const gr_experts_call *c, const void *x, uint64_t row, uint64_t cols)
-{
-    return (char *)(uintptr_t)x + row * cols * gr_dtype_size(c->type);
-}
+#include "ops/kernels/experts_impl.h"
 
 void gr_experts_acts_layout(gr_workspace *c, const gr_experts_desc *e, gr_dtype type, uint32_t T,
                             gr_experts_acts *a)
@@ -20,7 +10,7 @@ void gr_experts_acts_layout(gr_workspace *c, const gr_experts_desc *e, gr_dtype 
     a->logits = gr_workspace_floats(c, (uint64_t)T * e->count);
     a->expert = gr_workspace_bytes(c, rows * sizeof(*a->expert));
     a->weight = gr_workspace_floats(c, rows);
-    a->gate_up = values(c, type, rows, 2 * (uint64_t)e->inner);
+    a->gate_up = gr_experts_values(c, type, e->holders ? 0 : rows, 2 * (uint64_t)e->inner);
 }
 
 double gr_balance_value(const gr_balance_loss *b, const double *load, const double *share)
@@ -42,43 +32,49 @@ double gr_balance_value(const gr_balance_loss *b, const double *load, const doub
 
 /* ---- workspaces: of one run ---------------------------------------------------------------------------- */
 
-struct work {
-    void *sort;
-    gr_dispatch d;
-    void *rows;           /* [R, H] a gather's, then a product's */
-    void *h;              /* [R, I] the activation; backward: its gradient, then its weighted form */
-    gr_experts_acts acts; /* forward, where they are not kept */
-    void *d_gate_up;      /* backward: [R, 2 I] */
-    float *d_weight;      /* [T, k] */
-    void *d_logits;       /* [T, E] */
-    float *dot;           /* [R], where down has a bias */
-};
-
 uint64_t gr_experts_products_bytes(const gr_experts_call *c, unsigned threads, bool backward)
 {
     const gr_experts_desc *e = c->e;
     const uint32_t run = GR_MIN(c->T, c->run), rows = run * e->top_k;
+    if (e->holders) return gr_experts_cut_products_bytes(c, threads, backward);
     uint64_t most = c->ops->logits_ws_bytes(run, c->H, e->count, threads, backward);
     most = GR_MAX(most, c->ops->product_ws_bytes(rows, c->H, 2 * e->inner, threads, backward));
     return GR_MAX(most, c->ops->product_ws_bytes(rows, e->inner, c->H, threads, backward));
 }
 
-static void work_layout(gr_workspace *m, const gr_experts_call *c, bool backward, struct work *w)
+void gr_experts_sort_layout(gr_workspace *m, const gr_experts_call *c, uint32_t T, gr_experts_work *w)
 {
     const gr_experts_desc *e = c->e;
-    const uint32_t run = GR_MIN(c->T, c->run);
-    const uint64_t rows = (uint64_t)run * e->top_k, back = backward ? rows : 0;
-    w->sort = gr_workspace_bytes(m, c->ops->dispatch_ws_bytes(e->count, e->top_k, run));
-    gr_dispatch_layout(m, e->count, e->top_k, run, &w->d);
-    w->rows = values(m, c->type, rows, c->H);
-    w->h = values(m, c->type, rows, e->inner);
-    w->d_gate_up = values(m, c->type, back, 2 * (uint64_t)e->inner);
+    w->sort = gr_workspace_bytes(m, c->ops->dispatch_ws_bytes(e->count, e->top_k, T));
+    gr_dispatch_layout(m, e->count, e->top_k, T, &w->d);
+}
+
+void gr_experts_product_layout(gr_workspace *m, const gr_experts_call *c, uint32_t rows, bool backward,
+                               gr_experts_work *w)
+{
+    const gr_experts_desc *e = c->e;
+    const uint64_t back = backward ? rows : 0;
+    w->rows = gr_experts_values(m, c->type, rows, c->H);
+    w->h = gr_experts_values(m, c->type, rows, e->inner);
+    w->d_gate_up = gr_experts_values(m, c->type, back, 2 * (uint64_t)e->inner);
     w->d_weight = gr_workspace_floats(m, back);
-    w->d_logits = values(m, c->type, backward ? run : 0, e->count);
     w->dot = gr_workspace_floats(m, e->bias ? back : 0);
 }
 
-static void forward_layout(gr_workspace *m, const gr_experts_call *c, bool keep, struct work *w)
+void gr_experts_router_layout(gr_workspace *m, const gr_experts_call *c, uint32_t T, gr_experts_work *w)
+{
+    w->d_logits = gr_experts_values(m, c->type, T, c->e->count);
+}
+
+static void work_layout(gr_workspace *m, const gr_experts_call *c, bool backward, gr_experts_work *w)
+{
+    const uint32_t run = GR_MIN(c->T, c->run);
+    gr_experts_sort_layout(m, c, run, w);
+    gr_experts_product_layout(m, c, run * c->e->top_k, backward, w);
+    gr_experts_router_layout(m, c, backward ? run : 0, w);
+}
+
+static void forward_layout(gr_workspace *m, const gr_experts_call *c, bool keep, gr_experts_work *w)
 {
     work_layout(m, c, false, w);
     if (!keep) gr_experts_acts_layout(m, c->e, c->type, GR_MIN(c->T, c->run), &w->acts);
@@ -87,7 +83,8 @@ static void forward_layout(gr_workspace *m, const gr_experts_call *c, bool keep,
 uint64_t gr_experts_ws_bytes(const gr_experts_call *c, gr_layer_use use)
 {
     gr_workspace m = {0};
-    struct work w;
+    gr_experts_work w;
+    if (c->e->holders) return gr_experts_cut_bytes(c, use);
     if (use == GR_LAYER_BACKWARD)
         work_layout(&m, c, true, &w);
     else
@@ -97,75 +94,64 @@ uint64_t gr_experts_ws_bytes(const gr_experts_call *c, gr_layer_use use)
 
 /* ---- a run --------------------------------------------------------------------------------------------- */
 
-/* Tokens [first, first + T) of a call. */
-struct run {
-    gr_queue *q;
-    const gr_experts_call *c;
-    const struct work *w;
-    uint32_t first, T, rows;
-    const void *x;
-    gr_experts_acts acts;
-    gr_expert_act act;
-};
-
-/* acts: of the call, or where they are not kept of any run. */
-static struct run run_of(gr_queue *q, const gr_experts_call *c, const struct work *w, uint32_t first,
-                         const gr_experts_acts *acts, bool kept)
+gr_experts_rows gr_experts_rows_of(gr_queue *q, const gr_experts_call *c, const gr_experts_work *w,
+                                   uint32_t first, const gr_experts_acts *acts, bool kept)
 {
     const gr_experts_desc *e = c->e;
-    const uint64_t at = kept ? first : 0;
-    const uint32_t T = GR_MIN(c->T - first, c->run);
-    uint16_t *expert = c->record ? c->record + (uint64_t)first * e->top_k : acts->expert + at * e->top_k;
-    return (struct run){.q = q,
-                        .c = c,
-                        .w = w,
-                        .first = first,
-                        .T = T,
-                        .rows = T * e->top_k,
-                        .x = later(c, c->x, first, c->H),
-                        .acts = {acts->logits + at * e->count, expert, acts->weight + at * e->top_k,
-                                 later(c, acts->gate_up, at * e->top_k, 2 * (uint64_t)e->inner)},
-                        .act = {e->act, e->limit, T * e->top_k, e->inner}};
+    const uint32_t from = GR_MIN(first, c->T), T = GR_MIN(c->T - from, c->run);
+    const uint64_t at = kept ? from : 0;
+    uint16_t *expert = c->record ? c->record + (uint64_t)from * e->top_k : acts->expert + at * e->top_k;
+    return (gr_experts_rows){
+        .q = q,
+        .c = c,
+        .w = w,
+        .first = from,
+        .T = T,
+        .rows = T * e->top_k,
+        .x = gr_experts_later(c, c->x, from, c->H),
+        .acts = {acts->logits + at * e->count, expert, acts->weight + at * e->top_k,
+                 gr_experts_later(c, acts->gate_up, at * e->top_k, 2 * (uint64_t)e->inner)},
+        .act = {e->act, e->limit, T * e->top_k, e->inner}};
 }
 
-static gr_router_product router_of(const struct run *r)
+static gr_router_product router_of(const gr_experts_rows *r)
 {
     return (gr_router_product){r->T, r->c->H, r->c->e->count, r->x, r->c->w.router};
 }
 
-static gr_expert_product gate_up_of(const struct run *r)
+static gr_expert_product gate_up_of(const gr_experts_rows *r)
 {
     const gr_experts_desc *e = r->c->e;
     return (gr_expert_product){e->count, r->rows, r->c->H, 2 * e->inner, r->w->d.first, r->c->w.gate_up};
 }
 
-static gr_expert_product down_of(const struct run *r)
+static gr_expert_product down_of(const gr_experts_rows *r)
 {
     const gr_experts_desc *e = r->c->e;
     return (gr_expert_product){e->count, r->rows, e->inner, r->c->H, r->w->d.first, r->c->w.down};
 }
 
-static void sort(const struct run *r)
+void gr_experts_sort(const gr_experts_rows *r)
 {
     const gr_experts_desc *e = r->c->e;
     r->c->ops->dispatch(r->q, e->count, e->top_k, r->T, r->acts.expert, &r->w->d, r->w->sort);
 }
 
 /* Its tokens, without padding. */
-static uint32_t counted(const struct run *r)
+static uint32_t counted(const gr_experts_rows *r)
 {
     const uint32_t end = r->c->T - r->c->padding;
     return end > r->first ? GR_MIN(r->T, end - r->first) : 0;
 }
 
-static void choose(const struct run *r, const uint16_t *given)
+static void choose(const gr_experts_rows *r, const uint16_t *given)
 {
     const gr_experts_call *c = r->c;
     c->ops->route(r->q, c->e, r->acts.logits, c->w.selection, given, r->T, r->acts.expert, r->acts.weight);
 }
 
 /* The router chooses, which is compared; then come the experts that are given. */
-static void compare(const struct run *r, const uint16_t *given)
+static void compare(const gr_experts_rows *r, const uint16_t *given)
 {
     const gr_experts_call *c = r->c;
     const gr_experts_count *n = c->count;
@@ -176,7 +162,7 @@ static void compare(const struct run *r, const uint16_t *given)
     if (given) choose(r, given);
 }
 
-static void route(const struct run *r)
+void gr_experts_route(const gr_experts_rows *r)
 {
     const gr_experts_call *c = r->c;
     const gr_experts_count *n = c->count;
@@ -187,48 +173,64 @@ static void route(const struct run *r)
         compare(r, given);
     else
         choose(r, given);
-    sort(r);
     if (n) c->ops->count(r->q, c->e->count, c->e->top_k, counted(r), r->acts.expert, n->tally.load);
     if (n && n->shares) c->ops->shares(r->q, c->e->count, counted(r), r->acts.logits, n->tally.share);
 }
 
-static void gather(const struct run *r, const void *from)
+void gr_experts_gather(const gr_experts_rows *r, const void *from)
 {
     r->c->ops->gather(r->q, &r->w->d, r->c->e->top_k, r->T, r->c->H, from, r->w->rows);
 }
 
-static void run_forward(const struct run *r, const void *base, void *y)
+void gr_experts_open(const gr_experts_rows *r)
 {
     const gr_experts_call *c = r->c;
-    const gr_experts_ops *o = c->ops;
-    const struct work *w = r->w;
-    const gr_expert_product gate_up = gate_up_of(r), down = down_of(r);
-    route(r);
-    gather(r, r->x);
-    o->product(r->q, &gate_up, w->rows, c->w.gate_up_bias, r->acts.gate_up, c->products);
-    o->activate(r->q, &r->act, r->acts.gate_up, w->h);
-    o->product(r->q, &down, w->h, c->w.down_bias, w->rows, c->products);
-    o->combine(r->q, &w->d, c->e->top_k, r->T, c->H, w->rows, r->acts.weight, base, c->scale, y);
+    const gr_expert_product gate_up = gate_up_of(r);
+    c->ops->product(r->q, &gate_up, r->w->rows, c->w.gate_up_bias, r->acts.gate_up, c->products);
+}
+
+void gr_experts_close(const gr_experts_rows *r)
+{
+    const gr_experts_call *c = r->c;
+    const gr_expert_product down = down_of(r);
+    c->ops->activate(r->q, &r->act, r->acts.gate_up, r->w->h);
+    c->ops->product(r->q, &down, r->w->h, c->w.down_bias, r->w->rows, c->products);
+}
+
+static void run_forward(const gr_experts_rows *r, const void *base, void *y)
+{
+    const gr_experts_call *c = r->c;
+    gr_experts_route(r);
+    gr_experts_sort(r);
+    gr_experts_gather(r, r->x);
+    gr_experts_open(r);
+    gr_experts_close(r);
+    c->ops->combine(r->q, &r->w->d, c->e->top_k, r->T, c->H, r->w->rows, r->acts.weight, base, c->scale, y);
 }
 
 void gr_experts_forward(gr_queue *q, const gr_experts_call *c, const void *base, void *y,
                         const gr_experts_acts *keep, void *ws)
 {
     gr_workspace m = {.base = ws};
-    struct work w;
+    gr_experts_work w;
+    if (c->e->holders) {
+        gr_experts_cut_forward(q, c, base, y, keep, ws);
+        return;
+    }
     forward_layout(&m, c, keep != NULL, &w);
     for (uint32_t first = 0; first < c->T; first += c->run) {
-        const struct run r = run_of(q, c, &w, first, keep ? keep : &w.acts, keep != NULL);
-        run_forward(&r, base ? later(c, base, first, c->H) : NULL, later(c, y, first, c->H));
+        const gr_experts_rows r = gr_experts_rows_of(q, c, &w, first, keep ? keep : &w.acts, keep != NULL);
+        run_forward(&r, base ? gr_experts_later(c, base, first, c->H) : NULL,
+                    gr_experts_later(c, y, first, c->H));
     }
 }
 
 /* From rows of dy: gradients of down, of what it read, and of the weights of choices. */
-static void down_backward(const struct run *r, const gr_experts_grads *g)
+static void down_backward(const gr_experts_rows *r, const gr_experts_grads *g)
 {
     const gr_experts_call *c = r->c;
     const gr_experts_ops *o = c->ops;
-    const struct work *w = r->w;
+    const gr_experts_work *w = r->w;
     const gr_expert_product down = down_of(r);
     o->product_dx(r->q, &down, w->rows, w->h, c->products);
     if (c->w.down_bias) o->bias_dot(r->q, &w->d, c->e->count, r->rows, c->H, w->rows, c->w.down_bias, w->dot);
@@ -239,21 +241,26 @@ static void down_backward(const struct run *r, const gr_experts_grads *g)
         o->bias_backward(r->q, &w->d, c->e->count, c->H, w->rows, r->acts.weight, g->down_bias, g->type);
 }
 
-static void gate_up_backward(const struct run *r, const gr_experts_grads *g)
+static void gate_up_backward(const gr_experts_rows *r, const gr_experts_grads *g)
 {
     const gr_experts_call *c = r->c;
     const gr_experts_ops *o = c->ops;
-    const struct work *w = r->w;
+    const gr_experts_work *w = r->w;
     const gr_expert_product gate_up = gate_up_of(r);
-    gather(r, r->x);
+    gr_experts_gather(r, r->x);
     o->product_dw(r->q, &gate_up, w->d_gate_up, w->rows, g->gate_up, g->type, c->products);
     if (g->gate_up_bias)
         o->bias_backward(r->q, &w->d, c->e->count, gate_up.out, w->d_gate_up, NULL, g->gate_up_bias, g->type);
     o->product_dx(r->q, &gate_up, w->d_gate_up, w->rows, c->products);
 }
 
-/* From the weights of choices to what the router read, and its gradients. */
-static void router_backward(const struct run *r, bool add, void *dx, const gr_experts_grads *g)
+void gr_experts_rows_back(const gr_experts_rows *r, const gr_experts_grads *g)
+{
+    down_backward(r, g);
+    gate_up_backward(r, g);
+}
+
+void gr_experts_router_back(const gr_experts_rows *r, bool add, void *dx, const gr_experts_grads *g)
 {
     const gr_experts_call *c = r->c;
     const gr_router_product p = router_of(r);
@@ -264,14 +271,14 @@ static void router_backward(const struct run *r, bool add, void *dx, const gr_ex
                             c->products);
 }
 
-static void run_backward(const struct run *r, const void *dy, bool add, void *dx, const gr_experts_grads *g)
+static void run_backward(const gr_experts_rows *r, const void *dy, bool add, void *dx,
+                         const gr_experts_grads *g)
 {
     const gr_experts_call *c = r->c;
-    sort(r);
-    gather(r, dy);
-    down_backward(r, g);
-    gate_up_backward(r, g);
-    if (c->w.router) router_backward(r, add, dx, g);
+    gr_experts_sort(r);
+    gr_experts_gather(r, dy);
+    gr_experts_rows_back(r, g);
+    if (c->w.router) gr_experts_router_back(r, add, dx, g);
     c->ops->combine(r->q, &r->w->d, c->e->top_k, r->T, c->H, r->w->rows, NULL, add || c->w.router ? dx : NULL,
                     1, dx);
 }
@@ -280,10 +287,15 @@ void gr_experts_backward(gr_queue *q, const gr_experts_call *c, const gr_experts
                          bool add, void *dx, const gr_experts_grads *grads, void *ws)
 {
     gr_workspace m = {.base = ws};
-    struct work w;
+    gr_experts_work w;
+    if (c->e->holders) {
+        gr_experts_cut_backward(q, c, kept, dy, add, dx, grads, ws);
+        return;
+    }
     work_layout(&m, c, true, &w);
     for (uint32_t first = 0; first < c->T; first += c->run) {
-        const struct run r = run_of(q, c, &w, first, kept, true);
-        run_backward(&r, later(c, dy, first, c->H), add, later(c, dx, first, c->H), grads);
+        const gr_experts_rows r = gr_experts_rows_of(q, c, &w, first, kept, true);
+        run_backward(&r, gr_experts_later(c, dy, first, c->H), add, gr_experts_later(c, dx, first, c->H),
+                     grads);
     }
 }

@@ -136,6 +136,12 @@ typedef struct gr_experts_ops {
      * its row. y == base is fine. Also the backward of gather, without weights. */
     void (*combine)(gr_queue *q, const gr_dispatch *d, uint32_t k, uint32_t T, uint32_t H, const void *rows,
                     const float *weight, const void *base, float scale, void *y);
+    /* Of each of R rows, what its choice has in [T, k]: its expert, counted among `held` that follow each
+     * other, to row_expert [R]; its weight (NULL: not asked) to row_weight [R]. */
+    void (*choice_rows)(gr_queue *q, const gr_dispatch *d, uint32_t R, uint32_t held, const uint16_t *expert,
+                        const float *weight, uint16_t *row_expert, float *row_weight);
+    /* to [T, k] = rows [R], each at its choice. */
+    void (*choice_back)(gr_queue *q, const gr_dispatch *d, uint32_t R, const float *rows, float *to);
 
     /* ---- products of groups of rows ---- */
     uint64_t (*product_ws_bytes)(uint32_t rows, uint32_t in, uint32_t out, unsigned threads, bool backward);
@@ -207,13 +213,19 @@ typedef struct gr_experts_count {
 
 /* One call: T tokens of the normalised input x [T, H]. Runs of `run` tokens, gr_experts_run(T) or less: it
  * sizes the workspace, and changes no bits of y, nor where sums are chained (ops/kernels/kernels.h) of
- * gradients. */
+ * gradients.
+ *
+ * Where e->holders says that experts are divided over ranks, all of the queue's holders make the call, be it
+ * with no tokens (ops/kernels/experts_cut.c). Bits of y are the same; sums of gradients have another order.
+ */
 typedef struct gr_experts_call {
     const gr_experts_ops *ops;
+    const gr_kernels *k; /* where experts are divided */
     const gr_experts_desc *e;
     gr_dtype type; /* of values: the device's */
     uint32_t T, H, run;
-    float scale; /* of what is added to base */
+    uint32_t most; /* where experts are divided: tokens of a run on any rank, at most; run is that or T */
+    float scale;   /* of what is added to base */
     const void *x;
     const uint16_t *given; /* [T, k] experts chosen elsewhere; NULL: the router chooses */
     uint16_t *record;      /* [T, k] where those chosen go, of a call that keeps nothing; NULL: nowhere */
@@ -234,6 +246,14 @@ void gr_experts_forward(gr_queue *q, const gr_experts_call *c, const void *base,
  * x; dx != dy. */
 void gr_experts_backward(gr_queue *q, const gr_experts_call *c, const gr_experts_acts *kept, const void *dy,
                          bool add, void *dx, const gr_experts_grads *grads, void *ws);
+
+/* Where experts are divided: rows that one rank sends another in a trip, at most, of runs of so many tokens:
+ * half as many again as there are where experts are chosen evenly. */
+static inline uint32_t gr_experts_slot(const gr_experts_desc *e, uint32_t most)
+{
+    const uint64_t rows = (uint64_t)most * e->top_k;
+    return (uint32_t)GR_MIN(rows, gr_align((3 * rows + 2 * e->holders - 1) / (2 * e->holders), 8));
+}
 
 /* Tokens of each run of a pass of so many, the last one shorter; most: 0 where nothing else is said. */
 static inline uint32_t gr_experts_run(uint32_t tokens, uint32_t most)

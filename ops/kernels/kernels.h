@@ -26,6 +26,7 @@
 
 #include "memplan/plan/plan.h"
 #include "ops/kernels/checksum.h"
+#include "ops/kernels/optim.h"
 #include "ops/kernels/routing.h"
 #include "runtime/device/device.h"
 
@@ -156,22 +157,21 @@ static inline gr_head_use gr_sampling_use(const gr_sampling *how, uint32_t vocab
     return how->temperature > 0 && truncates ? GR_HEAD_TRUNCATE : GR_HEAD_SAMPLE;
 }
 
-/* AdamW with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101), as torch.optim.AdamW:
- * w -= lr * wd * w, then w -= lr * m_hat / (sqrt(v_hat) + eps). */
-typedef struct gr_adamw {
+typedef struct gr_optim {
     double lr, beta1, beta2, eps, weight_decay; /* double: 1 - beta2 has few digits left in a float */
     uint32_t step;                              /* from 1 */
     float grad_scale;                           /* gradients are multiplied by it first (clipping) */
-} gr_adamw;
+    gr_optim_kind kind;
+} gr_optim;
 
 /* The same elements of a model's parts. */
-typedef struct gr_adamw_range {
+typedef struct gr_optim_range {
     void *w;       /* working weights */
     const void *g; /* gradients, of type grads */
     float *master; /* NULL: w itself */
-    void *m, *v;   /* of type moments */
+    void *m, *v;   /* of type moments; v: of AdamW alone */
     gr_dtype grads, moments;
-} gr_adamw_range;
+} gr_optim_range;
 
 /* Sizes of passes that keep the device busy, without more memory than that needs. */
 typedef struct gr_pass_sizes {
@@ -283,7 +283,7 @@ struct gr_kernels {
      * (ops/kernels/checksum.h). */
     void (*checksum)(gr_queue *q, const void *x, uint64_t bytes, uint64_t *parts);
     /* One flat range; decay: whether weight decay applies to it. */
-    void (*adamw)(gr_queue *q, const gr_adamw *how, bool decay, const gr_adamw_range *r, uint64_t n);
+    void (*optim_step)(gr_queue *q, const gr_optim *how, bool decay, const gr_optim_range *r, uint64_t n);
 
     /* One pass of a compiled expression (graphs/expr/code.h). Where losses are evaluated on the device, the
      * fresh values and adjoints of an update stay there (ops/loss_device.h); else the host evaluates them
@@ -299,8 +299,8 @@ struct gr_kernels {
 /* The optimizer step of a range in the host pool, on the queue's team: w of type weights, whatever the
  * device. The arithmetic is the CPU device's: where weights, gradients and moments are fp32, its bits. Others
  * are widened to fp32 and rounded to nearest even again. ops/kernels/cpu/optim_cpu.c */
-void gr_host_adamw(gr_queue *q, gr_dtype weights, const gr_adamw *how, bool decay, const gr_adamw_range *r,
-                   uint64_t n);
+void gr_host_optim_step(gr_queue *q, gr_dtype weights, const gr_optim *how, bool decay,
+                        const gr_optim_range *r, uint64_t n);
 
 /* The same of host memory, on the queue's team, whatever the device. ops/kernels/cpu/optim_cpu.c */
 void gr_host_checksum(gr_queue *q, const void *x, uint64_t bytes, uint64_t *parts);

@@ -384,7 +384,7 @@ static uint32_t longest_of(const uint32_t *offset, const uint32_t *cached, uint3
 static gr_layer_call packed_call(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,
                                  const void *w, const gr_packed *b, gr_layer_use use)
 {
-    const gr_pass_bounds bounds = {.tokens = b->n_tokens,
+    const gr_pass_bounds bounds = {.tokens = GR_MAX(b->n_tokens, 1u),
                                    .seqs = b->n_seqs,
                                    .length = longest_of(b->host_offset, NULL, b->n_seqs),
                                    .threads = gr_team_size(q->team),
@@ -403,15 +403,25 @@ static gr_layer_call packed_call(const gr_kernels *k, gr_queue *q, const gr_mode
     return l;
 }
 
+/* Without tokens there is work where others' may come to this rank's experts. */
+static bool has_work(const gr_model_shape *s, uint32_t layer, const gr_packed *b)
+{
+    return b->n_tokens || gr_layer(s, layer)->experts.holders;
+}
+
 void gr_layer_forward(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,
                       const void *w, const gr_packed *b, void *x, void *keep_in, void *acts, void *ws)
 {
-    if (!b->n_tokens) return;
+    if (!has_work(s, layer, b)) return;
     const gr_layer_call l = packed_call(k, q, s, layer, w, b, acts ? GR_LAYER_KEEP : GR_LAYER_FORWARD);
     gr_workspace c = {.base = ws}, kept = {.base = acts};
     gr_layer_ws at;
     ws_layout(&c, &l, !acts, &at);
     if (acts) acts_layout(&kept, &l, &at.acts);
+    if (!b->n_tokens) {
+        mlp_of(l.d)->idle(&l, &at.acts, &at);
+        return;
+    }
     if (keep_in) k->copy(q, keep_in, x, (uint64_t)b->n_tokens * s->hidden * gr_dtype_size(k->dtype));
     run(&l, x, &at.acts, &at);
 }
@@ -500,7 +510,7 @@ void gr_layer_backward(const gr_kernels *k, gr_queue *q, const gr_model_shape *s
                        const void *w, const gr_packed *b, const void *in, const void *acts, void *dx,
                        void *grad, gr_dtype grads, void *ws)
 {
-    if (!b->n_tokens) return;
+    if (!has_work(s, layer, b)) return;
     assert(!gr_layer(s, layer)->norm_after || s->residual_scale == 1);
     gr_layer_call l = packed_call(k, q, s, layer, w, b, GR_LAYER_BACKWARD);
     l.grad = grad;
@@ -510,6 +520,10 @@ void gr_layer_backward(const gr_kernels *k, gr_queue *q, const gr_model_shape *s
     gr_layer_acts a;
     back_layout(&c, &l, &at);
     acts_layout(&kept, &l, &a);
+    if (!b->n_tokens) {
+        mlp_of(l.d)->idle(&l, &a, &at);
+        return;
+    }
     half_back(&l, &(half){mlp_of(l.d), a.mid, a.fed, GR_T_MLP_NORM, GR_T_MLP_AFTER}, &a, &at, dx);
     half_back(&l, &(half){mixer_of(l.d), in, a.mixed, GR_T_MIXER_NORM, GR_T_MIXER_AFTER}, &a, &at, dx);
 }

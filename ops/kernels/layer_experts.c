@@ -24,11 +24,13 @@ static gr_experts_call call_of(const gr_layer_call *l, const gr_experts_desc *e,
 {
     const uint32_t tokens = l->bounds.tokens;
     return (gr_experts_call){.ops = l->ops->experts,
+                             .k = l->k,
                              .e = e,
                              .type = l->k->dtype,
                              .T = tokens,
                              .H = l->s->hidden,
                              .run = gr_experts_run(tokens, l->bounds.expert_run),
+                             .most = l->bounds.expert_run ? l->bounds.expert_run : GR_EXPERT_RUN,
                              .scale = l->d->norm_after ? 1 : l->s->residual_scale,
                              .x = in,
                              .products = w ? w->product : NULL};
@@ -179,6 +181,19 @@ static void backward(const gr_layer_call *l, const void *in, const gr_layer_acts
     gr_experts_backward(l->q, &every, &a->shared, d_out, true, d_in, &shared, w->experts);
 }
 
+/* Others' tokens may be of this rank's experts: those that all tokens go through are on every rank. */
+static void idle(const gr_layer_call *l, const gr_layer_acts *a, const gr_layer_ws *w)
+{
+    gr_experts_call call = call_of(l, &l->d->experts, w->row, w);
+    const gr_experts_grads chosen = l->use == GR_LAYER_BACKWARD ? chosen_grads(l) : (gr_experts_grads){0};
+    call.T = call.run = 0;
+    call.w = chosen_weights(l);
+    if (l->use == GR_LAYER_BACKWARD)
+        gr_experts_backward(l->q, &call, &a->experts, w->row, false, w->d_row, &chosen, w->experts);
+    else
+        gr_experts_forward(l->q, &call, NULL, w->row, keeps(l) ? &a->experts : NULL, w->experts);
+}
+
 static const char *unfit(const gr_layer_ops *ops, const gr_layer_desc *d)
 {
     const gr_experts_desc *e = &d->experts;
@@ -193,4 +208,5 @@ const gr_layer_part gr_layer_experts = {.acts = acts,
                                         .product_ws = product_ws,
                                         .forward = forward,
                                         .backward = backward,
+                                        .idle = idle,
                                         .unfit = unfit};

@@ -195,6 +195,8 @@ typedef struct gr_layer_part {
     /* From d_out [T, H], d loss / d what it gave to close, to d_in [T, H]; and gradients of weights. */
     void (*backward)(const gr_layer_call *l, const void *in, const gr_layer_acts *a, const gr_layer_ws *w,
                      const void *d_out, void *d_in);
+    /* What a rank without tokens does for those that have some, where experts are divided. */
+    void (*idle)(const gr_layer_call *l, const gr_layer_acts *a, const gr_layer_ws *w);
     /* What of the description the device lacks, as a text; NULL: nothing. */
     const char *(*unfit)(const gr_layer_ops *ops, const gr_layer_desc *d);
     /* Of a mixer: its state in a rollout, of a block or of a slot (gr_layer_state). */

@@ -118,6 +118,7 @@ typedef enum gr_router { GR_ROUTER_SOFTMAX, GR_ROUTER_SIGMOID } gr_router;
 
 typedef struct gr_experts_desc {
     uint32_t count, top_k, inner;
+    uint32_t holders; /* ranks that have a part of the experts each, in their order; 0: all are here */
     gr_activation act;
     float limit;
     gr_router router;
@@ -130,6 +131,12 @@ typedef struct gr_experts_desc {
     uint32_t shared_inner;       /* of an expert that every token goes through; 0: none */
     bool shared_gate;            /* its output times sigmoid of one more projection */
 } gr_experts_desc;
+
+/* Of them, those that one rank has. */
+static inline uint32_t gr_experts_held(const gr_experts_desc *e)
+{
+    return e->holders ? e->count / e->holders : e->count;
+}
 
 /* ---- a layer ------------------------------------------------------------------------------------------- */
 

@@ -92,7 +92,7 @@ static struct dims mixer_dims(const gr_layer_desc *d, uint32_t hidden, gr_tensor
 
 static struct dims experts_dims(const gr_experts_desc *e, uint32_t hidden, gr_tensor_slot slot)
 {
-    const uint64_t each = e->bias ? e->count : 0;
+    const uint64_t held = gr_experts_held(e), each = e->bias ? held : 0;
     switch (slot) {
     case GR_T_ROUTER:
         return (struct dims){e->count, hidden};
@@ -101,11 +101,11 @@ static struct dims experts_dims(const gr_experts_desc *e, uint32_t hidden, gr_te
     case GR_T_SELECTION:
         return (struct dims){e->selection_bias ? (uint64_t)e->count * GR_SELECTION_PARTS : 0, 0};
     case GR_T_EXPERTS_GATE_UP:
-        return (struct dims){(uint64_t)e->count * 2 * e->inner, hidden};
+        return (struct dims){held * 2 * e->inner, hidden};
     case GR_T_EXPERTS_GATE_UP_BIAS:
         return (struct dims){each * 2 * e->inner, 0};
     case GR_T_EXPERTS_DOWN:
-        return (struct dims){(uint64_t)e->count * hidden, e->inner};
+        return (struct dims){held * hidden, e->inner};
     case GR_T_EXPERTS_DOWN_BIAS:
         return (struct dims){each * hidden, 0};
     case GR_T_SHARED_ROUTER:
@@ -370,6 +370,7 @@ static size_t list_tensors(const listing *l, gr_tensor *out)
                              .offset = offset,
                              .decay = d.cols != 0,
                              .initial = d.cols ? 0 : initial_value(l->s, l->bucket, slot)};
+            if (expert_parts(slot)) t->expert = 1 + i / expert_parts(slot);
             set_stored(t, l->s, l->bucket, slot, i);
             name_tensor(l, t, slot, i, rows);
             offset += elems(d);

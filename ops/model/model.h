@@ -174,6 +174,7 @@ typedef struct gr_tensor {
     char name[96];       /* "model.layers.3.self_attn.q_proj.weight" */
     uint32_t rows, cols; /* cols 0: one dimension, [rows] */
     uint64_t offset;     /* elements from the start of the bucket */
+    uint32_t expert;     /* whose it is, from 1; 0: it is no expert's */
     bool thin;           /* the checkpoint has it as [rows, 1, cols] */
     gr_woven woven;      /* where in the checkpoint's tensor of this name it lies */
     uint32_t sums; /* not 0: the checkpoint's is a vector of fp32, each of them the sum of so many elements

@@ -28,20 +28,34 @@ static const char *layer_uneven(const gr_layer_desc *d, uint32_t parts, char buf
     return NULL;
 }
 
-const char *gr_tp_uneven(const gr_model_shape *s, uint32_t parts, char buf[48])
+/* Experts of a layer have neighbours in its checkpoint order on one rank. */
+static const char *experts_uneven(const gr_model_shape *s, uint32_t parts, char buf[48])
 {
-    const char *uneven = NULL;
-    for (uint32_t i = 0; i < s->n_kinds && !uneven; i++) uneven = layer_uneven(&s->kinds[i], parts, buf);
-    return uneven;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_kinds; i++) {
+        const gr_experts_desc *e = &s->kinds[i].experts;
+        if (s->kinds[i].mlp != GR_MLP_EXPERTS) continue;
+        n++;
+        if (e->count % parts == 0) continue;
+        snprintf(buf, 48, "%u experts", e->count);
+        return buf;
+    }
+    return n ? NULL : "layers, which have no experts";
 }
 
-gr_model_shape gr_tp_shape(const gr_model_shape *s, uint32_t parts)
+const char *gr_tp_uneven(const gr_model_shape *s, gr_slicing cut, char buf[48])
 {
-    gr_model_shape slice = *s;
-    if (parts < 2) return slice;
-    slice.parts = parts;
-    for (uint32_t i = 0; i < slice.n_kinds; i++) {
-        gr_layer_desc *d = &slice.kinds[i];
+    const char *uneven = NULL;
+    for (uint32_t i = 0; i < s->n_kinds && !uneven && cut.width > 1; i++)
+        uneven = layer_uneven(&s->kinds[i], cut.width, buf);
+    return !uneven && cut.experts > 1 ? experts_uneven(s, cut.experts, buf) : uneven;
+}
+
+static void cut_width(gr_model_shape *s, uint32_t parts)
+{
+    s->parts = parts;
+    for (uint32_t i = 0; i < s->n_kinds; i++) {
+        gr_layer_desc *d = &s->kinds[i];
         d->attention.heads /= parts;
         d->attention.kv_heads /= parts;
         d->latent.heads /= parts;
@@ -49,7 +63,21 @@ gr_model_shape gr_tp_shape(const gr_model_shape *s, uint32_t parts)
         d->experts.inner /= parts;
         d->experts.shared_inner /= parts;
     }
+}
+
+gr_model_shape gr_tp_shape(const gr_model_shape *s, gr_slicing cut)
+{
+    gr_model_shape slice = *s;
+    if (cut.width > 1) cut_width(&slice, cut.width);
+    for (uint32_t i = 0; i < slice.n_kinds && cut.experts > 1; i++)
+        if (slice.kinds[i].mlp == GR_MLP_EXPERTS) slice.kinds[i].experts.holders = cut.experts;
     return slice;
+}
+
+bool gr_tp_is_cut(const gr_model_shape *s, gr_slicing cut, uint32_t bucket)
+{
+    if (!bucket || bucket > s->layers) return false;
+    return cut.width > 1 || (cut.experts > 1 && gr_layer(s, bucket - 1)->mlp == GR_MLP_EXPERTS);
 }
 
 /* A tensor of the whole bucket and of the slice's: of fewer rows, of fewer columns, or the same. */
@@ -72,15 +100,29 @@ static gr_tp_block block_of(const gr_tensor *whole, const gr_tensor *slice, uint
                          .to_stride = n};
 }
 
-size_t gr_tp_blocks(const gr_model_shape *s, uint32_t parts, uint32_t place, uint32_t bucket,
+/* Which of the parts has an expert; from 1. */
+static uint32_t holder_of(const gr_model_shape *s, gr_slicing cut, uint32_t bucket, uint32_t expert)
+{
+    return (expert - 1) / (gr_layer(s, bucket - 1)->experts.count / cut.experts);
+}
+
+size_t gr_tp_blocks(const gr_model_shape *s, gr_slicing cut, uint32_t place, uint32_t bucket,
                     gr_tp_block out[GR_TP_BLOCKS_MAX])
 {
-    const gr_model_shape shape = gr_tp_shape(s, parts);
+    const gr_model_shape shape = gr_tp_shape(s, cut);
     gr_tensor whole[GR_BUCKET_TENSORS_MAX], slice[GR_BUCKET_TENSORS_MAX];
-    const size_t n = gr_bucket_tensors(s, bucket, whole), same = gr_bucket_tensors(&shape, bucket, slice);
-    assert(n == same && place < parts);
-    for (size_t i = 0; i < GR_MIN(n, same); i++) out[i] = block_of(&whole[i], &slice[i], place);
-    return n;
+    const size_t n = gr_bucket_ranges(s, bucket, whole), held = gr_bucket_ranges(&shape, bucket, slice);
+    size_t k = 0;
+    assert(place < gr_slicing_parts(cut) && (cut.width < 2 || cut.experts < 2));
+    for (size_t i = 0; i < n && k < held; i++) {
+        const bool divided = whole[i].expert && cut.experts > 1;
+        if (divided && holder_of(s, cut, bucket, whole[i].expert) != place) continue;
+        out[k] = block_of(&whole[i], &slice[k], place);
+        out[k].common = !divided && whole[i].rows == slice[k].rows && whole[i].cols == slice[k].cols;
+        k++;
+    }
+    assert(k == held);
+    return k;
 }
 
 /* Elements [skip, skip + n) of runs [first, first + count). */
@@ -126,15 +168,11 @@ uint64_t gr_tp_count(const gr_tp_block *b, size_t n, uint64_t first, uint64_t en
     return sum;
 }
 
-uint64_t gr_tp_common(const gr_model_shape *s, uint32_t parts, uint32_t bucket)
+uint64_t gr_tp_common(const gr_model_shape *s, gr_slicing cut, uint32_t bucket)
 {
-    const gr_model_shape shape = gr_tp_shape(s, parts);
-    gr_tensor whole[GR_BUCKET_TENSORS_MAX], slice[GR_BUCKET_TENSORS_MAX];
-    const size_t n = gr_bucket_tensors(s, bucket, whole);
+    gr_tp_block b[GR_TP_BLOCKS_MAX];
     uint64_t sum = 0;
-    gr_bucket_tensors(&shape, bucket, slice);
-    for (size_t i = 0; i < n; i++)
-        if (whole[i].rows == slice[i].rows && whole[i].cols == slice[i].cols)
-            sum += whole[i].rows * (uint64_t)GR_MAX(whole[i].cols, 1u);
+    for (size_t i = gr_tp_blocks(s, cut, 0, bucket, b); i-- > 0;)
+        if (b[i].common) sum += b[i].n * b[i].count;
     return sum;
 }

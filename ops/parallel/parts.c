@@ -7,7 +7,7 @@ gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_
 {
     uint64_t n = gr_shard_elems(gr_bucket_elems(&m->shape, bucket), ranks);
     return (gr_state_bytes){k->master && m->train.master ? n * sizeof(float) : 0,
-                            n * gr_dtype_size(m->train.moments)};
+                            n * gr_dtype_size(m->train.moments), gr_optim_moments(m->train.optimizer)};
 }
 
 uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket)
@@ -18,7 +18,7 @@ uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part par
         return gr_bucket_elems(&m->sharding.slice, bucket) * gr_dtype_size(k->dtype);
     if (part == GR_PART_PARAMS) return n * gr_dtype_size(k->dtype);
     if (part == GR_PART_GRADS) return n * gr_dtype_size(m->train.grads);
-    return state.master + 2 * state.moment;
+    return state.master + state.moments * state.moment;
 }
 
 uint64_t gr_shard_elems(uint64_t n, uint32_t ranks)

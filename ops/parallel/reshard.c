@@ -19,8 +19,13 @@ typedef struct blocks {
 static blocks blocks_of(const gr_reshard *r, uint32_t place)
 {
     blocks b;
-    b.n = gr_tp_blocks(r->shape, r->parts, place, r->bucket, b.at);
+    b.n = gr_tp_blocks(r->shape, r->cut, place, r->bucket, b.at);
     return b;
+}
+
+static uint32_t parts_of(const gr_reshard *r)
+{
+    return gr_slicing_parts(r->cut);
 }
 
 static uint64_t shard_elems(const gr_model_shape *s, uint32_t bucket, uint32_t ranks)
@@ -30,16 +35,16 @@ static uint64_t shard_elems(const gr_model_shape *s, uint32_t bucket, uint32_t r
 
 /* A flat shard is packed once for each tensor-parallel shard; only what all of these have goes out more than
  * once. */
-static uint64_t out_room(const gr_model_shape *s, uint32_t parts, uint32_t bucket, uint32_t ranks)
+static uint64_t out_room(const gr_model_shape *s, gr_slicing cut, uint32_t bucket, uint32_t ranks)
 {
     const uint64_t shard = shard_elems(s, bucket, ranks);
-    return shard + (parts - 1) * GR_MIN(shard, gr_tp_common(s, parts, bucket));
+    return shard + (gr_slicing_parts(cut) - 1) * GR_MIN(shard, gr_tp_common(s, cut, bucket));
 }
 
-uint64_t gr_reshard_room(const gr_model_shape *s, uint32_t parts, uint32_t bucket, uint32_t ranks)
+uint64_t gr_reshard_room(const gr_model_shape *s, gr_slicing cut, uint32_t bucket, uint32_t ranks)
 {
-    const gr_model_shape tp = gr_tp_shape(s, parts);
-    return out_room(s, parts, bucket, ranks) + gr_bucket_elems(&tp, bucket);
+    const gr_model_shape tp = gr_tp_shape(s, cut);
+    return out_room(s, cut, bucket, ranks) + gr_bucket_elems(&tp, bucket);
 }
 
 /* Pieces between the layout of a bucket and one after another in a buffer. */
@@ -67,7 +72,7 @@ void gr_reshard_pack(const gr_reshard *r, const void *shard, void *buffer, gr_re
 {
     const uint64_t part = shard_elems(r->shape, r->bucket, r->ranks), first = r->rank * part;
     move m = {r, buffer, gr_dtype_size(r->k->dtype)};
-    for (uint32_t place = 0; place < r->parts; place++) {
+    for (uint32_t place = 0; place < parts_of(r); place++) {
         const blocks b = blocks_of(r, place);
         gr_tp_block piece[3];
         out[place].at = (uint64_t)(m.packed - (char *)buffer) / m.size;
@@ -81,8 +86,8 @@ void gr_reshard_pack(const gr_reshard *r, const void *shard, void *buffer, gr_re
 void gr_reshard_expect(const gr_reshard *r, gr_reshard_part *in)
 {
     const uint64_t part = shard_elems(r->shape, r->bucket, r->ranks);
-    const blocks b = blocks_of(r, r->rank % r->parts);
-    uint64_t at = out_room(r->shape, r->parts, r->bucket, r->ranks);
+    const blocks b = blocks_of(r, r->rank % parts_of(r));
+    uint64_t at = out_room(r->shape, r->cut, r->bucket, r->ranks);
     for (uint32_t from = 0; from < r->ranks; from++) {
         in[from] = (gr_reshard_part){at, gr_tp_count(b.at, b.n, from * part, (from + 1) * part)};
         at += in[from].n;
@@ -92,7 +97,7 @@ void gr_reshard_expect(const gr_reshard *r, gr_reshard_part *in)
 /* Tensors begin at aligned places, and what is between them is zero. */
 static void zero_gaps(const gr_reshard *r, const blocks *b, char *tp)
 {
-    const gr_model_shape shape = gr_tp_shape(r->shape, r->parts);
+    const gr_model_shape shape = gr_tp_shape(r->shape, r->cut);
     const uint64_t size = gr_dtype_size(r->k->dtype);
     for (size_t i = 0; i < b->n; i++) {
         const uint64_t end = b->at[i].to + b->at[i].n * b->at[i].count,
@@ -104,7 +109,7 @@ static void zero_gaps(const gr_reshard *r, const blocks *b, char *tp)
 void gr_reshard_unpack(const gr_reshard *r, const gr_reshard_part *in, const void *buffer, void *tp)
 {
     const uint64_t part = shard_elems(r->shape, r->bucket, r->ranks), size = gr_dtype_size(r->k->dtype);
-    const blocks b = blocks_of(r, r->rank % r->parts);
+    const blocks b = blocks_of(r, r->rank % parts_of(r));
     for (uint32_t from = 0; from < r->ranks; from++) {
         move m = {r, (char *)(uintptr_t)buffer + in[from].at * size, size};
         gr_tp_block piece[3];
@@ -125,13 +130,13 @@ gr_status gr_reshard_run(const gr_reshard *r, gr_comm *c, const void *shard, voi
 {
     const uint64_t size = gr_dtype_size(r->k->dtype);
     gr_reshard_part *in = room, *out = in + r->ranks;
-    uint64_t *at = (uint64_t *)(out + r->parts), *bytes = at + r->ranks, *to = bytes + r->ranks,
+    uint64_t *at = (uint64_t *)(out + parts_of(r)), *bytes = at + r->ranks, *to = bytes + r->ranks,
              *comes = to + r->ranks;
     gr_reshard_pack(r, shard, buffer, out);
     gr_reshard_expect(r, in);
     for (uint32_t i = 0; i < r->ranks; i++) {
-        at[i] = out[i % r->parts].at * size;
-        bytes[i] = out[i % r->parts].n * size;
+        at[i] = out[i % parts_of(r)].at * size;
+        bytes[i] = out[i % parts_of(r)].n * size;
         to[i] = (in[i].at - in[0].at) * size;
         comes[i] = in[i].n * size;
     }
@@ -159,22 +164,22 @@ static uint64_t share_of(const gr_reshard *r, uint32_t place, uint32_t rank)
     return gr_tp_count(b.at, b.n, in.first, in.end);
 }
 
-static uint64_t slice_elems(const gr_model_shape *s, uint32_t parts, uint32_t bucket)
+static uint64_t slice_elems(const gr_model_shape *s, gr_slicing cut, uint32_t bucket)
 {
-    const gr_model_shape tp = gr_tp_shape(s, parts);
+    const gr_model_shape tp = gr_tp_shape(s, cut);
     return gr_bucket_elems(&tp, bucket);
 }
 
-uint64_t gr_reshard_back_room(const gr_model_shape *s, uint32_t parts, uint32_t bucket, uint32_t ranks)
+uint64_t gr_reshard_back_room(const gr_model_shape *s, gr_slicing cut, uint32_t bucket, uint32_t ranks)
 {
-    const uint64_t in = ranks / parts * out_room(s, parts, bucket, ranks);
-    return slice_elems(s, parts, bucket) + in + shard_elems(s, bucket, ranks);
+    const uint64_t in = ranks / gr_slicing_parts(cut) * out_room(s, cut, bucket, ranks);
+    return slice_elems(s, cut, bucket) + in + shard_elems(s, bucket, ranks);
 }
 
 /* This rank's slice, in the order of the flat shards that its pieces are for. */
 static void pack_slice(const gr_reshard *r, uint64_t size, const char *tp, char *buffer)
 {
-    const blocks b = blocks_of(r, r->rank % r->parts);
+    const blocks b = blocks_of(r, r->rank % parts_of(r));
     for (uint32_t to = 0; to < r->ranks; to++) {
         const shard_span in = shard_range(r, to);
         gr_tp_block piece[3];
@@ -192,19 +197,14 @@ static void pack_slice(const gr_reshard *r, uint64_t size, const char *tp, char 
 static void unpack_sum(const gr_reshard *r, gr_dtype type, uint32_t place, const char *packed, char *sum)
 {
     const uint64_t size = gr_dtype_size(type);
-    const gr_model_shape shape = gr_tp_shape(r->shape, r->parts);
     const shard_span in = shard_range(r, r->rank);
     const blocks b = blocks_of(r, place);
-    gr_tensor whole[GR_BUCKET_TENSORS_MAX], slice[GR_BUCKET_TENSORS_MAX];
-    gr_bucket_tensors(r->shape, r->bucket, whole);
-    gr_bucket_tensors(&shape, r->bucket, slice);
     for (size_t i = 0; i < b.n; i++) {
-        const bool common = whole[i].rows == slice[i].rows && whole[i].cols == slice[i].cols;
         gr_tp_block piece[3];
         for (size_t k = 0, n = gr_tp_cut(&b.at[i], in.first, in.end, piece); k < n; k++) {
             const gr_tp_block *p = &piece[k];
             char *to = sum + (p->from - in.first) * size;
-            if (common)
+            if (p->common)
                 r->k->add(r->q, to, packed, type, p->n * p->count);
             else
                 r->k->copy_rows(r->q, to, p->from_stride * size, packed, p->n * size, p->n * size, p->count);
@@ -216,9 +216,9 @@ static void unpack_sum(const gr_reshard *r, gr_dtype type, uint32_t place, const
 /* Neighbours of a slice first, then neighbouring sums: into the first one's. at: where each rank's begins. */
 static void add_slices(const gr_reshard *r, gr_dtype type, const uint64_t *at, char *in)
 {
-    for (uint32_t place = 0; place < r->parts; place++) {
+    for (uint32_t place = 0; place < parts_of(r); place++) {
         const uint64_t n = share_of(r, place, r->rank);
-        for (uint32_t step = r->parts; step < r->ranks; step *= 2)
+        for (uint32_t step = parts_of(r); step < r->ranks; step *= 2)
             for (uint32_t i = place; n && i + step < r->ranks; i += 2 * step)
                 r->k->add(r->q, in + at[i], in + at[i + step], type, n);
     }
@@ -231,12 +231,12 @@ gr_status gr_reshard_back(const gr_reshard *r, gr_comm *c, gr_dtype type, const 
                    first = GR_MIN(r->rank * part, gr_bucket_elems(r->shape, r->bucket)),
                    own = GR_MIN(part, gr_bucket_elems(r->shape, r->bucket) - first);
     uint64_t *at = room, *bytes = at + r->ranks, *to = bytes + r->ranks, *comes = to + r->ranks;
-    char *in = (char *)buffer + slice_elems(r->shape, r->parts, r->bucket) * size;
+    char *in = (char *)buffer + slice_elems(r->shape, r->cut, r->bucket) * size;
     uint64_t goes = 0, came = 0;
     for (uint32_t i = 0; i < r->ranks; i++) {
         at[i] = goes, to[i] = came;
-        goes += bytes[i] = share_of(r, r->rank % r->parts, i) * size;
-        came += comes[i] = share_of(r, i % r->parts, r->rank) * size;
+        goes += bytes[i] = share_of(r, r->rank % parts_of(r), i) * size;
+        came += comes[i] = share_of(r, i % parts_of(r), r->rank) * size;
     }
     pack_slice(r, size, tp, buffer);
     const gr_comm_exchange e = {buffer, at, bytes, in, to, comes, (uint32_t)size};
@@ -245,7 +245,7 @@ gr_status gr_reshard_back(const gr_reshard *r, gr_comm *c, gr_dtype type, const 
     char *sum = in + came;
     add_slices(r, type, to, in);
     r->k->zero(r->q, sum, part * size);
-    for (uint32_t place = 0; place < r->parts; place++) unpack_sum(r, type, place, in + to[place], sum);
+    for (uint32_t place = 0; place < parts_of(r); place++) unpack_sum(r, type, place, in + to[place], sum);
     r->k->add(r->q, shard, sum, type, own);
     return GR_OK;
 }
@@ -253,7 +253,7 @@ gr_status gr_reshard_back(const gr_reshard *r, gr_comm *c, gr_dtype type, const 
 void gr_reshard_local(const gr_reshard *r, const void *whole, void *tp)
 {
     const uint64_t size = gr_dtype_size(r->k->dtype);
-    const blocks b = blocks_of(r, r->rank % r->parts);
+    const blocks b = blocks_of(r, r->rank % parts_of(r));
     for (size_t i = 0; i < b.n; i++)
         r->k->copy_rows(r->q, (char *)tp + b.at[i].to * size, b.at[i].to_stride * size,
                         (const char *)whole + b.at[i].from * size, b.at[i].from_stride * size,

@@ -17,14 +17,15 @@
 /* What is done, and for whom. */
 typedef struct gr_reshard {
     const gr_model_shape *shape; /* the whole one */
-    uint32_t parts, bucket;      /* of a layer */
+    gr_slicing cut;
+    uint32_t bucket; /* of a layer */
     uint32_t rank, ranks;
     const gr_kernels *k;
     gr_queue *q;
 } gr_reshard;
 
 /* Most elements of the buffer on any rank; what goes out and what comes in share it. */
-uint64_t gr_reshard_room(const gr_model_shape *s, uint32_t parts, uint32_t bucket, uint32_t ranks);
+uint64_t gr_reshard_room(const gr_model_shape *s, gr_slicing cut, uint32_t bucket, uint32_t ranks);
 
 /* Elements: where they begin in the buffer, and how many. */
 typedef struct gr_reshard_part {
@@ -44,11 +45,11 @@ GR_NODISCARD gr_status gr_reshard_run(const gr_reshard *r, gr_comm *c, const voi
                                       void *buffer, void *room, gr_diag *d);
 
 /* The way back, for gradients: what each rank has summed up in a slice, into flat shards. A flat shard is the
- * sum over all ranks; of what every slice has (norms), over all of them too. Sums are of one binary tree over
- * the ranks of a slice, then over slices in their order. */
+ * sum over all ranks; of what every slice has (norms; all but experts), over all of them too. Sums are of one
+ * binary tree over the ranks of a slice, then over slices in their order. */
 
 /* Elements of the buffer on any rank: what goes out, what comes in, and the shard's sum. */
-uint64_t gr_reshard_back_room(const gr_model_shape *s, uint32_t parts, uint32_t bucket, uint32_t ranks);
+uint64_t gr_reshard_back_room(const gr_model_shape *s, gr_slicing cut, uint32_t bucket, uint32_t ranks);
 /* All of it. shard: what it has, to which the sum is added. type: of the gradients. room: host memory of
  * gr_reshard_room_bytes. */
 GR_NODISCARD gr_status gr_reshard_back(const gr_reshard *r, gr_comm *c, gr_dtype type, const void *tp,

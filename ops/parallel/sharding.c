@@ -89,15 +89,21 @@ static void named(char out[64], const char *pass, const char *kind, uint32_t buc
     snprintf(out, 64, "%s%s.%u", pass, kind, bucket);
 }
 
-/* Whether a training pass reads a slice of a bucket: of layers, on a mesh with an axis tensor. */
+/* Whether a training pass reads a slice of a bucket: of layers, on a mesh with an axis tensor or expert. */
 static bool is_cut(const gr_model *m, uint32_t bucket)
 {
-    return m->sharding.train_parts > 1 && bucket > 0 && bucket <= m->shape.layers;
+    return gr_tp_is_cut(&m->shape, m->sharding.train, bucket);
+}
+
+/* What generates is cut along its width alone. */
+static gr_slicing copy_cut(const gr_model *m)
+{
+    return (gr_slicing){m->sharding.parts, 1};
 }
 
 bool gr_sharding_gathers(const gr_tasks *p, const gr_model *m)
 {
-    return sharded(p, m) || m->sharding.train_parts > 1;
+    return sharded(p, m) || gr_slicing_parts(m->sharding.train) > 1;
 }
 
 /* Of what a pass reads of a bucket, or has gradients of. */
@@ -125,14 +131,15 @@ static void gather_slice(gr_tasks *p, const gr_kernels *k, const gr_model *m, co
                          uint32_t bucket)
 {
     const bool shards = sharded(p, m);
-    const uint32_t parts = m->sharding.train_parts, size = (uint32_t)gr_dtype_size(k->dtype);
+    const uint32_t size = (uint32_t)gr_dtype_size(k->dtype);
     const uint64_t bytes = pass_elems(m, bucket) * size;
     uint32_t exchange = GR_NONE;
     char what[64];
     if (shards)
-        exchange = gr_tasks_temp(p, GR_CAT_COMM,
-                                 gr_reshard_room(&m->shape, parts, bucket, gr_sharding_shards(p, m)) * size,
-                                 "%sexchange.%u", pass, bucket);
+        exchange = gr_tasks_temp(
+            p, GR_CAT_COMM,
+            gr_reshard_room(&m->shape, m->sharding.train, bucket, gr_sharding_shards(p, m)) * size,
+            "%sexchange.%u", pass, bucket);
     named(what, pass, shards ? "gather" : "slice", bucket); /* the other is of what was stepped */
     of_shards(
         p, m, GR_STEP_GATHER, shards ? SHARDING_PASS_RESHARD : SHARDING_PASS_TP, bucket, shards ? bytes : 0,
@@ -186,7 +193,7 @@ static void sync_bucket(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_
     char what[64];
     if (tp && !whole)
         exchange = gr_tasks_temp(p, GR_CAT_COMM,
-                                 gr_reshard_room(&m->shape, m->sharding.parts, b, gr_sharding_shards(p, m)) *
+                                 gr_reshard_room(&m->shape, copy_cut(m), b, gr_sharding_shards(p, m)) *
                                      gr_dtype_size(k->dtype),
                                  "exchange.%u", b);
     named(what, "", copy == GR_PART_LAGGED ? "lag" : "sync", b);
@@ -290,7 +297,7 @@ static uint32_t reduce_room(gr_tasks *p, const gr_kernels *k, const gr_model *m,
     const uint32_t shards = gr_sharding_shards(p, m);
     if (is_cut(m, bucket))
         return gr_tasks_temp(p, GR_CAT_COMM,
-                             gr_reshard_back_room(&m->shape, m->sharding.train_parts, bucket, shards) *
+                             gr_reshard_back_room(&m->shape, m->sharding.train, bucket, shards) *
                                  gr_dtype_size(m->train.grads),
                              "shards.%u", bucket);
     const uint64_t parts = shards * gr_shard_elems(gr_bucket_elems(&m->shape, bucket), shards);
@@ -476,7 +483,7 @@ uint64_t gr_sharding_room_bytes(const gr_tasks *p, const gr_task *w, const gr_mo
     case SHARDING_PASS_RESHARD:
     case SHARDING_BACK:
     case SHARDING_BACK_ALL:
-        return gr_reshard_room_bytes(p->ranks, m->sharding.train_parts);
+        return gr_reshard_room_bytes(p->ranks, gr_slicing_parts(m->sharding.train));
     default:
         return 0;
     }
@@ -488,10 +495,15 @@ gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w,
     const gr_kernels *k = c->session->kernels;
     const gr_model *m = c->node->model; /* NULL: what moves is no model's */
     const gr_shard_place place = gr_shard_place_of(c);
-    const gr_reshard reshard = {
-        m ? &m->shape : NULL, m ? m->sharding.parts : 1, c->arg, place.rank, place.shards, k, c->queue};
+    const gr_reshard reshard = {m ? &m->shape : NULL,
+                                m ? copy_cut(m) : (gr_slicing){0},
+                                c->arg,
+                                place.rank,
+                                place.shards,
+                                k,
+                                c->queue};
     gr_reshard pass = reshard;
-    if (m) pass.parts = m->sharding.train_parts;
+    if (m) pass.cut = m->sharding.train;
     if (w->kind == GR_STEP_AGREE) return run_agree(c, host, d);
     switch (c->kernel) {
     case SHARDING_GATHER:

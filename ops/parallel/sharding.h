@@ -12,8 +12,9 @@
  * that are there.
  *
  * Training passes may be on a mesh of ranks (runtime/comm/mesh.h). What is kept does not change for it. Along
- * its axis tensor a pass reads slices of layers: gathered from the flat shards, or cut from whole layers that
- * are there; and gradients of slices go back into flat shards (gr_reshard_back). Ranks that share sequences
+ * its axis tensor, or expert, a pass reads slices of layers: gathered from the flat shards, or cut from whole
+ * layers that are there; and gradients of slices go back into flat shards (gr_reshard_back): those of experts
+ * are summed over the ranks that have the same ones, all others over all ranks. Ranks that share sequences
  * have each a part of the sum of gradients, as ranks with sequences of their own have.
  *
  * A model that is trained on other ranks (pools) is read here as a copy, the rollout's, which transfers

@@ -18,22 +18,10 @@ const char *gr_http_url_error(const char *url)
     return NULL;
 }
 
-/* Beside this program. */
-static char *program(void)
-{
-    char own[4096];
-    char *path = gr_strdup(gr_own_path(own, sizeof(own)));
-    char *slash = strrchr(path, '/');
-    if (slash) *slash = '\0';
-    char *found = gr_printf("%s/graphrun-http", path);
-    free(path);
-    return found;
-}
-
 gr_status gr_http_command(char **out, const char *url, double timeout, unsigned in_flight, gr_loc at,
                           gr_diag *d)
 {
-    char *path = program();
+    char *path = gr_program_beside("graphrun-http");
     gr_status st = GR_OK;
     if (access(path, X_OK))
         st = gr_diag_error(d, at, GR_E_IO,

@@ -19,6 +19,8 @@
 #include "runtime/base/json.h"
 #include "runtime/base/visible.h"
 
+#define NEVER UINT64_MAX /* the deadline of what is waited for without limit */
+
 struct request {
     uint64_t id;
     size_t about;
@@ -59,6 +61,8 @@ struct gr_pool {
     gr_pool_reply *done; /* [next_done, n_done) are to be collected */
     size_t n_pending, next_done, n_done, cap_done;
     uint64_t listened_ns; /* when it was last looked what workers say; 0: never */
+    int also;             /* a file that ends a wait when it is readable; -1: none */
+    bool woken;           /* it was */
 };
 
 static void queue_init(struct queue *q)
@@ -482,24 +486,32 @@ static gr_status dispatch(gr_pool *w, gr_diag *d)
     return GR_OK;
 }
 
-/* The oldest request of a worker has no reply in time. */
-static void ran_late(gr_pool *w, struct worker *k)
+/* A request of a worker has no reply in time. */
+static void ran_late(gr_pool *w, struct worker *k, struct request **at)
 {
-    struct request *r = k->has.first;
+    const struct request *r = *at;
     const gr_pool_reply late = {.late = true,
                                 .error = gr_printf("%s: no reply of the %s within %g seconds",
                                                    r->what ? r->what : "", w->cfg.who,
                                                    w->cfg.timeout_ms / 1000.0)};
-    if (w->cfg.keeps_state && k->answered_ns > r->sent_ns && !is_unread(k, &k->has.first))
-        give_up_one(w, k, &k->has.first, late);
+    if (w->cfg.keeps_state && k->answered_ns > r->sent_ns && !is_unread(k, at))
+        give_up_one(w, k, at, late);
     else
-        give_up(w, k, &k->has.first, late);
+        give_up(w, k, at, late);
+}
+
+/* The first request of a worker whose time is up at `now`, or NULL. */
+static struct request **late_one(struct worker *k, uint64_t now)
+{
+    struct request **at = &k->has.first;
+    while (*at && (*at)->deadline_ns > now) at = &(*at)->next;
+    return *at ? at : NULL;
 }
 
 static void check_deadlines(gr_pool *w, uint64_t now)
 {
     for (struct worker *k = w->worker; k < w->worker + w->cfg.n; k++)
-        while (k->has.first && k->has.first->deadline_ns <= now) ran_late(w, k);
+        for (struct request **at; (at = late_one(k, now));) ran_late(w, k, at);
 }
 
 /* A time limit is the worker's: what passes while nobody listens to it does not count. */
@@ -508,7 +520,7 @@ static void extend_deadlines(gr_pool *w, uint64_t now)
     const uint64_t deaf = w->listened_ns ? now - w->listened_ns : 0;
     for (struct worker *k = w->worker; k < w->worker + w->cfg.n; k++)
         for (struct request *r = k->has.first; r; r = r->next)
-            r->deadline_ns += GR_MIN(deaf, now - r->sent_ns);
+            if (r->deadline_ns != NEVER) r->deadline_ns += GR_MIN(deaf, now - r->sent_ns);
 }
 
 /* Wait for input or output, or until a request's time or `until` is up, and deal with what happened. */
@@ -519,10 +531,12 @@ static void step(gr_pool *w, uint64_t until)
         const struct worker *k = &w->worker[i];
         w->fds[2 * i] = (struct pollfd){k->guard.pid ? k->out : -1, POLLIN, 0};
         w->fds[2 * i + 1] = (struct pollfd){k->guard.pid && k->unwritten ? k->in : -1, POLLOUT, 0};
-        if (k->has.first) until = GR_MIN(until, k->has.first->deadline_ns);
+        for (const struct request *r = k->has.first; r; r = r->next) until = GR_MIN(until, r->deadline_ns);
     }
+    w->fds[2 * w->cfg.n] = (struct pollfd){w->also, POLLIN, 0};
     uint64_t now = gr_now_ns(), ms = until > now ? (until - now + 999999) / 1000000 : 0;
-    poll(w->fds, 2 * w->cfg.n, (int)GR_MIN(ms, (uint64_t)60000));
+    poll(w->fds, 2 * w->cfg.n + 1, (int)GR_MIN(ms, (uint64_t)60000));
+    w->woken = w->fds[2 * w->cfg.n].revents;
     for (unsigned i = 0; i < w->cfg.n; i++) {
         struct worker *k = &w->worker[i];
         pid_t pid = k->guard.pid;
@@ -545,7 +559,8 @@ gr_status gr_pool_new(gr_pool **out, const gr_pool_config *c, gr_diag *d)
     if (!c->line_bytes) w->cfg.line_bytes = 16u << 20;
     w->command = gr_strdup(c->command);
     w->worker = gr_calloc(c->n, sizeof(*w->worker));
-    w->fds = gr_calloc(2 * (size_t)c->n, sizeof(*w->fds));
+    w->fds = gr_calloc(2 * (size_t)c->n + 1, sizeof(*w->fds));
+    w->also = -1;
     queue_init(&w->waiting);
     for (unsigned i = 0; i < c->n; i++) queue_init(&w->worker[i].has);
     gr_status st = GR_OK;
@@ -612,9 +627,25 @@ gr_status gr_pool_collect(gr_pool *w, int timeout_ms, gr_pool_reply *out, gr_dia
         if (st) return st;
         if (w->next_done == w->n_done) step(w, until);
         (void)!dispatch(w, NULL);
-        if (w->next_done == w->n_done && gr_now_ns() >= until) break;
+        if (w->next_done == w->n_done && (w->woken || gr_now_ns() >= until)) break;
     }
     return GR_OK;
+}
+
+void gr_pool_also(gr_pool *w, int fd)
+{
+    w->also = fd;
+}
+
+void gr_pool_alive(gr_pool *w, uint64_t id, bool held)
+{
+    const uint64_t now = gr_now_ns();
+    for (struct worker *k = w->worker; k < w->worker + w->cfg.n; k++)
+        for (struct request *r = k->has.first; r; r = r->next) {
+            if (r->id != id) continue;
+            r->deadline_ns = held ? NEVER : now + w->cfg.timeout_ms * 1000000ull;
+            k->answered_ns = now;
+        }
 }
 
 static void queue_release(struct queue *q)

@@ -96,4 +96,11 @@ typedef struct gr_pool_reply {
  * status other than GR_OK: a worker could not be started. */
 GR_NODISCARD gr_status gr_pool_collect(gr_pool *p, int timeout_ms, gr_pool_reply *out, gr_diag *d);
 
+/* Have collect return without a reply, too, when fd is readable; -1: no such file. */
+void gr_pool_also(gr_pool *p, int fd);
+
+/* A sign of life of the worker that has request id, other than a reply. held: its time does not count until
+ * the next sign; else it begins anew. */
+void gr_pool_alive(gr_pool *p, uint64_t id, bool held);
+
 #endif

@@ -132,7 +132,7 @@ void gr_workers_free(gr_workers *w)
 
 void gr_workers_submit(gr_workers *w, uint64_t id, size_t n_tokens, json_t *fields)
 {
-    char *what = gr_printf("sequence %" PRIu64, id);
+    char *what = gr_printf("sequence %" PRIu32, (uint32_t)id);
     gr_pool_submit(w->pool, id, what, n_tokens, fields, (gr_pool_worker){0});
     free(what);
 }

@@ -26,13 +26,15 @@ typedef struct gr_mm { /* c [m, 16 or 32] = (add ? c : 0) + a b, each element on
     bool add;
 } gr_mm;
 
-typedef struct gr_adamw_consts {
-    float keep;          /* 1 - lr weight_decay */
-    float b1, beta2, b2; /* b1 = 1 - beta1, b2 = 1 - beta2 */
-    float step_size;     /* lr / (1 - beta1^step) */
-    float inv_sqrt_bc2;  /* 1 / sqrt(1 - beta2^step) */
+/* Of an optimizer (ops/kernels/kernels.h). */
+typedef struct gr_optim_consts {
+    float keep;            /* 1 - lr weight_decay */
+    float b1, beta2, b2;   /* b1 = 1 - beta1, b2 = 1 - beta2 */
+    float momentum, decay; /* SGD: beta1, weight_decay */
+    float step_size;       /* lr; AdamW: over 1 - beta1^step */
+    float inv_sqrt_bc2;    /* 1 / sqrt(1 - beta2^step) */
     float eps, grad_scale;
-} gr_adamw_consts;
+} gr_optim_consts;
 
 typedef struct gr_simd {
     const char *name;
@@ -83,7 +85,9 @@ typedef struct gr_simd {
     double (*sum_squares)(const float *x, size_t n);
     /* dst = std times standard normals: four of each counter from this one on, of a stream of a seed */
     void (*normals)(uint64_t seed, uint64_t stream, uint64_t counter, double std, float *dst);
-    void (*adamw)(const gr_adamw_consts *k, float *w, const float *g, float *m, float *v, size_t n);
+    void (*adamw)(const gr_optim_consts *k, float *w, const float *g, float *m, float *v, size_t n);
+    void (*lion)(const gr_optim_consts *k, float *w, const float *g, float *m, size_t n);
+    void (*sgd)(const gr_optim_consts *k, float *w, const float *g, float *m, size_t n);
 } gr_simd;
 
 /* The best set of this machine. */

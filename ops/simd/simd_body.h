@@ -396,7 +396,7 @@ static double sum_squares(const float *x, size_t n)
     return s;
 }
 
-static void adamw(const gr_adamw_consts *k, float *w, const float *g, float *m, float *v, size_t n)
+static void adamw(const gr_optim_consts *k, float *w, const float *g, float *m, float *v, size_t n)
 {
     const v16 b1 = v_set(k->b1), beta2 = v_set(k->beta2), b2 = v_set(k->b2);
     EACH16(i, n)
@@ -409,6 +409,32 @@ static void adamw(const gr_adamw_consts *k, float *w, const float *g, float *m, 
         v_store_n(m + i, mi, n - i);
         v_store_n(v + i, vi, n - i);
         v_store_n(w + i, v_sub(wi, v_div(v_mul(v_set(k->step_size), mi), below)), n - i);
+    }
+}
+
+static void lion(const gr_optim_consts *k, float *w, const float *g, float *m, size_t n)
+{
+    const v16 zero = v_set(0), one = v_set(1), b1 = v_set(k->b1), b2 = v_set(k->b2);
+    EACH16(i, n)
+    {
+        v16 gi = v_mul(v_load_n(g + i, n - i), v_set(k->grad_scale)), mi = v_load_n(m + i, n - i);
+        v16 wi = v_mul(v_load_n(w + i, n - i), v_set(k->keep)), off = v_sub(gi, mi);
+        v16 c = v_add(mi, v_mul(off, b1));
+        v16 sign = v_less(zero, c, one, v_less(c, zero, v_set(-1), zero));
+        v_store_n(m + i, v_add(mi, v_mul(off, b2)), n - i);
+        v_store_n(w + i, v_sub(wi, v_mul(v_set(k->step_size), sign)), n - i);
+    }
+}
+
+static void sgd(const gr_optim_consts *k, float *w, const float *g, float *m, size_t n)
+{
+    EACH16(i, n)
+    {
+        v16 wi = v_load_n(w + i, n - i), gi = v_mul(v_load_n(g + i, n - i), v_set(k->grad_scale));
+        v16 mi =
+            v_add(v_mul(v_load_n(m + i, n - i), v_set(k->momentum)), v_add(gi, v_mul(wi, v_set(k->decay))));
+        v_store_n(m + i, mi, n - i);
+        v_store_n(w + i, v_sub(wi, v_mul(v_set(k->step_size), mi)), n - i);
     }
 }
 
@@ -441,4 +467,6 @@ const gr_simd SIMD = {
     .sum_squares = sum_squares,
     .normals = normals,
     .adamw = adamw,
+    .lion = lion,
+    .sgd = sgd,
 };

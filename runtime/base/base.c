@@ -33,8 +33,16 @@ static void flush_output(void)
     funlockfile(stdout);
 }
 
+static void (*instead_of_end)(void);
+
+void gr_out_of_memory_set(void (*instead)(void))
+{
+    instead_of_end = instead;
+}
+
 _Noreturn void gr_out_of_memory(size_t bytes)
 {
+    if (instead_of_end) instead_of_end();
     static atomic_flag said = ATOMIC_FLAG_INIT;
     char text[96] = "graphrun: error: out of host memory\n";
     if (bytes) snprintf(text, sizeof(text), "graphrun: error: out of host memory (%zu bytes)\n", bytes);

@@ -90,6 +90,9 @@ enum { GR_NEAR_ERRORS = 100 };
  * no thread runs on to find what exit handlers took away, and files are as a kill leaves them: under their
  * final names whole, or those of before. bytes: that could not be had; 0: not known. */
 _Noreturn void gr_out_of_memory(size_t bytes);
+/* Where this is a library in another program, which must not end: called in place of that, on the thread that
+ * found no memory, and never returns. Set before there are threads. */
+void gr_out_of_memory_set(void (*instead)(void));
 
 void *gr_malloc(size_t bytes);           /* never NULL, see above; free with free() */
 void *gr_calloc(size_t n, size_t bytes); /* zeroed */

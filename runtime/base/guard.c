@@ -195,14 +195,35 @@ __attribute__((constructor)) static void be_guard(int argc, char **argv)
 /* ---- who starts it ---------------------------------------------------------------------------------------
  */
 
+static const char self[] = "/proc/self/exe";
+static const char *own_program = self, *own_code = self;
+
+void gr_own_path_set(const char *program, const char *code)
+{
+    own_program = program ? program : "/nonexistent/graphrun";
+    own_code = code;
+}
+
+const char *gr_own_code(void)
+{
+    return own_code;
+}
+
 /* By its path, so that valgrind, for which /proc/self/exe is another program, finds it; a program that has
  * been replaced since it started has none. */
 const char *gr_own_path(char *path, size_t n)
 {
-    static const char self[] = "/proc/self/exe";
+    if (own_program != self) return own_program;
     ssize_t len = readlink(self, path, n - 1);
     path[GR_MAX(len, 0)] = '\0';
     return access(path, X_OK) ? self : path;
+}
+
+char *gr_program_beside(const char *name)
+{
+    char own[4096];
+    const char *path = gr_own_path(own, sizeof(own)), *slash = strrchr(path, '/');
+    return gr_printf("%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, name);
 }
 
 static int spawn(pid_t *pid, const char *path, char *const *argv, const gr_guarded *c, int leash)

@@ -45,6 +45,14 @@ int gr_guard_error(const gr_guard *g);
 /* The file of this program, to be started again: `path`, or /proc/self/exe where the file has been replaced.
  */
 const char *gr_own_path(char *path, size_t n);
+/* The path of a program that lies beside that file; free with free(). */
+char *gr_program_beside(const char *name);
+/* Where this is a library in another program: the program to be started in its place, and the file that this
+ * code is of; texts that stay. Set before anything else here is called. program NULL: there is none, and no
+ * command can be started. */
+void gr_own_path_set(const char *program, const char *code);
+/* The file that this code is of. */
+const char *gr_own_code(void);
 
 /* What /proc says of a process. */
 typedef struct gr_process {

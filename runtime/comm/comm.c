@@ -113,6 +113,21 @@ void gr_tp_scatter(gr_queue *q, void *x, uint64_t part, uint32_t elem_bytes, voi
     if (!p->failed) p->failed = p->comm->type->reduce_scatter(p->comm, q, &whole, staging, p->d);
 }
 
+bool gr_tp_send_rows(gr_queue *q, const gr_comm_exchange *e)
+{
+    gr_tp_group *p = q->holders;
+    if (!p->failed) p->failed = p->comm->type->all_to_all(p->comm, q, e, p->d);
+    return !p->failed;
+}
+
+bool gr_tp_tell_all(gr_queue *q, void *x, uint64_t part)
+{
+    gr_tp_group *p = q->holders;
+    const gr_comm_parts whole = {x, p->comm->ranks * part / 4, part / 4, 4};
+    if (!p->failed) p->failed = p->comm->type->all_gather(p->comm, q, &whole, p->d);
+    return !p->failed;
+}
+
 void gr_comm_abort(gr_comm *c, int status)
 {
     if (c) c->type->abort(c, status);

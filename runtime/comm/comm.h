@@ -137,7 +137,7 @@ GR_NODISCARD gr_status gr_comm_split(gr_comm **out, gr_comm *c, uint32_t color, 
 
 /* Ranks that run a task together, while kernels of a queue work on it: a tensor-parallel group, of which each
  * has a shard of one layer (ops/model/tp.h); or a context group, which has the tokens of the same sequences
- * (runtime/comm/mesh.h). */
+ * (runtime/comm/mesh.h); or holders, of which each has some of the experts. */
 struct gr_tp_group {
     gr_comm *comm;
     gr_diag *d;
@@ -158,6 +158,11 @@ void gr_tp_exchange(gr_queue *q, const void *from, void *to, uint64_t bytes, uin
  * undefined, in fp32 in one order where staging is given (as gr_comm_type.reduce_scatter). */
 void gr_tp_gather(gr_queue *q, void *x, uint64_t part, uint32_t elem_bytes);
 void gr_tp_scatter(gr_queue *q, void *x, uint64_t part, uint32_t elem_bytes, void *staging);
+/* Of the holders of experts: what each sends to each; and parts of so many bytes, a multiple of 4, side by
+ * side at x, of which each has its own and gets the others'. Whether there is no failure so far: with one,
+ * nothing is exchanged. */
+bool gr_tp_send_rows(gr_queue *q, const gr_comm_exchange *e);
+bool gr_tp_tell_all(gr_queue *q, void *x, uint64_t part);
 /* The most ranks of such a group. */
 #define GR_PEERS_MAX 64
 

@@ -4,15 +4,26 @@
 const char *gr_axis_str(gr_axis axis)
 {
     static const char *const names[] = {
-        [GR_AXIS_TENSOR] = "tensor", [GR_AXIS_CONTEXT] = "context", [GR_AXIS_DATA] = "data"};
+        [GR_AXIS_TENSOR] = "tensor",
+        [GR_AXIS_CONTEXT] = "context",
+        [GR_AXIS_EXPERT] = "expert",
+        [GR_AXIS_DATA] = "data",
+    };
     return names[axis];
 }
 
 uint32_t gr_mesh_stride(const gr_mesh *m, gr_axis axis)
 {
-    uint32_t n = 1;
-    for (int a = 0; a < (int)axis; a++) n *= gr_mesh_size(m, (gr_axis)a);
-    return n;
+    const uint32_t tensor = gr_mesh_size(m, GR_AXIS_TENSOR);
+    if (axis == GR_AXIS_TENSOR) return 1;
+    return axis == GR_AXIS_DATA ? tensor * gr_mesh_size(m, GR_AXIS_CONTEXT) : tensor;
+}
+
+bool gr_mesh_any(const gr_mesh *m)
+{
+    for (int a = 0; a < GR_N_AXES; a++)
+        if (gr_mesh_size(m, (gr_axis)a) > 1) return true;
+    return false;
 }
 
 uint32_t gr_mesh_ranks(const gr_mesh *m)

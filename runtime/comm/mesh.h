@@ -4,7 +4,9 @@
  * neighbours. What the named axes leave is the axis `data`, the last: ranks with sequences of their own.
  *
  *   tensor: ranks that have the slices of the same layers (ops/model/tp.h);
- *   context: ranks that have the tokens of the same sequences, as many each.
+ *   context: ranks that have the tokens of the same sequences, as many each;
+ *   expert: ranks that have each a part of the experts of every layer. It is folded onto the other axes but
+ *   tensor: ranks along it have whatever sequences and tokens they have anyway.
  */
 #ifndef GR_RUNTIME_COMM_MESH_H
 #define GR_RUNTIME_COMM_MESH_H
@@ -12,7 +14,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef enum gr_axis { GR_AXIS_TENSOR, GR_AXIS_CONTEXT, GR_N_AXES, GR_AXIS_DATA = GR_N_AXES } gr_axis;
+typedef enum gr_axis {
+    GR_AXIS_TENSOR,
+    GR_AXIS_CONTEXT,
+    GR_AXIS_EXPERT,
+    GR_N_AXES,
+    GR_AXIS_DATA = GR_N_AXES
+} gr_axis;
 
 /* How many ranks side by side each named axis has; 0 counts as 1. */
 typedef struct gr_mesh {
@@ -27,8 +35,10 @@ static inline uint32_t gr_mesh_size(const gr_mesh *m, gr_axis axis)
     return m->size[axis] ? m->size[axis] : 1;
 }
 
-/* Ranks that work on the same sequences: all named axes. */
+/* Ranks that work on the same sequences: the named axes but `expert`. */
 uint32_t gr_mesh_ranks(const gr_mesh *m);
+/* Whether ranks do anything together along a named axis. */
+bool gr_mesh_any(const gr_mesh *m);
 /* A rank's coordinate along an axis; of GR_AXIS_DATA, which of the sequences are its. */
 uint32_t gr_mesh_place(const gr_mesh *m, uint32_t rank, gr_axis axis);
 /* How far neighbours along an axis are from each other. */

@@ -43,6 +43,7 @@ typedef struct gr_queue {
     void *context;      /* what the device's kernels keep with a queue (ops/kernels/kernels.h) */
     gr_tp_group *peers; /* the ranks of its tensor-parallel group; NULL: layers are whole */
     gr_tp_group *sharers; /* the ranks of its context group; NULL: sequences are not shared but by peers */
+    gr_tp_group *holders; /* the ranks that have the other experts; NULL: all are here */
     gr_queue_place at;    /* for messages */
     uint64_t waits;       /* calls of gr_queue_finish so far */
 } gr_queue;

@@ -27,8 +27,6 @@ void gr_lines_json(gr_lines *l, const char *key, const char *json); /* as it sta
 GR_NODISCARD gr_status gr_lines_end(gr_lines *l, gr_diag *d);
 /* All lines so far have reached the disk. */
 GR_NODISCARD gr_status gr_lines_sync(gr_lines *l, gr_diag *d);
-/* All lines so far have reached the disk. */
-GR_NODISCARD gr_status gr_lines_sync(gr_lines *l, gr_diag *d);
 
 /* The pieces, for other writers of JSON. */
 void gr_json_add_number(gr_str *s, double value);

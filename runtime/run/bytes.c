@@ -13,8 +13,8 @@
 
 enum { SAVED_FILES = 3 };
 
-/* One model's files, while they are open. Sets: weights; first moments; second moments; the weights of the
- * iteration before, which a rollout with `lag` uses. */
+/* One model's files, while they are open. Sets: weights; first moments; second moments, where the optimizer
+ * has them; the weights of the iteration before, which a rollout with `lag` uses. */
 typedef struct model_files {
     gr_weights *weights, *m, *v, *lagged;
     gr_weights_writer *to_weights, *to_moments, *to_lagged;
@@ -323,17 +323,18 @@ static gr_status open_moments(gr_bytes *b, const gr_model *m, gr_diag *d)
     model_files *f = &b->files[m->index];
     if (!b->from || f->m) return GR_OK;
     char *path = gr_printf("%s/%s/optimizer.safetensors", b->from, m->name);
+    const bool two = gr_optim_moments(m->train.optimizer) > 1;
     gr_status st = gr_weights_open(&f->m, &m->shape, path, "m.", d);
-    if (!st) st = gr_weights_open(&f->v, &m->shape, path, "v.", d);
+    if (!st && two) st = gr_weights_open(&f->v, &m->shape, path, "v.", d);
     if (!st) st = hold(b, f->m, m, "optimizer", d);
-    if (!st) st = hold(b, f->v, m, "optimizer", d);
+    if (!st && two) st = hold(b, f->v, m, "optimizer", d);
     free(path);
     return st;
 }
 
 /* The pieces of a bucket's training state. */
 typedef struct state_pieces {
-    bool has_master;
+    bool has_master, has_v;
     piece master, m, v;
 } state_pieces;
 
@@ -344,6 +345,7 @@ static state_pieces state_of(const gr_bytes *b, const gr_model *m, uint32_t buck
     piece own = own_piece(b, m, bucket);
     char *at = (char *)(uintptr_t)address, *moments = at + bytes.master;
     return (state_pieces){.has_master = bytes.master != 0,
+                          .has_v = bytes.moments > 1,
                           .master = {at, own.first, own.n, GR_F32, q},
                           .m = {moments, own.first, own.n, m->train.moments, q},
                           .v = {moments + bytes.moment, own.first, own.n, m->train.moments, q}};
@@ -372,8 +374,8 @@ static piece copy_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, cons
 static bool is_cut(const gr_bytes *b, const gr_model *m, uint32_t bucket, gr_tp_block *blocks, size_t *n)
 {
     if (m->sharding.parts < 2 || !bucket || bucket > m->shape.layers) return false;
-    *n =
-        gr_tp_blocks(&m->shape, m->sharding.parts, gr_comm_rank(b->comm) % m->sharding.parts, bucket, blocks);
+    *n = gr_tp_blocks(&m->shape, (gr_slicing){m->sharding.parts, 1},
+                      gr_comm_rank(b->comm) % m->sharding.parts, bucket, blocks);
     return true;
 }
 
@@ -431,7 +433,7 @@ gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_queu
     gr_status st = s.has_master ? read_weights(b, m, o->bucket, &s.master, d) : GR_OK;
     if (!st) st = open_moments(b, m, d);
     if (!st) st = read_moment(b, b->files[m->index].m, o->bucket, &s.m, d);
-    return st ? st : read_moment(b, b->files[m->index].v, o->bucket, &s.v, d);
+    return st || !s.has_v ? st : read_moment(b, b->files[m->index].v, o->bucket, &s.v, d);
 }
 
 /* ---- save
@@ -459,7 +461,8 @@ static gr_status open_writers(gr_bytes *b, const gr_model *m, gr_diag *d)
     if (!st && saves_state(b, m))
         st = gr_weights_writer_new(&f->to_weights, &m->shape, dir, "model", weights, 1, GR_ST_F32, 0, d);
     if (!st && saves_state(b, m))
-        st = gr_weights_writer_new(&f->to_moments, &m->shape, dir, "optimizer", moments, 2, GR_ST_F32, 0, d);
+        st = gr_weights_writer_new(&f->to_moments, &m->shape, dir, "optimizer", moments,
+                                   gr_optim_moments(m->train.optimizer), GR_ST_F32, 0, d);
     if (!st && saves_lagged(b, m))
         st = gr_weights_writer_new(&f->to_lagged, &m->shape, dir, "lagged", weights, 1, GR_ST_F32, 0, d);
     free(dir);
@@ -475,7 +478,8 @@ static gr_status join_writers(gr_bytes *b, const gr_model *m, gr_diag *d)
     if (saves_state(b, m))
         st = gr_weights_writer_join(&f->to_weights, &m->shape, dir, "model", weights, 1, d);
     if (!st && saves_state(b, m))
-        st = gr_weights_writer_join(&f->to_moments, &m->shape, dir, "optimizer", moments, 2, d);
+        st = gr_weights_writer_join(&f->to_moments, &m->shape, dir, "optimizer", moments,
+                                    gr_optim_moments(m->train.optimizer), d);
     if (!st && saves_lagged(b, m))
         st = gr_weights_writer_join(&f->to_lagged, &m->shape, dir, "lagged", weights, 1, d);
     free(dir);
@@ -500,7 +504,8 @@ static void make_seals(gr_bytes *b)
         const gr_model *m = b->g->models[i];
         gr_seal **s = b->files[i].seals;
         if (b->sealed.state >> i & 1) s[0] = gr_weights_seal_new(&m->shape, weights, 1);
-        if (b->sealed.state >> i & 1) s[1] = gr_weights_seal_new(&m->shape, moments, 2);
+        if (b->sealed.state >> i & 1)
+            s[1] = gr_weights_seal_new(&m->shape, moments, gr_optim_moments(m->train.optimizer));
         if (b->sealed.lagged >> i & 1) s[2] = gr_weights_seal_new(&m->shape, weights, 1);
     }
 }
@@ -617,7 +622,7 @@ gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, gr_q
     state_pieces s = state_of(b, m, o->bucket, address, q);
     gr_status st = s.has_master ? save_piece(b, f->to_weights, 0, m, o->bucket, s.master, d) : GR_OK;
     if (!st) st = save_piece(b, f->to_moments, 0, m, o->bucket, s.m, d);
-    return st ? st : save_piece(b, f->to_moments, 1, m, o->bucket, s.v, d);
+    return st || !s.has_v ? st : save_piece(b, f->to_moments, 1, m, o->bucket, s.v, d);
 }
 
 gr_status gr_bytes_finish(gr_bytes *b, gr_diag *d)

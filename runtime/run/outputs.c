@@ -29,8 +29,11 @@ struct gr_outputs {
     gr_tensorboard *board;
     gr_progress progress;
     char *first_sample, *last_sample;
-    gr_str drops;    /* what data nodes left out, for people */
-    uint64_t *peaks; /* [roles] measured so far */
+    gr_str drops;            /* what data nodes left out, for people */
+    uint64_t *peaks;         /* [roles] measured so far */
+    gr_told_number *numbers; /* of the last line, where somebody listens */
+    size_t n_numbers, cap_numbers;
+    gr_arena *names;
 };
 
 static char *path_in(const gr_outputs *o, const char *name)
@@ -332,6 +335,8 @@ void gr_outputs_close(gr_outputs *o, const gr_executor *e, uint64_t measured_pea
     free(o->last_sample);
     gr_str_release(&o->drops);
     free(o->peaks);
+    free(o->numbers);
+    gr_arena_free(o->names);
     free(o);
 }
 
@@ -371,8 +376,36 @@ void gr_outputs_best(gr_outputs *o, const char *name, double value, uint32_t ste
     gr_str_release(&line);
 }
 
+static void begin_line(gr_outputs *o, uint32_t step)
+{
+    gr_arena_free(o->names);
+    o->names = o->options->listener ? gr_arena_new() : NULL;
+    o->n_numbers = 0;
+    gr_lines_begin(o->metrics, step);
+}
+
+static void keep_number(gr_outputs *o, const char *name, double value)
+{
+    if (!o->names) return;
+    gr_told_number x = {gr_arena_strdup(o->names, name), value};
+    GR_PUSH(o->numbers, o->n_numbers, o->cap_numbers, x);
+}
+
+const gr_told_number *gr_outputs_numbers(const gr_outputs *o, size_t *n)
+{
+    *n = o->n_numbers;
+    return o->numbers;
+}
+
+static void add_bytes(gr_outputs *o, const char *name, uint64_t bytes)
+{
+    keep_number(o, name, (double)bytes);
+    gr_lines_integer(o->metrics, name, (int64_t)bytes);
+}
+
 static void add(gr_outputs *o, uint32_t step, const char *name, double value)
 {
+    keep_number(o, name, value);
     gr_lines_number(o->metrics, name, value);
     if (o->board) gr_tensorboard_scalar(o->board, step, name, value);
 }
@@ -456,14 +489,14 @@ static void add_peaks(gr_outputs *o, const gr_heard *h)
         o->peaks[c] = GR_MAX(o->peaks[c], h->own[c]->peak_bytes);
         most = GR_MAX(most, o->peaks[c]);
     }
-    gr_lines_integer(o->metrics, "planned_peak_bytes", (int64_t)gr_plan_peak(o->plan));
-    gr_lines_integer(o->metrics, "measured_peak_bytes", (int64_t)most);
+    add_bytes(o, "planned_peak_bytes", gr_plan_peak(o->plan));
+    add_bytes(o, "measured_peak_bytes", most);
     for (uint32_t c = 0; c < n && n > 1; c++) {
         const gr_plan *p = gr_plan_role(o->plan, c);
         char *planned = gr_printf("planned_peak_bytes.%s", p->ranks),
              *measured = gr_printf("measured_peak_bytes.%s", p->ranks);
-        gr_lines_integer(o->metrics, planned, (int64_t)p->peak_bytes);
-        gr_lines_integer(o->metrics, measured, (int64_t)o->peaks[c]);
+        add_bytes(o, planned, p->peak_bytes);
+        add_bytes(o, measured, o->peaks[c]);
         free(planned);
         free(measured);
     }
@@ -515,7 +548,7 @@ gr_status gr_outputs_iteration(gr_outputs *o, const gr_heard *h, uint32_t steps,
         "truncated_fraction", "tokens"};
     const gr_record *r = h->all;
     double seconds = (double)r->ns * 1e-9, tokens = gr_outputs_metric(o, r, "tokens");
-    gr_lines_begin(o->metrics, r->step);
+    begin_line(o, r->step);
     for (size_t i = 0; i < GR_LEN(always); i++)
         add(o, r->step, always[i], gr_outputs_metric(o, r, always[i]));
     add(o, r->step, "seconds", seconds);
@@ -550,7 +583,7 @@ gr_status gr_outputs_iteration(gr_outputs *o, const gr_heard *h, uint32_t steps,
 gr_status gr_outputs_before(gr_outputs *o, const gr_record *r, gr_diag *d)
 {
     if (o->silent) return GR_OK;
-    gr_lines_begin(o->metrics, r->step);
+    begin_line(o, r->step);
     add_validation(o, r);
     if (o->options->progress) {
         say_notes(o, r);

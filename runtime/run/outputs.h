@@ -49,6 +49,9 @@ GR_NODISCARD gr_status gr_outputs_before(gr_outputs *o, const gr_record *r, gr_d
 /* The lines of an iteration of so many, and of the validation behind it. */
 GR_NODISCARD gr_status gr_outputs_iteration(gr_outputs *o, const gr_heard *h, uint32_t steps, gr_diag *d);
 
+/* The numbers of the last of these lines; valid until the next one. None without options.listener. */
+const gr_told_number *gr_outputs_numbers(const gr_outputs *o, size_t *n);
+
 /* gr_exec_options.trace; user: the gr_outputs. */
 void gr_outputs_trace(void *user, gr_path_id path, uint32_t i, uint32_t trip, uint64_t begin_ns,
                       uint64_t end_ns);

@@ -31,7 +31,7 @@ static uint32_t total_steps(const gr_running *r)
     uint32_t epochs = GR_MAX(r->g->run.epochs, 1u);
     const void *data = data_of(r);
     if (!data) return 1;
-    return (uint32_t)fmin(ceil((double)gr_data_records(data) * epochs / pace(r)->bounds.groups), UINT32_MAX);
+    return (uint32_t)fmin(ceil((double)gr_data_records(data) * epochs / gr_data_batch(data)), UINT32_MAX);
 }
 
 /* Whether its `when:` switches a node off. */
@@ -102,7 +102,9 @@ static gr_status enter(gr_running *r, gr_diag *d)
     const bool to_do = r->session.step < r->session.steps; /* else the run's files stay as they are */
     if (!st && to_do) gr_outputs_look(r->outputs);
     gr_bytes_from(r->bytes, from);
+    r->folder = from;
     if (!st) st = as_input(gr_run_path(r, from ? GR_PATH_RESUME : GR_PATH_INIT, d));
+    r->folder = NULL;
     if (st && from) gr_run_explain_damage(r, from, d);
     if (!st && !from)
         st = as_input(gr_run_hold_inputs(r, from, d)); /* weights are loaded and hashed at once */
@@ -117,12 +119,24 @@ static gr_status enter(gr_running *r, gr_diag *d)
     return st;
 }
 
+/* Who runs it from within sees the iteration, and may set what the next one begins with. */
+static void tell_listener(gr_running *r, uint32_t step, gr_diag *d)
+{
+    const gr_run_listener *l = r->o->listener;
+    gr_run_told told = {
+        .step = step, .steps = r->session.steps, .next_state = r->session.next_state, .said = d};
+    told.number = gr_outputs_numbers(r->outputs, &told.n);
+    if (l) l->iteration(l->user, &told);
+}
+
 static gr_status validate_before(gr_running *r, gr_diag *d)
 {
     if (r->session.step || !gr_validation_is_due(r->g, 0)) return GR_OK;
     gr_status st = begin_iteration(r, 0, d);
     if (!st) st = validate(r, d);
-    return st ? st : gr_run_tell(r, 0, true, d);
+    if (!st) st = gr_run_tell(r, 0, true, d);
+    if (!st) tell_listener(r, 0, d);
+    return st;
 }
 
 /* Kernels and graphs that came with the first iterations count too. */
@@ -154,7 +168,8 @@ static gr_status iteration(gr_running *r, uint32_t step, gr_diag *d)
 /* Whether any rank was asked to stop. */
 static gr_status should_stop(const gr_running *r, bool *stop, gr_diag *d)
 {
-    uint64_t asked = gr_signals_stop();
+    const gr_run_listener *l = r->o->listener;
+    uint64_t asked = gr_signals_stop() || (l && l->stops(l->user));
     gr_status st = gr_comm_agree(r->comms.all, &asked, d);
     *stop = asked;
     return st;
@@ -169,6 +184,7 @@ static gr_status iterate(gr_running *r, gr_diag *d)
     if (!st) st = should_stop(r, &stop, d);
     for (uint32_t step = r->session.step + 1; !st && step <= r->session.steps && !stop; step++) {
         st = iteration(r, step, d);
+        if (!st) tell_listener(r, step, d);
         if (!st && (gr_run_is_best(r) || gr_run_is_due(r, step))) {
             st = gr_run_save(r, GR_PATH_CHECKPOINT, d);
             saved = step;
@@ -248,7 +264,7 @@ static gr_status open_all(gr_running *r, const gr_kernels *k, gr_diag *d)
 {
     gr_status st = gr_outputs_open(&r->outputs, r->o, r->g, r->all->plan, d);
     if (!st) st = gr_comms_open(&r->comms, r->g, r->o->comm, d);
-    if (!st) st = as_input(gr_session_open(&r->session, r->g, k, d));
+    if (!st) st = as_input(gr_session_open(&r->session, r->g, k, r->o->functions, d));
     if (!st) st = gr_session_add(&r->session, r->p->summary, d);
     if (!st && r->p->validation) st = gr_session_add(&r->session, r->p->validation, d);
     if (r->p->validation) r->validation_seconds = gr_session_name(&r->session, r->p->validation, "seconds");
@@ -266,6 +282,7 @@ static gr_status open_all(gr_running *r, const gr_kernels *k, gr_diag *d)
     if (!st)
         st = gr_comms_open_device(&r->comms, r->g, r->p->tasks, k->device, gr_executor_arena(r->executor), d);
     if (!st) gr_run_bind(r);
+    if (!st) st = gr_run_open_watch(r, d);
     return st ? st : check_overhead(r, d);
 }
 

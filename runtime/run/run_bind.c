@@ -29,6 +29,7 @@ static void bind_task(gr_running *r, const gr_binding *b, gr_lane lane, gr_bound
     out->comm = gr_comms_group(&r->comms, w->comm.group);
     out->peers = gr_comms_peers(&r->comms, &w->comm.mesh, GR_AXIS_TENSOR);
     out->sharers = gr_comms_peers(&r->comms, &w->comm.mesh, GR_AXIS_CONTEXT);
+    out->holders = gr_comms_peers(&r->comms, &w->comm.mesh, GR_AXIS_EXPERT);
     out->call =
         (gr_call){.session = &r->session,
                   .node = n,

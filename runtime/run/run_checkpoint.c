@@ -101,7 +101,9 @@ gr_status gr_run_save(gr_running *r, gr_path_id path, gr_diag *d)
     if (!st) st = await_roles(r, d); /* the folder is there */
     if (!st && !gr_comm_rank(r->comms.own)) st = gr_run_check_copied(r, d);
     if (!st) st = gr_bytes_to(r->bytes, aside, d);
+    r->folder = aside;
     if (!st) st = gr_run_path(r, path, d);
+    r->folder = NULL;
     if (!st) st = gr_bytes_finish(r->bytes, d);
     if (!st) st = note_finite(r, d);
     if (!st && !gr_comm_rank(r->comms.all)) st = save_state(r, aside, d); /* it is the same everywhere */

@@ -5,6 +5,7 @@
 #include "ops/model/checkpoint.h"
 #include "runtime/io/manifest.h"
 #include "runtime/base/files.h"
+#include "runtime/base/guard.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,7 @@ static const char *base_name(const char *path)
 static gr_status add_tasks(gr_inputs *in, gr_diag *d)
 {
     char *module = gr_comm_mpi_module();
-    gr_status st = gr_inputs_add_file(in, GR_INPUT_PROGRAM, PROGRAM, "graphrun", "/proc/self/exe", d);
+    gr_status st = gr_inputs_add_file(in, GR_INPUT_PROGRAM, PROGRAM, "graphrun", gr_own_code(), d);
     if (!st && module) st = gr_inputs_add_file(in, GR_INPUT_PROGRAM, PROGRAM, base_name(module), module, d);
     free(module);
     return st;
@@ -86,7 +87,8 @@ static bool reads_weights(const gr_running *r, const gr_model *m, bool resumes)
     for (uint32_t i = 0; i < p->n && !reads; i++) {
         const uint32_t object =
             p->steps[i].kind == GR_STEP_RESTORE ? gr_tasks_find(r->p->tasks, p->steps[i].what) : GR_NONE;
-        reads = object != GR_NONE && gr_graph_model(r->g, r->p->tasks->objects[object].model) == m;
+        const char *of = object != GR_NONE ? r->p->tasks->objects[object].model : NULL;
+        reads = of && gr_graph_model(r->g, of) == m;
     }
     return reads && !m->files.random && !(resumes && m->trained);
 }

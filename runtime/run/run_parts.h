@@ -8,6 +8,7 @@
  *     run_inputs.c      what is read, by content: the same on all ranks, and as it was
  *     run_check.c       whether ranks still hold alike what they should
  *     run_checkpoint.c  saved, resumed, and which iteration was the best
+ *     run_watch.c       what who runs it from within sees of nodes
  *     run_seal.c        manifests of checkpoints, written and believed
  *
  * Threads: the executor's hooks run on all lanes, and change nothing here but the record's times; the rest is
@@ -68,7 +69,9 @@ typedef struct gr_bound {
     gr_comm *comm;         /* of a collective: on memory of the device; NULL: one rank */
     gr_tp_group *peers;    /* who have the other slices of the node's model; NULL: nobody */
     gr_tp_group *sharers;  /* who have other tokens of its sequences, beside these; NULL: nobody */
+    gr_tp_group *holders;  /* who have the other experts of its model; NULL: nobody */
     gr_call call;          /* of the work: complete but for the queue */
+    bool watched;          /* the listener looks at its node behind it */
 } gr_bound;
 
 /* One rank of a run. Graph, plans and options are the caller's; it owns the rest. */
@@ -81,6 +84,7 @@ typedef struct gr_running {
     uint32_t validation_seconds; /* its metric */
     gr_executor *executor;
     gr_bytes *bytes;
+    const char *folder; /* of the checkpoint that is written, or gone on from; NULL: neither */
     gr_outputs *outputs;
     gr_comms comms;
     gr_arena *memory; /* of what lives as long as the run */
@@ -176,6 +180,13 @@ GR_NODISCARD gr_status gr_run_save(gr_running *r, gr_path_id path, gr_diag *d);
 GR_NODISCARD gr_status gr_run_load(gr_running *r, const char *dir, gr_diag *d);
 /* The run could not go on from a checkpoint: where its files are not whole, which one before it is. */
 void gr_run_explain_damage(const gr_running *r, const char *dir, gr_diag *d);
+
+/* ---- run_watch.c ---- */
+
+/* Mark the steps that the listener looks at. Behind gr_run_bind. */
+GR_NODISCARD gr_status gr_run_open_watch(gr_running *r, gr_diag *d);
+/* A step that is looked at has run: on its lane. */
+GR_NODISCARD gr_status gr_run_show(const gr_running *r, const gr_bound *b, gr_queue *q, gr_diag *d);
 
 /* ---- run_seal.c ---- */
 

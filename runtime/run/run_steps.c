@@ -9,20 +9,28 @@
 _Static_assert(GR_N_LANES <= GR_WATCHDOG_LANES, "the watch has a place for each lane");
 
 #include <assert.h>
+#include <string.h>
 
 /* ---- works of steps ------------------------------------------------------------------------------------ */
 
-/* A node's own work. Sums over the slices of its model are within it, on this queue. */
+static gr_tp_group *with(gr_tp_group *group, gr_diag *d)
+{
+    if (group) group->d = d;
+    return group;
+}
+
+/* A node's own work. Sums over the slices of its model, and exchanges, are within it, on this queue. */
 static gr_status run_op(const gr_bound *b, const gr_call *c, gr_diag *d)
 {
-    if (b->peers) b->peers->d = d;
-    if (b->sharers) b->sharers->d = d;
-    c->queue->peers = b->peers;
-    c->queue->sharers = b->sharers;
+    gr_tp_group *const groups[] = {b->peers, b->sharers, b->holders};
+    c->queue->peers = with(b->peers, d);
+    c->queue->sharers = with(b->sharers, d);
+    c->queue->holders = with(b->holders, d);
     gr_status st = b->node->op->run(c, d);
-    c->queue->peers = c->queue->sharers = NULL;
-    if (!st && b->peers) st = b->peers->failed;
-    return !st && b->sharers ? b->sharers->failed : st;
+    c->queue->peers = c->queue->sharers = c->queue->holders = NULL;
+    for (size_t i = 0; i < GR_LEN(groups) && !st; i++)
+        if (groups[i]) st = groups[i]->failed;
+    return st;
 }
 
 static gr_status run_kind(gr_running *r, const gr_bound *b, const gr_call *c, gr_diag *d)
@@ -50,6 +58,7 @@ static gr_status run_task(gr_running *r, const gr_bound *b, gr_queue *q, gr_diag
     q->at.op = b->node->op->name;
     if (c.lane == GR_LANE_COMPUTE) gr_progress_at(r->session.progress, b->node->name, 0, 0, NULL);
     gr_status st = run_kind(r, b, &c, d);
+    if (!st && b->watched) st = gr_run_show(r, b, q, d);
     assert(st || !b->task->uses.waits || q->waits > waits); /* the plan was proven with this wait */
     if (!st && k->check) st = k->check(q, d);
     return st;
@@ -90,16 +99,38 @@ static uint32_t limit_of(const gr_running *r, gr_path_id path, uint32_t i, const
 
 /* ---- hooks of the executor ----------------------------------------------------------------------------- */
 
+/* What an op keeps by itself: an object without a model. NULL: it is of a model. */
+static const gr_node *keeper_of(const gr_running *r, const char *what)
+{
+    for (size_t i = 0; i < r->g->n_nodes; i++) {
+        const gr_node *n = r->g->nodes[i];
+        const size_t len = strlen(n->name);
+        if (n->op->keep && !strncmp(n->name, what, len) && what[len] == '.') return n;
+    }
+    return NULL;
+}
+
+static gr_status run_file(gr_running *r, const gr_step *s, gr_queue *q, gr_diag *d)
+{
+    const bool back = s->kind == GR_STEP_RESTORE;
+    const gr_object *o = &r->p->tasks->objects[gr_tasks_find(r->p->tasks, s->what)];
+    void *at = gr_executor_address(r->executor, back ? s->writes[0] : s->reads[0]);
+    if (o->model)
+        return back ? gr_bytes_restore(r->bytes, s->what, at, q, d)
+                    : gr_bytes_save(r->bytes, s->what, at, q, d);
+    const gr_node *n = keeper_of(r, s->what);
+    void *state = r->session.state[n->index];
+    return back ? n->op->take_back(state, at, r->folder, d) : n->op->keep(state, at, r->folder, d);
+}
+
 static gr_status run_step(void *user, gr_path_id path, uint32_t i, gr_queue *q, gr_diag *d)
 {
     gr_running *r = user;
     const gr_step *s = &r->p->plan->paths[path].steps[i];
     gr_watchdog_step(s->lane, r->session.step, s->what, limit_of(r, path, i, q));
     gr_status st = GR_OK;
-    if (s->kind == GR_STEP_RESTORE)
-        st = gr_bytes_restore(r->bytes, s->what, gr_executor_address(r->executor, s->writes[0]), q, d);
-    else if (s->kind == GR_STEP_SAVE)
-        st = gr_bytes_save(r->bytes, s->what, gr_executor_address(r->executor, s->reads[0]), q, d);
+    if (s->kind == GR_STEP_RESTORE || s->kind == GR_STEP_SAVE)
+        st = run_file(r, s, q, d);
     else
         st = run_task(r, gr_run_bound(r, path, i), q, d);
     gr_watchdog_done(s->lane);

@@ -67,6 +67,17 @@ double gr_peers_rate(const gr_hardware *h, uint32_t peers)
     return GR_MIN(h->link, host_rate(h, e.each, leaves_pod(h, 0, hosts)) / e.each);
 }
 
+/* What stays within a host and what leaves it go on at once. */
+double gr_exchange_rate(const gr_hardware *h, uint32_t peers, uint32_t apart)
+{
+    const extent e = extent_of(h, GR_GROUP_ALL);
+    const uint32_t hosts = (peers * apart + e.each - 1) / e.each;
+    if (e.hosts < 2 || hosts < 2) return h->link;
+    const double far = (double)(peers - peers / hosts) / (peers - 1),
+                 rate = host_rate(h, e.each, leaves_pod(h, 0, hosts)) / e.each / far;
+    return far < 1 ? GR_MIN(h->link / (1 - far), rate) : rate;
+}
+
 static double reached(const gr_protocol *p, double rate, double share)
 {
     return p->most > 0 ? GR_MIN(p->most, rate * share) : rate * share;

@@ -13,6 +13,9 @@ uint64_t gr_collective_ns(const gr_hardware *h, gr_comm_group group, gr_comm_for
 
 /* Bytes a second that each of so many neighbours receives of the others, who run a task together. */
 double gr_peers_rate(const gr_hardware *h, uint32_t peers);
+/* The same of ranks so far apart, each of which has as many bytes for each: those of other hosts come through
+ * adapters. */
+double gr_exchange_rate(const gr_hardware *h, uint32_t peers, uint32_t apart);
 
 /* Ranks of a role, as one side of what goes from role to role. */
 typedef struct gr_side {

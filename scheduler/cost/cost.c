@@ -102,6 +102,9 @@ static double own_seconds(const gr_task *w, const gr_hardware *h)
     seconds += fmax(flops / rate + c->head / (h->head > 0 ? h->head : rate), bytes / h->memory_bytes);
     if (h->slowest > 0) seconds *= h->slowest; /* the others wait for it at the next collective */
     if (m->sums > 0) seconds += m->summed / gr_peers_rate(h, m->peers) + m->sums * (double)h->sum_ns * 1e-9;
+    if (m->exchanged > 0)
+        seconds += m->exchanged / gr_exchange_rate(h, gr_mesh_size(&m->mesh, GR_AXIS_EXPERT),
+                                                   gr_mesh_stride(&m->mesh, GR_AXIS_EXPERT));
     return seconds;
 }
 

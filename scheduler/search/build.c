@@ -363,17 +363,29 @@ static void find_waits(builder *b)
 
 /* ---- the other paths ---------------------------------------------------------------------------------- */
 
-static bool model_is_trained(const gr_analysis *f, uint32_t object)
+/* Whether training changes it, or the model that it is part of: [objects]; the caller frees it. */
+static bool *find_trained(const gr_analysis *f)
 {
-    const char *model = f->g->objects[object].model;
-    for (uint32_t o = 0; o < f->g->n_objects; o++) {
-        const gr_object *ob = &f->g->objects[o];
-        if (o != object && (ob->span != GR_SPAN_KEEP || !model || !ob->model || strcmp(model, ob->model)))
-            continue;
+    const gr_tasks *g = f->g;
+    bool *trained = gr_calloc(g->n_objects + 1, sizeof(*trained)), *model = gr_calloc(g->n_objects + 1, 1);
+    gr_index models = {0};
+    uint32_t *of = gr_malloc((g->n_objects + 1) * sizeof(*of)), n = 0;
+    for (uint32_t o = 0; o < g->n_objects; o++) {
+        const gr_object *ob = &g->objects[o];
         for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++)
-            if (f->refs[r].mode & GR_WRITE) return true;
+            trained[o] |= (f->refs[r].mode & GR_WRITE) != 0;
+        of[o] = GR_NONE;
+        if (ob->span != GR_SPAN_KEEP || !ob->model) continue;
+        n += gr_index_add(&models, ob->model, n);
+        of[o] = gr_index_find(&models, ob->model, strlen(ob->model));
+        model[of[o]] |= trained[o];
     }
-    return false;
+    for (uint32_t o = 0; o < g->n_objects; o++)
+        if (of[o] != GR_NONE) trained[o] |= model[of[o]];
+    gr_index_release(&models);
+    free(model);
+    free(of);
+    return trained;
 }
 
 /* Restore everything kept into its home, or save what training changed; lane by lane nothing overlaps, so
@@ -385,12 +397,13 @@ static void file_path(builder *b, gr_path_id id, gr_step_kind kind)
     gr_step *steps = path_steps(b->p, id, (uint32_t)g->n_objects);
     uint64_t resident = 0;
     uint32_t n = 0;
+    bool *trained = kind == GR_STEP_SAVE ? find_trained(b->f) : NULL;
     for (uint32_t o = 0; o < g->n_objects; o++)
         if (b->l->home[o] != GR_NONE && b->p->ledger[b->l->home[o]].place == GR_DEVICE)
             resident += g->objects[o].bytes;
     for (uint32_t o = 0; o < g->n_objects; o++) {
         uint32_t home = b->l->home[o];
-        if (home == GR_NONE || (kind == GR_STEP_SAVE && !model_is_trained(b->f, o))) continue;
+        if (home == GR_NONE || (trained && !trained[o])) continue;
         gr_step *s = &steps[n++];
         *s = (gr_step){.kind = kind,
                        .what = b->p->ledger[home].what,
@@ -405,6 +418,7 @@ static void file_path(builder *b, gr_path_id id, gr_step_kind kind)
         else
             s->writes = id_copy, s->n_writes = 1;
     }
+    free(trained);
     b->p->paths[id].n = n;
 }
 

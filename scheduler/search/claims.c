@@ -94,7 +94,7 @@ static gr_status check_seconds(const gr_planned *p, const gr_hardware *hw, gr_di
 {
     const gr_plan *plan = p->plan;
     const uint64_t least = p->n_more ? gr_roles_ns(plan) : gr_timeline_waits_ns(plan),
-                   most = p->n_more ? least : least + most_lost(p, hw);
+                   most = p->n_more ? least : gr_timeline_late_ns(plan) + most_lost(p, hw);
     if (least <= plan->ns && plan->ns <= most) return GR_OK;
     return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                          "the plan says that an iteration takes %.9f s, its steps take %.9f s",

@@ -10,10 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xxhash.h>
+
 enum {
     MOST_STEPS = 400,  /* of one way down, or up */
     LEAST_PART = 4096, /* what brings down less than this part of what is above the budgets brings nothing */
-    HOST_FIRST = 16    /* as little on the device as can be: what bytes that the host pool lacks count for */
+    HOST_FIRST = 16    /* what a byte that the host pool lacks counts for, where that comes first */
 };
 
 typedef struct change {
@@ -55,21 +57,72 @@ static uint64_t time_of(const gr_transfers *l, const gr_analysis *f)
     return l->ns + l->validate_ns / GR_MAX(f->g->validate_every, 1u);
 }
 
-/* How far above the budgets it is; its time where that is asked for. */
-void gr_stand_price(gr_schedule_search *s, gr_stand *st, bool time)
+/* All that a price follows from. */
+static gr_price_key key_of(const gr_schedule_search *s, const gr_stand *st)
+{
+    const uint64_t about[] = {st->set, st->ahead, s->margin, s->o->budget_bytes};
+    const XXH128_hash_t h = XXH3_128bits_withSeed(st->choice, s->sets[st->set].n_groups * sizeof(*st->choice),
+                                                  XXH3_64bits(about, sizeof(about)));
+    return (gr_price_key){h.low64 | 1, h.high64};
+}
+
+void gr_stand_place(gr_schedule_search *s, const gr_stand *st)
 {
     const gr_analysis *f = gr_level_set_take(s, st->set)->analysis;
-    gr_transfers *l = gr_transfers_for(s, st->set);
-    gr_transfers_place(l, f, st->choice, st->ahead);
-    const uint64_t arena = gr_arena_budget(s, st->set, l->host_live);
-    const gr_excess device = gr_transfers_excess(l, f, GR_DEVICE, arena - GR_MIN(arena, s->margin)),
-                    host = gr_transfers_excess(l, f, GR_HOST, gr_host_room(s, st->set));
-    st->host_over = (double)host.most + host.mean;
-    st->over = (double)device.most + device.mean + (s->o->budget_bytes ? 1 : HOST_FIRST) * st->host_over;
-    if (!time) return;
-    gr_transfers_time(l, f, st->choice);
-    if (st->over <= 0) gr_transfers_widen(l, f, st->choice, arena);
-    st->ns = time_of(l, f);
+    gr_transfers_place(gr_transfers_for(s, st->set), f, st->choice, st->ahead);
+}
+
+/* Placed, unless it still is. */
+static void place_once(gr_schedule_search *s, const gr_stand *st, gr_price_key key)
+{
+    if (s->placed.a == key.a && s->placed.b == key.b) return;
+    gr_stand_place(s, st);
+    s->placed = key;
+}
+
+static uint64_t arena_of(const gr_schedule_search *s, const gr_stand *st)
+{
+    return gr_arena_budget(s, st->set, s->transfers.host_live);
+}
+
+static void find_excess(gr_schedule_search *s, const gr_stand *st, gr_price *p)
+{
+    const gr_analysis *f = gr_level_set_take(s, st->set)->analysis;
+    const uint64_t arena = arena_of(s, st);
+    const gr_excess device =
+                        gr_transfers_excess(&s->transfers, f, GR_DEVICE, arena - GR_MIN(arena, s->margin)),
+                    host = gr_transfers_excess(&s->transfers, f, GR_HOST, gr_host_room(s, st->set));
+    p->host_over = (double)host.most + host.mean;
+    p->device_over = (double)device.most + device.mean;
+    p->ns = UINT64_MAX;
+}
+
+static void find_time(gr_schedule_search *s, const gr_stand *st, gr_price *p)
+{
+    const gr_analysis *f = gr_level_set_take(s, st->set)->analysis;
+    s->placed = (gr_price_key){0, 0};
+    gr_transfers_time(&s->transfers, f, st->choice);
+    if (p->device_over + p->host_over <= 0) gr_transfers_widen(&s->transfers, f, st->choice, arena_of(s, st));
+    p->ns = time_of(&s->transfers, f);
+}
+
+void gr_stand_price(gr_schedule_search *s, gr_stand *st, bool time)
+{
+    const gr_price_key key = key_of(s, st);
+    gr_price *p = gr_price_at(&s->prices, key);
+    s->transfers.work++;
+    if (!p->key.a) {
+        place_once(s, st, key);
+        find_excess(s, st, p);
+        p->key = key;
+    }
+    if (time && p->ns == UINT64_MAX) {
+        place_once(s, st, key);
+        find_time(s, st, p);
+    }
+    st->over = p->device_over + (s->host_first ? HOST_FIRST : 1) * p->host_over;
+    st->host_over = p->host_over;
+    if (time) st->ns = p->ns;
 }
 
 /* All resident but what policies say. */
@@ -290,10 +343,21 @@ static bool step_down(walker *w, gr_stand *st)
     return take_cheapest(w, st);
 }
 
+/* Where no change brings it down, and the host pool lacks bytes, too: what relieves the pool takes as much of
+ * the device, and what relieves that as much of the pool. So the pool comes first, whatever the device lacks
+ * then; what brings that down must leave the pool alone. */
 static bool go_down(walker *w, gr_stand *st)
 {
-    for (uint32_t i = 0; i < MOST_STEPS && st->over > 0 && gr_may_go_on(w->s); i++)
-        if (!step_down(w, st)) break;
+    gr_schedule_search *s = w->s;
+    const bool was = s->host_first;
+    for (uint32_t i = 0; i < MOST_STEPS && st->over > 0 && gr_may_go_on(s); i++) {
+        if (step_down(w, st)) continue;
+        if (s->host_first || st->host_over <= 0) break;
+        s->host_first = true;
+        gr_stand_price(s, st, false);
+    }
+    s->host_first = was;
+    gr_stand_price(s, st, true);
     return st->over <= 0;
 }
 
@@ -449,6 +513,7 @@ void gr_descend_to_least(gr_schedule_search *s, uint32_t set, const gr_residency
     walker w = {.s = s, .may_lower = none, .frozen = none};
     least.budget_bytes = 0;
     s->o = &least;
+    s->host_first = true;
     gr_stand st = first_stand(s, s->sets[set].level);
     if (from) {
         st.choice = from->choice;
@@ -457,6 +522,7 @@ void gr_descend_to_least(gr_schedule_search *s, uint32_t set, const gr_residency
     }
     go_down(&w, &st);
     s->o = was;
+    s->host_first = false;
     keep(s, &st);
     free(none);
     free(w.list.all);

@@ -30,7 +30,7 @@ static void put_price(gr_schedule_search *s, const gr_stand *now, gr_stand *next
 {
     gr_stand_price(s, next, true);
     const bool faster = next->ns < now->ns;
-    gr_stand_price(s, next, false); /* bytes are those before loads are moved up */
+    gr_stand_place(s, next); /* bytes are those before loads are moved up */
     const bool missing = put_missing(s, next->set, out);
     if (!missing) gr_str_puts(out, " would save ");
     if (faster)

@@ -79,6 +79,7 @@ const gr_level_set *gr_level_set_take(gr_schedule_search *s, uint32_t at)
     set->analysis = gr_analysis_new(set->tasks, &s->o->hardware);
     s->n_made++;
     set->n_tasks = (uint32_t)set->tasks->n_tasks;
+    set->n_groups = set->analysis->n_groups;
     set->ranks = set->tasks->ranks;
     set->groups = set->tasks->groups;
     set->captured = set->tasks->captured;
@@ -109,6 +110,7 @@ gr_transfers *gr_transfers_for(gr_schedule_search *s, uint32_t set)
 {
     if (s->laid != set) gr_transfers_release(&s->transfers); /* another program: other array sizes */
     s->laid = set;
+    s->placed = (gr_price_key){0, 0};
     return &s->transfers;
 }
 

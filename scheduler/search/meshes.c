@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MESHES_MAX = 64, NEAREST = 5 };
+enum { MESHES_MAX = 128, NEAREST = 5 };
 
 typedef struct candidate {
     gr_mesh mesh;
@@ -21,14 +21,25 @@ bool gr_meshes_open(const gr_graph *g)
     return false;
 }
 
-/* In powers of two along each axis; one rank to a sequence is always one of them. */
+/* Those of one kind of sharing sequences, with experts whole and in all ways divided. */
+static size_t with_experts(const gr_graph *g, const gr_model *m, gr_mesh mesh, candidate *out, size_t room)
+{
+    size_t n = 0;
+    for (uint32_t experts = 1; experts <= GR_PEERS_MAX && n < room; experts *= 2) {
+        mesh.size[GR_AXIS_EXPERT] = experts;
+        if (!gr_mesh_any(&mesh) || gr_mesh_serves(g, m, &mesh)) out[n++] = (candidate){.mesh = mesh};
+    }
+    return n;
+}
+
+/* In powers of two along each axis; one rank to a sequence, with all experts, is always one of them. */
 static size_t candidates_of(const gr_graph *g, const gr_model *m, candidate out[MESHES_MAX])
 {
     size_t n = 0;
     for (uint32_t tensor = 1; tensor <= GR_PEERS_MAX; tensor *= 2)
-        for (uint32_t context = 1; context * tensor <= GR_PEERS_MAX && n < MESHES_MAX; context *= 2) {
-            const candidate c = {.mesh = {{[GR_AXIS_TENSOR] = tensor, [GR_AXIS_CONTEXT] = context}}};
-            if (tensor * context == 1 || gr_mesh_serves(g, m, &c.mesh)) out[n++] = c;
+        for (uint32_t context = 1; context * tensor <= GR_PEERS_MAX; context *= 2) {
+            const gr_mesh mesh = {{[GR_AXIS_TENSOR] = tensor, [GR_AXIS_CONTEXT] = context}};
+            n += with_experts(g, m, mesh, out + n, MESHES_MAX - n);
         }
     return n;
 }

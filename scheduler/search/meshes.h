@@ -3,8 +3,8 @@
  *
  * Every mesh whose sizes divide what they must (gr_mesh_serves) is planned: first whether it fits, which is
  * quick, then at its best. Models take turns in their order, each with what was chosen for those before, and
- * one rank to a sequence for those behind. The search counts candidates, never seconds: the same input gives
- * the same meshes.
+ * one rank to a sequence, with all experts, for those behind. The search counts candidates, never seconds:
+ * the same input gives the same meshes.
  */
 #ifndef GR_SCHEDULER_SEARCH_MESHES_H
 #define GR_SCHEDULER_SEARCH_MESHES_H

@@ -1,4 +1,5 @@
 /* scheduler/search/numerics.c: what fixes the bits of a run. */
+#include "ops/base/configs.h"
 #include "ops/tunables.h"
 #include "scheduler/search/planner_parts.h"
 #include "graphs/loader/print.h"
@@ -10,7 +11,7 @@
 /* A step on the host has other bits where it is not the device's own kernel. */
 bool gr_host_step_changes_bits(const gr_kernels *k)
 {
-    return k->adamw != gr_kernels_cpu.adamw;
+    return k->optim_step != gr_kernels_cpu.optim_step;
 }
 
 static bool lr_depends_on_steps(const gr_graph *g)
@@ -122,7 +123,7 @@ const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_p
             gr_str_printf(&s, " in shards of %u", c->shards);
         if (g->n_roles > 1) gr_str_printf(&s, " on %u", g->roles[g->nodes[i]->placement.role].n);
         if (gr_cuts_change_bits(g, g->nodes[i], o->kernels)) gr_str_printf(&s, " even %u", c->micro_tokens);
-        if (!o->kernels->invariant && g->nodes[i]->model)
+        if ((!o->kernels->invariant || gr_node_races(g->nodes[i])) && g->nodes[i]->model)
             gr_str_printf(&s, " %u %u %u", c->kv_blocks, c->concurrent, c->prefill_tokens);
         if (gr_head_changes_bits(g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->head_rows);
         if (gr_experts_change_bits(g->nodes[i], o->kernels)) gr_str_printf(&s, " runs of %u", c->expert_run);

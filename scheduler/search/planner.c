@@ -148,7 +148,7 @@ static gr_status check_shape(const gr_model *m, const gr_kernels *k, gr_diag *d)
 {
     char buf[GR_UNFIT_MAX];
     const char *unfit = gr_layers_unfit(k, &m->shape, buf);
-    bool slice = !unfit && (m->sharding.parts > 1 || m->sharding.train_parts > 1);
+    bool slice = !unfit && (m->sharding.parts > 1 || gr_slicing_parts(m->sharding.train) > 1);
     if (slice) unfit = gr_layers_unfit(k, &m->sharding.slice, buf);
     if (slice && !unfit) unfit = gr_layers_unfit(k, &m->sharding.train_slice, buf);
     if (!unfit) return GR_OK;
@@ -219,14 +219,14 @@ static gr_status check_device(const gr_graph *g, const gr_kernels *k, gr_diag *d
 
 static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_graph *view)
 {
-    return (gr_schedule_options){.hardware = gr_plan_hardware(o, view),
-                                 .policy = o->policy,
-                                 .bits = view->run.bits,
-                                 .quick = o->quick,
-                                 .parts = view->n_roles > 1 ? (uint32_t)view->n_roles : 1,
-                                 .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
-                                 .host_budget_bytes =
-                                     o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
+    return (gr_schedule_options){
+        .hardware = gr_plan_hardware(o, view),
+        .policy = o->policy,
+        .bits = view->run.bits,
+        .quick = o->quick,
+        .parts = (uint32_t)GR_MAX(view->n_roles, (size_t)1) * gr_traffic_orders(view),
+        .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
+        .host_budget_bytes = o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
 }
 
 /* The graph as a role sees it. */

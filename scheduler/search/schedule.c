@@ -1,5 +1,6 @@
 /* scheduler/search/schedule.c: the search over choices for the fastest plan that fits. */
 #include "scheduler/search/schedule_parts.h"
+#include "scheduler/search/timeline.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,6 +20,7 @@
 #define QUICK_TRIES   5
 #define PACKING       1000 /* work of offsets that are not found, a copy */
 #define MOST_LATER    24   /* candidates whose loads are placed later, of a list */
+#define MOST_WAITING  64   /* candidates packed of a list whose steps wait for bytes that others still use */
 #define EVERY_PACKING 24   /* offsets not found for so many: only what takes less is tried */
 #define LESS_TO_PACK  256  /* by such a part */
 #define MOST_FREE     4    /* programs whose residencies are searched, with any levels */
@@ -155,10 +157,13 @@ static void charge_packing(gr_schedule_search *s, bool found)
     s->transfers.work += (uint64_t)PACKING * s->transfers.n_copies / (found ? PACK_TRIES : 1);
 }
 
+/* Its time is known when its offsets are: where a step's bytes are those of an offload that still runs, it
+ * waits. Roles wait for each other besides, which is seen when all have plans. */
 static gr_plan *build(gr_schedule_search *s, uint32_t level)
 {
     gr_plan *p = gr_plan_build(&s->transfers, gr_level_set_take(s, level)->analysis, 0,
                                s->o->quick ? QUICK_TRIES : PACK_TRIES);
+    if (s->o->parts < 2 && is_within(s, p)) p->ns = GR_MAX(p->ns, gr_timeline_waits_ns(p));
     charge_packing(s, is_within(s, p));
     return p;
 }
@@ -232,19 +237,22 @@ static bool is_in_vain(const gr_schedule_search *s, patience *left, const candid
     return false;
 }
 
-/* The fastest of them for which offsets are found, with loads that stand later where need be. */
+/* The fastest of them for which offsets are found, with loads that stand later where need be. Of a few it is
+ * seen how long their steps wait for bytes. */
 static packed pack_fastest(gr_schedule_search *s, const candidate *list, size_t n)
 {
     packed best = {0};
-    uint32_t later = 0;
+    uint32_t later = 0, waiting = 0;
     patience left = {UINT64_MAX, 0};
     for (size_t i = 0; i < n && (!best.plan || list[i].ns < best.plan->ns); i++) {
         uint64_t lacks;
         if (is_in_vain(s, &left, &list[i])) continue;
         gr_plan *p = pack(s, &list[i], &lacks);
         if (p) {
+            const bool waits = p->ns > gr_near_ns(list[i].ns);
             keep_faster(&best, p, i);
-            break;
+            if (!waits || waiting++ == MOST_WAITING) break;
+            continue;
         }
         if (!lacks) continue;
         const gr_residency *st = &s->found.all[list[i].residency];
@@ -259,15 +267,16 @@ static packed pack_fastest(gr_schedule_search *s, const candidate *list, size_t 
     return best;
 }
 
-/* The first of them for which they are, as it is. */
-static packed pack_first(gr_schedule_search *s, const candidate *list, size_t n)
+/* The first of them for which they are, as it is, in no more time. */
+static packed pack_first(gr_schedule_search *s, const candidate *list, size_t n, uint64_t most)
 {
     patience left = {UINT64_MAX, 0};
     for (size_t i = 0; i < n; i++) {
         uint64_t lacks;
         if (is_in_vain(s, &left, &list[i])) continue;
         gr_plan *p = pack(s, &list[i], &lacks);
-        if (p) return (packed){p, i};
+        if (p && p->ns <= most) return (packed){p, i};
+        gr_plan_free(p);
     }
     return (packed){0};
 }
@@ -284,7 +293,7 @@ static gr_plan *choose(gr_schedule_search *s, size_t begin, uint32_t *level)
         while (near + n_near < list + n && near[n_near].ns <= gr_near_ns(best.plan->ns)) n_near++;
         qsort_r(near, n_near, sizeof(*near), by_moves, s);
         while (n_less < n_near && by_moves(&near[n_less], taken, s) < 0) n_less++;
-        const packed less = pack_first(s, near, n_less);
+        const packed less = pack_first(s, near, n_less, gr_near_ns(best.plan->ns));
         if (less.plan) {
             gr_plan_free(best.plan);
             best.plan = less.plan;
@@ -361,6 +370,7 @@ static void search_free(gr_schedule_search *s)
 {
     gr_level_sets_free(s);
     gr_transfers_release(&s->transfers);
+    gr_prices_release(&s->prices);
     free(s->found.all);
     gr_arena_free(s->arena);
 }

@@ -9,6 +9,7 @@
 #ifndef GR_SCHEDULER_SEARCH_SCHEDULE_PARTS_H
 #define GR_SCHEDULER_SEARCH_SCHEDULE_PARTS_H
 
+#include "scheduler/search/prices.h"
 #include "scheduler/search/search.h"
 
 /* A vector of levels. Its program is made when it is asked for, and again where too many others were since.
@@ -19,7 +20,7 @@ typedef struct gr_level_set {
     gr_analysis *analysis;
     uint32_t asked; /* when it was last */
     /* of its program, always there */
-    uint32_t n_tasks, ranks, groups, captured;
+    uint32_t n_tasks, n_groups, ranks, groups, captured;
     uint64_t spare_bytes;
 } gr_level_set;
 
@@ -51,8 +52,11 @@ typedef struct gr_schedule_search {
     uint32_t n_made, now; /* programs there now; how often one was asked for */
     gr_residencies found;
     gr_transfers transfers;
-    uint32_t laid;           /* the set that the arrays of transfers are for */
+    uint32_t laid;       /* the set that the arrays of transfers are for */
+    gr_price_key placed; /* what stands in transfers, placed and not timed yet; 0: something else */
+    gr_prices prices;
     uint64_t work;           /* that the whole may take */
+    bool host_first;         /* bytes that the host pool lacks count for more than the device's */
     bool probes;             /* it is only asked whether anything fits */
     uint64_t each_way;       /* work of each of the two ways up of a descent */
     uint64_t down;           /* the most that a way down took that led to what fits */
@@ -103,8 +107,10 @@ gr_transfers *gr_transfers_for(gr_schedule_search *s, uint32_t set);
 
 /* ---- descend.c ---- */
 
-/* How far above the budgets it is; its time where that is asked for. s->transfers are its own then. */
+/* How far above the budgets it is; its time where that is asked for. */
 void gr_stand_price(gr_schedule_search *s, gr_stand *st, bool time);
+/* Its steps and live bytes, where loads stand as late as they may, in s->transfers. */
+void gr_stand_place(gr_schedule_search *s, const gr_stand *st);
 /* The same residency of the program with another level of one knob; not priced. */
 gr_stand gr_stand_at_level(gr_schedule_search *s, const gr_stand *from, size_t knob, uint32_t level);
 

@@ -42,6 +42,8 @@ typedef struct clocks {
     uint64_t lane[GR_N_LANES];
     uint64_t outside; /* in a loop: when all ends that was begun before the outermost one, 1 at least */
     uint64_t stalled; /* how long `compute` waited for that, in loops */
+    bool late; /* a load waits for all that stands before it on `compute` and of offloads, as the search
+                  counts before offsets are known */
 } clocks;
 
 static clocks clocks_at(uint64_t t)
@@ -93,6 +95,8 @@ static void lay_out(gr_timeline *t, clocks *c, uint32_t i, uint32_t last)
         uint64_t at = c->lane[s->lane];
         for (uint32_t a = 0; a < s->n_after; a++)
             if (s->after[a] < i) at = GR_MAX(at, t->end[s->after[a]]);
+        if (c->late && s->kind == GR_STEP_LOAD)
+            at = GR_MAX(at, latest(c, 1u << GR_LANE_COMPUTE | 1u << GR_LANE_D2H));
         t->begin[i] = at;
         t->end[i] = after(at, s->ns);
         if (s->kind == GR_STEP_LOOP) {
@@ -125,9 +129,9 @@ static uint64_t find_times_beside(gr_timeline *t)
 }
 
 /* The iteration, as its own waits let it run; returns how long that takes. */
-static uint64_t lay_out_steady(gr_timeline *t)
+static uint64_t lay_out_steady(gr_timeline *t, bool late)
 {
-    clocks c = {0};
+    clocks c = {.late = late};
     lay_out(t, &c, 0, t->n_steady);
     return latest(&c, ALL_LANES);
 }
@@ -137,7 +141,7 @@ static void find_times(gr_timeline *t)
     if (t->all->n_more) {
         t->ns = find_times_beside(t);
     } else {
-        stretch(t, 0, t->n_steady, 0, lay_out_steady(t), t->plan->ns);
+        stretch(t, 0, t->n_steady, 0, lay_out_steady(t, false), t->plan->ns);
         t->ns = t->plan->ns;
     }
     t->steady_ns = t->ns;
@@ -186,11 +190,21 @@ gr_timeline gr_timeline_of_role(const gr_plan *p, uint32_t role, gr_arena *arena
     return t;
 }
 
-uint64_t gr_timeline_waits_ns(const gr_plan *p)
+static uint64_t steady_ns(const gr_plan *p, bool late)
 {
     gr_arena *arena = gr_arena_new();
     gr_timeline t = bare(p, 0, arena);
-    const uint64_t ns = lay_out_steady(&t);
+    const uint64_t ns = lay_out_steady(&t, late);
     gr_arena_free(arena);
     return ns;
+}
+
+uint64_t gr_timeline_waits_ns(const gr_plan *p)
+{
+    return steady_ns(p, false);
+}
+
+uint64_t gr_timeline_late_ns(const gr_plan *p)
+{
+    return steady_ns(p, true);
 }

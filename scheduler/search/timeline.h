@@ -30,5 +30,8 @@ gr_timeline gr_timeline_of_role(const gr_plan *p, uint32_t role, gr_arena *arena
 /* How long an iteration of a plan takes as its steps wait for each other, of one role: more than was
  * predicted where, once offsets were known, some wait for bytes that others still use. */
 uint64_t gr_timeline_waits_ns(const gr_plan *p);
+/* The same where each load waits for what stands before it on `compute` and of offloads, too: as long as the
+ * search may have counted, which knew no offsets. */
+uint64_t gr_timeline_late_ns(const gr_plan *p);
 
 #endif

@@ -209,11 +209,15 @@ typedef struct zone {
     bool dirty;
 } zone;
 
+/* Of a rollout within a loop, such as the rounds of a select, all of that counts: weights that each round is
+ * filled from are used in it. */
 static bool uses_rollout(const gr_analysis *f, uint32_t o, uint32_t rollout)
 {
-    for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++)
-        if (f->g->task[f->refs[r].work].rollout && f->node[f->refs[r].work] == f->node[f->rollouts[rollout]])
-            return true;
+    const uint32_t unit = f->rollouts[rollout];
+    for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
+        const uint32_t work = f->refs[r].work;
+        if (f->top[work] == unit || (f->g->task[work].rollout && f->node[work] == f->node[unit])) return true;
+    }
     return false;
 }
 

@@ -96,12 +96,13 @@ static double step(struct model *p, uint32_t n)
         K.sum_squares(&p->q, p->g[i], GR_F32, gr_bucket_elems(&shape, i), &part, NULL);
         squares += part;
     }
-    const gr_adamw how = {
-        1e-4, 0.9, 0.999, 1e-8, 0.01, n, squares > 1 ? (float)(1 / __builtin_sqrt(squares)) : 1};
+    const gr_optim how = {
+        1e-4,          0.9, 0.999, 1e-8, 0.01, n, squares > 1 ? (float)(1 / __builtin_sqrt(squares)) : 1,
+        GR_OPTIM_ADAMW};
     for (uint32_t i = 0; i < gr_model_buckets(&shape); i++) {
         const uint64_t elems = gr_bucket_elems(&shape, i);
-        K.adamw(&p->q, &how, true, &(gr_adamw_range){.w = p->w[i], .g = p->g[i], .m = p->m[i], .v = p->v[i]},
-                elems);
+        K.optim_step(&p->q, &how, true,
+                     &(gr_optim_range){.w = p->w[i], .g = p->g[i], .m = p->m[i], .v = p->v[i]}, elems);
         K.zero(&p->q, p->g[i], elems * sizeof(float));
     }
     return loss;

@@ -1,6 +1,6 @@
 #!/bin/sh
 # usage: test_page.sh GRAPHRUN
-# With GR_SLOW=1 and a Chromium: the html page of a plan loads without an error, and the pointer shows details.
+# With GR_SLOW=1 and a Chromium: the html pages of a plan and of runs load without an error, and the pointer shows details.
 set -eu
 graphrun=$1
 [ "${GR_SLOW:-0}" = 1 ] || { echo "skipped: GR_SLOW=1 runs it"; exit 77; }
@@ -87,3 +87,79 @@ for class in 0 1; do
     grep -q 'ranks 2-3, model ref' "$dir/dom" || fail "class $class does not say where the reference is asked"
 done
 grep -q '<td>recv</td><td>rollout.from.0.actor.lagged.0' "$dir/dom" || fail "class 1 does not show what it receives"
+
+# Runs over each other: curves, what the pointer says, times by node, memory, samples by text and side by side; and a run that
+# goes on while it is watched.
+lines() { # RUN FACTOR
+    mkdir "$dir/$1"
+    echo '{"version": 1, "graph": "small"}' >"$dir/$1/plan.json"
+    awk -v f="$2" 'BEGIN { for (i = 1; i <= 40; i++)
+        printf "{\"step\": %d, \"reward_mean\": %g, \"kl\": %s, \"lr\": 1, \"seconds\": 2, \"seconds.rollout\": 1.5, \"seconds.update\": 0.4, \"planned_peak_bytes\": 2097152, \"measured_peak_bytes\": 2000000}\n", i, f * i, i % 5 ? i : "null" }' \
+        >"$dir/$1/metrics.jsonl"
+    awk 'BEGIN { for (i = 1; i <= 40; i++)
+        printf "{\"step\": %d, \"sequence\": 0, \"prompt\": \"1+1=\", \"response\": \"the answer is %d\", \"reward\": %g}\n", i, i, i % 7 }' >"$dir/$1/samples.jsonl"
+}
+lines first 0.01
+lines second 0.02
+"$graphrun" report "$dir/first" "$dir/second" --format html -o "$dir/runs.html"
+cat >"$dir/tail" <<'END'
+<script>
+addEventListener('load', () => {
+  const said = [], note = (name, ok) => said.push(`${name}:${ok ? 'ok' : 'BAD'}`), tip = () => $('tip').hidden ? '' : $('tip').textContent;
+  const over = (svg, fx) => {
+    const box = svg.getBoundingClientRect();
+    svg.dispatchEvent(new PointerEvent('pointermove', {clientX: box.left + fx * box.width, clientY: box.top + 40, bubbles: true}));
+  };
+  const set = (id, value, kind = 'input') => { $(id).value = value; $(id).dispatchEvent(new Event(kind)); };
+  const charts = () => [...document.querySelectorAll('.chart')].map(c => c.dataset.key).join();
+  note('charts', charts() === 'reward_mean,kl,lr,seconds');
+  over(document.querySelector('.chart svg'), 0.99);
+  note('values', /iteration 40.*first0\.4.*second0\.8/.test(tip()));
+  over($('nodes'), 0.99);
+  note('nodes', /iteration 40.*whole2 s.*rollout1\.5 s.*update0\.4 s/.test(tip()));
+  over($('memory'), 0.5);
+  note('memory', /planned2\.00 MiB.*measured1\.91 MiB/.test(tip()));
+  const before = document.querySelector('.chart .line').getAttribute('d');
+  set('smooth', 0.9);
+  note('smooth', document.querySelector('.chart .line:not(.raw)').getAttribute('d') !== before && document.querySelectorAll('.raw').length > 0);
+  over(document.querySelector('.chart svg'), 0.5);
+  const at = tip(), axis = () => document.querySelector('.chart svg').textContent, steps = axis();
+  set('over', 'hours');
+  over(document.querySelector('.chart svg'), 0.5);
+  note('hours', /^iteration \d/.test(at) && tip() === at && axis() !== steps); // all take as long
+  set('find', 'reward');
+  note('find', charts() === 'reward_mean');
+  set('search', 'answer is 17');
+  note('search', document.querySelectorAll('#samples tr.row').length === 1);
+  set('search', '');
+  set('order', 'high');
+  note('order', document.querySelector('#samples tr.row td:nth-child(2)').textContent === '6');
+  document.querySelector('#samples tr.row').click();
+  note('open', document.querySelectorAll('#samples tr.row .short').length === 2 * 39);
+  set('at', 3);
+  set('beside', 9);
+  note('beside', document.querySelector('#samples .pair del').textContent === '3' && document.querySelector('#samples .pair ins').textContent === '9');
+  document.documentElement.dataset.said = said.join(' ');
+});
+</script>
+END
+show() { # PAGE: in dom
+    "$browser" --headless=new --no-sandbox --disable-gpu --user-data-dir="$dir/profile" --window-size=1400,1400 --enable-logging=stderr \
+        --virtual-time-budget=3000 --dump-dom "$1" >"$dir/dom" 2>"$dir/log" || fail "$(tail "$dir/log")"
+    ! grep 'CONSOLE' "$dir/log" || fail "the page has errors"
+    ! grep -o 'data-failed="[^"]*"' "$dir/dom" || fail "the page has errors"
+}
+sed -e "/<head>/r $dir/head" -e "/^<\/body>/{
+r $dir/tail
+}" "$dir/runs.html" >"$dir/test.html"
+show "file://$dir/test.html"
+said=$(sed -n 's/.*<html[^>]*data-said="\([^"]*\)".*/\1/p' "$dir/dom")
+[ "$said" = "charts:ok values:ok nodes:ok memory:ok smooth:ok hours:ok find:ok search:ok order:ok open:ok beside:ok" ] || fail "the page says: $said"
+
+[ -x "$(dirname "$graphrun")/graphrun-watch" ] || exit 0
+"$graphrun" watch "$dir/first" >"$dir/url" &
+server=$!
+trap 'kill $server; rm -rf "$dir"' EXIT
+while ! [ -s "$dir/url" ]; do sleep 0.1; done
+show "$(cat "$dir/url")"
+grep -q '40</b>' "$dir/dom" && grep -q 'the answer is 40' "$dir/dom" || fail "the watched run is not shown"

@@ -55,6 +55,26 @@ has 'experts, last              load   entropy      dead  agreement'
 has '  old                       3.25     0.500         2         -'
 has '  update                    2.00     1.000         0    0.9375'
 
+# Several runs: one after the other as text, over each other as a page, which nothing in a run can break out of.
+status=0
+"$graphrun" report "$dir/run" "$dir/experts" >"$dir/said" || status=$?
+[ $status = 0 ] && [ "$(grep -c 'small: 3 iterations' "$dir/said")" = 2 ] || { cat "$dir/said"; exit 1; }
+cp -r "$dir/run" "$dir/hostile"
+echo '{"step": 3, "sequence": 1, "prompt": "</script><script>", "response": "<!--", "reward": 1}' >>"$dir/hostile/samples.jsonl"
+echo 'torn' >>"$dir/hostile/metrics.jsonl"
+"$graphrun" report "$dir/run" "$dir/hostile" --format html -o "$dir/page.html" 2>"$dir/said"
+has 'hostile/metrics.jsonl: 1 lines are no objects of JSON and are left out'
+cp "$dir/page.html" "$dir/said"
+has '"reward_mean":0.75'
+has '\u003c/script>\u003cscript>'
+[ "$(grep -c '</script>' "$dir/page.html")" = 2 ] || { echo "the page is broken out of"; exit 1; }
+mkdir "$dir/new"
+cp "$dir/run/plan.json" "$dir/new"
+status=0
+"$graphrun" report "$dir/new" --format html >"$dir/said" 2>&1 || status=$?
+[ $status = 2 ]
+has 'no iteration of this run has ended'
+
 # A supervised run has no reward; one without samples has an empty file.
 cp -r "$dir/run" "$dir/supervised"
 sed -i 's/"reward_mean": [0-9.]*/"reward_mean": null/' "$dir/supervised/metrics.jsonl"

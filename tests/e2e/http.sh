@@ -75,6 +75,13 @@ has err "http.yaml:[0-9]+:.*sequence [0-9]+: the reward worker says: the server 
 status 1 "$gr" exec http.yaml --out bad --set "nodes.reward.http=http://127.0.0.1:1/" --set nodes.reward.timeout=0.3
 has err "sequence [0-9]+: the reward worker says: http://127.0.0.1:1/: "
 
+# 512 rewards of 50 ms go beside the rollout: its environment lets no conversation end while more than 100 of those that have
+# ended are not scored.
+turns gate.yaml gate
+sed -i "s|^  reward: .*|  reward: {op: reward, of: rollout, http: \"$server/counted\"}|; s/timeout: 5s/timeout: 60s/" gate.yaml
+status 0 "$gr" exec gate.yaml --out gate --steps 1 --set nodes.prompts.batch=32 --set nodes.rollout.samples=16
+[ "$(sort -u scored | wc -l) $(metric gate 1 rollout.failed)" = "512 0" ] || fail "rewards wait for the rollout: $(wc -l <scored)"
+
 # ---- what is refused --------------------------------------------------------------------------------------------------
 
 refused "'http': ftp://x is no URL: it begins with http:// or https://" "$gr" check http.yaml --set nodes.reward.http=ftp://x
@@ -82,5 +89,5 @@ refused "'http': http://a b is no URL: a character in it must be escaped" "$gr" 
 refused "'http': http:// is no URL: it names no host" "$gr" check turns.yaml --set 'nodes.rollout.environment={http: "http://"}'
 refused "'workers' goes with 'command': one process asks the server" "$gr" check http.yaml --set nodes.reward.workers=2
 refused "'workers' goes with 'command'" "$gr" check env.yaml --set nodes.rollout.environment.workers=2
-refused "needs one of 'rule', 'rules', 'command', 'http' and 'from: environment'" "$gr" check http.yaml --set nodes.reward.command=x
+refused "needs one of 'rule', 'rules', 'command', 'http', 'function' and 'from: environment'" "$gr" check http.yaml --set nodes.reward.command=x
 refused "'environment' is a map with 'command', .* 'http', .* or 'replay'" "$gr" check env.yaml --set nodes.rollout.environment.command=x

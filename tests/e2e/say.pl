@@ -1,11 +1,17 @@
 # An environment for tests: answers each turn with "+N=", N the number of the turn's tokens, pays a tenth a token, and is done
 # where the model writes a 3 after its first turn. What it is asked is added to the file ASKED. Its argument is a way to
-# misbehave, or to
-# answer otherwise: messages, slow, die, die-always, hang, lie, large.
+# misbehave, or to answer otherwise: messages, slow, die, die-always, hang, lie, large; gate: it lets a conversation end only
+# where at most 100 others that have ended have no line in the file `scored`.
 use strict;
 $| = 1;
 my $way = shift // "";
-my %n;
+my $ended = 0;
+sub lines {
+    open(my $f, "<", shift) or return 0;
+    my $n = 0;
+    $n++ while <$f>;
+    return $n;
+}
 while (my $line = <STDIN>) {
     my ($id) = $line =~ /"id":(\d+)/;
     if ($line =~ /"type":"start"/) { print "{\"id\":$id}\n"; next }
@@ -27,5 +33,9 @@ while (my $line = <STDIN>) {
         next;
     }
     my $done = $turn && $text =~ /3/ ? "true" : "false";
+    if ($way eq "gate" && ($done eq "true" || $line =~ /"last":true/)) {
+        $ended++;
+        select(undef, undef, undef, 0.01) while $ended > 100 + lines("scored");
+    }
     printf "{\"id\":%d,\"text\":\"+%d=\",\"done\":%s,\"reward\":%g,\"metrics\":{\"calls\":1}}\n", $id, $n, $done, $n / 10;
 }

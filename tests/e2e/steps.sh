@@ -11,6 +11,22 @@ same() { # GRAPH SETTING...
     cmp a/samples.jsonl b/samples.jsonl || fail "samples of $*"
 }
 
+# Rows that a rollout keeps, whose weights stay as they are: what goes on in another iteration has the log-probs of one pass.
+still() { # FROM
+    sed -e 's/, grad_clip: 1.0}/, weight_decay: 0}/' -e 's/lr: 1.0e-2/lr: 1.0e-30/' "$1"
+}
+no_gaps() { # WHAT
+    [ "$(sed -nE 's/.*"logprob_gap_max": ([^,}]*).*/\1/p' b/metrics.jsonl | tr '\n' ' ')" = "0 0 0 0 " ] || fail "$*: rows that go on have gaps"
+    [ "$(metric b 3 rollout.kept_groups)" = 4 ] || fail "$*: $(metric b 3 rollout.kept_groups) groups are kept"
+    [ "$(metric b 3 rollout.resumed_groups)" -gt 0 ] || fail "$*: nothing goes on"
+    rm -rf b
+}
+goes_on() { # GRAPH SETTING
+    rm -rf b
+    status 0 "$GR_STEPS_EXEC" $1.yaml b nodes.rollout.over=1.5 nodes.rollout.$2 run.steps=4
+    no_gaps "$@"
+}
+
 sed 's/run: .*/run: {steps: 3, seed: 7, samples: 32}/' grpo.yaml >tiny.yaml
 same tiny.yaml
 for slots in 1 3 7 20; do same tiny.yaml nodes.rollout.concurrent=$slots; done
@@ -46,6 +62,11 @@ for n in 7 30; do
     for set in concurrent=5 samples=1; do same long.yaml nodes.rollout.$set; done
 done
 unset GR_PREFILL
+# What goes on in another iteration goes on from its prompt's state.
+still long.yaml >still.yaml
+for set in concurrent=40 concurrent=5; do goes_on still $set; done
+status 0 "$gr" exec still.yaml --out b --set nodes.rollout.over=1.5 --set run.steps=4
+no_gaps still
 # Layers with a window, whose blocks come again: what a rollout's step computes is what one pass over the row does, to the
 # bit. The pool has no more than it did, and layers with a window take less of it.
 window_model model
@@ -86,6 +107,17 @@ for blocks in 2 5; do same turns.yaml nodes.rollout.kv_blocks=$blocks run.steps=
 same slow.yaml run.steps=3
 same turns.yaml nodes.rollout.max_tokens=11 nodes.rollout.max_context=60 run.steps=3
 same turns.yaml nodes.rollout.max_tokens=11 nodes.rollout.max_context=60 nodes.rollout.concurrent=6 run.steps=3
+
+# Rows that are kept. What waits for its turn has the bits of the other form. Which groups are complete first it has not, for a
+# chunk's end is known later; but what goes on in another iteration has the log-probs of one pass, where weights stay as they
+# are.
+same long.yaml nodes.rollout.lag=3 nodes.rollout.concurrent=11
+still long.yaml >still.yaml
+still turns.yaml >still-turns.yaml
+for set in concurrent=40 concurrent=5 samples=1; do
+    goes_on still $set
+    goes_on still-turns $set
+done
 
 # Experts that a rollout with older weights chose, which later passes follow.
 model moe qwen3_moe 32 false false

@@ -10,10 +10,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 static const char *const metrics[] = {"calls", "wrong"};
 
-static void read_answer(const json_t *reply, bool start)
+static void read_answer(const json_t *reply, gr_answer_to to)
 {
     char *why = NULL;
-    gr_answer *a = gr_answer_read(reply, start, metrics, 2, &why);
+    gr_answer *a = gr_answer_read(reply, to, metrics, 2, &why);
     if (!a == !why) abort();
     if (a && a->text && a->messages) abort();
     if (a && !(a->reward - a->reward == 0)) abort();
@@ -38,9 +38,10 @@ static void write_again(const json_t *calls)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     json_t *line = json_loadb((const char *)data, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL);
-    for (size_t i = 0; i < json_array_size(line); i++) read_answer(json_array_get(line, i), false);
-    read_answer(line, false);
-    read_answer(line, true);
+    for (size_t i = 0; i < json_array_size(line); i++) read_answer(json_array_get(line, i), GR_ANSWER_STEP);
+    read_answer(line, GR_ANSWER_STEP);
+    read_answer(line, GR_ANSWER_START);
+    read_answer(line, GR_ANSWER_SESSION);
     json_decref(line);
     for (gr_tool_form form = GR_TOOLS_HERMES; form <= GR_TOOLS_LLAMA; form++) {
         json_t *calls = gr_tool_calls(form, (const char *)data, n);

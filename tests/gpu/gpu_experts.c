@@ -292,6 +292,31 @@ static void report_floats(const char *name, const char *what, const float *got, 
     report_errors(&e, name, what, bound);
 }
 
+/* What rows take of their choices, and bring back to them; experts are counted among a part of them. */
+static void check_choices(const char *name, const gr_dispatch *here, const gr_dispatch *there, uint32_t E,
+                          uint32_t R, const uint16_t *expert, const uint16_t *device_expert)
+{
+    const uint32_t held = E % 2 ? E : E / 2;
+    float *weight = random_floats(R, 1, 17), *row_weight = gr_malloc(R * 4 + 4), *back = gr_malloc(R * 4 + 4),
+          *d_weight = device_copy(weight, R * 4), *d_row_weight = device_poisoned(R * 4),
+          *d_back = device_poisoned(R * 4);
+    uint16_t *row_expert = gr_malloc(R * 2 + 2), *d_row_expert = device_poisoned(R * 2);
+    gr_experts_cpu.choice_rows(&(gr_queue){0}, here, R, held, expert, weight, row_expert, row_weight);
+    gr_experts_cpu.choice_back(&(gr_queue){0}, here, R, row_weight, back);
+    gr_experts_cuda.choice_rows(&queue, there, R, held, device_expert, d_weight, d_row_expert, d_row_weight);
+    gr_experts_cuda.choice_back(&queue, there, R, d_row_weight, d_back);
+    need_ok(name);
+    uint16_t *got_expert = take(name, d_row_expert, R * 2);
+    float *got_weight = take(name, d_row_weight, R * 4), *got_back = take(name, d_back, R * 4);
+    report_equal(name, "experts of rows", got_expert, row_expert, R * 2);
+    report_equal(name, "weights of rows", got_weight, row_weight, R * 4);
+    report_equal(name, "weights back", got_back, weight, R * 4);
+    report_equal(name, "weights back", back, weight, R * 4);
+    void *const host[] = {weight, row_weight, back, row_expert, got_expert, got_weight, got_back};
+    for (size_t i = 0; i < GR_LEN(host); i++) free(host[i]);
+    CUDA(cudaFree(d_weight));
+}
+
 /* The CPU's and the device's dispatch of the same choices. */
 static void check_dispatch(const char *name, uint32_t E, uint32_t k, uint32_t T, const uint16_t *expert)
 {
@@ -312,6 +337,7 @@ static void check_dispatch(const char *name, uint32_t E, uint32_t k, uint32_t T,
     gr_experts_cuda.dispatch(&queue, E, k, T, device_expert, &there, device_ws);
     need_ok(name);
     check_tail(name, device_ws, gr_experts_cuda.dispatch_ws_bytes(E, k, T));
+    check_choices(name, &here, &there, E, T * k, expert, device_expert);
     void *got = take(name, device, bytes);
     report_equal(name, "sorted", got, memory, bytes);
     free(got), free(memory), free(ws);

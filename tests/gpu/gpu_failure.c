@@ -21,10 +21,10 @@ static void read_nothing(gr_queue *q)
 /* ---- a run ----------------------------------------------------------------------------------------------
  */
 
-static void failing_adamw(gr_queue *q, const gr_adamw *how, bool decay, const gr_adamw_range *r, uint64_t n)
+static void failing_adamw(gr_queue *q, const gr_optim *how, bool decay, const gr_optim_range *r, uint64_t n)
 {
     if (how->step == FAILING_STEP) read_nothing(q);
-    gr_kernels_cuda.adamw(q, how, decay, r, n);
+    gr_kernels_cuda.optim_step(q, how, decay, r, n);
 }
 
 /* ---- a path: work on all lanes, the second step of which is the bad one ---- */
@@ -117,7 +117,7 @@ static void check_path(void)
 int main(int argc, char **argv)
 {
     gr_kernels k = gr_kernels_cuda;
-    k.adamw = failing_adamw;
+    k.optim_step = failing_adamw;
     alarm(SECONDS_MAX); /* nothing may hang */
     if (argc > 1) return exec_with(&k, argc, argv);
     need_device();

@@ -614,7 +614,7 @@ static float *random_floats(size_t n, float scale, uint64_t seed)
     return x;
 }
 
-static const gr_cu_adamw adamw_how = {.lr = 1e-2,
+static const gr_cu_optim adamw_how = {.lr = 1e-2,
                                       .beta1 = 0.9,
                                       .beta2 = 0.999,
                                       .eps = 1e-8,
@@ -628,7 +628,7 @@ static void check_adamw(size_t n, gr_cu_dtype grads, gr_cu_dtype moments, bool w
     char name[96];
     snprintf(name, sizeof(name), "adamw n %zu grads %s moments %s%s", n, type_name(grads), type_name(moments),
              with_master ? " master" : "");
-    const gr_cu_adamw *k = &adamw_how;
+    const gr_cu_optim *k = &adamw_how;
     const size_t size = gr_size(moments);
     float *master = random_floats(n, 0.5f, 15), *g32 = random_floats(n, 0.1f, 16),
           *m32 = random_floats(n, 0.1f, 17);
@@ -640,7 +640,7 @@ static void check_adamw(size_t n, gr_cu_dtype grads, gr_cu_dtype moments, bool w
     gr_bf16 *d_w = with_master ? device_poisoned(n * 2) : device_copy(w, n * 2);
     void *d_g = device_copy(g, n * gr_size(grads)), *d_m = device_copy(m, n * size),
          *d_v = device_copy(v, n * size);
-    gr_cu_adamw_step(NULL, k, d_master, d_w, d_g, grads, d_m, d_v, moments, n);
+    gr_cu_optim_step(NULL, k, d_master, d_w, d_g, grads, d_m, d_v, moments, n);
     void *got_m = take(name, d_m, n * size), *got_v = take(name, d_v, n * size);
     gr_bf16 *got_w = take(name, d_w, n * 2);
     float *got = with_master ? take(name, d_master, n * 4) : NULL;
@@ -667,6 +667,58 @@ static void check_adamw(size_t n, gr_cu_dtype grads, gr_cu_dtype moments, bool w
     CUDA(cudaFree(d_g));
 }
 
+/* Lion and SGD round as the host's step does: the same bits, whatever the types. */
+static void check_one_moment(size_t n, gr_optim_kind kind, gr_cu_dtype grads, gr_cu_dtype moments,
+                             bool with_master)
+{
+    char name[96];
+    snprintf(name, sizeof(name), "%s n %zu grads %s moments %s%s", kind == GR_OPTIM_LION ? "lion" : "sgd", n,
+             type_name(grads), type_name(moments), with_master ? " master" : "");
+    const gr_optim how = {1e-2, 0.9, 0.99, 0, 0.1, 3, 0.7f, kind};
+    const gr_cu_optim k = {.lr = (float)how.lr,
+                           .beta1 = (float)how.beta1,
+                           .beta2 = (float)how.beta2,
+                           .weight_decay = (float)how.weight_decay,
+                           .correction1 = 1,
+                           .correction2 = 1,
+                           .grad_scale = how.grad_scale,
+                           .kind = (gr_cu_optim_kind)kind};
+    const gr_optim rounded = {(double)(float)how.lr,
+                              (double)(float)how.beta1,
+                              (double)(float)how.beta2,
+                              0,
+                              (double)(float)how.weight_decay,
+                              3,
+                              0.7f,
+                              kind};
+    float *master = random_floats(n, 0.5f, 31), *g32 = random_floats(n, 0.1f, 32),
+          *m32 = random_floats(n, 0.1f, 33);
+    void *g = as_type(g32, n, grads), *m = as_type(m32, n, moments);
+    gr_bf16 *w = as_type(master, n, GR_CU_BF16);
+    float *d_master = with_master ? device_copy(master, n * 4) : NULL;
+    gr_bf16 *d_w = with_master ? device_poisoned(n * 2) : device_copy(w, n * 2);
+    void *d_g = device_copy(g, n * gr_size(grads)), *d_m = device_copy(m, n * gr_size(moments));
+    gr_cu_optim_step(NULL, &k, d_master, d_w, d_g, grads, d_m, NULL, moments, n);
+    const gr_optim_range r = {.w = w,
+                              .g = g,
+                              .master = with_master ? master : NULL,
+                              .m = m,
+                              .grads = grads == GR_CU_F32 ? GR_F32 : GR_BF16,
+                              .moments = moments == GR_CU_F32 ? GR_F32 : GR_BF16};
+    gr_host_optim_step(&(gr_queue){0}, GR_BF16, &rounded, true, &r, n);
+    void *got_m = take(name, d_m, n * gr_size(moments));
+    gr_bf16 *got_w = take(name, d_w, n * 2);
+    report_equal(name, "m", got_m, m, n * gr_size(moments));
+    report_equal(name, "w", got_w, w, n * 2);
+    if (with_master) {
+        float *got = take(name, d_master, n * 4);
+        report_equal(name, "master", got, master, n * 4);
+        free(got);
+    }
+    free(master), free(g32), free(m32), free(g), free(m), free(w), free(got_m), free(got_w);
+    CUDA(cudaFree(d_g));
+}
+
 /* Several steps beside the CPU kernel, which is checked against torch. */
 static void check_adamw_cpu(void)
 {
@@ -675,10 +727,10 @@ static void check_adamw_cpu(void)
     float *d_w = device_copy(w, N * 4), *d_m = device_copy(m, N * 4), *d_v = device_copy(v, N * 4);
     gr_bf16 *d_half = device_poisoned(N * 2);
     for (int step = 1; step <= STEPS; step++) {
-        gr_cu_adamw how = adamw_how;
+        gr_cu_optim how = adamw_how;
         how.correction1 = 1 - pow(how.beta1, step);
         how.correction2 = 1 - pow(how.beta2, step);
-        const gr_adamw_consts k = {.keep = (float)(1 - how.lr * how.weight_decay),
+        const gr_optim_consts k = {.keep = (float)(1 - how.lr * how.weight_decay),
                                    .b1 = (float)(1 - how.beta1),
                                    .beta2 = (float)how.beta2,
                                    .b2 = (float)(1 - how.beta2),
@@ -688,7 +740,7 @@ static void check_adamw_cpu(void)
                                    .grad_scale = how.grad_scale};
         float *g = random_floats(N, 0.1f, 20 + (uint64_t)step), *d_g = device_copy(g, N * 4);
         gr_simd_best()->adamw(&k, w, g, m, v, N);
-        gr_cu_adamw_step(NULL, &how, d_w, d_half, d_g, GR_CU_F32, d_m, d_v, GR_CU_F32, N);
+        gr_cu_optim_step(NULL, &how, d_w, d_half, d_g, GR_CU_F32, d_m, d_v, GR_CU_F32, N);
         CUDA(cudaDeviceSynchronize());
         CUDA(cudaFree(d_g));
         free(g);
@@ -787,6 +839,10 @@ static void test_flat(void)
     for (int k = 0; k < 8; k++)
         for (size_t i = 0; i < GR_LEN(sizes); i++)
             check_adamw(sizes[i], k & 1 ? GR_CU_BF16 : GR_CU_F32, k & 2 ? GR_CU_BF16 : GR_CU_F32, k & 4);
+    for (size_t i = 0; i < GR_LEN(sizes); i++)
+        for (int k = 0; k < 16; k++)
+            check_one_moment(sizes[i], k & 8 ? GR_OPTIM_LION : GR_OPTIM_SGD, k & 1 ? GR_CU_BF16 : GR_CU_F32,
+                             k & 2 ? GR_CU_BF16 : GR_CU_F32, k & 4);
     check_adamw_cpu();
     for (int type = 0; type < 2; type++) {
         check_sum_squares(0, (gr_cu_dtype)type);
@@ -975,7 +1031,7 @@ static void run_adamw(void *arg, int i)
 {
     (void)i;
     const bench *k = arg;
-    gr_cu_adamw_step(NULL, &adamw_how, k->master ? k->f[0] : NULL, k->w, k->f[1], k->grads, k->f[2], k->f[3],
+    gr_cu_optim_step(NULL, &adamw_how, k->master ? k->f[0] : NULL, k->w, k->f[1], k->grads, k->f[2], k->f[3],
                      k->moments, k->n);
 }
 

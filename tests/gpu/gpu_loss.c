@@ -269,6 +269,10 @@ static const struct loss_case {
               "prev(entropy, 1))"},
     {"draws, maxima",
      "token_mean(where(random() < 0.5, logprob, 0)) + batch_mean(seq_max(entropy)) + token_std(logprob)"},
+    {"quantiles", "m = group_median(advantage) - group_quantile(advantage, 0.3, advantage > -1)\n"
+                  "t = token_quantile(adv, 0.8) + batch_median(advantage)\n"
+                  "token_mean(where(adv >= t, logprob * m, entropy % 0.7)) + "
+                  "token_mean(suffix_sum(logprob - repeat(seq_mean(entropy))) * adv)"},
     {"last", "token_mean(at_last(seq_mean(logprob)) * sigmoid(adv) * tanh(entropy) + entropy ^ 1.5)"},
 };
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Training on a mesh of two CUDA devices, along either axis: the first iteration's numbers are near those of one rank, runs
+# Training on a mesh of two CUDA devices, along each axis: the first iteration's numbers are near those of one rank, runs
 # repeat to the bit, sharded or not, resumed or not; along context strict keeps its promise; nothing is above the plan. Skips
 # (77) where there are not two devices or no mpirun.
 # usage: mesh.sh GRAPHRUN
@@ -29,9 +29,44 @@ along() { # AXIS
     within_plan $1-two $1-shards $1-small
 }
 
+# Experts divided over both devices: ranks keep sequences of their own, and under strict the gap of one device, 0.
+experts_model() {
+    keys='"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 32, "norm_topk_prob": true'
+    sed "s/\"model_type\": \"[a-z0-9_]*\"/\"model_type\": \"qwen3_moe\", $keys/; s/LlamaForCausalLM/Qwen3MoeForCausalLM/" \
+        graphs/quickstart/config.json >"$work/moe.json"
+    "$gr" init --config "$work/moe.json" --tokenizer graphs/quickstart --seed 1 -o "$work/moe" >/dev/null
+    rm -rf "$work/model"
+    mv "$work/moe" "$work/model"
+}
+
+experts() {
+    both expert moe-two --steps 6
+    for key in loss grad_norm reward_mean entropy tokens; do
+        echo "$key of step 1: $(number moe-one 1 $key) on one rank, $(number moe-two 1 $key) with experts on two"
+        near $key moe-one moe-two
+    done
+    both expert moe-again --steps 6
+    same moe-two moe-again
+    both expert moe-shards --steps 6 --set models.actor.residency.rollout_weights=keep
+    same moe-two moe-shards
+    both expert moe-half --steps 3
+    timeout 120 "$gr" exec --resume "$work/moe-half" --steps 6 >"$work/resume.log" 2>&1 || { cat "$work/resume.log"; exit 1; }
+    same moe-two moe-half
+    both expert moe-small --steps 6 --set nodes.update.micro_tokens=512 --set nodes.old_logprob.micro_tokens=500
+    for key in loss grad_norm entropy; do near $key moe-one moe-small; done
+    both expert moe-strict --steps 6 --set strict=true
+    for step in 1 6; do
+        [ "$(number moe-strict $step logprob_gap_max)" = 0 ] || { echo "strict: log-probs differ"; exit 1; }
+    done
+    within_plan moe-two moe-shards moe-small moe-strict
+}
+
 train one --steps 6
 along context
 along tensor
+experts_model
+train moe-one --steps 6
+experts
 sed 's/^graph:/strict: true\n&/' graphs/quickstart.yaml >"$work/strict.yaml"
 timeout 120 "$gr" exec "$work/strict.yaml" --set model="$work/model" --set data="$work/train.jsonl" --device cuda --ranks 2 \
     --set models.actor.parallel.context=2 --steps 6 --out "$work/strict" >"$work/strict.log" 2>&1 || { cat "$work/strict.log"; exit 1; }

@@ -446,6 +446,22 @@ static void combine(gr_queue *q, const gr_dispatch *d, uint32_t k, uint32_t T, u
     gr_team_run(q->team, combine_rank, &m);
 }
 
+static void choice_rows(gr_queue *q, const gr_dispatch *d, uint32_t R, uint32_t held, const uint16_t *expert,
+                        const float *weight, uint16_t *row_expert, float *row_weight)
+{
+    (void)q;
+    for (size_t r = 0; r < R; r++) {
+        row_expert[r] = (uint16_t)(expert[d->choice[r]] % held);
+        if (weight) row_weight[r] = weight[d->choice[r]];
+    }
+}
+
+static void choice_back(gr_queue *q, const gr_dispatch *d, uint32_t R, const float *rows, float *to)
+{
+    (void)q;
+    for (size_t r = 0; r < R; r++) to[d->choice[r]] = rows[r];
+}
+
 /* ---- products ------------------------------------------------------------------------------------------ */
 
 static uint32_t rows_of(const gr_expert_product *p, uint32_t e)
@@ -682,6 +698,8 @@ const gr_experts_ops gr_experts_cpu = {
     .dispatch = dispatch,
     .gather = gather,
     .combine = combine,
+    .choice_rows = choice_rows,
+    .choice_back = choice_back,
     .product_ws_bytes = product_ws_bytes,
     .product = product,
     .product_dx = product_dx,

@@ -102,5 +102,5 @@ const gr_kernels gr_kernels_cpu = {
     .sum_squares_ws_bytes = gr_cpu_sum_squares_ws_bytes,
     .sum_squares = gr_cpu_sum_squares,
     .checksum = gr_host_checksum,
-    .adamw = gr_cpu_adamw,
+    .optim_step = gr_cpu_optim_step,
 };

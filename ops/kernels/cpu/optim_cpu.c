@@ -13,7 +13,8 @@ struct flat {
     uint64_t n, part;
     const float *x;
     double *sums;
-    gr_adamw_consts k;
+    gr_optim_kind kind;
+    gr_optim_consts k;
     float *w, *m, *s;
     char *bytes;
 };
@@ -122,40 +123,57 @@ void gr_cpu_sum_squares(gr_queue *q, const void *x, gr_dtype type, uint64_t n, d
     *out = total;
 }
 
-static void adamw_rank(void *arg, unsigned rank, unsigned size)
+static void step_n(const gr_simd *v, gr_optim_kind kind, const gr_optim_consts *k, float *w, const float *g,
+                   float *m, float *second, uint64_t n)
+{
+    if (kind == GR_OPTIM_LION)
+        v->lion(k, w, g, m, n);
+    else if (kind == GR_OPTIM_SGD)
+        v->sgd(k, w, g, m, n);
+    else
+        v->adamw(k, w, g, m, second, n);
+}
+
+static void optim_rank(void *arg, unsigned rank, unsigned size)
 {
     const struct flat *f = arg;
     uint64_t a, b;
     gr_team_range(f->n, GRAIN, rank, size, &a, &b);
-    f->v->adamw(&f->k, f->w + a, f->x + a, f->m + a, f->s + a, b - a);
+    step_n(f->v, f->kind, &f->k, f->w + a, f->x + a, f->m + a, f->s ? f->s + a : NULL, b - a);
 }
 
-static gr_adamw_consts consts_of(const gr_adamw *how, bool decay)
+static gr_optim_consts consts_of(const gr_optim *how, bool decay)
 {
-    return (gr_adamw_consts){.keep = (float)(1 - (decay ? how->lr * how->weight_decay : 0)),
+    const bool corrects = how->kind == GR_OPTIM_ADAMW;
+    return (gr_optim_consts){.keep = (float)(1 - (decay ? how->lr * how->weight_decay : 0)),
                              .b1 = (float)(1 - how->beta1),
                              .beta2 = (float)how->beta2,
                              .b2 = (float)(1 - how->beta2),
-                             .step_size = (float)(how->lr / (1 - pow(how->beta1, how->step))),
-                             .inv_sqrt_bc2 = (float)(1 / sqrt(1 - pow(how->beta2, how->step))),
+                             .momentum = (float)how->beta1,
+                             .decay = decay ? (float)how->weight_decay : 0,
+                             .step_size =
+                                 (float)(corrects ? how->lr / (1 - pow(how->beta1, how->step)) : how->lr),
+                             .inv_sqrt_bc2 = corrects ? (float)(1 / sqrt(1 - pow(how->beta2, how->step))) : 0,
                              .eps = (float)how->eps,
                              .grad_scale = how->grad_scale};
 }
 
-void gr_cpu_adamw(gr_queue *q, const gr_adamw *how, bool decay, const gr_adamw_range *r, uint64_t n)
+void gr_cpu_optim_step(gr_queue *q, const gr_optim *how, bool decay, const gr_optim_range *r, uint64_t n)
 {
     assert(!r->master && r->grads == GR_F32 && r->moments == GR_F32);
-    struct flat f = {.v = gr_simd_best(), .n = n, .x = r->g, .w = r->w, .m = r->m, .s = r->v};
+    struct flat f = {
+        .v = gr_simd_best(), .kind = how->kind, .n = n, .x = r->g, .w = r->w, .m = r->m, .s = r->v};
     f.k = consts_of(how, decay);
-    gr_team_run(q->team, adamw_rank, &f);
+    gr_team_run(q->team, optim_rank, &f);
 }
 
 /* ---- on the host, for any device ----------------------------------------------------------------------- */
 
 struct host_step {
     const gr_simd *v;
-    gr_adamw_consts k;
-    const gr_adamw_range *r;
+    gr_optim_kind kind;
+    gr_optim_consts k;
+    const gr_optim_range *r;
     gr_dtype weights;
     uint64_t n;
 };
@@ -184,15 +202,16 @@ static void put_back(void *p, gr_dtype type, uint64_t n, const float *from)
 static void host_block(const struct host_step *h, uint64_t at, uint64_t n)
 {
     float room[4][GRAIN];
-    const gr_adamw_range *r = h->r;
+    const gr_optim_range *r = h->r;
     char *w = element(r->w, h->weights, at), *g = element(r->g, r->grads, at);
-    char *m = element(r->m, r->moments, at), *v = element(r->v, r->moments, at);
+    char *m = element(r->m, r->moments, at), *v = r->v ? element(r->v, r->moments, at) : NULL;
     float *master = r->master ? r->master + at : widened(w, h->weights, n, room[0]);
     const float *grad = widened(g, r->grads, n, room[1]);
-    float *first = widened(m, r->moments, n, room[2]), *second = widened(v, r->moments, n, room[3]);
-    h->v->adamw(&h->k, master, grad, first, second, n);
+    float *first = widened(m, r->moments, n, room[2]);
+    float *second = v ? widened(v, r->moments, n, room[3]) : NULL;
+    step_n(h->v, h->kind, &h->k, master, grad, first, second, n);
     put_back(m, r->moments, n, first);
-    put_back(v, r->moments, n, second);
+    if (v) put_back(v, r->moments, n, second);
     put_back(w, h->weights, n, master);
     if (r->master && h->weights == GR_F32) memcpy(w, master, n * sizeof(float));
 }
@@ -205,9 +224,9 @@ static void host_rank(void *arg, unsigned rank, unsigned size)
     for (uint64_t at = a; at < b; at += GRAIN) host_block(h, at, GR_MIN((uint64_t)GRAIN, b - at));
 }
 
-void gr_host_adamw(gr_queue *q, gr_dtype weights, const gr_adamw *how, bool decay, const gr_adamw_range *r,
-                   uint64_t n)
+void gr_host_optim_step(gr_queue *q, gr_dtype weights, const gr_optim *how, bool decay,
+                        const gr_optim_range *r, uint64_t n)
 {
-    struct host_step h = {gr_simd_best(), consts_of(how, decay), r, weights, n};
+    struct host_step h = {gr_simd_best(), how->kind, consts_of(how, decay), r, weights, n};
     gr_team_run(q->team, host_rank, &h);
 }

@@ -179,6 +179,18 @@ void gr_cuda_experts_combine(gr_queue *q, const gr_dispatch *d, uint32_t k, uint
     gr_cu_combine_rows(q->stream, d->row, k, T, H, rows, weight, base, scale, y);
 }
 
+void gr_cuda_experts_choice_rows(gr_queue *q, const gr_dispatch *d, uint32_t R, uint32_t held,
+                                 const uint16_t *expert, const float *weight, uint16_t *row_expert,
+                                 float *row_weight)
+{
+    gr_cu_choice_rows(q->stream, d->choice, R, held, expert, weight, row_expert, row_weight);
+}
+
+void gr_cuda_experts_choice_back(gr_queue *q, const gr_dispatch *d, uint32_t R, const float *rows, float *to)
+{
+    gr_cu_choice_back(q->stream, d->choice, R, rows, to);
+}
+
 /* ---- products ---- */
 
 static void run_product(gr_queue *q, const gr_cu_experts_product *p)

@@ -361,6 +361,40 @@ GR_KERNEL void __launch_bounds__(BLOCK)
     y[i] = gr_pack(sum);
 }
 
+GR_KERNEL void __launch_bounds__(BLOCK)
+    choice_rows_kernel(const uint32_t *__restrict__ choice, uint32_t R, uint32_t held,
+                       const uint16_t *__restrict__ expert, const float *__restrict__ weight,
+                       uint16_t *__restrict__ row_expert, float *__restrict__ row_weight)
+{
+    const uint32_t r = blockIdx.x * BLOCK + threadIdx.x;
+    if (r >= R) return;
+    row_expert[r] = (uint16_t)(expert[choice[r]] % held);
+    if (weight) row_weight[r] = weight[choice[r]];
+}
+
+GR_KERNEL void __launch_bounds__(BLOCK)
+    choice_back_kernel(const uint32_t *__restrict__ choice, uint32_t R, const float *__restrict__ rows,
+                       float *__restrict__ to)
+{
+    const uint32_t r = blockIdx.x * BLOCK + threadIdx.x;
+    if (r < R) to[choice[r]] = rows[r];
+}
+
+extern "C" void gr_cu_choice_rows(cudaStream_t st, const uint32_t *choice, uint32_t R, uint32_t held,
+                                  const uint16_t *expert, const float *weight, uint16_t *row_expert,
+                                  float *row_weight)
+{
+    if (R)
+        choice_rows_kernel<<<gr_ceil_div(R, BLOCK), BLOCK, 0, st>>>(choice, R, held, expert, weight,
+                                                                    row_expert, row_weight);
+}
+
+extern "C" void gr_cu_choice_back(cudaStream_t st, const uint32_t *choice, uint32_t R, const float *rows,
+                                  float *to)
+{
+    if (R) choice_back_kernel<<<gr_ceil_div(R, BLOCK), BLOCK, 0, st>>>(choice, R, rows, to);
+}
+
 extern "C" void gr_cu_gather_rows(cudaStream_t st, const uint32_t *choice, uint32_t k, uint32_t R, uint32_t H,
                                   const gr_bf16 *x, gr_bf16 *rows)
 {

@@ -86,6 +86,11 @@ void gr_cu_gather_rows(cudaStream_t st, const uint32_t *choice, uint32_t k, uint
 void gr_cu_combine_rows(cudaStream_t st, const uint32_t *row, uint32_t k, uint32_t T, uint32_t H,
                         const gr_bf16 *rows, const float *weight, const gr_bf16 *base, float scale,
                         gr_bf16 *y);
+/* row_expert [R] = expert[choice] % held; row_weight [R] = weight[choice], where weight is not NULL. */
+void gr_cu_choice_rows(cudaStream_t st, const uint32_t *choice, uint32_t R, uint32_t held,
+                       const uint16_t *expert, const float *weight, uint16_t *row_expert, float *row_weight);
+/* to[choice] = rows [R] */
+void gr_cu_choice_back(cudaStream_t st, const uint32_t *choice, uint32_t R, const float *rows, float *to);
 
 /* ---- activation ---- */
 

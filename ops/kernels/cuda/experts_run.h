@@ -29,6 +29,10 @@ void gr_cuda_experts_gather(gr_queue *q, const gr_dispatch *d, uint32_t k, uint3
                             const void *x, void *rows);
 void gr_cuda_experts_combine(gr_queue *q, const gr_dispatch *d, uint32_t k, uint32_t T, uint32_t H,
                              const void *rows, const float *weight, const void *base, float scale, void *y);
+void gr_cuda_experts_choice_rows(gr_queue *q, const gr_dispatch *d, uint32_t R, uint32_t held,
+                                 const uint16_t *expert, const float *weight, uint16_t *row_expert,
+                                 float *row_weight);
+void gr_cuda_experts_choice_back(gr_queue *q, const gr_dispatch *d, uint32_t R, const float *rows, float *to);
 void gr_cuda_experts_product(gr_queue *q, const gr_expert_product *p, const void *x, const void *bias,
                              void *y, void *ws);
 void gr_cuda_experts_product_dx(gr_queue *q, const gr_expert_product *p, const void *dy, void *dx, void *ws);

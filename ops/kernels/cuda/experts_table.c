@@ -52,6 +52,8 @@ const gr_experts_ops gr_experts_cuda = {
     RUNS(dispatch),
     RUNS(gather),
     RUNS(combine),
+    RUNS(choice_rows),
+    RUNS(choice_back),
     RUNS(product),
     RUNS(product_dx),
     RUNS(product_dw),

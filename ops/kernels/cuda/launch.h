@@ -207,14 +207,16 @@ void gr_cu_sample(cudaStream_t st, const float *logits, const gr_cu_sampling *ho
 /* ---- optimizer ------------------------------------------------------------------------------------------
  */
 
-typedef struct gr_cu_adamw {                    /* as gr_adamw; decay 0 where weight decay does not apply */
+typedef enum gr_cu_optim_kind { GR_CU_ADAMW, GR_CU_LION, GR_CU_SGD } gr_cu_optim_kind; /* as gr_optim_kind */
+typedef struct gr_cu_optim {                    /* as gr_optim; decay 0 where weight decay does not apply */
     double lr, beta1, beta2, eps, weight_decay; /* double: 1 - beta2 has few digits left in a float */
-    double correction1, correction2;            /* 1 - beta^step */
+    double correction1, correction2;            /* 1 - beta^step; 1 of those without correction */
     float grad_scale;
-} gr_cu_adamw;
+    gr_cu_optim_kind kind;
+} gr_cu_optim;
 /* One pass: master (fp32; NULL: w itself is the master), w (bf16), moments m and v of moment_type, gradient g
  * of grad_type. how: host memory, read during the call. */
-void gr_cu_adamw_step(cudaStream_t st, const gr_cu_adamw *how, float *master, gr_bf16 *w, const void *g,
+void gr_cu_optim_step(cudaStream_t st, const gr_cu_optim *how, float *master, gr_bf16 *w, const void *g,
                       gr_cu_dtype grad_type, void *m, void *v, gr_cu_dtype moment_type, uint64_t n);
 /* y [n] = scale x [n], bf16; y == x is fine. n a multiple of 8. */
 void gr_cu_scale(cudaStream_t st, const gr_bf16 *x, float scale, gr_bf16 *y, uint64_t n);

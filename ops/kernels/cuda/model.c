@@ -218,17 +218,19 @@ void gr_cuda_sum_squares(gr_queue *q, const void *x, gr_dtype type, uint64_t n, 
     gr_cu_sum_squares(q->stream, x, gr_cu_type(type), n, out, ws);
 }
 
-void gr_cuda_adamw(gr_queue *q, const gr_adamw *how, bool decay, const gr_adamw_range *r, uint64_t n)
+void gr_cuda_optim_step(gr_queue *q, const gr_optim *how, bool decay, const gr_optim_range *r, uint64_t n)
 {
-    const gr_cu_adamw a = {.lr = (float)how->lr,
+    const bool corrects = how->kind == GR_OPTIM_ADAMW;
+    const gr_cu_optim a = {.lr = (float)how->lr,
                            .beta1 = (float)how->beta1,
                            .beta2 = (float)how->beta2,
                            .eps = (float)how->eps,
                            .weight_decay = decay ? (float)how->weight_decay : 0,
-                           .correction1 = (float)(1 - pow(how->beta1, how->step)),
-                           .correction2 = (float)(1 - pow(how->beta2, how->step)),
-                           .grad_scale = how->grad_scale};
-    gr_cu_adamw_step(q->stream, &a, r->master, r->w, r->g, gr_cu_type(r->grads), r->m, r->v,
+                           .correction1 = corrects ? (float)(1 - pow(how->beta1, how->step)) : 1,
+                           .correction2 = corrects ? (float)(1 - pow(how->beta2, how->step)) : 1,
+                           .grad_scale = how->grad_scale,
+                           .kind = (gr_cu_optim_kind)how->kind};
+    gr_cu_optim_step(q->stream, &a, r->master, r->w, r->g, gr_cu_type(r->grads), r->m, r->v,
                      gr_cu_type(r->moments), n);
 }
 

@@ -1,39 +1,66 @@
-/* ops/kernels/cuda/optim.cu: AdamW, sums of squares, rounding to bf16: flat arrays, each read and written
- * once. A thread takes four elements at a time (16 bytes of fp32, 8 of bf16), twice, so that neighbours touch
- * neighbouring bytes in every array and all loads are in flight before the first use. Bound by memory.
+/* ops/kernels/cuda/optim.cu: optimizers, sums of squares, rounding to bf16: flat arrays, each read and
+ * written once. A thread takes four elements at a time (16 bytes of fp32, 8 of bf16), twice, so that
+ * neighbours touch neighbouring bytes in every array and all loads are in flight before the first use. Bound
+ * by memory.
  */
 #include "ops/kernels/checksum.h"
 #include "ops/kernels/cuda/device.cuh"
 
 enum { BLOCK = 256, EACH = 4, TIMES = 2, TILE = BLOCK * EACH * TIMES /* elements of a block */ };
 
-/* ---- AdamW
+/* ---- optimizers
  * ------------------------------------------------------------------------------------------------- */
 
-struct adamw { /* constants, rounded to fp32 once they are computed, as ops/kernels/cpu/optim_cpu.c does */
-    float keep, b1, beta2, b2, step_size, inv_sqrt_bc2, eps, grad_scale;
+struct optim { /* constants, rounded to fp32 once they are computed, as ops/kernels/cpu/optim_cpu.c does */
+    float keep, b1, beta2, b2, momentum, decay, step_size, inv_sqrt_bc2, eps, grad_scale;
 };
 
-template <typename G, typename M> struct adamw_arrays {
+template <typename G, typename M> struct optim_arrays {
     float *master; /* MASTER only */
     gr_bf16 *w;
     const G *g;
-    M *m, *v;
+    M *m, *v; /* v: of optimizers with two moments */
     uint64_t n;
 };
 
 /* Loshchilov and Hutter, arXiv:1711.05101, in the order of torch.optim.AdamW. */
-GR_DEVICE void adamw_element(const adamw &k, float &w, float g, float &m, float &v)
-{
-    g *= k.grad_scale;
-    m = fmaf(g - m, k.b1, m);
-    v = fmaf(k.b2 * g, g, v * k.beta2);
-    const float below = fmaf(sqrtf(v), k.inv_sqrt_bc2, k.eps);
-    w = w * k.keep - k.step_size * m / below;
-}
+struct adamw {
+    static constexpr bool two = true;
+    static __device__ __forceinline__ void element(const optim &k, float &w, float g, float &m, float &v)
+    {
+        g *= k.grad_scale;
+        m = fmaf(g - m, k.b1, m);
+        v = fmaf(k.b2 * g, g, v * k.beta2);
+        const float below = fmaf(sqrtf(v), k.inv_sqrt_bc2, k.eps);
+        w = w * k.keep - k.step_size * m / below;
+    }
+};
 
-template <typename G, typename M, bool MASTER>
-GR_KERNEL void __launch_bounds__(BLOCK) adamw_kernel(const adamw k, const adamw_arrays<G, M> a)
+/* Chen et al., arXiv:2302.06675. Rounded as on the CPU, where a sign would otherwise differ. */
+struct lion {
+    static constexpr bool two = false;
+    static __device__ __forceinline__ void element(const optim &k, float &w, float g, float &m, float &)
+    {
+        const float off = __fsub_rn(__fmul_rn(g, k.grad_scale), m);
+        const float c = __fadd_rn(m, __fmul_rn(off, k.b1)), sign = c > 0 ? 1.0f : c < 0 ? -1.0f : 0.0f;
+        m = __fadd_rn(m, __fmul_rn(off, k.b2));
+        w = __fsub_rn(__fmul_rn(w, k.keep), __fmul_rn(k.step_size, sign));
+    }
+};
+
+/* torch.optim.SGD with momentum: weight decay is part of the gradient. */
+struct sgd {
+    static constexpr bool two = false;
+    static __device__ __forceinline__ void element(const optim &k, float &w, float g, float &m, float &)
+    {
+        g = __fadd_rn(__fmul_rn(g, k.grad_scale), __fmul_rn(w, k.decay));
+        m = __fadd_rn(__fmul_rn(m, k.momentum), g);
+        w = __fsub_rn(w, __fmul_rn(k.step_size, m));
+    }
+};
+
+template <typename O, typename G, typename M, bool MASTER>
+GR_KERNEL void __launch_bounds__(BLOCK) optim_kernel(const optim k, const optim_arrays<G, M> a)
 {
     const uint64_t first = (uint64_t)blockIdx.x * TILE + threadIdx.x * EACH;
     float w[TIMES][EACH], g[TIMES][EACH], m[TIMES][EACH], v[TIMES][EACH];
@@ -43,7 +70,7 @@ GR_KERNEL void __launch_bounds__(BLOCK) adamw_kernel(const adamw k, const adamw_
         if (i + EACH > a.n) continue;
         gr_load4(a.g, i, g[j]);
         gr_load4(a.m, i, m[j]);
-        gr_load4(a.v, i, v[j]);
+        if (O::two) gr_load4(a.v, i, v[j]);
         if (MASTER)
             gr_load4(a.master, i, w[j]);
         else
@@ -54,56 +81,80 @@ GR_KERNEL void __launch_bounds__(BLOCK) adamw_kernel(const adamw k, const adamw_
         const uint64_t i = first + j * BLOCK * EACH;
         if (i + EACH > a.n) continue;
 #pragma unroll
-        for (int e = 0; e < EACH; e++) adamw_element(k, w[j][e], g[j][e], m[j][e], v[j][e]);
+        for (int e = 0; e < EACH; e++) O::element(k, w[j][e], g[j][e], m[j][e], v[j][e]);
         gr_store4(a.m, i, m[j]);
-        gr_store4(a.v, i, v[j]);
+        if (O::two) gr_store4(a.v, i, v[j]);
         if (MASTER) gr_store4(a.master, i, w[j]);
         gr_store4(a.w, i, w[j]);
     }
     if (blockIdx.x + 1 < gridDim.x) return;
     const uint64_t i = a.n / EACH * EACH + threadIdx.x; /* what is left of the last four */
     if (i >= a.n) return;
-    float wi = MASTER ? a.master[i] : gr_get(a.w + i), mi = gr_get(a.m + i), vi = gr_get(a.v + i);
-    adamw_element(k, wi, gr_get(a.g + i), mi, vi);
+    float wi = MASTER ? a.master[i] : gr_get(a.w + i), mi = gr_get(a.m + i), vi = 0;
+    if (O::two) vi = gr_get(a.v + i);
+    O::element(k, wi, gr_get(a.g + i), mi, vi);
     gr_put(a.m + i, mi);
-    gr_put(a.v + i, vi);
+    if (O::two) gr_put(a.v + i, vi);
     if (MASTER) a.master[i] = wi;
     gr_put(a.w + i, wi);
 }
 
-template <typename G, typename M>
-static void launch_adamw(cudaStream_t st, const adamw &k, float *master, gr_bf16 *w, const void *g, void *m,
-                         void *v, uint64_t n)
+/* What a step is of, whatever its optimizer. */
+struct optim_call {
+    cudaStream_t st;
+    optim k;
+    float *master;
+    gr_bf16 *w;
+    const void *g;
+    void *m, *v;
+    gr_cu_dtype grads, moments;
+    uint64_t n;
+};
+
+template <typename O, typename G, typename M> static void launch_optim(const optim_call &c)
 {
-    const adamw_arrays<G, M> a = {master, w, (const G *)g, (M *)m, (M *)v, n};
-    const uint32_t grid = gr_ceil_div(n, TILE);
-    if (master)
-        adamw_kernel<G, M, true><<<grid, BLOCK, 0, st>>>(k, a);
+    const optim_arrays<G, M> a = {c.master, c.w, (const G *)c.g, (M *)c.m, (M *)c.v, c.n};
+    const uint32_t grid = gr_ceil_div(c.n, TILE);
+    if (c.master)
+        optim_kernel<O, G, M, true><<<grid, BLOCK, 0, c.st>>>(c.k, a);
     else
-        adamw_kernel<G, M, false><<<grid, BLOCK, 0, st>>>(k, a);
+        optim_kernel<O, G, M, false><<<grid, BLOCK, 0, c.st>>>(c.k, a);
 }
 
-extern "C" void gr_cu_adamw_step(cudaStream_t st, const gr_cu_adamw *how, float *master, gr_bf16 *w,
+template <typename O> static void launch_of(const optim_call &c)
+{
+    if (c.grads == GR_CU_F32 && c.moments == GR_CU_F32)
+        launch_optim<O, float, float>(c);
+    else if (c.grads == GR_CU_F32)
+        launch_optim<O, float, gr_bf16>(c);
+    else if (c.moments == GR_CU_F32)
+        launch_optim<O, gr_bf16, float>(c);
+    else
+        launch_optim<O, gr_bf16, gr_bf16>(c);
+}
+
+extern "C" void gr_cu_optim_step(cudaStream_t st, const gr_cu_optim *how, float *master, gr_bf16 *w,
                                  const void *g, gr_cu_dtype grad_type, void *m, void *v,
                                  gr_cu_dtype moment_type, uint64_t n)
 {
     if (!n) return;
-    const adamw k = {.keep = (float)(1 - how->lr * how->weight_decay),
+    const optim k = {.keep = (float)(1 - how->lr * how->weight_decay),
                      .b1 = (float)(1 - how->beta1),
                      .beta2 = (float)how->beta2,
                      .b2 = (float)(1 - how->beta2),
+                     .momentum = (float)how->beta1,
+                     .decay = (float)how->weight_decay,
                      .step_size = (float)(how->lr / how->correction1),
                      .inv_sqrt_bc2 = (float)(1 / sqrt(how->correction2)),
                      .eps = (float)how->eps,
                      .grad_scale = how->grad_scale};
-    if (grad_type == GR_CU_F32 && moment_type == GR_CU_F32)
-        launch_adamw<float, float>(st, k, master, w, g, m, v, n);
-    else if (grad_type == GR_CU_F32)
-        launch_adamw<float, gr_bf16>(st, k, master, w, g, m, v, n);
-    else if (moment_type == GR_CU_F32)
-        launch_adamw<gr_bf16, float>(st, k, master, w, g, m, v, n);
+    const optim_call c = {st, k, master, w, g, m, v, grad_type, moment_type, n};
+    if (how->kind == GR_CU_LION)
+        launch_of<lion>(c);
+    else if (how->kind == GR_CU_SGD)
+        launch_of<sgd>(c);
     else
-        launch_adamw<gr_bf16, gr_bf16>(st, k, master, w, g, m, v, n);
+        launch_of<adamw>(c);
 }
 
 /* ---- sum of squares

@@ -23,14 +23,14 @@ static void test_options_reach_their_fields(void **state)
     assert_int_equal(parse(&a, "plan g.yaml --set a=1 --budget=2KiB --set b=2 -o x --policy keep"), GR_OK);
     assert_string_equal(a.command, "plan");
     assert_string_equal(a.operand[0], "g.yaml");
-    assert_int_equal(a.n_set, 2);
-    assert_string_equal(a.set[1], "b=2");
-    assert_int_equal(a.budget, 2048);
-    assert_string_equal(a.out, "x");
-    assert_string_equal(a.policy, "keep");
+    assert_int_equal(a.ask.n_set, 2);
+    assert_string_equal(a.ask.set[1], "b=2");
+    assert_int_equal(a.ask.budget, 2048);
+    assert_string_equal(a.ask.out, "x");
+    assert_string_equal(a.ask.policy, "keep");
     gr_args_release(&a);
     assert_int_equal(parse(&a, "exec --resume runs/x --steps 1"), GR_OK);
-    assert_true(a.has_steps && !a.has_seed);
+    assert_true(a.ask.has_steps && !a.ask.has_seed);
     assert_int_equal(parse(&a, "plan --help"), GR_OK);
     assert_true(a.help);
 }

@@ -13,6 +13,13 @@ static const char *const config_text =
     "\"rms_norm_eps\": 1e-06, \"max_position_embeddings\": 256, \"eos_token_id\": 2, "
     "\"intermediate_size\": 48, \"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 8, "
     "\"rope_theta\": 10000.0, \"tie_word_embeddings\": false}";
+/* The same with experts. */
+static const char *const experts_text =
+    "{\"model_type\": \"qwen3_moe\", \"vocab_size\": 64, \"hidden_size\": 32, \"num_hidden_layers\": 3, "
+    "\"rms_norm_eps\": 1e-06, \"max_position_embeddings\": 256, \"eos_token_id\": 2, "
+    "\"intermediate_size\": 48, \"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 8, "
+    "\"num_experts\": 12, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 40, "
+    "\"norm_topk_prob\": true, \"rope_theta\": 10000.0, \"tie_word_embeddings\": false}";
 static const char *const graph_text =
     "graph: mesh\n"
     "models:\n"
@@ -35,6 +42,7 @@ typedef struct config {
     const char *model, *rollout, *loss, *more;
     uint32_t ranks, hosts;
     gr_policy policy;
+    bool experts;
 } config;
 
 static gr_status try_load(gr_graph **g, const config *c, gr_diag *d)
@@ -42,7 +50,7 @@ static gr_status try_load(gr_graph **g, const config *c, gr_diag *d)
     char *path = gr_printf("%s/config.json", dir), *text;
     FILE *f = fopen(path, "w");
     assert_non_null(f);
-    fputs(config_text, f);
+    fputs(c->experts ? experts_text : config_text, f);
     fclose(f);
     text = gr_printf(graph_text, path, c->model ? c->model : "", path, c->rollout ? c->rollout : "",
                      c->loss ? c->loss : by_token, c->more ? c->more : "");
@@ -159,13 +167,50 @@ static void test_a_rank_holds_its_slices(void **state)
     }
 }
 
-/* A group that leaves its host pays the adapters' rate. */
-static void test_groups_over_hosts_take_longer(void **state)
+/* Its experts and all else of a layer, and of their gradients; who sends what to whom, by hand: two choices
+ * of 128 tokens, of which half are elsewhere, go there and come back. */
+static void test_a_rank_holds_its_experts(void **state)
 {
     (void)state;
+    for (uint32_t holders = 2; holders <= 4; holders += 2) {
+        char key[64];
+        snprintf(key, sizeof(key), ", parallel: {expert: %u}, residency: {rollout_weights: keep}", holders);
+        config c = {.model = key, .ranks = 4, .experts = true};
+        gr_graph *g = load(&c);
+        gr_planned *p = plan(&c, g);
+        const uint64_t
+            slice = gr_bucket_elems(&g->models[0]->sharding.train_slice, 1),
+            n[] = {
+                32, 128 * 32, 8, 8, 32 * 64, 32, 12 * 32, 12 / holders * 2 * 40 * 32, 12 / holders * 32 * 40};
+        uint64_t sum = 0;
+        for (size_t k = 0; k < GR_LEN(n); k++) sum += gr_align(n[k], 64);
+        assert_int_equal(slice, gr_align(sum, 4096));
+        assert_int_equal(entry_bytes(p->plan, "update.x"), 128 * 32 * sizeof(float)); /* of its own tokens */
+        assert_int_equal(entry_bytes(p->plan, "update.gathered.2"),
+                         gr_align(slice * sizeof(float), GR_ALIGN));
+        assert_int_equal(entry_bytes(p->plan, "update.full_grads.2"),
+                         gr_align(slice * sizeof(float), GR_ALIGN));
+        assert_int_equal(task_named(p->tasks, "update.gather.2")->comm.moved, slice * sizeof(float) * 3 / 4);
+        const gr_task *layer = task_named(p->tasks, "update.forward.1"),
+                      *back = task_named(p->tasks, "update.backward.1");
+        const double rows = 2 * 128.0 * (holders - 1) / holders;
+        assert_int_equal(gr_mesh_size(&layer->comm.mesh, GR_AXIS_EXPERT), holders);
+        assert_int_equal(layer->comm.peers, holders);
+        assert_close(layer->comm.exchanged, 2 * rows * 32 * 4, 0, 1e-9);
+        assert_close(back->comm.exchanged, 3 * rows * 32 * 4, 0, 1e-9);
+        assert_close(layer->comm.summed, 0, 0, 1e-9);
+        assert_int_equal(p->tasks->groups, 1);
+        gr_planned_free(p);
+        gr_graph_free(g);
+    }
+}
+
+/* A group that leaves its host pays the adapters' rate. */
+static void groups_over_hosts(const char *mesh, bool experts)
+{
     uint64_t ns[2];
     for (uint32_t i = 0; i < 2; i++) {
-        config c = {.model = ", parallel: {context: 4}", .ranks = 8, .hosts = i ? 4 : 1};
+        config c = {.model = mesh, .ranks = 8, .hosts = i ? 4 : 1, .experts = experts};
         gr_graph *g = load(&c);
         gr_planned *p = plan(&c, g);
         gr_hardware hw = machine();
@@ -178,20 +223,37 @@ static void test_groups_over_hosts_take_longer(void **state)
     assert_true(ns[1] > ns[0]);
 }
 
+static void test_groups_over_hosts_take_longer(void **state)
+{
+    (void)state;
+    groups_over_hosts(", parallel: {context: 4}", false);
+    groups_over_hosts(", parallel: {expert: 4}", true);
+}
+
 static const char *const meshes[] = {", parallel: {context: 2}",
                                      ", parallel: {context: 4}",
                                      ", parallel: {context: 2}, tensor: 4",
                                      ", parallel: {context: 2}, residency: {rollout_weights: keep}",
                                      ", parallel: {tensor: 2, context: 2}",
-                                     ", parallel: {tensor: 2}, residency: {rollout_weights: keep}"};
+                                     ", parallel: {tensor: 2}, residency: {rollout_weights: keep}",
+                                     ", parallel: {expert: 2}, residency: {rollout_weights: keep}",
+                                     ", parallel: {context: 2, expert: 4}, tensor: 2"};
+static bool has_experts(const char *mesh)
+{
+    return strstr(mesh, "expert:");
+}
 
 static void test_every_plan_runs_in_any_order(void **state)
 {
     (void)state;
     uint32_t plans = 0;
     for (uint32_t k = 0; k < GR_LEN(meshes); k++)
-        for (int policy = (int)k % 2; policy < GR_N_POLICIES; policy += 2) {
-            config c = {.model = meshes[k], .loss = k % 2 ? by_sequence : by_token, .ranks = 4};
+        for (int policy = (int)k % 2; policy < GR_N_POLICIES;
+             policy += has_experts(meshes[k]) ? GR_N_POLICIES : 2) {
+            config c = {.model = meshes[k],
+                        .loss = k % 2 ? by_sequence : by_token,
+                        .ranks = 4,
+                        .experts = has_experts(meshes[k])};
             gr_graph *g = load(&c);
             run_all_ways(g, (gr_policy)policy, 0, 1, meshes[k], &plans);
             gr_graph_free(g);
@@ -208,7 +270,10 @@ static void test_no_mutant_that_goes_wrong_is_accepted(void **state)
     const uint32_t each = getenv("GR_SLOW") ? 1700 : 30;
     uint32_t broken = 0, refused = 0, total = 0;
     for (uint32_t k = 0; k < GR_LEN(meshes); k++) {
-        config c = {.model = meshes[k], .loss = k % 2 ? by_sequence : by_token, .ranks = 4};
+        config c = {.model = meshes[k],
+                    .loss = k % 2 ? by_sequence : by_token,
+                    .ranks = 4,
+                    .experts = has_experts(meshes[k])};
         gr_graph *g = load(&c);
         gr_planned *p = plan(&c, g);
         draw d = {k * 977 + 5};
@@ -253,26 +318,32 @@ static void test_no_mutant_that_goes_wrong_is_accepted(void **state)
 
 /* `auto` takes the mesh whose plan is the fastest of all that a file could say, and the graph says so then.
  */
-static void test_auto_takes_the_fastest_mesh(void **state)
+static void auto_is_fastest(bool experts)
 {
-    (void)state;
     static const char *const all[] = {"",
                                       ", parallel: {context: 2}",
                                       ", parallel: {context: 4}",
                                       ", parallel: {tensor: 2}",
                                       ", parallel: {tensor: 4}",
-                                      ", parallel: {tensor: 2, context: 2}"};
-    for (uint32_t ranks = 1; ranks <= 16; ranks *= 4) {
+                                      ", parallel: {tensor: 2, context: 2}",
+                                      ", parallel: {expert: 2}",
+                                      ", parallel: {expert: 4}",
+                                      ", parallel: {context: 2, expert: 2}",
+                                      ", parallel: {context: 2, expert: 4}",
+                                      ", parallel: {context: 4, expert: 2}",
+                                      ", parallel: {context: 4, expert: 4}"};
+    for (uint32_t ranks = 1; ranks <= (experts ? 4 : 16); ranks *= 4) {
         uint64_t best = UINT64_MAX;
         for (size_t i = 0; i < GR_LEN(all) && (i == 0 || ranks > 1); i++) {
-            config c = {.model = all[i], .ranks = ranks};
+            config c = {.model = all[i], .ranks = ranks, .experts = experts};
+            if (has_experts(all[i]) && !experts) continue;
             gr_graph *g = load(&c);
             gr_planned *p = plan(&c, g);
             best = GR_MIN(best, p->plan->ns);
             gr_planned_free(p);
             gr_graph_free(g);
         }
-        config c = {.model = ", parallel: auto", .ranks = ranks};
+        config c = {.model = ", parallel: auto", .ranks = ranks, .experts = experts};
         gr_graph *g = load(&c);
         gr_planned *p = NULL;
         const gr_plan_options o = {
@@ -284,6 +355,13 @@ static void test_auto_takes_the_fastest_mesh(void **state)
         gr_planned_free(p);
         gr_graph_free(g);
     }
+}
+
+static void test_auto_takes_the_fastest_mesh(void **state)
+{
+    (void)state;
+    auto_is_fastest(false);
+    auto_is_fastest(true);
     config c = {.model = ", parallel: auto", .ranks = 8, .more = "canonical: true\n"};
     gr_graph *g = load(&c);
     gr_planned *p = NULL;
@@ -327,6 +405,20 @@ static void test_what_is_refused(void **state)
         {{.model = ", parallel: {context: 8}", .ranks = 8}, "'context: 8' does not divide its 4 KV heads"},
         {{.model = ", parallel: {context: 65}", .ranks = 2}, "'context' must be a whole number from 1 to 64"},
         {{.model = ", parallel: {ring: 2}", .ranks = 2}, "unknown key 'ring'"},
+        {{.model = ", parallel: {expert: 4}", .ranks = 8, .hosts = 4, .experts = true}, NULL},
+        {{.model = ", parallel: {expert: 2}", .ranks = 2, .more = "strict: true\n", .experts = true}, NULL},
+        {{.model = ", parallel: {expert: 2}", .ranks = 2, .more = "canonical: true\n", .experts = true},
+         "and canonical do not go together"},
+        {{.model = ", parallel: {expert: 2}", .ranks = 2},
+         "'expert: 2' does not divide its layers, which have no experts"},
+        {{.model = ", parallel: {expert: 8}", .ranks = 8, .experts = true},
+         "'expert: 8' does not divide its 12 experts"},
+        {{.model = ", parallel: {expert: 4}", .ranks = 2, .experts = true},
+         "'expert: 4' does not divide the 2 ranks"},
+        {{.model = ", parallel: {tensor: 2, expert: 2}", .ranks = 4, .experts = true},
+         "'expert: 2' and tensor do not go together"},
+        {{.model = ", parallel: {expert: 4}, shard: node", .ranks = 4, .hosts = 2, .experts = true},
+         "'expert: 4' does not divide the ranks of a host"},
         {{.model = ", parallel: 2", .ranks = 2}, "'parallel' must be"},
         {{.model = ", parallel: {context: 2}", .ranks = 2, .more = "canonical: true\n"},
          "and canonical do not go together"},
@@ -357,6 +449,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_rank_holds_its_tokens),
         cmocka_unit_test(test_a_rank_holds_its_slices),
+        cmocka_unit_test(test_a_rank_holds_its_experts),
         cmocka_unit_test(test_groups_over_hosts_take_longer),
         cmocka_unit_test(test_every_plan_runs_in_any_order),
         cmocka_unit_test(test_no_mutant_that_goes_wrong_is_accepted),

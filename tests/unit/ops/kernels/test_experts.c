@@ -1,8 +1,11 @@
 /* Mixtures of experts on the CPU device: each primitive, and the MLP over them, against loops in double. */
 #include "tests/unit/test.h"
 
+#include <pthread.h>
+
 #include "ops/kernels/experts.h"
 #include "ops/kernels/layer_ops.h"
+#include "runtime/comm/comm.h"
 
 static const gr_experts_ops *const ops = &gr_experts_cpu;
 
@@ -371,11 +374,13 @@ static gr_experts_call call_of(const struct mlp *m, uint32_t run, const uint16_t
 {
     return (gr_experts_call){
         .ops = ops,
+        .k = &gr_kernels_cpu,
         .e = &m->e,
         .type = GR_F32,
         .T = m->T,
         .H = m->H,
-        .run = run,
+        .run = GR_MIN(run, m->T),
+        .most = run,
         .scale = 0.5f,
         .x = m->x,
         .given = given,
@@ -397,11 +402,11 @@ static void *exactly(uint64_t bytes) /* AddressSanitizer holds it to them */
     return p;
 }
 
-static struct passed pass(const struct mlp *m, uint32_t run, const uint16_t *given, gr_team *team)
+static struct passed pass_on(gr_queue *q, const struct mlp *m, uint32_t run, const uint16_t *given)
 {
     const size_t E = m->e.count, n = m->e.inner, H = m->H;
+    const unsigned team = gr_team_size(q->team);
     gr_experts_call call = call_of(m, run, given);
-    gr_queue q = {.team = team};
     gr_workspace c = {0};
     struct passed p = {.y = exactly(m->T * H * 4),
                        .dx = exactly(m->T * H * 4),
@@ -415,8 +420,8 @@ static struct passed pass(const struct mlp *m, uint32_t run, const uint16_t *giv
     c = (gr_workspace){.base = p.acts_memory = exactly(c.used)};
     gr_experts_acts_layout(&c, &m->e, GR_F32, m->T, &p.acts);
     void *ws = exactly(gr_experts_ws_bytes(&call, GR_LAYER_KEEP));
-    call.products = exactly(gr_experts_products_bytes(&call, gr_team_size(team), false));
-    gr_experts_forward(&q, &call, m->base, p.y, &p.acts, ws);
+    call.products = exactly(gr_experts_products_bytes(&call, team, false));
+    gr_experts_forward(q, &call, m->base, p.y, &p.acts, ws);
     free(ws), free(call.products);
     const gr_experts_grads grads = {GR_F32,
                                     p.router,
@@ -426,10 +431,15 @@ static struct passed pass(const struct mlp *m, uint32_t run, const uint16_t *giv
                                     p.down,
                                     m->down_bias ? p.down_bias : NULL};
     ws = exactly(gr_experts_ws_bytes(&call, GR_LAYER_BACKWARD));
-    call.products = exactly(gr_experts_products_bytes(&call, gr_team_size(team), true));
-    gr_experts_backward(&q, &call, &p.acts, m->dy, false, p.dx, &grads, ws);
+    call.products = exactly(gr_experts_products_bytes(&call, team, true));
+    gr_experts_backward(q, &call, &p.acts, m->dy, false, p.dx, &grads, ws);
     free(ws), free(call.products);
     return p;
+}
+
+static struct passed pass(const struct mlp *m, uint32_t run, const uint16_t *given, gr_team *team)
+{
+    return pass_on(&(gr_queue){.team = team}, m, run, given);
 }
 
 /* Gate and up to h; with its slopes. */
@@ -706,6 +716,192 @@ static void test_a_router_that_sends_all_to_one_expert_is_exact(void **state)
     mlp_free(&m);
 }
 
+/* ---- experts over ranks, which are threads here ---------------------------------------------------------
+ */
+
+enum { RANKS_MAX = 4 };
+
+/* What the ranks of a group see of each other between two barriers. */
+struct group {
+    uint32_t n, moves; /* moves: exchanges of rows there have been */
+    pthread_barrier_t barrier;
+    const gr_comm_exchange *exchange[RANKS_MAX];
+    char *part[RANKS_MAX];
+};
+
+struct rank {
+    gr_comm comm;
+    gr_tp_group peers;
+    struct group *group;
+    struct mlp m;
+    uint32_t run;
+    const uint16_t *given;
+    struct passed passed;
+    pthread_t thread;
+};
+
+static struct group *ranks_of(gr_comm *c)
+{
+    return ((struct rank *)(void *)c)->group;
+}
+
+static gr_status all_to_all(gr_comm *c, gr_queue *q, const gr_comm_exchange *e, gr_diag *d)
+{
+    struct group *g = ranks_of(c);
+    (void)q, (void)d;
+    g->exchange[c->rank] = e;
+    pthread_barrier_wait(&g->barrier);
+    g->moves += c->rank == 0;
+    for (uint32_t r = 0; r < g->n; r++) {
+        const gr_comm_exchange *from = g->exchange[r];
+        if (from->from_bytes[c->rank] != e->to_bytes[r] || e->to_bytes[r] % e->unit) abort();
+        memcpy((char *)e->to + e->to_at[r], (const char *)from->from + from->from_at[c->rank],
+               e->to_bytes[r]);
+    }
+    pthread_barrier_wait(&g->barrier);
+    return GR_OK;
+}
+
+static gr_status all_gather(gr_comm *c, gr_queue *q, const gr_comm_parts *p, gr_diag *d)
+{
+    struct group *g = ranks_of(c);
+    const uint64_t bytes = p->part * p->elem_bytes;
+    (void)q, (void)d;
+    g->part[c->rank] = (char *)p->at + c->rank * bytes;
+    pthread_barrier_wait(&g->barrier);
+    for (uint32_t r = 0; r < g->n; r++)
+        if (r != c->rank) memcpy((char *)p->at + r * bytes, g->part[r], bytes);
+    pthread_barrier_wait(&g->barrier);
+    return GR_OK;
+}
+
+static const gr_comm_type threads = {.name = "threads", .all_to_all = all_to_all, .all_gather = all_gather};
+
+static void *run_rank(void *arg)
+{
+    struct rank *r = arg;
+    gr_queue q = {.holders = &r->peers};
+    r->passed = pass_on(&q, &r->m, r->run, r->given);
+    return NULL;
+}
+
+/* Rank r of n of a whole: tokens [first, end), and its experts. */
+static struct mlp share_of(const struct mlp *m, uint32_t r, uint32_t n, uint32_t first, uint32_t end)
+{
+    const size_t at = (size_t)first * m->H, e = (size_t)r * m->e.count / n, I = m->e.inner, H = m->H;
+    struct mlp s = *m;
+    s.e.holders = n;
+    s.T = end - first;
+    s.x += at, s.base += at, s.dy += at;
+    s.gate_up += e * 2 * I * H, s.down += e * H * I;
+    if (m->e.bias) s.gate_up_bias += e * 2 * I, s.down_bias += e * H;
+    return s;
+}
+
+static void assert_sums(const char *what, const float *want, size_t n, const float *const *parts,
+                        uint32_t ranks)
+{
+    double *sum = doubles(n, 1); /* they hold 1 from the beginning */
+    for (uint32_t r = 0; r < ranks; r++)
+        for (size_t i = 0; i < n; i++) sum[i] += (double)parts[r][i] - 1;
+    assert_near(what, want, sum, n, 1e-4);
+    free(sum);
+}
+
+/* Of all ranks' parts of gradients: a router's are added up, experts' stand side by side. */
+static void check_gradients(const struct mlp *m, const struct passed *whole, const struct rank *rank,
+                            uint32_t n)
+{
+    const size_t E = m->e.count, held = E / n, I = m->e.inner, H = m->H;
+    const float *router[RANKS_MAX], *bias[RANKS_MAX];
+    for (uint32_t r = 0; r < n; r++) {
+        const struct passed *p = &rank[r].passed;
+        const size_t e = r * held;
+        router[r] = p->router, bias[r] = p->router_bias;
+        assert_sums("gate_up", whole->gate_up + e * 2 * I * H, held * 2 * I * H, &(const float *){p->gate_up},
+                    1);
+        assert_sums("down", whole->down + e * H * I, held * H * I, &(const float *){p->down}, 1);
+        assert_sums("gate_up_bias", whole->gate_up_bias + e * 2 * I, held * 2 * I,
+                    &(const float *){p->gate_up_bias}, 1);
+        assert_sums("down_bias", whole->down_bias + e * H, held * H, &(const float *){p->down_bias}, 1);
+    }
+    assert_sums("router", whole->router, E * H, router, n);
+    assert_sums("router_bias", whole->router_bias, E, bias, n);
+}
+
+/* How many exchanges it took. Tokens are dealt unevenly, and one rank may have none. */
+static uint32_t check_ranks(const struct mlp *m, uint32_t n, uint32_t run, const uint16_t *given)
+{
+    struct group group = {.n = n};
+    struct rank rank[RANKS_MAX];
+    struct passed whole = pass(m, m->T, given, NULL);
+    uint32_t first = 0;
+    pthread_barrier_init(&group.barrier, NULL, n);
+    for (uint32_t r = 0; r < n; r++) {
+        const uint32_t end = r + 1 == n ? m->T : r == 1 ? first : first + m->T / n;
+        rank[r] = (struct rank){.comm = {.type = &threads, .rank = r, .ranks = n},
+                                .group = &group,
+                                .m = share_of(m, r, n, first, end),
+                                .run = run,
+                                .given = given ? given + (size_t)first * m->e.top_k : NULL};
+        rank[r].peers.comm = &rank[r].comm;
+        first = end;
+    }
+    for (uint32_t r = 0; r < n; r++) pthread_create(&rank[r].thread, NULL, run_rank, &rank[r]);
+    for (uint32_t r = 0; r < n; r++) pthread_join(rank[r].thread, NULL);
+    for (uint32_t r = 0; r < n; r++) {
+        const size_t at = (size_t)(rank[r].m.x - m->x), bytes = (size_t)rank[r].m.T * m->H * sizeof(float);
+        assert_memory_equal(rank[r].passed.y, whole.y + at, bytes);
+        assert_memory_equal(rank[r].passed.dx, whole.dx + at, bytes);
+    }
+    check_gradients(m, &whole, rank, n);
+    for (uint32_t r = 0; r < n; r++) passed_free(&rank[r].passed);
+    passed_free(&whole);
+    pthread_barrier_destroy(&group.barrier);
+    return group.moves;
+}
+
+static void test_experts_over_ranks_give_a_token_the_same_bits(void **state)
+{
+    (void)state;
+    const size_t shape[] = {0, 2, 3};
+    for (size_t i = 0; i < GR_LEN(shape); i++) {
+        const gr_experts_desc e = shapes[shape[i]].e;
+        struct mlp m = mlp_new(e, shapes[shape[i]].T, shapes[shape[i]].H);
+        uint16_t *given = random_choices(e.count, e.top_k, m.T, 31);
+        for (uint32_t n = 2; n <= RANKS_MAX; n++)
+            for (uint32_t run = 1; run <= 2 * m.T && e.count % n == 0; run *= 3)
+                check_ranks(&m, n, run, run % 2 ? NULL : given);
+        check_ranks(&m, 2, 5, given);
+        free(given);
+        mlp_free(&m);
+    }
+}
+
+/* All rows to one rank: exact, in the same buffers, by more trips. */
+static void test_a_router_that_sends_all_to_one_rank_takes_more_trips(void **state)
+{
+    (void)state;
+    const gr_experts_desc e = {
+        .count = 8, .top_k = 2, .inner = 12, .scale = 1, .normalize = true, .router_bias = true};
+    struct mlp m = mlp_new(e, 64, 16), share = share_of(&m, 0, 4, 0, 16);
+    uint16_t *even = gr_malloc(64 * 2 * sizeof(*even));
+    for (uint16_t i = 0; i < 128; i++) even[i] = i % 8;
+    const gr_experts_call call = call_of(&share, 16, NULL);
+    const uint64_t bytes = gr_experts_ws_bytes(&call, GR_LAYER_BACKWARD);
+    /* forward 3 and backward 6 exchanges a trip; ranks have 16, 0, 16 and 32 tokens: two runs of 16, and one
+     * more because the last was full */
+    assert_int_equal(check_ranks(&m, 4, 16, even), 2 * (3 + 6));
+    for (size_t i = 0; i < 8; i++) m.router_bias[i] = i == 3 ? 100 : i == 2 ? 50 : 0;
+    assert_int_equal(gr_experts_slot(&share.e, 16), 16);
+    assert_int_equal(check_ranks(&m, 4, 16, NULL), 2 * 2 * (3 + 6));
+    share.T = 4000;
+    const gr_experts_call large = call_of(&share, 16, NULL);
+    assert_int_equal(gr_experts_ws_bytes(&large, GR_LAYER_BACKWARD), bytes);
+    free(even);
+    mlp_free(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -722,6 +918,8 @@ int main(void)
         cmocka_unit_test(test_a_token_has_the_same_bits_alone),
         cmocka_unit_test(test_experts_that_are_given_are_followed),
         cmocka_unit_test(test_a_router_that_sends_all_to_one_expert_is_exact),
+        cmocka_unit_test(test_experts_over_ranks_give_a_token_the_same_bits),
+        cmocka_unit_test(test_a_router_that_sends_all_to_one_rank_takes_more_trips),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

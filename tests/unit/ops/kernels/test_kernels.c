@@ -291,9 +291,10 @@ static void test_adamw_follows_its_formula_in_double(void **state)
     fill(w, M, 1, 1);
     for (int i = 0; i < M; i++) dw[i] = (double)w[i];
     for (uint32_t step = 1; step <= 20; step++) {
-        const gr_adamw how = {1e-2, 0.9, 0.999, 1e-8, 0.1, step, 0.5f};
+        const gr_optim how = {1e-2, 0.9, 0.999, 1e-8, 0.1, step, 0.5f, GR_OPTIM_ADAMW};
         fill(g, M, step, step % 3 ? 1 : 1e-3f);
-        K.adamw(&(gr_queue){.team = team}, &how, true, &(gr_adamw_range){.w = w, .g = g, .m = m, .v = v}, M);
+        K.optim_step(&(gr_queue){.team = team}, &how, true, &(gr_optim_range){.w = w, .g = g, .m = m, .v = v},
+                     M);
         for (int i = 0; i < M; i++) {
             const double gi = 0.5 * (double)g[i];
             dm[i] = 0.9 * dm[i] + (1 - 0.9) * gi;
@@ -305,10 +306,61 @@ static void test_adamw_follows_its_formula_in_double(void **state)
     }
     for (int i = 0; i < M; i++) assert_close(w[i], dw[i], 1e-6, 1e-6);
     float one = 2, kept = 0, still = 0;
-    const gr_adamw_range single = {.w = &one, .g = &(float){0}, .m = &kept, .v = &still};
-    K.adamw(&(gr_queue){.team = team}, &(gr_adamw){1, 0.9, 0.999, 1, 0.5, 1, 1}, false, &single, 1);
+    const gr_optim_range single = {.w = &one, .g = &(float){0}, .m = &kept, .v = &still};
+    K.optim_step(&(gr_queue){.team = team}, &(gr_optim){1, 0.9, 0.999, 1, 0.5, 1, 1, GR_OPTIM_ADAMW}, false,
+                 &single, 1);
     assert_true(one == 2); /* no decay, no gradient */
     gr_team_free(team);
+}
+
+/* tests/oracle/optim_goldens.py has made them, with torch where torch has the optimizer. */
+static void test_optimizers_equal_torch_and_the_paper(void **state)
+{
+    enum { N = 7, STEPS = 6 };
+    static const char *const names[] = {"adamw", "lion", "sgd"};
+    (void)state;
+    FILE *f = fopen("tests/golden/optim.txt", "r");
+    assert_non_null(f);
+    for (int kind = 0; kind < 3; kind++) {
+        float w[N], g[N], m[N] = {0}, v[N] = {0};
+        for (int i = 0; i < N; i++) w[i] = (float)cos(i);
+        for (int step = 1; step <= STEPS; step++) {
+            char name[16];
+            int at;
+            const gr_optim how = {0.02, 0.9, 0.99, 1e-8, 0.1, (uint32_t)step, 1, (gr_optim_kind)kind};
+            for (int i = 0; i < N; i++) g[i] = (float)(sin(3 * i + step) / 2);
+            K.optim_step(&(gr_queue){0}, &how, true, &(gr_optim_range){.w = w, .g = g, .m = m, .v = v}, N);
+            assert_int_equal(fscanf(f, "%15s %d", name, &at), 2);
+            assert_string_equal(name, names[kind]);
+            assert_int_equal(at, step);
+            for (int i = 0; i < N; i++) {
+                double want;
+                assert_int_equal(fscanf(f, "%lf", &want), 1);
+                assert_close(w[i], want, 1e-6, 1e-6);
+            }
+        }
+    }
+    fclose(f);
+}
+
+/* Lion's sign of nothing is nothing; matrices alone decay; v is not asked for. */
+static void test_lion_and_sgd_keep_one_moment(void **state)
+{
+    (void)state;
+    for (int kind = GR_OPTIM_LION; kind <= GR_OPTIM_SGD; kind++) {
+        float w = 2, m = 0;
+        const gr_optim how = {0.5, 0.9, 0.99, 0, 0.5, 1, 1, (gr_optim_kind)kind};
+        const gr_optim_range r = {.w = &w, .g = &(float){0}, .m = &m};
+        K.optim_step(&(gr_queue){0}, &how, false, &r, 1);
+        assert_true(w == 2 && m == 0);
+        K.optim_step(&(gr_queue){0}, &how, true, &r, 1);
+        assert_true(w == 1.5f);
+        uint16_t half = gr_f32_to_bf16(1), moment = 0;
+        const gr_optim_range narrow = {
+            .w = &half, .g = &(float){1}, .m = &moment, .grads = GR_F32, .moments = GR_BF16};
+        gr_host_optim_step(&(gr_queue){0}, GR_BF16, &how, false, &narrow, 1);
+        assert_true(half == gr_f32_to_bf16(0.5f) && gr_bf16_to_f32(moment) > 0);
+    }
 }
 
 /* Of an optimizer step on the host. fp32: the device's bits. Else the same step of the widened values, each
@@ -331,11 +383,11 @@ static void test_adamw_on_the_host_rounds_what_is_no_fp32(void **state)
         wide_m[i] = gr_bf16_to_f32(hm[i]), wide_v[i] = gr_bf16_to_f32(hv[i]);
         master[i] = w[i];
     }
-    const gr_adamw how = {1e-2, 0.9, 0.999, 1e-8, 0.1, 3, 0.5f};
-    const gr_adamw_range narrow = {.w = hw, .g = hg, .m = hm, .v = hv, .grads = GR_BF16, .moments = GR_BF16};
-    const gr_adamw_range wide = {.w = wide_w, .g = wide_g, .m = wide_m, .v = wide_v};
-    gr_host_adamw(&q, GR_BF16, &how, true, &narrow, M);
-    K.adamw(&q, &how, true, &wide, M);
+    const gr_optim how = {1e-2, 0.9, 0.999, 1e-8, 0.1, 3, 0.5f, GR_OPTIM_ADAMW};
+    const gr_optim_range narrow = {.w = hw, .g = hg, .m = hm, .v = hv, .grads = GR_BF16, .moments = GR_BF16};
+    const gr_optim_range wide = {.w = wide_w, .g = wide_g, .m = wide_m, .v = wide_v};
+    gr_host_optim_step(&q, GR_BF16, &how, true, &narrow, M);
+    K.optim_step(&q, &how, true, &wide, M);
     for (int i = 0; i < M; i++) {
         assert_int_equal(hw[i], gr_f32_to_bf16(wide_w[i]));
         assert_int_equal(hm[i], gr_f32_to_bf16(wide_m[i]));
@@ -343,11 +395,11 @@ static void test_adamw_on_the_host_rounds_what_is_no_fp32(void **state)
     }
     static float m2[M], v2[M];
     memcpy(m2, m, sizeof(m)), memcpy(v2, v, sizeof(v));
-    const gr_adamw_range kept = {.w = hw, .g = g, .master = master, .m = m2, .v = v2};
-    const gr_adamw_range plain = {.w = w, .g = g, .m = m, .v = v};
-    gr_host_adamw(&q, GR_BF16, &how, true, &kept, M);
+    const gr_optim_range kept = {.w = hw, .g = g, .master = master, .m = m2, .v = v2};
+    const gr_optim_range plain = {.w = w, .g = g, .m = m, .v = v};
+    gr_host_optim_step(&q, GR_BF16, &how, true, &kept, M);
     gr_queue alone = {0};
-    gr_host_adamw(&alone, GR_F32, &how, true, &plain, M);
+    gr_host_optim_step(&alone, GR_F32, &how, true, &plain, M);
     for (int i = 0; i < M; i++) assert_int_equal(hw[i], gr_f32_to_bf16(master[i]));
     assert_memory_equal(master, w, sizeof(w));
     assert_memory_equal(m2, m, sizeof(m));
@@ -470,6 +522,8 @@ int main(void)
         cmocka_unit_test(test_statistics_of_a_row_are_those_of_its_softmax),
         cmocka_unit_test(test_adamw_follows_its_formula_in_double),
         cmocka_unit_test(test_adamw_on_the_host_rounds_what_is_no_fp32),
+        cmocka_unit_test(test_optimizers_equal_torch_and_the_paper),
+        cmocka_unit_test(test_lion_and_sgd_keep_one_moment),
         cmocka_unit_test(test_a_checksum_is_the_same_on_any_team_and_another_one_for_every_bit),
         cmocka_unit_test(test_the_sum_of_squares_is_exact_for_integers_and_the_same_on_any_team),
     };

@@ -468,7 +468,7 @@ static void test_a_device_has_all_of_a_set_of_kernels_or_none(void **state)
         unsigned sets = gr_kernels_sets(k), there = 0;
         if (k->embed_forward && k->layer && k->layer->attend && k->zero && k->copy)
             there |= GR_KERNELS_FORWARD;
-        if (k->embed_backward && k->layer && k->layer->attend_backward && k->sum_squares && k->adamw &&
+        if (k->embed_backward && k->layer && k->layer->attend_backward && k->sum_squares && k->optim_step &&
             (!k->losses || k->code_run))
             there |= GR_KERNELS_BACKWARD;
         if (k->head_forward && k->head_backward) there |= GR_KERNELS_LM_HEAD;

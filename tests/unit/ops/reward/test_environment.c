@@ -28,9 +28,9 @@ static gr_environment *open_environment(gr_environment_config c, const char *com
 
 static void start(gr_environment *e, uint32_t number, uint32_t attempt)
 {
-    json_t *record = json_pack("{s:s}", "answer", "7");
-    gr_environment_start(e, number, attempt, record);
-    json_decref(record);
+    json_t *fields = json_pack("{s:{s:s}}", "record", "answer", "7");
+    gr_environment_start(e, number, attempt, fields);
+    json_decref(fields);
 }
 
 static void step(gr_environment *e, uint32_t number, uint32_t turn, const char *text)
@@ -233,7 +233,7 @@ static void test_wrong_answers_fail_alone(void **state)
         char *text = gr_printf("{\"id\": 1, %s}", wrong[i].reply), *why = NULL;
         json_t *reply = json_loads(text, JSON_ALLOW_NUL, NULL);
         assert_non_null(reply);
-        assert_null(gr_answer_read(reply, false, metrics, 1, &why));
+        assert_null(gr_answer_read(reply, GR_ANSWER_STEP, metrics, 1, &why));
         if (!strstr(why, wrong[i].wants)) fail_msg("'%s' does not have '%s'", why, wrong[i].wants);
         json_decref(reply);
         free(text);
@@ -241,8 +241,16 @@ static void test_wrong_answers_fail_alone(void **state)
     }
     char *why = NULL;
     json_t *paid = json_pack("{s:i, s:f}", "id", 1, "reward", 1.0);
-    assert_null(gr_answer_read(paid, true, metrics, 1, &why));
+    assert_null(gr_answer_read(paid, GR_ANSWER_START, metrics, 1, &why));
     assert_string_equal(why, "'reward' answers no start: the model has had no turn");
+    free(why);
+    gr_answer *end =
+        gr_answer_read(paid, GR_ANSWER_SESSION, metrics, 1, &why); /* a harness's answer is the end */
+    assert_true(end->done && end->reward == 1);
+    gr_answer_free(end);
+    json_object_set_new(paid, "text", json_string("more"));
+    assert_null(gr_answer_read(paid, GR_ANSWER_SESSION, metrics, 1, &why));
+    assert_string_equal(why, "what a harness says goes into its calls: its answer ends the session");
     json_decref(paid);
     free(why);
     gr_environment *e = open_environment((gr_environment_config){0},

@@ -39,9 +39,25 @@ static void test_axes_that_are_not_said_have_one(void **state)
     (void)state;
     const gr_mesh m = {{0}};
     assert_int_equal(gr_mesh_ranks(&m), 1);
+    assert_false(gr_mesh_any(&m));
     assert_int_equal(gr_mesh_place(&m, 5, GR_AXIS_DATA), 5);
     assert_int_equal(gr_mesh_place(&m, 5, GR_AXIS_CONTEXT), 0);
     assert_string_equal(gr_axis_str(GR_AXIS_CONTEXT), "context");
+}
+
+/* Experts are folded onto context and data: neighbours that have the same slices. */
+static void test_experts_are_folded_onto_the_other_axes(void **state)
+{
+    (void)state;
+    const gr_mesh m = {.size = {[GR_AXIS_TENSOR] = 2, [GR_AXIS_CONTEXT] = 2, [GR_AXIS_EXPERT] = 4}};
+    assert_int_equal(gr_mesh_ranks(&m), 4);
+    assert_true(gr_mesh_any(&(gr_mesh){.size = {[GR_AXIS_EXPERT] = 4}}));
+    assert_int_equal(gr_mesh_ranks(&(gr_mesh){.size = {[GR_AXIS_EXPERT] = 4}}), 1);
+    for (uint32_t rank = 0; rank < 16; rank++) {
+        assert_int_equal(gr_mesh_place(&m, rank, GR_AXIS_EXPERT), rank / 2 % 4);
+        assert_int_equal(gr_mesh_group(&m, rank, GR_AXIS_EXPERT), rank / 8 * 8 + rank % 2);
+        assert_int_equal(gr_mesh_place(&m, rank, GR_AXIS_DATA), rank / 4);
+    }
 }
 
 int main(void)
@@ -50,6 +66,7 @@ int main(void)
         cmocka_unit_test(test_ranks_are_counted_along_the_first_axis_first),
         cmocka_unit_test(test_groups_are_those_that_differ_along_the_axis_alone),
         cmocka_unit_test(test_axes_that_are_not_said_have_one),
+        cmocka_unit_test(test_experts_are_folded_onto_the_other_axes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* What would fit, where a plan does not: changes of the graph, found by planning with them. */
-#include "scheduler/search/meshes.h"
-#include "tools/cmd.h"
+/* runtime/api/request_advice.c: what would fit, where a plan does not: changes of the graph, found by
+ * planning with them. */
+#include "runtime/api/request.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +9,7 @@
 #include "ops/model/tp.h"
 #include "scheduler/search/schedule.h"
 #include "graphs/loader/load.h"
+#include "scheduler/search/meshes.h"
 
 enum { MAX_PLANS = 32, SHOWN = 3, MAX_RANKS = 1024 };
 
@@ -27,8 +28,7 @@ typedef struct change {
 } change;
 
 typedef struct advice {
-    const gr_args *a;
-    const char *path;
+    const gr_request *q;
     const gr_plan_options *o;
     unsigned plans; /* made so far */
     change *found;
@@ -41,7 +41,7 @@ static char *set_text(const gr_node *n, const gr_key *k, uint32_t value)
 }
 
 /* Options of the command with other ranks or other hardware. */
-static gr_status options_with(gr_plan_options *o, gr_args *with, const char *ranks, const char *hardware,
+static gr_status options_with(gr_plan_options *o, gr_request *with, const char *ranks, const char *hardware,
                               gr_diag *d)
 {
     if (ranks) with->ranks = ranks;
@@ -49,7 +49,7 @@ static gr_status options_with(gr_plan_options *o, gr_args *with, const char *ran
         with->hardware = hardware;
         with->budget = with->host_budget = 0; /* what it has */
     }
-    gr_status st = ranks || hardware ? gr_cmd_plan_options(o, with, d) : GR_OK;
+    gr_status st = ranks || hardware ? gr_request_options(o, with, d) : GR_OK;
     o->quick = true;
     return st;
 }
@@ -58,18 +58,18 @@ static gr_status options_with(gr_plan_options *o, gr_args *with, const char *ran
  * graph. Such plans are made quickly: what is said to fit does, in a time that a full search may change. */
 static uint64_t time_with(advice *v, const char *set, const char *ranks, const char *hardware)
 {
-    gr_args with = *v->a;
+    gr_request with = *v->q;
     gr_plan_options o = *v->o;
     gr_graph *g = NULL;
     gr_planned *p = NULL;
     gr_diag ignored;
     if (v->plans++ >= MAX_PLANS) return 0;
-    with.set = gr_calloc(v->a->n_set + 1, sizeof(*with.set));
-    if (v->a->n_set) memcpy(with.set, v->a->set, v->a->n_set * sizeof(*with.set));
+    with.set = gr_calloc(v->q->n_set + 1, sizeof(*with.set));
+    if (v->q->n_set) memcpy(with.set, v->q->set, v->q->n_set * sizeof(*with.set));
     if (set) with.set[with.n_set++] = set;
     gr_diag_init(&ignored);
     bool fits = !options_with(&o, &with, ranks, hardware, &ignored) &&
-                !gr_cmd_load(&g, &with, v->path, &o, &ignored) && !gr_plan_meshes(&p, g, &o, &ignored);
+                !gr_request_load(&g, &with, &o, &ignored) && !gr_plan_meshes(&p, g, &o, &ignored);
     uint64_t ns = fits ? GR_MAX(p->plan->ns, (uint64_t)1) : 0;
     gr_diag_release(&ignored);
     gr_planned_free(p);
@@ -198,11 +198,10 @@ static int by_cost(const void *a, const void *b)
     return x->ns != y->ns ? (x->ns < y->ns ? -1 : 1) : strcmp(x->text, y->text);
 }
 
-void gr_cmd_advise(const gr_graph *g, const gr_args *a, const char *path, const gr_plan_options *o,
-                   gr_diag *d)
+void gr_request_advise(const gr_graph *g, const gr_request *q, const gr_plan_options *o, gr_diag *d)
 {
-    advice v = {.a = a, .path = path, .o = o};
-    if (!strcmp(a->command, "plan")) {
+    advice v = {.q = q, .o = o};
+    if (q->grows) {
         try_ranks(&v, g);
         try_hardware(&v);
     }

@@ -1,0 +1,486 @@
+/* ops/serve/serve.c: see its header. */
+#include "ops/serve/serve.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/serve/reply.h"
+#include "runtime/base/json.h"
+
+enum { NOT_OPEN = 0 }; /* calls are numbered from 1 */
+
+typedef struct session {
+    uint64_t id;      /* 0: it has not begun, or has ended */
+    gr_ids ids;       /* all that it holds; while a call is open, what that one is about */
+    size_t before;    /* of these, those before the last call */
+    json_t *messages; /* of the calls so far and the replies, as gr_serve_call has them; NULL: unknown */
+    json_t *variables;
+    uint32_t turns;
+    gr_serve_end_reason refused;
+    json_int_t open;      /* the number of the call that waits for its turn; NOT_OPEN */
+    gr_serve_call call;   /* the last one */
+    json_t *body, *reply; /* of it; reply NULL: it is open */
+} session;
+
+struct gr_serve {
+    gr_serve_config cfg;
+    gr_wire *wire; /* NULL: it rests */
+    session *all;
+};
+
+/* ---- sessions -------------------------------------------------------------------------------------------
+ */
+
+gr_serve *gr_serve_new(const gr_serve_config *c)
+{
+    gr_serve *s = gr_calloc(1, sizeof(*s));
+    s->cfg = *c;
+    s->all = gr_calloc(c->sessions, sizeof(*s->all));
+    return s;
+}
+
+static void release(session *x)
+{
+    gr_serve_call_release(&x->call);
+    json_decref(x->messages);
+    json_decref(x->variables);
+    json_decref(x->body);
+    json_decref(x->reply);
+    free(x->ids.id);
+    *x = (session){.open = NOT_OPEN};
+}
+
+void gr_serve_free(gr_serve *s)
+{
+    if (!s) return;
+    gr_serve_rest(s);
+    for (uint32_t i = 0; i < s->cfg.sessions; i++) release(&s->all[i]);
+    free(s->all);
+    free(s);
+}
+
+void gr_serve_temperature(gr_serve *s, double temperature)
+{
+    s->cfg.rules.temperature = temperature;
+}
+
+gr_status gr_serve_listen(gr_serve *s, gr_diag *d)
+{
+    return s->wire ? GR_OK : gr_wire_open(&s->wire, &s->cfg.wire, d);
+}
+
+void gr_serve_rest(gr_serve *s)
+{
+    gr_wire_close(s->wire);
+    s->wire = NULL;
+}
+
+int gr_serve_fd(const gr_serve *s)
+{
+    return s->wire ? gr_wire_fd(s->wire) : -1;
+}
+
+static void answer(gr_serve *s, json_int_t call, unsigned status, json_t *reply)
+{
+    if (s->wire) gr_wire_answer(s->wire, call, status, reply);
+    json_decref(reply);
+}
+
+json_t *gr_serve_begin(gr_serve *s, uint32_t number, uint64_t id)
+{
+    session *x = &s->all[number];
+    release(x);
+    x->id = id;
+    const char *host = s->cfg.wire.host, *open = strchr(host, ':') ? "[" : "", *close = *open ? "]" : "";
+    return json_pack("{s:o, s:s, s:s, s:o}", "url",
+                     json_sprintf("http://%s%s%s:%u/session/%" PRIu64 "/v1", open, host, close,
+                                  s->wire ? gr_wire_port(s->wire) : 0, id),
+                     "token", s->cfg.wire.token, "model", s->cfg.rules.model, "session",
+                     json_sprintf("%" PRIu64, id));
+}
+
+void gr_serve_end(gr_serve *s, uint32_t number, const char *why)
+{
+    session *x = &s->all[number];
+    if (x->open != NOT_OPEN) answer(s, x->open, 410, gr_reply_error("session_ended", why));
+    const gr_serve_end_reason refused = x->refused;
+    release(x);
+    x->refused = refused;
+}
+
+gr_serve_end_reason gr_serve_refused(const gr_serve *s, uint32_t number)
+{
+    return s->all[number].refused;
+}
+
+/* ---- what of a call is new ------------------------------------------------------------------------------
+ */
+
+typedef struct refusal {
+    unsigned status;
+    const char *code;
+    char *why; /* NULL: none */
+} refusal;
+
+static refusal bad(const char *code, char *why)
+{
+    return (refusal){400, code, why};
+}
+
+/* Of the session's ids, as far as given ones go: they must be all of them. */
+static refusal check_prefix(const session *x, const int32_t *ids, size_t n, const char *what)
+{
+    const size_t both = GR_MIN(n, x->ids.n);
+    for (size_t i = 0; i < both; i++)
+        if (ids[i] != x->ids.id[i])
+            return bad("not_a_continuation",
+                       gr_printf("%s: token %zu, counted from 0, is %d, and the session has %d there", what,
+                                 i, ids[i], x->ids.id[i]));
+    if (n >= x->ids.n) return (refusal){0};
+    return bad(
+        "not_a_continuation",
+        gr_printf("%s: %zu tokens, and the session has %zu, which every call continues", what, n, x->ids.n));
+}
+
+static refusal new_of_tokens(session *x, const gr_serve_call *c)
+{
+    const refusal r = check_prefix(x, c->ids.id, c->ids.n, "'token_ids'");
+    for (size_t i = x->ids.n; !r.why && i < c->ids.n; i++)
+        GR_PUSH(x->ids.id, x->ids.n, x->ids.cap, c->ids.id[i]);
+    return r;
+}
+
+static refusal rendered(gr_status st, const gr_diag *d)
+{
+    if (!st) return (refusal){0};
+    return bad("messages", gr_strdup(d->n ? d->messages[d->n - 1].text : "they cannot be made into tokens"));
+}
+
+static gr_chat_options options_of(const gr_serve *s, const json_t *variables)
+{
+    return (gr_chat_options){.add_generation_prompt = true, .date = s->cfg.date, .variables = variables};
+}
+
+static refusal first_messages(const gr_serve *s, session *x, const gr_serve_call *c)
+{
+    const gr_chat_options o = options_of(s, c->variables);
+    gr_diag d;
+    gr_diag_init(&d);
+    refusal r = rendered(gr_chat_encode(s->cfg.chat, s->cfg.tokenizer, c->messages, &o, &x->ids, &d), &d);
+    gr_diag_release(&d);
+    for (size_t i = 0; !r.why && c->has_ids && i < c->ids.n; i++)
+        if (i >= x->ids.n || c->ids.id[i] != x->ids.id[i])
+            r = bad(
+                "not_a_continuation",
+                gr_printf("'required_prefix_token_ids': the messages do not begin with it, from token %zu on",
+                          i));
+    return r;
+}
+
+/* The index behind the last message of the assistant. */
+static size_t behind_assistant(const json_t *messages)
+{
+    size_t n = json_array_size(messages);
+    while (n) {
+        const char *role = json_string_value(json_object_get(json_array_get(messages, n - 1), "role"));
+        if (role && !strcmp(role, "assistant")) return n;
+        n--;
+    }
+    return 0;
+}
+
+/* Ids that a message of the assistant carries along; false: it does not. */
+static bool carried_ids(const json_t *message, gr_ids *out)
+{
+    static const char *const keys[] = {"prompt_token_ids", "generation_token_ids"};
+    for (size_t k = 0; k < GR_LEN(keys); k++) {
+        const json_t *list = json_object_get(message, keys[k]);
+        if (!json_is_array(list)) return false;
+        for (size_t i = 0; i < json_array_size(list); i++)
+            GR_PUSH(out->id, out->n, out->cap, (int32_t)json_integer_value(json_array_get(list, i)));
+    }
+    return true;
+}
+
+static refusal check_messages(const session *x, const json_t *messages)
+{
+    const size_t n = json_array_size(x->messages);
+    if (!x->messages)
+        return bad("not_a_continuation",
+                   gr_strdup("the session's earlier calls were of token ids: send those, or "
+                             "'required_prefix_token_ids'"));
+    for (size_t i = 0; i < n; i++)
+        if (!gr_serve_same_message(json_array_get(x->messages, i), json_array_get(messages, i)))
+            return bad(
+                "not_a_continuation",
+                gr_printf("message %zu, counted from 0, is not that of the calls before and of what the "
+                          "model said: each "
+                          "call continues its session. Or send the ids so far as 'required_prefix_token_ids'",
+                          i));
+    return (refusal){0};
+}
+
+/* Whether the messages stand for what the session holds, and how many of them do. */
+static refusal find_known(const session *x, const gr_serve_call *c, size_t *known)
+{
+    gr_ids carried = {0};
+    refusal r;
+    *known = behind_assistant(c->messages);
+    if (c->has_ids)
+        r = check_prefix(x, c->ids.id, c->ids.n, "'required_prefix_token_ids'");
+    else if (*known && carried_ids(json_array_get(c->messages, *known - 1), &carried))
+        r = check_prefix(x, carried.id, carried.n, "'prompt_token_ids' and 'generation_token_ids'");
+    else
+        r = check_messages(x, c->messages);
+    if (!r.why && !c->has_ids && !carried.id) *known = json_array_size(x->messages);
+    const size_t given = c->has_ids ? c->ids.n : carried.n;
+    if (!r.why && given > x->ids.n)
+        r = bad("not_a_continuation",
+                gr_printf("%zu ids are said to stand before the new messages, and the session has %zu", given,
+                          x->ids.n));
+    free(carried.id);
+    return r;
+}
+
+static bool same_variables(const session *x, const gr_serve_call *c)
+{
+    return x->variables ? json_equal(x->variables, c->variables) : !c->variables;
+}
+
+static refusal more_messages(const gr_serve *s, session *x, const gr_serve_call *c)
+{
+    size_t known = 0;
+    refusal r = find_known(x, c, &known);
+    if (r.why) return r;
+    if (known == json_array_size(c->messages))
+        return bad("nothing_new",
+                   gr_strdup("the messages end with what the model said: there is nothing to answer"));
+    if (x->messages && !same_variables(x, c))
+        return bad("tools_changed",
+                   gr_strdup("'tools' and 'chat_template_kwargs' stay as the session's first call has them"));
+    json_t *more = json_array();
+    for (size_t i = known; i < json_array_size(c->messages); i++)
+        json_array_append(more, json_array_get(c->messages, i));
+    const gr_chat_options o = options_of(s, c->variables);
+    gr_diag d;
+    gr_diag_init(&d);
+    r = rendered(
+        gr_chat_encode_more(s->cfg.chat, s->cfg.tokenizer, more, &o, x->ids.id[x->ids.n - 1], &x->ids, &d),
+        &d);
+    gr_diag_release(&d);
+    json_decref(more);
+    return r;
+}
+
+static refusal no_chat(const gr_serve *s)
+{
+    return bad("no_chat_template",
+               gr_printf("messages need the checkpoint's chat template (%s); token ids can be sent to "
+                         "/inference/v1/generate",
+                         s->cfg.no_chat));
+}
+
+static refusal new_of_chat(const gr_serve *s, session *x, const gr_serve_call *c)
+{
+    if (!s->cfg.chat) return no_chat(s);
+    return x->ids.n ? more_messages(s, x, c) : first_messages(s, x, c);
+}
+
+/* ---- calls that sample ----------------------------------------------------------------------------------
+ */
+
+static void remember(session *x, const gr_serve_call *c)
+{
+    if (c->kind == GR_CALL_CHAT && !x->turns) x->variables = json_incref(c->variables);
+    json_decref(x->messages);
+    x->messages = c->kind == GR_CALL_CHAT ? json_incref(c->messages) : NULL;
+}
+
+/* Add what is new to the session's ids; where it is refused, they are as before. */
+static refusal accept(gr_serve *s, session *x, const gr_serve_call *c)
+{
+    const gr_serve_rules *rules = &s->cfg.rules;
+    const size_t before = x->ids.n;
+    if (x->turns == rules->turns) {
+        x->refused = GR_SERVE_TURNS;
+        return bad("turns_exceeded",
+                   gr_printf("a session here has at most %u turns of the model", rules->turns));
+    }
+    refusal r = c->kind == GR_CALL_CHAT ? new_of_chat(s, x, c) : new_of_tokens(x, c);
+    if (!r.why && x->ids.n >= rules->max_context) {
+        x->refused = GR_SERVE_ROOM;
+        r = bad("context_length_exceeded", gr_printf("the context has %zu tokens, and a session here has "
+                                                     "room for %u with what the model is to say",
+                                                     x->ids.n, rules->max_context));
+    }
+    if (!r.why && !x->ids.n) r = bad("messages", gr_strdup("the context has no token"));
+    if (r.why)
+        x->ids.n = before;
+    else
+        x->before = before;
+    return r;
+}
+
+static void refuse(gr_serve *s, json_int_t call, refusal r)
+{
+    answer(s, call, r.status, gr_reply_error(r.code, r.why));
+    free(r.why);
+}
+
+/* True: it asks for a turn. */
+static bool take_turn(gr_serve *s, session *x, json_int_t number, gr_call_kind kind, json_t *body)
+{
+    if (x->body && x->call.kind == kind && json_equal(x->body, body)) { /* once more: its answer was lost */
+        if (x->reply) {
+            answer(s, number, 200, json_incref(x->reply));
+        } else {
+            answer(s, x->open, 409,
+                   gr_reply_error("asked_again", "the same call has come again and gets the answer"));
+            x->open = number;
+        }
+        return false;
+    }
+    if (x->open != NOT_OPEN) {
+        refuse(s, number,
+               (refusal){409, "busy",
+                         gr_strdup("a call of this session is open: its calls come one after another")});
+        return false;
+    }
+    gr_serve_call c;
+    char *why = gr_serve_call_read(&c, kind, body, &s->cfg.rules);
+    const refusal r = why ? bad("request", why) : accept(s, x, &c);
+    if (r.why) {
+        refuse(s, number, r);
+        gr_serve_call_release(&c);
+        return false;
+    }
+    remember(x, &c);
+    gr_serve_call_release(&x->call);
+    json_decref(x->body);
+    json_decref(x->reply);
+    x->call = c;
+    x->body = json_incref(body);
+    x->reply = NULL;
+    x->open = number;
+    return true;
+}
+
+void gr_serve_answer(gr_serve *s, uint32_t number, const gr_serve_said *said)
+{
+    session *x = &s->all[number];
+    char id[48];
+    if (!x->id || x->open == NOT_OPEN) return;
+    snprintf(id, sizeof(id), "%" PRIu64 "-%" PRIu32, x->id, x->turns);
+    x->reply = x->call.kind == GR_CALL_CHAT ? gr_reply_chat(&s->cfg, &x->call, said, &x->ids, id)
+                                            : gr_reply_generate(&x->call, said, &x->ids, id);
+    answer(s, x->open, 200, json_incref(x->reply));
+    x->open = NOT_OPEN;
+    x->turns++;
+    for (uint32_t i = 0; i < said->n; i++) GR_PUSH(x->ids.id, x->ids.n, x->ids.cap, said->ids[i]);
+    if (!x->messages) return;
+    json_t *messages = json_copy(x->messages);
+    json_array_append_new(messages, gr_reply_message(&x->call, said));
+    json_decref(x->messages);
+    x->messages = messages;
+}
+
+/* ---- calls that do not ----------------------------------------------------------------------------------
+ */
+
+static gr_status encode(const gr_serve *s, const gr_serve_call *c, gr_ids *ids, gr_diag *d)
+{
+    gr_chat_options o = options_of(s, c->variables);
+    o.add_generation_prompt = !c->bare;
+    if (c->messages) return gr_chat_encode(s->cfg.chat, s->cfg.tokenizer, c->messages, &o, ids, d);
+    return gr_tokenizer_encode(s->cfg.tokenizer, json_string_value(c->prompt), json_string_length(c->prompt),
+                               GR_ENCODE_SPECIAL | (c->bare ? 0 : GR_ENCODE_FRAME), ids, d);
+}
+
+static void tokenize(gr_serve *s, json_int_t number, const json_t *body)
+{
+    gr_serve_call c;
+    gr_ids ids = {0};
+    gr_diag d;
+    gr_diag_init(&d);
+    char *why = gr_serve_call_read(&c, GR_CALL_TOKENIZE, body, &s->cfg.rules);
+    refusal r = why                          ? bad("request", why)
+                : c.messages && !s->cfg.chat ? no_chat(s)
+                                             : rendered(encode(s, &c, &ids, &d), &d);
+    if (r.why)
+        refuse(s, number, r);
+    else
+        answer(s, number, 200, gr_reply_tokens(&ids, &s->cfg.rules));
+    gr_serve_call_release(&c);
+    gr_diag_release(&d);
+    free(ids.id);
+}
+
+/* ---- paths ----------------------------------------------------------------------------------------------
+ */
+
+/* The session that a path begins with ("/session/7"), else that of the header; *rest: the path behind it.
+ * NULL: none that is open. named: whether the call names one. */
+static session *session_of(gr_serve *s, const json_t *line, const char **rest, bool *named)
+{
+    static const char prefix[] = "/session/";
+    const char *path = json_string_value(json_object_get(line, "path")),
+               *header = json_string_value(json_object_get(line, "session"));
+    const bool in_path = path && !strncmp(path, prefix, strlen(prefix));
+    const char *text = in_path ? path + strlen(prefix) : header;
+    *rest = path ? path : "";
+    *named = text;
+    if (!text || *text < '0' || *text > '9') return NULL;
+    char *end = NULL;
+    const uint64_t id = strtoull(text, &end, 10);
+    if (in_path) *rest = end;
+    for (uint32_t i = 0; i < s->cfg.sessions && id; i++)
+        if (s->all[i].id == id && (in_path || !*end)) return &s->all[i];
+    return NULL;
+}
+
+/* True: it asks for a turn of *x. */
+static bool take_call(gr_serve *s, const json_t *line, session **x)
+{
+    const json_int_t number = json_integer_value(json_object_get(line, "call"));
+    const char *method = json_string_value(json_object_get(line, "method")), *rest;
+    json_t *body = json_object_get(line, "body");
+    bool named;
+    *x = session_of(s, line, &rest, &named);
+    const gr_call_kind kind = gr_call_kind_of(method ? method : "", rest);
+    if (kind == GR_CALL_MODELS)
+        answer(s, number, 200, gr_reply_models(&s->cfg.rules));
+    else if (kind == GR_CALL_HEALTH)
+        answer(s, number, 200, json_object());
+    else if (kind == GR_CALL_TOKENIZE)
+        tokenize(s, number, body);
+    else if (kind == GR_CALL_UNKNOWN)
+        refuse(s, number, (refusal){404, "path", gr_strdup("this path is not served here")});
+    else if (!*x)
+        refuse(s, number,
+               (refusal){404, "no_session",
+                         gr_strdup(named ? "no session of this name is open: it has ended, or never was"
+                                         : "a call belongs to a session: by its path, or X-Session-ID")});
+    else
+        return take_turn(s, *x, number, kind, body);
+    return false;
+}
+
+gr_status gr_serve_next(gr_serve *s, gr_serve_turn *out, bool *found, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    json_t *line = NULL;
+    session *x = NULL;
+    *found = false;
+    if (!s->wire) return GR_OK;
+    while (!*found && !(st = gr_wire_next(s->wire, &line, d)) && line) {
+        *found = take_call(s, line, &x);
+        json_decref(line);
+    }
+    if (*found)
+        *out = (gr_serve_turn){.number = (uint32_t)(x - s->all),
+                               .ids = x->ids.id + x->before,
+                               .n = x->ids.n - x->before,
+                               .max_tokens = x->call.max_tokens};
+    return st;
+}
