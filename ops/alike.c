@@ -30,12 +30,15 @@ bool gr_alike_of(gr_alike *out, const gr_tasks *p, const gr_graph *g, const gr_k
     *out = (gr_alike){0};
     if (p->ranks < 2 || !m) return false;
     if (o->category == GR_CAT_ROLLOUT) {
-        out->bytes = gr_part_bytes(k, m, GR_PART_ROLLOUT, o->bucket);
+        const bool received = gr_model_has_lora(m) && !is_slice(m, o->bucket); /* adapters */
+        out->bytes = gr_part_bytes(k, m, received ? GR_PART_ADAPTERS : GR_PART_ROLLOUT, o->bucket);
         return !is_slice(m, o->bucket);
     }
     if (o->category != GR_CAT_WEIGHTS) return false;
-    out->written = m->trained;
-    out->bytes = gr_part_bytes(k, m, GR_PART_PARAMS, o->bucket);
+    const bool keeps = o->span == GR_SPAN_KEEP; /* else adapters are merged into it */
+    const gr_model_part part = keeps ? gr_part_stepped(m) : GR_PART_PARAMS;
+    out->written = m->trained && keeps;
+    out->bytes = gr_part_bytes(k, m, part, o->bucket);
     if (!is_sharded(p, m)) return true;
     const uint64_t elems = gr_bucket_elems(&m->shape, o->bucket);
     return of_shard(out, p, m, elems, out->bytes / elems, rank);

@@ -1,4 +1,5 @@
-/* ops/data.c: the ops `prompts` and `sequences`: records of a JSONL file become token ids.
+/* ops/data.c: the ops `prompts` and `sequences`: records of a JSONL file, or rows of a rollout, become token
+ * ids.
  *
  * Both draw `batch` records an iteration, in file order, shuffled anew each epoch, or by a number in them,
  * and encode a template filled with each record's fields. Text from a field never becomes a special token. A
@@ -10,11 +11,14 @@
 #include "ops/base/configs.h"
 #include "ops/encode.h"
 #include "ops/rollout_kept.h"
+#include "ops/scorer.h"
+#include "runtime/base/json.h"
 #include "ops/base/rows.h"
 #include "runtime/io/inputs.h"
 #include "ops/base/session.h"
 #include "runtime/io/state.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,10 +30,11 @@ static const char *const too_long_choices[] = {"error", "drop", "truncate_left",
 #define DATA_KEYS \
     {"file", GR_KEY_PATH, CFG(file), false, NULL, 0, 0, NULL, "JSONL file, one record a line"}, \
     {"command", GR_KEY_TEXT, CFG(command), false, NULL, 0, 0, NULL, "instead of file: a shell command that prints the JSONL, run once at the start"}, \
-    {"batch", GR_KEY_UINT, CFG(batch), true, NULL, 1, 1 << 20, NULL, "records drawn each iteration"}, \
+    {"batch", GR_KEY_UINT, CFG(batch), false, NULL, 1, 1 << 20, NULL, "records drawn each iteration"}, \
     {"shuffle", GR_KEY_BOOL, CFG(shuffle), false, "true", 0, 0, NULL, "a new order each epoch, from the seed"}, \
     {"curriculum", GR_KEY_TEXT, CFG(curriculum), false, NULL, 0, 0, NULL, "a field with a number: each epoch goes from the smallest to the largest; records of equal numbers keep the order that shuffle gives"}, \
     {"descending", GR_KEY_BOOL, CFG(descending), false, "false", 0, 0, NULL, "the curriculum goes from the largest to the smallest"}, \
+    {"state", GR_KEY_VALUE, CFG(state), false, NULL, 0, 0, NULL, "{name: {init: number, next: expression}}: numbers that are kept for each record, fields of it like others; next is a number a prompt, at the end of an iteration that drew it"}, \
     {"messages", GR_KEY_TEXT, CFG(messages), false, "{messages}", 0, 0, NULL, "with a chat template: the user's message; a single {field} may also hold a list of {role, content}"}, \
     {"system", GR_KEY_TEXT, CFG(system), false, NULL, 0, 0, NULL, "with a chat template: text of a system message before the others, with {field}s of the record"}, \
     {"template_args", GR_KEY_VALUE, CFG(args), false, NULL, 0, 0, NULL, "with a chat template: a map of further variables that it reads, such as {enable_thinking: false}"}, \
@@ -40,6 +45,7 @@ static const char *const too_long_choices[] = {"error", "drop", "truncate_left",
 
 static const gr_key prompts_keys[] = {
     DATA_KEYS,
+    {"of", GR_KEY_NODE, CFG(of), false, NULL, 0, 0, NULL, "instead of records: rows, each of which becomes a prompt, whose template has {prompt}, {response} and the fields of its record"},
     {"template", GR_KEY_TEXT, CFG(template), true, NULL, 0, 0, NULL, "prompt text with {field}s of the record; chat: the checkpoint's chat template around messages"},
     {"max_tokens", GR_KEY_UINT, CFG(max_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a prompt"},
     {0}};
@@ -131,10 +137,40 @@ static void check_chat(const gr_node *n, gr_diag *d)
                       "'date' must be YEAR-MONTH-DAY, such as %s, not '%s'", gr_default_date, c->date);
 }
 
+/* Prompts of rows: as many as there are sequences. */
+static void check_of(gr_node *n, gr_diag *d)
+{
+    const gr_data_cfg *c = n->cfg;
+    const char *const keys[] = {c->file ? "file" : NULL,       c->command ? "command" : NULL,
+                                c->batch ? "batch" : NULL,     c->curriculum ? "curriculum" : NULL,
+                                c->shuffle ? NULL : "shuffle", c->descending ? "descending" : NULL,
+                                c->state ? "state" : NULL};
+    for (size_t i = 0; i < GR_LEN(keys); i++)
+        if (keys[i])
+            gr_diag_error(d, key_at(n, keys[i]), GR_E_INVALID,
+                          "'%s' does not go with 'of': prompts are made of the rows of '%s'", keys[i],
+                          n->of->name);
+    if (c->too_long == GR_TOO_LONG_DROP)
+        gr_diag_error(
+            d, key_at(n, "too_long"), GR_E_INVALID,
+            "'too_long: drop' does not go with 'of': each row has its prompt; truncate_left cuts it");
+    check_chat(n, d);
+    const uint32_t seqs = n->of->rows->bounds.seqs;
+    n->bounds = (gr_rows_bounds){.groups = seqs, .seqs = seqs, .prompt_tokens = c->max_tokens};
+    gr_rows_check(n, d);
+}
+
 static void check_data(gr_graph *g, gr_node *n, gr_diag *d)
 {
     (void)g;
     const gr_data_cfg *c = n->cfg;
+    if (c->of) {
+        check_of(n, d);
+        return;
+    }
+    if (!c->batch)
+        gr_diag_error(d, n->at, GR_E_INVALID, "node '%s' needs 'batch': records drawn each iteration",
+                      n->name);
     if (!c->file == !c->command)
         gr_diag_error(d, n->at, GR_E_INVALID, "node '%s' needs 'file' or 'command', one of the two", n->name);
     if (c->descending && !c->curriculum)
@@ -150,7 +186,7 @@ static void check_data(gr_graph *g, gr_node *n, gr_diag *d)
 }
 
 enum { KERNEL_DRAW };
-enum { DRAW_ROWS, N_DRAW }; /* operands; behind them the node's columns */
+enum { DRAW_ROWS, DRAW_OF, N_DRAW }; /* operands; behind them the node's columns */
 
 static void declare_data(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                          gr_tasks *p)
@@ -160,6 +196,7 @@ static void declare_data(const gr_graph *g, const gr_node *n, const gr_choices *
     (void)k;
     gr_use *uses = gr_arena_alloc(p->arena, (N_DRAW + n->results.n_columns) * sizeof(*uses));
     uses[DRAW_ROWS] = (gr_use){gr_rows_object(p, n), GR_WRITE};
+    uses[DRAW_OF] = (gr_use){n->of ? gr_rows_object(p, n->of->rows) : GR_NONE, GR_READ};
     for (size_t i = 0; i < n->results.n_columns; i++)
         uses[N_DRAW + i] = (gr_use){gr_column_object(p, n->results.columns[i]), GR_WRITE};
     gr_tasks_run(p, KERNEL_DRAW, 0, uses, N_DRAW + n->results.n_columns, "draw")->uses.by_code = true;
@@ -178,6 +215,7 @@ typedef struct data_state {
     uint32_t dropped_metric;
     const gr_node *keeper; /* the rollout that keeps rows of its prompts; NULL: none does */
     double **columns;      /* [columns] where a record's numbers go */
+    float **kept;          /* [record states of the graph]: a number a record; NULL: another node's */
 } data_state;
 
 /* The tokens of one record. */
@@ -190,17 +228,13 @@ static unsigned n_responses(const data_state *s)
     return !!s->response[0] + !!s->response[1];
 }
 
-static void data_close(void *state)
+/* Where the prompt's template is written: `template` or, of sequences, `prompt`; with a chat template the
+ * messages. */
+static gr_loc template_at(const gr_node *n)
 {
-    data_state *s = state;
-    if (!s) return;
-    gr_encoder_free(s->prompt);
-    gr_encoder_free(s->response[0]);
-    gr_encoder_free(s->response[1]);
-    gr_order_release(&s->order);
-    gr_jsonl_free(s->source);
-    free(s->columns);
-    free(s);
+    const gr_data_cfg *c = n->cfg;
+    if (c->messages) return key_at(n, "messages");
+    return key_at(n, gr_value_get(n->value, "template") ? "template" : "prompt");
 }
 
 static gr_status open_encoders(data_state *s, gr_diag *d)
@@ -220,11 +254,13 @@ static gr_status open_encoders(data_state *s, gr_diag *d)
                                          .tools = c->tools,
                                          .tools_file = c->tools_file,
                                          .date = c->date},
-                                .at = s->node->at};
+                                .at = template_at(s->node)};
     gr_status st = gr_encoder_new(&s->prompt, &prompt, d);
     const char *const texts[] = {c->response, c->pair};
+    static const char *const keys[] = {"response", "pair"};
     for (size_t i = 0; i < GR_LEN(texts) && texts[i] && !st; i++) {
-        gr_encoder_config response = {.tokenizer = t, .text = texts[i], .at = s->node->at, .response = true};
+        gr_encoder_config response = {
+            .tokenizer = t, .text = texts[i], .at = key_at(s->node, keys[i]), .response = true};
         st = gr_encoder_new(&s->response[i], &response, d);
     }
     return st;
@@ -251,14 +287,22 @@ static gr_status read_keys(const data_state *s, double **out, gr_diag *d)
     return st;
 }
 
+/* Rows that became prompts are of the records that their own prompts were made of. */
+static const data_state *drawn(const void *state)
+{
+    const data_state *s = state;
+    while (s->node->of) s = s->session->state[gr_groups_maker(s->node->of->groups)->index];
+    return s;
+}
+
 gr_status gr_data_record(const void *state, uint32_t record, json_t **out, gr_diag *d)
 {
-    return gr_jsonl_row(((const data_state *)state)->source, record, out, d);
+    return gr_jsonl_row(drawn(state)->source, record, out, d);
 }
 
 gr_loc gr_data_at(const void *state, uint32_t record)
 {
-    return gr_jsonl_at(((const data_state *)state)->source, record);
+    return gr_jsonl_at(drawn(state)->source, record);
 }
 
 gr_status gr_data_text(const void *state, uint32_t record, const char *field, gr_str *out, gr_diag *d)
@@ -277,12 +321,12 @@ const gr_encoder *gr_data_encoder(const void *state)
 
 uint64_t gr_data_epoch(const void *state)
 {
-    return ((const data_state *)state)->cursor.epoch;
+    return drawn(state)->cursor.epoch;
 }
 
 size_t gr_data_records(const void *state)
 {
-    return ((const data_state *)state)->order.n;
+    return drawn(state)->order.n;
 }
 
 uint32_t gr_data_batch(const void *state)
@@ -322,9 +366,19 @@ static gr_status encode_record(const data_state *s, uint32_t record, sample *x, 
 /* ---- numbers of records, as columns ---------------------------------------------------------------------
  */
 
-static bool is_of_record(const gr_column *c)
+/* The record state that a column is of; GR_NONE: of none. */
+static uint32_t state_of(const gr_graph *g, const gr_column *c)
 {
-    return c->field && c->of_rows == GR_ROWS_NONE;
+    for (size_t i = 0; i < g->n_record_state && c->field; i++)
+        if (g->record_state[i].node == c->node && !strcmp(g->record_state[i].name, c->field))
+            return (uint32_t)i;
+    return GR_NONE;
+}
+
+/* Whether it is read from the records. */
+static bool is_of_record(const data_state *s, const gr_column *c)
+{
+    return c->field && c->of_rows == GR_ROWS_NONE && state_of(s->session->graph, c) == GR_NONE;
 }
 
 /* A list of one response, of so many tokens; of pairs there are two. */
@@ -357,7 +411,7 @@ static gr_status read_columns(const data_state *s, const json_t *row, gr_loc at,
     double *scratch = out ? NULL : gr_calloc((size_t)tokens[0] + tokens[1] + 1, sizeof(*scratch));
     gr_status st = GR_OK;
     for (size_t i = 0; i < n->results.n_columns && !st; i++) {
-        if (!is_of_record(n->results.columns[i]) || (out && !out[i])) continue;
+        if (!is_of_record(s, n->results.columns[i]) || (out && !out[i])) continue;
         st = read_column(s, row, at, n->results.columns[i], tokens, out ? out[i] : scratch, d);
         if (st) gr_diag_note(d, at, "an expression reads it, as '%s'", n->results.columns[i]->name);
     }
@@ -385,18 +439,99 @@ static gr_status fill_columns(const data_state *s, const gr_rows *r, void *const
     return st;
 }
 
-static bool has_columns(const gr_node *n)
+static bool has_columns(const data_state *s)
 {
-    for (size_t i = 0; i < n->results.n_columns; i++)
-        if (is_of_record(n->results.columns[i])) return true;
+    for (size_t i = 0; i < s->node->results.n_columns; i++)
+        if (is_of_record(s, s->node->results.columns[i])) return true;
     return false;
+}
+
+/* ---- what records keep ----------------------------------------------------------------------------------
+ */
+
+static void open_kept(data_state *s)
+{
+    const gr_graph *g = s->session->graph;
+    s->kept = gr_calloc(g->n_record_state + 1, sizeof(*s->kept));
+    for (size_t k = 0; k < g->n_record_state; k++) {
+        if (g->record_state[k].node != s->node) continue;
+        s->kept[k] = gr_calloc(s->order.n, sizeof(**s->kept));
+        for (size_t i = 0; i < s->order.n; i++) s->kept[k][i] = (float)g->record_state[k].init;
+    }
+}
+
+static void close_kept(data_state *s)
+{
+    for (size_t k = 0; s->kept && k < s->session->graph->n_record_state; k++) free(s->kept[k]);
+    free(s->kept);
+}
+
+static void fill_kept(const data_state *s, const gr_rows *r, uint32_t state, double *out)
+{
+    for (uint32_t g = 0; g < *r->n_groups; g++) out[g] = (double)s->kept[state][r->record[g]];
+}
+
+void gr_data_keep(void *state, uint32_t which, uint32_t record, float value)
+{
+    ((data_state *)state)->kept[which][record] = value;
+}
+
+/* The bits of each number, in hexadecimal digits. */
+static void save_kept(const data_state *s, const char *prefix, gr_state_file *out)
+{
+    const gr_graph *g = s->session->graph;
+    for (size_t k = 0; k < g->n_record_state; k++) {
+        gr_str text = {0};
+        for (size_t i = 0; s->kept[k] && i < s->order.n; i++) {
+            uint32_t bits;
+            memcpy(&bits, &s->kept[k][i], sizeof(bits));
+            gr_str_printf(&text, "%08x", bits);
+        }
+        char *key = gr_printf("state.%s", g->record_state[k].name);
+        if (s->kept[k]) gr_state_set_text(out, prefix, key, text.text ? text.text : "");
+        gr_str_release(&text);
+        free(key);
+    }
+}
+
+static gr_status load_one(const data_state *s, uint32_t k, const char *text, gr_diag *d)
+{
+    const size_t n = s->order.n;
+    bool whole = strlen(text) == 8 * n && strspn(text, "0123456789abcdef") == 8 * n;
+    for (size_t i = 0; whole && i < n; i++) {
+        char digits[9] = {0};
+        memcpy(digits, text + 8 * i, 8);
+        const uint32_t bits = (uint32_t)strtoul(digits, NULL, 16);
+        memcpy(&s->kept[k][i], &bits, sizeof(bits));
+        whole = isfinite(s->kept[k][i]);
+    }
+    if (whole) return GR_OK;
+    return gr_diag_error(d, s->node->at, GR_E_INVALID,
+                         "the checkpoint's state '%s' of the records of node '%s' is not a number for each",
+                         s->session->graph->record_state[k].name, s->node->name);
+}
+
+/* Of other data nothing is known: its records begin anew. */
+static gr_status load_kept(const data_state *s, const char *prefix, const gr_state_file *in, bool same_data,
+                           gr_diag *d)
+{
+    const gr_graph *g = s->session->graph;
+    gr_status st = GR_OK;
+    for (uint32_t k = 0; k < g->n_record_state && !st && same_data; k++) {
+        char *key = gr_printf("state.%s", g->record_state[k].name), *text = NULL;
+        if (s->kept[k]) st = gr_state_get_text(in, prefix, key, &text, d);
+        if (!st && text) st = load_one(s, k, text, d);
+        free(text);
+        free(key);
+    }
+    return st;
 }
 
 static gr_status check_columns(const data_state *s, uint32_t record, const sample *x, gr_diag *d)
 {
     const uint32_t tokens[2] = {(uint32_t)x->response[0].n, (uint32_t)x->response[1].n};
     json_t *row = NULL;
-    gr_status st = has_columns(s->node) ? gr_data_record(s, record, &row, d) : GR_OK;
+    gr_status st = has_columns(s) ? gr_data_record(s, record, &row, d) : GR_OK;
     if (row) st = read_columns(s, row, gr_data_at(s, record), tokens, NULL, d);
     json_decref(row);
     return st;
@@ -412,9 +547,10 @@ static gr_status measure(const data_state *s, uint32_t record, const sample *x, 
     *fits = !long_prompt && !long_response;
     if (*fits || c->too_long != GR_TOO_LONG_ERROR) return GR_OK;
     return gr_diag_error(d, gr_data_at(s, record), GR_E_INVALID,
-                         "%s of %zu tokens, but node '%s' allows %u (too_long: drop leaves such records out)",
+                         "%s of %zu tokens, but node '%s' allows %u (too_long: %s)",
                          long_prompt ? "a prompt" : "a response", long_prompt ? x->prompt.n : response,
-                         s->node->name, long_prompt ? c->max_tokens : c->max_response_tokens);
+                         s->node->name, long_prompt ? c->max_tokens : c->max_response_tokens,
+                         c->of ? "truncate_left cuts such prompts" : "drop leaves such records out");
 }
 
 /* Whether the record stays; cut prompts are cut in place. */
@@ -443,6 +579,41 @@ static void sample_release(sample *x)
     free(x->response[1].id);
 }
 
+/* What the first record has, of which nearly always all have the same. */
+static void note_fields(const data_state *s, const json_t *row, gr_diag *d)
+{
+    gr_str names = {0};
+    for (void *it = json_object_iter((json_t *)row); it; it = json_object_iter_next((json_t *)row, it))
+        gr_str_printf(&names, "%s%s", names.len ? ", " : "", json_object_iter_key(it));
+    gr_diag_note(d, gr_data_at(s, 0), "the first record has %s", names.text ? names.text : "no fields");
+    gr_str_release(&names);
+}
+
+/* A field that the first record has not is said once, where the graph names it, and not of every record. */
+static gr_status check_first(const data_state *s, gr_diag *d)
+{
+    json_t *row = NULL;
+    if (!s->order.n || gr_data_record(s, 0, &row, NULL)) return GR_OK; /* said below, with the others */
+    gr_status st = gr_encoder_check(s->prompt, row, d);
+    for (unsigned i = 0; i < n_responses(s); i++)
+        if (gr_encoder_check(s->response[i], row, d)) st = GR_E_INVALID;
+    if (st) note_fields(s, row, d);
+    json_decref(row);
+    return st;
+}
+
+gr_status gr_data_check_field(const void *state, const char *field, gr_loc at, gr_diag *d)
+{
+    const data_state *s = state;
+    json_t *row = NULL;
+    const json_t *value;
+    if (!s->order.n || gr_data_record(s, 0, &row, NULL)) return GR_OK;
+    gr_status st = gr_json_field(row, field, at, &value, d);
+    if (st) note_fields(s, row, d);
+    json_decref(row);
+    return st;
+}
+
 /* Every record once, before anything runs: one that cannot be used would else end the run in the iteration
  * that draws it, hours later perhaps. */
 static gr_status check_records(const data_state *s, gr_diag *d)
@@ -450,6 +621,7 @@ static gr_status check_records(const data_state *s, gr_diag *d)
     enum { MOST_ERRORS = 5 };
     sample x = {0};
     size_t bad = 0, too_long = 0, n = s->order.n;
+    if (check_first(s, d)) return GR_E_INVALID;
     for (size_t i = 0; i < n && bad < MOST_ERRORS; i++) {
         bool fits = true;
         gr_status st = encode_record(s, (uint32_t)i, &x, d);
@@ -513,6 +685,71 @@ static gr_status data_draw(data_state *s, gr_rows *r, gr_diag *d)
     return st;
 }
 
+static void data_close(void *state)
+{
+    data_state *s = state;
+    if (!s) return;
+    gr_encoder_free(s->prompt);
+    gr_encoder_free(s->response[0]);
+    gr_encoder_free(s->response[1]);
+    close_kept(s);
+    gr_order_release(&s->order);
+    gr_jsonl_free(s->source);
+    free(s->columns);
+    free(s);
+}
+
+/* ---- prompts of rows ------------------------------------------------------------------------------------
+ */
+
+/* The record of a row, with what was said as `prompt` and `response`. */
+static gr_status record_of_row(const data_state *s, const gr_rows *of, uint32_t seq, json_t **out, gr_diag *d)
+{
+    const gr_node *rows = s->node->of->rows;
+    gr_str prompt = {0}, response = {0};
+    json_t *record = NULL;
+    const gr_status st = gr_data_record(s, of->record[of->group[seq]], &record, d);
+    if (st) return st;
+    gr_tokenizer_decode(gr_session_tokenizer(s->session, rows), gr_rows_ids(of, seq), of->prompt_len[seq],
+                        false, &prompt);
+    gr_response_text(s->session, rows, of, seq, &response, NULL);
+    *out = json_copy(record);
+    json_object_set_new(*out, "prompt", gr_json_string(prompt.len ? prompt.text : "", prompt.len));
+    json_object_set_new(*out, "response", gr_json_string(response.len ? response.text : "", response.len));
+    json_decref(record);
+    gr_str_release(&prompt);
+    gr_str_release(&response);
+    return GR_OK;
+}
+
+static gr_status make_prompt(data_state *s, const gr_rows *of, uint32_t seq, sample *x, gr_rows *r,
+                             gr_diag *d)
+{
+    const uint32_t record = of->record[of->group[seq]];
+    json_t *row = NULL;
+    bool keep = true;
+    x->prompt.n = 0;
+    gr_status st = record_of_row(s, of, seq, &row, d);
+    if (!st) st = gr_encoder_run(s->prompt, row, gr_data_at(s, record), &x->prompt, d);
+    if (!st && !x->prompt.n)
+        st = gr_diag_error(d, gr_data_at(s, record), GR_E_INVALID, "the prompt of '%s' has no tokens",
+                           s->node->name);
+    if (!st) st = fit(s, record, x, &keep, d);
+    if (!st) add_record(s, r, record, x);
+    json_decref(row);
+    return st;
+}
+
+static gr_status data_make(data_state *s, const gr_rows *of, gr_rows *r, gr_diag *d)
+{
+    sample x = {0};
+    gr_status st = GR_OK;
+    *r->n_groups = *r->n_seqs = r->token_offset[0] = 0;
+    for (uint32_t seq = 0; seq < *of->n_seqs && !st; seq++) st = make_prompt(s, of, seq, &x, r, d);
+    sample_release(&x);
+    return st;
+}
+
 static gr_status data_open(gr_session *session, const gr_node *n, void **state, gr_diag *d)
 {
     const gr_data_cfg *c = n->cfg;
@@ -522,15 +759,17 @@ static gr_status data_open(gr_session *session, const gr_node *n, void **state, 
                       .keeper = gr_kept_of(session->graph, n),
                       .columns = gr_calloc(n->results.n_columns + 1, sizeof(*s->columns)),
                       .dropped_metric = gr_session_name(session, n, "%s.dropped", n->name)};
-    gr_status st = c->file ? gr_jsonl_open(&s->source, c->file, key_at(n, "file"), d)
-                           : gr_jsonl_command(&s->source, c->command, key_at(n, "command"), d);
+    gr_status st = c->of     ? GR_OK
+                   : c->file ? gr_jsonl_open(&s->source, c->file, key_at(n, "file"), d)
+                             : gr_jsonl_command(&s->source, c->command, key_at(n, "command"), d);
     double *keys = NULL;
     if (!st) st = open_encoders(s, d);
     if (!st && c->curriculum) st = read_keys(s, &keys, d);
-    if (!st)
+    if (!st && !c->of)
         gr_order_init(&s->order, gr_jsonl_rows(s->source), c->shuffle, keys,
                       session->seed ^ gr_stream(n->name));
-    if (!st) st = check_records(s, d);
+    if (!st && !c->of) open_kept(s);
+    if (!st && !c->of) st = check_records(s, d);
     if (!st) gr_encoder_warn_of_date(s->prompt, n->name, d);
     if (st)
         data_close(s);
@@ -541,8 +780,10 @@ static gr_status data_open(gr_session *session, const gr_node *n, void **state, 
 
 static gr_status data_inputs(const void *state, const char *owner, gr_inputs *in, gr_diag *d)
 {
-    const gr_jsonl_content c = gr_jsonl_content_of(((const data_state *)state)->source);
+    const data_state *s = state;
     (void)d;
+    if (!s->source) return GR_OK;
+    const gr_jsonl_content c = gr_jsonl_content_of(s->source);
     gr_inputs_add(in, (gr_input){.kind = GR_INPUT_DATA,
                                  .owner = owner,
                                  .name = c.name,
@@ -553,17 +794,29 @@ static gr_status data_inputs(const void *state, const char *owner, gr_inputs *in
     return GR_OK;
 }
 
+/* A column that is not read from the records: of the rows, or of what records keep. */
+static void fill_own(const data_state *s, const gr_rows *r, const gr_column *c, void *out)
+{
+    const uint32_t state = state_of(s->session->graph, c);
+    if (!out || is_of_record(s, c)) return;
+    if (state == GR_NONE)
+        gr_rows_column(r, c, out);
+    else
+        fill_kept(s, r, state, out);
+}
+
 static gr_status data_run(const gr_call *call, gr_diag *d)
 {
     data_state *s = call->state;
     const gr_node *n = call->node;
     gr_rows r = gr_rows_at(call->ptr[DRAW_ROWS], &n->bounds);
-    gr_status st = data_draw(s, &r, d);
+    const bool made = n->of != NULL;
+    const gr_rows of = made ? gr_rows_at(call->ptr[DRAW_OF], &n->of->rows->bounds) : (gr_rows){0};
+    gr_status st = made ? data_make(s, &of, &r, d) : data_draw(s, &r, d);
     if (st) return st;
     for (size_t i = 0; i < n->results.n_columns; i++)
-        if (call->ptr[N_DRAW + i] && !is_of_record(n->results.columns[i]))
-            gr_rows_column(&r, n->results.columns[i], call->ptr[N_DRAW + i]);
-    if (has_columns(n)) st = fill_columns(s, &r, call->ptr + N_DRAW, d);
+        fill_own(s, &r, n->results.columns[i], call->ptr[N_DRAW + i]);
+    if (has_columns(s)) st = fill_columns(s, &r, call->ptr + N_DRAW, d);
     if (s->dropped) gr_session_metric(s->session, s->dropped_metric, (double)s->dropped);
     return st;
 }
@@ -571,22 +824,24 @@ static gr_status data_run(const gr_call *call, gr_diag *d)
 static void data_save(void *state, const char *prefix, gr_state_file *out)
 {
     const data_state *s = state;
-    if (s->node->timing.every) return; /* begins anew each time */
+    if (s->node->timing.every || !s->source) return; /* begins anew each time */
     gr_state_set_u64(out, prefix, "epoch", s->cursor.epoch);
     gr_state_set_u64(out, prefix, "position", s->cursor.position);
     gr_state_set_u64(out, prefix, "dropped", s->dropped);
     gr_state_set_u64(out, prefix, "data_hash", gr_jsonl_hash(s->source));
+    save_kept(s, prefix, out);
 }
 
 static gr_status data_load(void *state, const char *prefix, const gr_state_file *in, gr_diag *d)
 {
     data_state *s = state;
     uint64_t hash = 0;
-    if (s->node->timing.every) return GR_OK;
+    if (s->node->timing.every || !s->source) return GR_OK;
     gr_status st = gr_state_get_u64(in, prefix, "epoch", &s->cursor.epoch, d);
     if (!st) st = gr_state_get_u64(in, prefix, "position", &s->cursor.position, d);
     if (!st) st = gr_state_get_u64(in, prefix, "dropped", &s->dropped, d);
     if (!st) st = gr_state_get_u64(in, prefix, "data_hash", &hash, d);
+    if (!st) st = load_kept(s, prefix, in, hash == gr_jsonl_hash(s->source), d);
     if (st || (hash == gr_jsonl_hash(s->source) && s->cursor.position < s->order.n)) return st;
     s->cursor.position = 0;
     if (s->keeper)

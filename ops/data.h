@@ -5,6 +5,9 @@
 #include "ops/text/jsonl.h"
 #include "ops/base/op.h"
 
+/* Whether the first record has a field; GR_E_INVALID, reported at `at`, where it has not. */
+GR_NODISCARD gr_status gr_data_check_field(const void *state, const char *field, gr_loc at, gr_diag *d);
+
 /* The text of a field of a record; state: of a prompts or sequences node. Threads: any. */
 GR_NODISCARD gr_status gr_data_text(const void *state, uint32_t record, const char *field, gr_str *out,
                                     gr_diag *d);
@@ -14,6 +17,9 @@ gr_loc gr_data_at(const void *state, uint32_t record);
 
 /* What made its prompts' tokens. */
 const struct gr_encoder *gr_data_encoder(const void *state);
+
+/* What a record keeps from here on; which: its place among gr_graph.record_state. On the compute lane. */
+void gr_data_keep(void *state, uint32_t which, uint32_t record, float value);
 
 size_t gr_data_records(const void *state); /* in the file */
 uint32_t gr_data_batch(const void *state); /* drawn in an iteration */

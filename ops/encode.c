@@ -44,41 +44,11 @@ bool gr_date_is_valid(const char *date)
 
 /* ---- variables ---------------------------------------------------------------------------------------- */
 
-/* A scalar as YAML means it: null, true, false, whole numbers, numbers; else a text. */
-static json_t *json_of_scalar(const gr_value *v)
-{
-    bool plain = !v->quoted && !v->block;
-    bool number = plain && *v->text && strspn(v->text, "0123456789+-.eE") == strlen(v->text) &&
-                  strpbrk(v->text, "0123456789");
-    char *end;
-    if (plain && (!strcmp(v->text, "true") || !strcmp(v->text, "false")))
-        return json_boolean(*v->text == 't');
-    errno = 0;
-    long long whole = strtoll(v->text, &end, 10);
-    if (number && !*end && !errno) return json_integer(whole);
-    double real = strtod(v->text, &end);
-    return number && !*end ? json_real(real) : json_string(v->text);
-}
-
-static json_t *json_of(const gr_value *v)
-{
-    if (v->kind == GR_VALUE_NULL) return json_null();
-    if (v->kind == GR_VALUE_SCALAR) return json_of_scalar(v);
-    json_t *out = v->kind == GR_VALUE_MAP ? json_object() : json_array();
-    for (size_t i = 0; i < v->n; i++) {
-        if (v->kind == GR_VALUE_MAP)
-            json_object_set_new(out, v->pairs[i].key, json_of(&v->pairs[i].value));
-        else
-            json_array_append_new(out, json_of(&v->items[i]));
-    }
-    return out;
-}
-
 static void take_args(gr_encoder *e, const gr_value *args, gr_diag *d)
 {
     for (size_t i = 0; args && i < args->n; i++) {
         const gr_pair *p = &args->pairs[i];
-        json_object_set_new(e->variables, p->key, json_of(&p->value));
+        json_object_set_new(e->variables, p->key, gr_value_json(&p->value));
         if (!gr_chat_template_names(e->chat, p->key))
             gr_diag_warn(d, p->at, "the chat template reads no variable '%s': it changes nothing", p->key);
     }
@@ -114,7 +84,7 @@ static gr_status take_tools(gr_encoder *e, const gr_chat_config *c, gr_diag *d)
     if (c->tools_file)
         st = read_tools(e, c->tools_file, d);
     else if (c->tools->kind == GR_VALUE_LIST)
-        json_object_set_new(e->variables, "tools", json_of(c->tools));
+        json_object_set_new(e->variables, "tools", gr_value_json(c->tools));
     else
         st = gr_template_new(&e->tools_text, c->tools->text, c->tools->at, d);
     return st;
@@ -251,6 +221,14 @@ static gr_status run_message(const gr_encoder *e, const json_t *row, gr_loc at, 
         json_pack("[{s:s, s:s%}]", "role", "user", "content", r->text.text ? r->text.text : "", r->text.len);
     gr_status st = run_chat(e, row, at, messages, ids, d);
     json_decref(messages);
+    return st;
+}
+
+gr_status gr_encoder_check(const gr_encoder *e, const json_t *row, gr_diag *d)
+{
+    gr_status st = gr_template_check(e->text, row, d);
+    if (e->system && gr_template_check(e->system, row, d)) st = GR_E_INVALID;
+    if (e->tools_text && gr_template_check(e->tools_text, row, d)) st = GR_E_INVALID;
     return st;
 }
 

@@ -43,6 +43,10 @@ typedef struct gr_encoder gr_encoder;
 GR_NODISCARD gr_status gr_encoder_new(gr_encoder **out, const gr_encoder_config *c, gr_diag *d);
 void gr_encoder_free(gr_encoder *e); /* NULL is fine */
 
+/* Whether a record has every field that the templates read; one that it has not is reported at the template.
+ */
+GR_NODISCARD gr_status gr_encoder_check(const gr_encoder *e, const json_t *row, gr_diag *d);
+
 /* Append the ids of a record, whose place is at. */
 GR_NODISCARD gr_status gr_encoder_run(const gr_encoder *e, const json_t *row, gr_loc at, gr_ids *ids,
                                       gr_diag *d);

@@ -2,6 +2,7 @@
 #include "ops/forward.h"
 
 #include "ops/kernels/layer.h"
+#include "ops/parallel/merge.h"
 #include "ops/parallel/sharding.h"
 #include "ops/tunables.h"
 #include "runtime/io/progress.h"
@@ -111,6 +112,7 @@ gr_forward gr_forward_declare(const gr_graph *g, const gr_node *n, const gr_choi
     gr_micro_bounds b = gr_forward_bounds(n, how);
     uint32_t block = gr_rows_object(p, n->rows),
              routes = b.routes ? gr_routes_object(p, g, n->rows) : GR_NONE;
+    gr_merge_declare(p, k, n->model, how->threads);
     if (gr_reads_rollout(n)) gr_sharding_sync(p, k, n->model);
     gr_forward f = {.cost = gr_micro_cost_of(&b, &n->bounds, n->placement.task.seqs)};
     const bool collectives = !gr_reads_rollout(n) && gr_sharding_gathers(p, n->model);

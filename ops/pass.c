@@ -608,9 +608,10 @@ gr_value_head gr_value_head_at(const gr_kernels *k, const gr_model_shape *s, con
 gr_value_grads gr_value_grads_at(const gr_model_shape *s, void *norm_bucket, gr_dtype grads)
 {
     char *last = norm_bucket;
-    uint64_t bias = gr_tensor_offset(s, s->layers + 1, GR_T_VALUE_BIAS), size = gr_dtype_size(grads);
+    const uint64_t norm = gr_tensor_offset(s, s->layers + 1, GR_T_NORM),
+                   bias = gr_tensor_offset(s, s->layers + 1, GR_T_VALUE_BIAS), size = gr_dtype_size(grads);
     return (gr_value_grads){.type = grads,
-                            .norm = last + size * gr_tensor_offset(s, s->layers + 1, GR_T_NORM),
+                            .norm = norm == UINT64_MAX ? NULL : last + size * norm,
                             .weight = last + size * gr_tensor_offset(s, s->layers + 1, GR_T_VALUE),
                             .bias = bias == UINT64_MAX ? NULL : last + size * bias};
 }

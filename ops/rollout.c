@@ -3,6 +3,7 @@
 
 #include "ops/kernels/workspace.h"
 #include "ops/pass.h"
+#include "ops/parallel/merge.h"
 #include "ops/parallel/sharding.h"
 #include "ops/tunables.h"
 #include "runtime/io/progress.h"
@@ -356,6 +357,7 @@ void gr_rollout_declare_finish(const gr_node *n, uint32_t worked, uint32_t route
 void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                         gr_tasks *p)
 {
+    gr_merge_declare(p, k, n->model, how->threads);
     gr_sharding_sync(p, k, n->model);
     p->rollout = true; /* from here on the device is the rollout's */
     if (k->steps) {

@@ -75,6 +75,11 @@ static void check_others(const gr_graph *g, const gr_node *n, gr_diag *d)
     if (n->timing.when.expr)
         gr_diag_error(d, at, GR_E_INVALID,
                       "'over' and 'lag' do not go with 'when': rows are kept in every iteration");
+    if (c->temperature.changes)
+        gr_diag_error(
+            d, key_at(n, "temperature"), GR_E_INVALID,
+            "a 'temperature' that changes does not go with 'over', nor with a 'lag' above 1: a token that "
+            "was kept was sampled at another one than log-probs are taken at");
     if (g->canonical)
         gr_diag_error(d, at, GR_E_INVALID,
                       "'over', and 'lag' above 1, do not go with canonical: true: each rank takes of its own "
@@ -124,10 +129,10 @@ void gr_kept_check(const gr_graph *g, gr_node *n, gr_diag *d)
     check_alone(n, c, d);
     if (!gr_node_keeps(n)) return;
     check_others(g, n, d);
-    if (strcmp(c->prompts->op->name, "prompts"))
+    if (((const gr_data_cfg *)c->prompts->cfg)->of)
         gr_diag_error(d, key_at(n, "prompts"), GR_E_INVALID,
-                      "rows are kept of prompts that are drawn: '%s' is of op %s", c->prompts->name,
-                      c->prompts->op->name);
+                      "rows are kept of prompts that are drawn: '%s' makes its own of the rows of '%s'",
+                      c->prompts->name, c->prompts->of->name);
     if (d->n_errors > before) return;
     set_bounds(n);
     check_size(n, d);

@@ -464,6 +464,8 @@ static gr_status check_answers(const gr_scorer *s, gr_diag *d)
     const void *data = answers ? s->session->state[answers->index] : NULL;
     size_t n = data ? gr_data_records(data) : 0, bad = 0;
     gr_str answer = {0}, kind = {0};
+    if (n && gr_data_check_field(data, s->cfg->answer.field, gr_value_get(s->node->value, "answer")->at, d))
+        return GR_E_INVALID;
     for (size_t i = 0; i < n && bad < MOST_ERRORS; i++) {
         const gr_rule *rule = NULL;
         const char *truth;

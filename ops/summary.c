@@ -2,6 +2,7 @@
 #include "ops/summary.h"
 
 #include "ops/base/configs.h"
+#include "ops/data.h"
 #include "ops/env.h"
 #include "ops/base/session.h"
 
@@ -150,6 +151,10 @@ static void collect(gr_env_reads *r, const gr_graph *g)
     gr_env_reads_init(r);
     for (size_t i = 0; i < g->n_log; i++) gr_env_reads_add(r, g, g->log[i].expr);
     for (size_t i = 0; i < g->n_state; i++) gr_env_reads_add(r, g, g->state[i].next);
+    for (size_t i = 0; i < g->n_record_state; i++) {
+        gr_env_reads_add(r, g, g->record_state[i].next);
+        gr_env_reads_add_rows(r, g->record_state[i].node);
+    }
     for (size_t i = 0; i < g->n_nodes; i++)
         for (size_t j = 0; j < metrics_at_end(g->nodes[i], false); j++)
             gr_env_reads_add(r, g, g->nodes[i]->results.metrics[j].expr);
@@ -171,12 +176,19 @@ static uint64_t metrics_bytes(const gr_env_reads *r, const gr_graph *g, bool val
     return most;
 }
 
+static uint64_t kept_bytes(const gr_record_state *s)
+{
+    return gr_align(s->node->bounds.groups * sizeof(float), 16);
+}
+
 static uint64_t ws_bytes(const gr_env_reads *r, const gr_graph *g)
 {
     gr_expr_bounds b = gr_env_bounds(r);
     uint64_t most = metrics_bytes(r, g, false);
     for (size_t i = 0; i < g->n_log; i++) most = GR_MAX(most, gr_expr_bytes(g->log[i].expr, b));
     for (size_t i = 0; i < g->n_state; i++) most = GR_MAX(most, gr_expr_bytes(g->state[i].next, b));
+    for (size_t i = 0; i < g->n_record_state; i++) /* and what it gives, a number a prompt */
+        most = GR_MAX(most, kept_bytes(&g->record_state[i]) + gr_expr_bytes(g->record_state[i].next, b));
     return most;
 }
 
@@ -441,6 +453,27 @@ static void step_states(summary_state *t, void *ws)
     }
 }
 
+/* What the records that were drawn keep from here on. One that would keep no number keeps what it has. */
+static void step_records(summary_state *t, void *ws)
+{
+    gr_session *s = t->session;
+    for (uint32_t i = 0; i < s->graph->n_record_state; i++) {
+        const gr_record_state *r = &s->graph->record_state[i];
+        const gr_rows *rows = &t->env.blocks[r->node->index];
+        float *next = ws;
+        uint32_t bad = 0;
+        gr_env_turn_to(&t->env, r->next);
+        gr_expr_eval(r->next, &t->env.env, GR_LEVEL_GROUP, -1, next, (char *)ws + kept_bytes(r));
+        for (uint32_t g = 0; g < *rows->n_groups; g++) {
+            if (isfinite(next[g])) gr_data_keep(s->state[r->node->index], i, rows->record[g], next[g]);
+            bad += !isfinite(next[g]);
+        }
+        if (bad)
+            gr_session_note(s, "'next' of '%s.%s' is no number for %u record%s, which keep what they had",
+                            r->node->name, r->name, bad, bad == 1 ? "" : "s");
+    }
+}
+
 static void summarize_subject(summary_state *t)
 {
     gr_session *s = t->session;
@@ -465,6 +498,7 @@ static gr_status run_summary(const gr_call *c, gr_diag *d)
     evaluate_all(t, t->log, t->session->graph->n_log, c->ptr[SUMMARY_WS]);
     evaluate_all(t, t->metrics, t->n_metrics, c->ptr[SUMMARY_WS]);
     step_states(t, c->ptr[SUMMARY_WS]);
+    step_records(t, c->ptr[SUMMARY_WS]);
     return GR_OK;
 }
 

@@ -351,7 +351,7 @@ static void point_at_value(head *h)
     const gr_model *m = c->node->model;
     h->value = gr_value_head_at(c->session->kernels, &m->shape, c->ptr[HEAD_NORM]);
     if (c->ptr[HEAD_GRAD_NORM])
-        h->grad_value = gr_value_grads_at(&m->shape, c->ptr[HEAD_GRAD_NORM], m->train.grads);
+        h->grad_value = gr_value_grads_at(gr_model_trains(m), c->ptr[HEAD_GRAD_NORM], m->train.grads);
 }
 
 static head head_of(const gr_call *c, train_state *t)
@@ -444,14 +444,20 @@ static void share_current(const head *h)
     if (h->entropy) gr_tp_share(h->c->queue, h->entropy, bytes);
 }
 
+/* Of all that a pass adds to of a bucket. */
+static uint64_t grad_bytes(const gr_call *c, uint32_t bucket)
+{
+    const gr_model *m = c->node->model;
+    const gr_model_shape *s = gr_model_has_lora(m) ? gr_model_trains(m) : gr_node_shape(c->node);
+    return gr_bucket_elems(s, bucket) * gr_dtype_size(m->train.grads);
+}
+
 /* Of many shards that are reduced in each micro-batch, gradients are those of this one alone: the first work
  * that adds to them begins at zero. */
 static void begin_grads(const gr_call *c, void *grads, uint32_t bucket)
 {
-    if (gr_shard_place_of(c).shards < 2 || c->how->leaves || c->how->whole_grads) return;
-    c->session->kernels->zero(c->queue, grads,
-                              gr_bucket_elems(gr_node_shape(c->node), bucket) *
-                                  gr_dtype_size(c->node->model->train.grads));
+    if (!grads || gr_shard_place_of(c).shards < 2 || c->how->leaves || c->how->whole_grads) return;
+    c->session->kernels->zero(c->queue, grads, grad_bytes(c, bucket));
 }
 
 /* A chunk that is all of the micro-batch is still in the workspace and needs no second forward. */
@@ -460,7 +466,7 @@ static gr_status run_head(const gr_call *c, train_state *t, gr_diag *d)
     gr_status st = GR_OK;
     const gr_model_shape *s = &c->node->model->shape;
     begin_grads(c, c->ptr[HEAD_GRAD_NORM], 1 + s->layers);
-    if (c->ptr[HEAD_GRAD_EMBED]) begin_grads(c, c->ptr[HEAD_GRAD_EMBED], 0);
+    begin_grads(c, c->ptr[HEAD_GRAD_EMBED], 0);
     if (!t->pass.n_tokens) return GR_OK; /* a trip that other ranks need */
     head h = head_of(c, t);
     gr_loss_class role = gr_loss_class_of(t->loss);
@@ -502,23 +508,19 @@ static double learning_rate(const gr_session *s, const gr_train *t, const gr_num
     return lr * (t->min_lr_ratio + (1 - t->min_lr_ratio) * share);
 }
 
-static uint64_t bucket_bytes(const gr_call *c)
-{
-    return gr_bucket_elems(gr_node_shape(c->node), c->arg) * gr_dtype_size(c->node->model->train.grads);
-}
-
 static void run_zero(const gr_call *c)
 {
     uint64_t shard = gr_shard_of(c, c->arg).n * gr_dtype_size(c->node->model->train.grads);
-    c->session->kernels->zero(c->queue, c->ptr[ZERO_GRADS], c->how->whole_grads ? bucket_bytes(c) : shard);
+    c->session->kernels->zero(c->queue, c->ptr[ZERO_GRADS],
+                              c->how->whole_grads ? grad_bytes(c, c->arg) : shard);
 }
 
 /* Canonical: a leaf's gradients begin at zero. */
 static void run_leaf(const gr_call *c, train_state *t)
 {
     gr_rows rows = gr_rows_at(c->ptr[LEAF_ROWS], &c->node->rows->bounds);
-    if (c->arg == 0) find_leaf(c, t, &rows, t->leaf++, &t->pass.own);
-    c->session->kernels->zero(c->queue, c->ptr[LEAF_GRADS], bucket_bytes(c));
+    if (c->arg == gr_train_first(c->node->model)) find_leaf(c, t, &rows, t->leaf++, &t->pass.own);
+    c->session->kernels->zero(c->queue, c->ptr[LEAF_GRADS], grad_bytes(c, c->arg));
 }
 
 /* As a binary counter carries: the sum of leaves [i - 2^k + 1, i] meets that of the 2^k before it, while
@@ -526,12 +528,12 @@ static void run_leaf(const gr_call *c, train_state *t)
 static void run_fold(const gr_call *c, const train_state *t)
 {
     const gr_kernels *k = c->session->kernels;
-    uint64_t bytes = bucket_bytes(c);
+    uint64_t bytes = grad_bytes(c, c->arg);
     char *waiting = c->ptr[FOLD_TREE];
     uint32_t done = t->leaf - 1;
     for (; done & 1; done >>= 1, waiting += bytes)
         k->add(c->queue, c->ptr[FOLD_GRADS], waiting, c->node->model->train.grads,
-               gr_bucket_elems(&c->node->model->shape, c->arg));
+               gr_bucket_elems(gr_model_trains(c->node->model), c->arg));
     if (t->leaf < c->how->leaves) k->copy(c->queue, waiting, c->ptr[FOLD_GRADS], bytes);
 }
 
@@ -566,9 +568,9 @@ static bool counts_elsewhere(const gr_call *c)
 static void square_leaves(const gr_call *c, double *sums, uint32_t n)
 {
     const gr_model *m = c->node->model;
-    uint64_t elems = gr_bucket_elems(&m->shape, c->arg), part = gr_shard_elems(elems, GR_LEAVES);
+    uint64_t elems = gr_bucket_elems(gr_model_trains(m), c->arg), part = gr_shard_elems(elems, GR_LEAVES);
     gr_shard own = gr_shard_of(c, c->arg);
-    if (c->arg == 0) c->session->kernels->zero(c->queue, sums, n * GR_LEAVES * sizeof(*sums));
+    if (c->arg == gr_train_first(m)) c->session->kernels->zero(c->queue, sums, n * GR_LEAVES * sizeof(*sums));
     for (uint32_t i = 0; i < GR_LEAVES && !counts_elsewhere(c); i++) {
         uint64_t first = GR_MIN(i * part, elems), end = GR_MIN(first + part, elems);
         if (first < own.first || end > own.first + own.n || first == end) continue;
@@ -581,8 +583,11 @@ static void square_leaves(const gr_call *c, double *sums, uint32_t n)
 static void run_norm(const gr_call *c, train_state *t)
 {
     const gr_kernels *k = c->session->kernels;
-    uint32_t n = gr_model_buckets(&c->node->model->shape);
+    const gr_model *m = c->node->model;
+    uint32_t n = gr_model_buckets(&m->shape);
     double *sums = c->ptr[NORM_SUMS];
+    if (gr_model_has_lora(m) && c->arg == gr_train_first(m)) /* of other buckets there is nothing */
+        k->zero(c->queue, sums, n * (c->how->leaves ? GR_LEAVES : 1) * sizeof(*sums));
     if (c->how->leaves)
         square_leaves(c, sums, n);
     else if (counts_elsewhere(c))
@@ -590,7 +595,7 @@ static void run_norm(const gr_call *c, train_state *t)
     else
         k->sum_squares(c->queue, c->ptr[NORM_GRADS], c->node->model->train.grads, gr_shard_of(c, c->arg).n,
                        sums + c->arg, sums + n);
-    if (c->arg + 1 == n && gr_shard_place_of(c).shards < 2) finish_norm(c, t, sums);
+    if (c->arg == gr_train_last(m) && gr_shard_place_of(c).shards < 2) finish_norm(c, t, sums);
 }
 
 /* Steps that the model's moments have seen: those of all updates of it. */
@@ -668,7 +673,7 @@ static void run_step(const gr_call *c, train_state *t)
                     .grad_scale = t->scale};
     gr_tensor tensors[GR_BUCKET_TENSORS_MAX];
     gr_shard own = gr_shard_of(c, c->arg);
-    size_t n = gr_bucket_ranges(&m->shape, c->arg, tensors);
+    size_t n = gr_bucket_ranges(gr_model_trains(m), c->arg, tensors);
     for (size_t i = 0; i < n; i++) {
         uint64_t elems = (uint64_t)tensors[i].rows * GR_MAX(tensors[i].cols, 1u);
         uint64_t first = GR_MAX(tensors[i].offset, own.first),
@@ -842,10 +847,13 @@ static void run_pass(const gr_call *c, train_state *t)
         gr_layer_forward(k, c->queue, s, c->arg, c->ptr[LAYER_WEIGHTS], &b, c->ptr[LAYER_X], NULL,
                          c->ptr[LAYER_ACTS], c->ptr[LAYER_WS]);
         break;
-    case TRAIN_BACKWARD:
-        gr_layer_backward(k, c->queue, s, c->arg, c->ptr[BACK_WEIGHTS], &b, c->ptr[BACK_IN],
-                          c->ptr[BACK_ACTS], c->ptr[BACK_DX], c->ptr[BACK_GRADS], grads, c->ptr[BACK_WS]);
+    case TRAIN_BACKWARD: {
+        const gr_layer_adapters adapters = {&c->node->model->lora.shape, c->ptr[BACK_ADAPTERS]};
+        gr_layer_backward(k, c->queue, s, c->arg, c->ptr[BACK_WEIGHTS], adapters.bucket ? &adapters : NULL,
+                          &b, c->ptr[BACK_IN], c->ptr[BACK_ACTS], c->ptr[BACK_DX], c->ptr[BACK_GRADS], grads,
+                          c->ptr[BACK_WS]);
         break;
+    }
     case TRAIN_EMBED_BACKWARD:
         if (hidden)
             k->embed_backward(c->queue, s, &b, c->ptr[EMBED_BACK_DX], c->ptr[EMBED_BACK_GRADS], grads,
@@ -880,7 +888,7 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
         return run_head(c, t, d);
     case TRAIN_CLEAR:
         c->session->kernels->zero(c->queue, c->ptr[CLEAR_TREE],
-                                  bucket_bytes(c) * (uint64_t)__builtin_ctz(c->how->leaves));
+                                  grad_bytes(c, c->arg) * (uint64_t)__builtin_ctz(c->how->leaves));
         break;
     case TRAIN_LEAF:
         run_leaf(c, t);
@@ -890,7 +898,7 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
         break;
     case TRAIN_SUM:
         c->session->kernels->add(c->queue, c->ptr[SUM_GRADS], c->ptr[SUM_LEAVES], c->node->model->train.grads,
-                                 gr_bucket_elems(&c->node->model->shape, c->arg));
+                                 gr_bucket_elems(gr_model_trains(c->node->model), c->arg));
         break;
     case TRAIN_NORM:
         run_norm(c, t);

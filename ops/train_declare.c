@@ -1,5 +1,7 @@
 /* ops/train_declare.c: an update as the planner sees it: its works, what they use, what they cost. */
 #include "ops/kernels/layer.h"
+#include "ops/model/adapters.h"
+#include "ops/parallel/merge.h"
 #include "ops/parallel/sharding.h"
 #include "ops/train_impl.h"
 #include "ops/tunables.h"
@@ -70,6 +72,20 @@ gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
         t.range.seqs = t.micro.seqs;
     }
     return t;
+}
+
+uint32_t gr_train_first(const gr_model *m)
+{
+    uint32_t b = 0;
+    while (!gr_bucket_is_trained(m, b)) b++;
+    return b;
+}
+
+uint32_t gr_train_last(const gr_model *m)
+{
+    uint32_t b = gr_model_buckets(&m->shape) - 1;
+    while (!gr_bucket_is_trained(m, b)) b--;
+    return b;
 }
 
 /* ---- what may be chosen -------------------------------------------------------------------------------- */
@@ -273,13 +289,18 @@ static uint32_t head_ws(declaring *w, gr_head_use use)
                          "%shead_ws", w->pass.all);
 }
 
+static bool is_trained(const declaring *w, uint32_t bucket)
+{
+    return gr_bucket_is_trained(w->n->model, bucket);
+}
+
 /* Those of a pass with a backward one. */
 static void add_pass_objects(declaring *w, pass_names pass)
 {
     gr_tasks *p = w->p;
     train_objects *o = &w->o;
     const uint64_t hidden = gr_hidden_bytes(w->k, w->s, w->bounds.tokens),
-                   embed = w->k->embed_ws_bytes(w->bounds.tokens);
+                   embed = is_trained(w, 0) ? w->k->embed_ws_bytes(w->bounds.tokens) : 0;
     w->pass = pass;
     o->x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sx", pass.all);
     o->dx = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sdx", pass.all);
@@ -349,6 +370,7 @@ static uint32_t grad_sums(declaring *w, uint32_t bucket)
 
 static gr_use grads(declaring *w, uint32_t bucket, bool first)
 {
+    if (!is_trained(w, bucket)) return (gr_use){GR_NONE, GR_UPDATE};
     return gr_sharding_grads(w->p, w->k, w->n->model, bucket, first && !w->how->whole_grads);
 }
 
@@ -362,6 +384,7 @@ static bool reduces_each(const declaring *w)
 static void reduce(declaring *w, uint32_t bucket)
 {
     const bool all = w->how->whole_grads && w->pass.all == last_pass.all;
+    if (!is_trained(w, bucket)) return;
     if (all || reduces_each(w)) gr_sharding_reduce(w->p, w->k, w->n->model, bucket, all);
 }
 
@@ -485,6 +508,23 @@ static void declare_layer(declaring *w, uint32_t l, bool keep)
                l, 1);
 }
 
+/* Of adapters' gradients: each product's x and dy are read twice, in place of the product that the gradient
+ * of its weights takes. */
+static void adapters_cost(const declaring *w, gr_task *task, uint32_t l)
+{
+    const gr_model *m = w->n->model;
+    const double tokens = w->cost.tokens / w->shape.micro.cut, rank = m->lora.shape.adapter.rank;
+    gr_adapter a[GR_N_TARGETS];
+    const size_t n = gr_model_has_lora(m) ? gr_adapters_of(w->s, &m->lora.shape, 1 + l, a) : 0;
+    if (!gr_model_has_lora(m)) return;
+    task->cost.flops /= 2;
+    for (size_t i = 0; i < n; i++) {
+        const double values = a[i].rows + (a[i].index ? 0.0 : a[i].in);
+        task->cost.flops += 4 * tokens * rank * (a[i].rows + (double)a[i].in);
+        task->cost.bytes += 2 * tokens * values * (double)gr_dtype_size(w->k->dtype);
+    }
+}
+
 /* Sequence-coupled losses read the fresh values of whole sequences: where their tokens are cut over ranks,
  * these exchange them. */
 static void head_group(const declaring *w, gr_task *task, bool backward)
@@ -525,7 +565,8 @@ static void declare_head(declaring *w, bool backward)
     char what[32];
     snprintf(what, sizeof(what), "%shead", w->pass.all);
     gr_task *task = run_with_columns(w, backward ? TRAIN_HEAD : TRAIN_HEAD_FORWARD, uses, N_HEAD, what);
-    gr_head_cost(task, w->k, w->s, w->cost.rows / w->shape.micro.cut, backward ? 3 : 1);
+    gr_head_cost(task, w->k, w->s, w->cost.rows / w->shape.micro.cut,
+                 backward ? gr_model_has_lora(w->n->model) ? 2 : 3 : 1);
     head_group(w, task, backward);
     if (backward) reduce(w, last);
 }
@@ -548,18 +589,22 @@ static void declare_backward(declaring *w, uint32_t l)
                                     [LAYER_WS] = {turn_ws(w, GR_LAYER_KEEP, "recompute_ws", l), GR_WRITE}},
                          N_RECOMPUTE, "%srecompute.%u", w->pass.all, l),
             l, 1);
-    layer_cost(w,
-               gr_tasks_run(w->p, TRAIN_BACKWARD, l,
-                            (gr_use[]){[BACK_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
-                                       [BACK_PACKED] = {o->packed, GR_READ},
-                                       [BACK_IN] = {in, GR_READ},
-                                       [BACK_ACTS] = {acts, GR_READ},
-                                       [BACK_DX] = {o->dx, GR_UPDATE},
-                                       [BACK_GRADS] = grads(w, 1 + l, true),
-                                       [BACK_WS] = {back_ws, GR_WRITE},
-                                       [BACK_PULL] = {o->pull, GR_READ}},
-                            N_BACK, "%sbackward.%u", w->pass.all, l),
-               l, 2);
+    const uint32_t adapters = gr_model_has_lora(w->n->model)
+                                  ? gr_model_object(w->p, w->k, w->n->model, GR_PART_ADAPTERS, 1 + l)
+                                  : GR_NONE;
+    gr_task *task = gr_tasks_run(w->p, TRAIN_BACKWARD, l,
+                                 (gr_use[]){[BACK_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
+                                            [BACK_PACKED] = {o->packed, GR_READ},
+                                            [BACK_IN] = {in, GR_READ},
+                                            [BACK_ACTS] = {acts, GR_READ},
+                                            [BACK_DX] = {o->dx, GR_UPDATE},
+                                            [BACK_GRADS] = grads(w, 1 + l, true),
+                                            [BACK_WS] = {back_ws, GR_WRITE},
+                                            [BACK_PULL] = {o->pull, GR_READ},
+                                            [BACK_ADAPTERS] = {adapters, GR_READ}},
+                                 N_BACK, "%sbackward.%u", w->pass.all, l);
+    layer_cost(w, task, l, 2);
+    adapters_cost(w, task, l);
     reduce(w, 1 + l);
 }
 
@@ -618,6 +663,7 @@ static void declare_micro_batch(declaring *w)
     for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, true);
     declare_head(w, true);
     for (uint32_t l = w->s->layers; l-- > 0;) declare_backward(w, l);
+    if (!is_trained(w, 0)) return;
     gr_tasks_run(w->p, TRAIN_EMBED_BACKWARD, 0,
                  (gr_use[]){[EMBED_BACK_PACKED] = {o->packed, GR_READ},
                             [EMBED_BACK_DX] = {o->dx, GR_READ},
@@ -647,25 +693,25 @@ static void declare_micro_batches(declaring *w)
 static void declare_leaves(declaring *w)
 {
     const gr_model *m = w->n->model;
-    uint32_t n = gr_model_buckets(w->s);
-    for (uint32_t b = 0; b < n && w->p->leaves > 1; b++)
+    uint32_t n = gr_train_last(m) + 1;
+    for (uint32_t b = gr_train_first(m); b < n && w->p->leaves > 1; b++)
         gr_tasks_run(w->p, TRAIN_CLEAR, b,
                      (gr_use[]){[CLEAR_TREE] = {gr_sharding_tree(w->p, w->k, m, b), GR_WRITE}}, N_CLEAR,
                      "clear.%u", b);
     gr_tasks_loop(w->p, TRAIN_LOOP_MINI, w->p->leaves, false, "leaves");
-    for (uint32_t b = 0; b < n; b++)
+    for (uint32_t b = gr_train_first(m); b < n; b++)
         gr_tasks_run(w->p, TRAIN_LEAF, b,
                      (gr_use[]){[LEAF_GRADS] = {gr_sharding_whole(w->p, w->k, m, b), GR_WRITE},
                                 [LEAF_ROWS] = {w->o.rows, GR_READ}},
                      N_LEAF, "leaf.%u", b);
     declare_micro_batches(w);
-    for (uint32_t b = 0; b < n; b++)
+    for (uint32_t b = gr_train_first(m); b < n; b++)
         gr_tasks_run(w->p, TRAIN_FOLD, b,
                      (gr_use[]){[FOLD_GRADS] = {gr_sharding_whole(w->p, w->k, m, b), GR_UPDATE},
                                 [FOLD_TREE] = {gr_sharding_tree(w->p, w->k, m, b), GR_UPDATE}},
                      N_FOLD, "fold.%u", b);
     gr_tasks_end(w->p);
-    for (uint32_t b = 0; b < n; b++) {
+    for (uint32_t b = gr_train_first(m); b < n; b++) {
         gr_sharding_reduce(w->p, w->k, m, b, false);
         if (gr_sharding_shards(w->p, m) < 2)
             gr_tasks_run(w->p, TRAIN_SUM, b,
@@ -683,7 +729,8 @@ static uint32_t norm_parts(const declaring *w)
 
 static double grad_bytes(const declaring *w, uint32_t bucket)
 {
-    return (double)(gr_bucket_elems(w->s, bucket) * gr_dtype_size(w->n->model->train.grads));
+    const gr_model *m = w->n->model;
+    return (double)(gr_bucket_elems(gr_model_trains(m), bucket) * gr_dtype_size(m->train.grads));
 }
 
 /* What a mini-batch begins to add up: the rank's shard, or all. */
@@ -692,7 +739,7 @@ static void declare_zero(declaring *w)
     const gr_model *m = w->n->model;
     const bool whole = w->how->whole_grads;
     const uint32_t parts = whole ? 1 : gr_sharding_shards(w->p, m);
-    for (uint32_t b = 0; b < gr_model_buckets(w->s); b++) {
+    for (uint32_t b = gr_train_first(m); b <= gr_train_last(m); b++) {
         uint32_t sums = whole ? gr_sharding_whole(w->p, w->k, m, b) : grad_sums(w, b);
         gr_tasks_run(w->p, TRAIN_ZERO, b, (gr_use[]){[ZERO_GRADS] = {sums, GR_WRITE}}, N_ZERO, "zero.%u", b)
             ->cost.bytes = grad_bytes(w, b) / parts;
@@ -703,7 +750,7 @@ static void declare_zero(declaring *w)
 static double step_bytes(const declaring *w, uint32_t bucket)
 {
     gr_state_bytes state = gr_state_bytes_of(w->k, w->n->model, bucket, 1);
-    double weights = (double)(gr_bucket_elems(w->s, bucket) * gr_dtype_size(w->k->dtype));
+    double weights = (double)gr_part_bytes(w->k, w->n->model, gr_part_stepped(w->n->model), bucket);
     return grad_bytes(w, bucket) + 2.0 * (double)(state.master + state.moments * state.moment) +
            (state.master ? 1 : 2) * weights;
 }
@@ -713,13 +760,13 @@ static double step_bytes(const declaring *w, uint32_t bucket)
 static void declare_norms(declaring *w)
 {
     const gr_model *m = w->n->model;
-    uint32_t n = gr_model_buckets(w->s), shards = gr_sharding_shards(w->p, m);
-    for (uint32_t b = 0; b <= n; b++) {
+    const uint32_t first = gr_train_first(m), n = gr_train_last(m) + 1, shards = gr_sharding_shards(w->p, m);
+    for (uint32_t b = first; b <= n; b++) {
         if (b < n) gr_sharding_replicas(w->p, w->k, m, b);
-        if (!b) continue;
+        if (b == first) continue;
         gr_tasks_run(w->p, TRAIN_NORM, b - 1,
                      (gr_use[]){[NORM_GRADS] = {grad_sums(w, b - 1), GR_READ},
-                                [NORM_SUMS] = {w->o.norm, b > 1 ? GR_UPDATE : GR_WRITE}},
+                                [NORM_SUMS] = {w->o.norm, b > first + 1 ? GR_UPDATE : GR_WRITE}},
                      N_NORM, "norm.%u", b - 1)
             ->cost.bytes = grad_bytes(w, b - 1) / shards;
     }
@@ -735,25 +782,25 @@ static bool rebalances(const declaring *w, uint32_t bucket)
 static void declare_step(declaring *w)
 {
     const train_objects *o = &w->o;
-    uint32_t n = gr_model_buckets(w->s), shards = gr_sharding_shards(w->p, w->n->model);
+    const gr_model *m = w->n->model;
+    uint32_t n = gr_model_buckets(w->s), shards = gr_sharding_shards(w->p, m);
     declare_norms(w);
     if (shards > 1) gr_sharding_total(w->p, o->norm, n * norm_parts(w), "reduce_norm");
     if (shards > 1)
         gr_tasks_run(w->p, TRAIN_CLIP, 0, (gr_use[]){[CLIP_SUMS] = {o->norm, GR_UPDATE}}, N_CLIP, "clip");
-    for (uint32_t b = 0; b < n; b++) {
-        uint32_t state = gr_model_object(w->p, w->k, w->n->model, GR_PART_STATE, b);
+    for (uint32_t b = gr_train_first(m); b <= gr_train_last(m); b++) {
+        uint32_t state = gr_model_object(w->p, w->k, m, GR_PART_STATE, b);
         gr_task *step = gr_tasks_run(
             w->p, TRAIN_STEP, b,
-            (gr_use[]){
-                [STEP_WEIGHTS] = {gr_model_object(w->p, w->k, w->n->model, GR_PART_PARAMS, b), GR_UPDATE},
-                [STEP_GRADS] = {grad_sums(w, b), GR_READ},
-                [STEP_STATE] = {state, GR_UPDATE},
-                [STEP_NORM] = {o->norm, GR_READ}, /* whose last work says how gradients are clipped */
-                [STEP_TALLY] = {rebalances(w, b) ? o->tally.tally : GR_NONE, GR_READ}},
+            (gr_use[]){[STEP_WEIGHTS] = {gr_model_object(w->p, w->k, m, gr_part_stepped(m), b), GR_UPDATE},
+                       [STEP_GRADS] = {grad_sums(w, b), GR_READ},
+                       [STEP_STATE] = {state, GR_UPDATE},
+                       [STEP_NORM] = {o->norm, GR_READ}, /* whose last work says how gradients are clipped */
+                       [STEP_TALLY] = {rebalances(w, b) ? o->tally.tally : GR_NONE, GR_READ}},
             N_STEP, "step.%u", b);
         step->cost.bytes = step_bytes(w, b) / shards;
         if (w->how->host_step) step->uses.host_with = state;
-        gr_sharding_stepped(w->p, w->k, w->n->model, b);
+        gr_sharding_stepped(w->p, w->k, m, b);
     }
     gr_tasks_waits(run_with_columns(w, TRAIN_FINISH,
                                     (gr_use[]){[LOSS_MINI] = {o->mini, GR_UPDATE},
@@ -777,11 +824,16 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
         .g = g, .n = n, .how = how, .k = k, .p = p, .s = &n->model->shape, .layers = gr_node_shape(n)};
     w.shape = gr_train_shape_of(n, how);
     w.bounds = gr_pass_bounds_of(&w.shape.micro, &n->rows->bounds, how);
+    if (gr_model_has_lora(n->model)) w.bounds.adapters = &n->model->lora.shape;
     w.cost = gr_micro_cost_of(&w.shape.micro, &n->rows->bounds, w.shape.own_seqs);
     gr_train_reads(&w.reads, g, n);
     add_objects(&w);
     const gr_update_cfg *c = n->cfg;
-    gr_tasks_loop(p, TRAIN_LOOP_MINI, c->epochs * w.shape.mini_batches, false, "mini_batches");
+    const uint32_t steps = c->epochs * w.shape.mini_batches;
+    const uint64_t bit = 1ULL << n->model->index;
+    gr_merge_declare(p, k, n->model, how->threads);
+    const uint64_t merged = p->merged & bit;
+    gr_tasks_loop(p, TRAIN_LOOP_MINI, steps, false, "mini_batches");
     if (!how->whole_grads) declare_zero(&w);
     if (w.o.tally.tally != GR_NONE)
         gr_tasks_run(p, TRAIN_TALLY_CLEAR, 0, (gr_use[]){[CLEAR_TALLY] = {w.o.tally.tally, GR_WRITE}},
@@ -799,6 +851,8 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
     if (w.shape.role != GR_LOSS_BATCH) share_current(&w);
     if (!balances(&w)) gr_tally_declare_take(p, n, &w.o.tally, TRAIN_TALLY);
     declare_step(&w);
+    if (steps > 1) gr_merge_declare(p, k, n->model, how->threads); /* of the next one, or behind the last */
     gr_tasks_end(p);
+    if (steps > 1) p->merged |= merged;
     gr_env_reads_release(&w.reads);
 }

@@ -90,7 +90,18 @@ enum {
     HEAD_DATA_HOST,
     N_HEAD,
 };
-enum { BACK_WEIGHTS, BACK_PACKED, BACK_IN, BACK_ACTS, BACK_DX, BACK_GRADS, BACK_WS, BACK_PULL, N_BACK };
+enum {
+    BACK_WEIGHTS,
+    BACK_PACKED,
+    BACK_IN,
+    BACK_ACTS,
+    BACK_DX,
+    BACK_GRADS,
+    BACK_WS,
+    BACK_PULL,
+    BACK_ADAPTERS,
+    N_BACK
+};
 enum { EMBED_BACK_PACKED, EMBED_BACK_DX, EMBED_BACK_GRADS, EMBED_BACK_WS, N_EMBED_BACK };
 enum { CLEAR_TREE, N_CLEAR };
 enum { CLEAR_TALLY, N_CLEAR_TALLY };
@@ -122,6 +133,10 @@ void gr_train_inputs_release(gr_loss_inputs *in);
 
 /* Whether the loss has a derivative by a fresh value; *place: which one of gr_loss_current (may be NULL). */
 bool gr_train_current(const gr_graph *g, const gr_node *n, const char *field, size_t *place);
+
+/* The first and the last bucket that an update changes something of. */
+uint32_t gr_train_first(const gr_model *m);
+uint32_t gr_train_last(const gr_model *m);
 
 /* An update has two fresh values: logprob and entropy; with a value head, value alone. */
 static inline bool gr_train_is_value(const gr_node *n)

@@ -92,6 +92,8 @@ static void check_update(gr_graph *g, gr_node *n, gr_diag *d)
 
 static const char *unfit(const gr_node *n, const gr_kernels *k)
 {
+    if (gr_model_has_lora(n->model) && k->dtype == GR_BF16 && n->model->lora.shape.adapter.rank % 8)
+        return "the rank of adapters must be a multiple of 8 there, as rows of 16 bytes are";
     const bool follows = ((const gr_update_cfg *)n->cfg)->router_bias_update_rate > 0;
     return follows && !(k->layer->experts && k->layer->experts->rebalance)
                ? "'router_bias_update_rate' is made for the CPU device alone; without it the bias stays"

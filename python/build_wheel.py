@@ -71,7 +71,7 @@ def _collect(folder, cuda, into):
     (package / "bin").mkdir()
     library = package / "lib" / "libgraphrun.so.1"
     shutil.copy2(Path(folder) / "libgraphrun.so.1.0.0", library)
-    programs = [Path(folder) / "tools" / x for x in ("graphrun", "graphrun-http")]
+    programs = [Path(folder) / "tools" / x for x in ("graphrun", "graphrun-http", "graphrun-log")]
     for program in filter(Path.exists, programs):
         shutil.copy2(program, package / "bin")
     for name, path in {**_needed(library), **_needed(package / "bin" / "graphrun")}.items():

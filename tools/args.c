@@ -44,6 +44,7 @@ enum {
     MODEL,
     DTYPE,
     SHARD,
+    MERGE,
     CAPACITY,
     CHECK_MEMORY,
     HOSTS,
@@ -98,6 +99,9 @@ static const option options[N_OPTIONS] = {
     [DTYPE] = {"dtype", "NAME", 0, TEXT, AT(dtype), 0, "float32 bfloat16 fp32 bf16",
                "type of the weights written"},
     [SHARD] = {"shard", "BYTES", 0, TEXT, AT(shard), 0, NULL, "largest size of one file"},
+    [MERGE] = {"merge", NULL, 0, FLAG, AT(merge), 0, NULL,
+               "of a model with adapters: the whole model, with these merged; default: the adapters, in the "
+               "form of Hugging Face peft"},
     [CHECK_MEMORY] =
         {"check-memory", NULL, 0, FLAG, AT(ask.check_memory), 0, NULL,
          "CPU device: end the run if a step touches memory that it did not declare; touched.csv says "
@@ -151,8 +155,9 @@ static const command commands[] = {
     {"schema", "", 0, 0, 0, true, "print a JSON Schema of graph files"},
     {"calibrate", "", 0, BIT(DEVICE) | BIT(OUT_FILE) | BIT(HARDWARE) | BIT(FROM), 0, true,
      "measure this machine for --hardware FILE"},
-    {"export", "RUN[@STEP|@best]", 1, BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(OUT_DIR) | BIT(ACCEPT),
-     BIT(OUT_DIR), true, "write the weights of a run in Hugging Face form"},
+    {"export", "RUN[@STEP|@best]", 1,
+     BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(MERGE) | BIT(OUT_DIR) | BIT(ACCEPT), BIT(OUT_DIR), true,
+     "write the weights of a run in Hugging Face form"},
     {"report", "RUN...", GR_OPERANDS_MAX, BIT(REPORT_FORMAT) | BIT(OUT_FILE), 0, true,
      "sum up run directories; html: a page with curves, times, memory and samples, several runs over each "
      "other"},
@@ -422,7 +427,7 @@ void gr_args_help(const char *name, gr_str *out)
         free(left);
     }
     gr_str_puts(out, "\ngraphrun COMMAND --help shows a command's options, graphrun --version what this "
-                     "is.\n\nexit status:\n");
+                     "is,\ngraphrun --completion bash|zsh|fish a completion of that shell.\n\nexit status:\n");
     for (size_t i = 0; i < GR_LEN(statuses); i++) gr_str_printf(out, "  %s\n", statuses[i]);
 }
 
@@ -446,7 +451,7 @@ void gr_args_man(gr_str *out)
         gr_str_printf(out, ".TP\n%.1s\n%s\n", statuses[i], statuses[i] + 3);
 }
 
-void gr_args_completion(gr_str *out)
+static void complete_bash(gr_str *out)
 {
     gr_str_puts(out, "# bash completion of graphrun, printed by graphrun --completion\n_graphrun()\n{\n"
                      "    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words=\n"
@@ -468,4 +473,91 @@ void gr_args_completion(gr_str *out)
                 "        esac\n    fi\n    case $word in\n    -*) COMPREPLY=($(compgen -W \"$words\" -- "
                 "\"$word\")) ;;\n    *) COMPREPLY=($(compgen -W \"$words\" -- \"$word\") $(compgen -f -- "
                 "\"$word\")) ;;\n    esac\n}\ncomplete -o filenames -F _graphrun graphrun\n");
+}
+
+/* In single quotes of a shell, for zsh without what its _arguments takes for itself. */
+static void put_quoted(gr_str *out, const char *text, bool zsh)
+{
+    for (const char *p = text; *p; p++) {
+        if (*p == '\'')
+            gr_str_puts(out, "'\\''");
+        else if (zsh && strchr(":[]", *p))
+            gr_str_printf(out, "\\%c", *p);
+        else
+            gr_str_putc(out, *p);
+    }
+}
+
+/* Values that are files or folders are completed as such. */
+static bool is_file(const option *o)
+{
+    return o->value && (strstr(o->value, "FILE") || strstr(o->value, "DIR") || strstr(o->value, "RUN"));
+}
+
+static void complete_zsh(gr_str *out)
+{
+    gr_str_puts(out, "#compdef graphrun\n# zsh completion of graphrun, printed by graphrun --completion zsh\n"
+                     "_graphrun() {\n    if (( CURRENT == 2 )); then\n        local -a commands=(\n");
+    for (size_t i = 0; i < GR_LEN(commands); i++) {
+        gr_str_printf(out, "            '%s:", commands[i].name);
+        put_quoted(out, commands[i].doc, false);
+        gr_str_puts(out, "'\n");
+    }
+    gr_str_puts(
+        out,
+        "        )\n        _describe command commands\n        return\n    fi\n    case $words[2] in\n");
+    for (size_t i = 0; i < GR_LEN(commands); i++) {
+        gr_str_printf(out, "    %s) _arguments -S '--help[show the options]'", commands[i].name);
+        for (int k = 0; k < N_OPTIONS; k++) {
+            const option *o = &options[k];
+            if (!(commands[i].options & BIT(k))) continue;
+            gr_str_printf(out, " \\\n        '%s--%s%s[", o->kind == LIST ? "*" : "", o->name,
+                          o->value ? "=" : "");
+            put_quoted(out, o->doc, true);
+            gr_str_puts(out, "]");
+            if (o->value) gr_str_puts(out, ":"), put_quoted(out, o->value, true);
+            if (o->choices) gr_str_printf(out, ":(%s)", o->choices);
+            if (o->value && !o->choices) gr_str_puts(out, is_file(o) ? ":_files" : ":");
+            gr_str_puts(out, "'");
+        }
+        gr_str_puts(out, " \\\n        '*:file:_files' ;;\n");
+    }
+    gr_str_puts(out, "    esac\n}\n_graphrun \"$@\"\n");
+}
+
+static void complete_fish(gr_str *out)
+{
+    gr_str_puts(out, "# fish completion of graphrun, printed by graphrun --completion fish\n");
+    for (size_t i = 0; i < GR_LEN(commands); i++) {
+        gr_str_printf(out, "complete -c graphrun -n __fish_use_subcommand -f -a %s -d '", commands[i].name);
+        put_quoted(out, commands[i].doc, false);
+        gr_str_puts(out, "'\n");
+    }
+    for (size_t i = 0; i < GR_LEN(commands); i++)
+        for (int k = 0; k < N_OPTIONS; k++) {
+            const option *o = &options[k];
+            if (!(commands[i].options & BIT(k))) continue;
+            gr_str_printf(out, "complete -c graphrun -n '__fish_seen_subcommand_from %s' -l %s",
+                          commands[i].name, o->name);
+            if (o->letter) gr_str_printf(out, " -s %c", o->letter);
+            if (o->choices) gr_str_printf(out, " -x -a '%s'", o->choices);
+            if (!o->choices && o->value) gr_str_puts(out, is_file(o) ? " -r -F" : " -x");
+            gr_str_puts(out, " -d '");
+            put_quoted(out, o->doc, false);
+            gr_str_puts(out, "'\n");
+        }
+}
+
+bool gr_args_completion(const char *shell, gr_str *out)
+{
+    static const struct {
+        const char *name;
+        void (*make)(gr_str *out);
+    } shells[] = {{"bash", complete_bash}, {"zsh", complete_zsh}, {"fish", complete_fish}};
+    for (size_t i = 0; i < GR_LEN(shells); i++)
+        if (!strcmp(shell, shells[i].name)) {
+            shells[i].make(out);
+            return true;
+        }
+    return false;
 }

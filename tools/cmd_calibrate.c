@@ -248,7 +248,7 @@ void gr_bench_forward(gr_bench *b)
 void gr_bench_backward(gr_bench *b)
 {
     const uint32_t i = next_layer(b);
-    gr_layer_backward(b->k, &b->q, &b->shape, 0, weights_of(b, i), &b->packed, b->in, b->acts, b->dx,
+    gr_layer_backward(b->k, &b->q, &b->shape, 0, weights_of(b, i), NULL, &b->packed, b->in, b->acts, b->dx,
                       (char *)b->grad + i * b->grad_bytes, GR_F32, b->ws);
 }
 

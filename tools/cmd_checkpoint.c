@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ops/model/checkpoint.h"
+#include "ops/model/peft.h"
 #include "ops/text/tokenizer.h"
 
 /* A tokenizer with more ids than the model has rows would fail at the first prompt. */
@@ -42,7 +43,13 @@ int gr_cmd_export(const gr_args *a, gr_diag *d)
     if (!gr_bytes_parse(a->shard ? a->shard : "50GB", &shard_bytes))
         st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "shard size '%s' is not a size like 5GB", a->shard);
     if (!st) st = gr_checkpoint_find(&from, a->operand[0], a->model, d);
-    if (!st) st = gr_checkpoint_export(a->ask.out, from, dtype, shard_bytes, a->accept_changes, d);
+    const bool adapters = !st && gr_peft_is(from);
+    if (!st && a->merge && !adapters)
+        st = gr_diag_error(d, (gr_loc){from, 0, 0}, GR_E_INVALID, "--merge is for a model with adapters");
+    if (!st && adapters)
+        st = gr_checkpoint_export_adapters(a->ask.out, from, a->merge, dtype, shard_bytes, a->accept_changes, d);
+    else if (!st)
+        st = gr_checkpoint_export(a->ask.out, from, dtype, shard_bytes, a->accept_changes, d);
     if (!st) printf("wrote %s as %s to %s\n", from, dtype == GR_ST_BF16 ? "bfloat16" : "float32", a->ask.out);
     free(from);
     return gr_exit_status(st);

@@ -31,9 +31,14 @@ int gr_cmd_finish(gr_str *s, const char *path, gr_diag *d)
 static void put_found(const gr_graph *g, gr_str *out)
 {
     gr_str_printf(out, "%s: no errors; nodes: %zu; models: ", g->name, g->n_nodes);
-    for (size_t i = 0; i < g->n_models; i++)
-        gr_str_printf(out, "%s%s%s", i ? ", " : "", g->models[i]->name,
-                      g->models[i]->trained ? " (trained)" : "");
+    for (size_t i = 0; i < g->n_models; i++) {
+        const gr_model *m = g->models[i];
+        if (!m->implied) /* these stand behind all others */
+            gr_str_printf(out, "%s%s%s", i ? ", " : "", m->name,
+                          gr_model_has_lora(m) ? " (trained by adapters)"
+                          : m->trained         ? " (trained)"
+                                               : "");
+    }
     if (!g->n_models) gr_str_puts(out, "none");
     gr_str_puts(out, "\n");
 }

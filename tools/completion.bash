@@ -22,7 +22,7 @@ _graphrun()
         ops) words='--help' ;;
         schema) words='--help' ;;
         calibrate) words='--help --device --hardware --out --from' ;;
-        export) words='--help --out --model --dtype --shard --accept-changes' ;;
+        export) words='--help --out --model --dtype --shard --merge --accept-changes' ;;
         report) words='--help --out --format' ;;
         watch) words='--help --port --host' ;;
         audit) words='--help' ;;

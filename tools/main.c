@@ -78,10 +78,22 @@ static text_maker *text_asked(int argc, char **argv)
     static const struct {
         const char *name;
         text_maker *make;
-    } texts[] = {{"--man", gr_args_man}, {"--completion", gr_args_completion}, {"--version", put_version}};
+    } texts[] = {{"--man", gr_args_man}, {"--version", put_version}};
     for (size_t i = 0; argc == 2 && i < GR_LEN(texts); i++)
         if (!strcmp(argv[1], texts[i].name)) return texts[i].make;
     return NULL;
+}
+
+/* graphrun --completion [SHELL] */
+static int print_completion(const char *shell, gr_diag *d)
+{
+    gr_str s = {0};
+    const bool known = gr_args_completion(shell, &s);
+    if (!known)
+        gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--completion '%s' must be one of bash zsh fish", shell);
+    if (known) fputs(s.text, stdout);
+    gr_str_release(&s);
+    return known ? 0 : 2;
 }
 
 int main(int argc, char **argv)
@@ -92,7 +104,9 @@ int main(int argc, char **argv)
     gr_diag d;
     gr_diag_init(&d);
     text_maker *text = text_asked(argc, argv);
+    const bool completes = (argc == 2 || argc == 3) && !strcmp(argv[1], "--completion");
     int status = text                                ? print_text(text)
+                 : completes                         ? print_completion(argc == 3 ? argv[2] : "bash", &d)
                  : gr_args_parse(&a, argc, argv, &d) ? 2
                  : a.help                            ? print_help(a.command)
                                                      : dispatch(&a, &d);

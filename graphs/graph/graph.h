@@ -13,6 +13,8 @@
 #ifndef GR_GRAPHS_GRAPH_GRAPH_H
 #define GR_GRAPHS_GRAPH_GRAPH_H
 
+#include <jansson.h>
+
 #include "graphs/expr/expr.h"
 #include "graphs/expr/loss.h"
 #include "memplan/plan/policy.h"
@@ -50,6 +52,9 @@ typedef struct gr_pair {
 } gr_pair;
 
 const gr_value *gr_value_get(const gr_value *map, const char *key); /* NULL: not there */
+/* As JSON; plain scalars as YAML means them: null, true, false, whole numbers, numbers; else texts.
+ * json_decref it. */
+json_t *gr_value_json(const gr_value *v);
 
 /* ---- expressions in the graph ----------------------------------------------------------------------------
  */
@@ -160,6 +165,17 @@ typedef struct gr_train { /* models: NAME: train: */
     bool master; /* where weights have fewer bits than fp32, an fp32 master is kept */
 } gr_train;
 
+/* models: NAME: train: lora:. What a graph calls one model is then two: a frozen one, whose weights others
+ * may have in common, and adapters. */
+typedef struct gr_lora {
+    gr_loc at;
+    gr_model_shape shape; /* of the adapters; its adapter.rank is 0: the model is trained whole */
+    double alpha;
+    const char *from; /* a folder in PEFT's form that the adapters begin as; NULL: they are drawn */
+    gr_loc from_at;
+    const gr_model *base, *ends; /* the frozen models that its weights are of, and its last bucket */
+} gr_lora;
+
 /* models: NAME: gather:, how a rollout's own weights are filled where training's are sharded over ranks:
  * straight; through a gathered copy of all; of one bucket after another. */
 typedef enum gr_gather { GR_GATHER_DIRECT, GR_GATHER_WHOLE, GR_GATHER_LAYER } gr_gather;
@@ -233,13 +249,26 @@ struct gr_model {
     bool value_head; /* `head: value`: one is put on where the checkpoint has an output matrix */
     bool head_known; /* shape.head holds: config.json was there, or the file says it */
     bool trained;    /* has train: */
+    bool implied;    /* nobody wrote it: the frozen one beneath adapters */
     gr_train train;
+    gr_lora lora;
     const gr_node *update; /* the node that trains it; NULL */
     gr_model_residency residency;
     gr_model_sharding sharding;
     const gr_ranks_pool *pool; /* where it is trained, and where its nodes run; NULL: the graph has none */
     gr_loc pool_at;
 };
+
+static inline bool gr_model_has_lora(const gr_model *m)
+{
+    return m->lora.shape.adapter.rank != 0;
+}
+
+/* The shape of what an update changes: gradients, moments and masters have its buckets. */
+static inline const gr_model_shape *gr_model_trains(const gr_model *m)
+{
+    return gr_model_has_lora(m) ? &m->lora.shape : &m->shape;
+}
 
 /* ---- nodes -----------------------------------------------------------------------------------------------
  */
@@ -319,12 +348,49 @@ typedef struct gr_state_value {
     uint32_t column; /* id of the old value */
 } gr_state_value;
 
+/* A number that is kept for each record of a prompts or sequences node (its `state:`), and is a field of it.
+ */
+typedef struct gr_record_state {
+    const char *name; /* the field */
+    const gr_node *node;
+    gr_loc at;
+    double init;
+    gr_expr *next; /* a number a prompt, at the iteration's end: of the records that were drawn in it */
+} gr_record_state;
+
 /* token("TEXT") of an expression: a scalar column that holds its id, filled in when tokenizers are open. */
 typedef struct gr_token_value {
     const char *text;
     gr_loc at; /* of an expression that has it */
     uint32_t column;
 } gr_token_value;
+
+/* What happens to a run, for `on:`. */
+#define GR_EVENT_MAP(X)         \
+    X(CHECKPOINT, "checkpoint") \
+    X(BEST, "best")             \
+    X(STOP, "stop")             \
+    X(FAILURE, "failure")
+typedef enum gr_event {
+#define X(name, text) GR_EVENT_##name,
+    GR_EVENT_MAP(X)
+#undef X
+        GR_N_EVENTS
+} gr_event;
+
+/* on: {EVENT: COMMAND}; of several commands there are several. */
+typedef struct gr_hook {
+    gr_event event;
+    const char *command;
+    gr_loc at;
+} gr_hook;
+
+/* log: {wandb: {project: NAME}}: a tracker that is told of the run. */
+typedef struct gr_sink {
+    const char *name;
+    const gr_value *settings; /* the map, with parameters put in */
+    gr_loc at;
+} gr_sink;
 
 /* Defaults of run: {timeout, stop_after_skipped, check}, which have no part in the bits. */
 #define GR_RUN_TIMEOUT        600
@@ -363,12 +429,19 @@ struct gr_graph {
     uint32_t column_step, column_epoch, column_progress;
     gr_state_value *state;
     size_t n_state;
+    gr_record_state *record_state;
+    size_t n_record_state;
     gr_token_value *tokens;
     size_t n_tokens;
     gr_changing *changing;
     size_t n_changing;
     gr_named_expression *log; /* evaluated at the iteration's end */
     size_t n_log;
+    gr_sink *sinks;
+    size_t n_sinks;
+    gr_hook *hooks;
+    size_t n_hooks;
+    double hook_timeout; /* seconds that one of them may take */
     gr_run_settings run;
     bool canonical;        /* `canonical: true`: the same bits on any number of ranks, see GR_LEAVES */
     bool strict;           /* `strict: true`: rollout, log-prob and update give a token the same bits */

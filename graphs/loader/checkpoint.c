@@ -84,6 +84,21 @@ static bool hub_name(gr_arena *arena, const char *text)
            strncmp(text, "models/", 7);
 }
 
+/* A run has whole paths: where it was moved, or what it read was, they are told anew. */
+static void say_where_it_is_now(gr_loader *l, const gr_model *m)
+{
+    gr_str set = {0};
+    for (size_t i = m->index; i < l->g->n_models; i++) {
+        const char *other = l->g->models[i]->files.checkpoint;
+        if (i == m->index ||
+            (other && !strcmp(gr_path_from(l->arena, l->g->models[i]->files.at, other), m->files.checkpoint)))
+            gr_str_printf(&set, " --set models.%s.checkpoint=DIR", l->g->models[i]->name);
+    }
+    gr_diag_note(l->d, m->files.at, "if it lies elsewhere now: graphrun exec --resume %s%s", l->o->run,
+                 set.text);
+    gr_str_release(&set);
+}
+
 /* Said once, however many models begin with it. */
 static void missing(gr_loader *l, const gr_model *m, const char *written)
 {
@@ -96,6 +111,10 @@ static void missing(gr_loader *l, const gr_model *m, const char *written)
     if (gr_path_exists(gr_arena_printf(l->arena, "%s/checkpoints", m->files.checkpoint))) {
         gr_diag_note(l->d, m->files.at, "it is a run: name a step of it, such as '%s@100', or '%s@best'",
                      m->files.checkpoint, m->files.checkpoint);
+        return;
+    }
+    if (l->o->run) {
+        say_where_it_is_now(l, m);
         return;
     }
     gr_diag_note(l->d, m->files.at, "download one: hf download %s --local-dir %s", name, m->files.checkpoint);

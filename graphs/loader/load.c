@@ -14,7 +14,7 @@ static void find_rows(gr_node *n)
 {
     if (n->op->makes_rows) {
         n->rows = n;
-        n->groups = n->of && !n->op->narrows ? n->of->groups : n;
+        n->groups = n->of && n->op->generates ? n->of->groups : n;
     } else if (n->of) {
         n->rows = n->of->rows;
         n->groups = n->of->groups;
@@ -31,7 +31,10 @@ static bool same_groups(gr_loader *l, const gr_formula *f, const int *reads, siz
         if (!from) continue;
         if (*groups && *groups != from) {
             gr_diag_error(l->d, f->at, GR_E_INVALID, "'%s' has the prompts of '%s', but '%s' those of '%s'",
-                          first ? first->name : f->owner->node->name, (*groups)->name, c->name, from->name);
+                          first      ? first->name
+                          : f->owner ? f->owner->node->name
+                                     : f->key,
+                          (*groups)->name, c->name, from->name);
             if (gr_node_keeps(*groups) || gr_node_keeps(from))
                 gr_diag_note(
                     l->d, f->at,
@@ -50,6 +53,7 @@ static bool same_groups(gr_loader *l, const gr_formula *f, const int *reads, siz
 static void warn_of_single_groups(gr_loader *l, const gr_formula *f)
 {
     if (f->role == GR_ROLE_LOSS || f->in_loss) return; /* compiled in another form */
+    if (f->role == GR_ROLE_RECORD) return;             /* a mean is the way to a prompt's level */
     if (!gr_expr_compares_groups(f->expr)) return;
     size_t n;
     const int *reads = gr_expr_reads(f->expr, &n);
@@ -76,6 +80,24 @@ static void warn_of_single_groups(gr_loader *l, const gr_formula *f)
             rows->name, gr_rows_maker(rows)->name);
 }
 
+/* A number for each prompt of the node that keeps it, or one for all. */
+static bool is_of_records(gr_loader *l, const gr_formula *f, const gr_node *groups)
+{
+    const gr_level level = gr_expr_level(f->expr);
+    if (level > GR_LEVEL_GROUP)
+        gr_diag_error(
+            l->d, f->at, GR_E_INVALID,
+            "'%s' must be one number a prompt, not one for each %s: reduce it, e.g. with group_mean()",
+            f->key, gr_level_str(level));
+    else if (groups && groups != f->records)
+        gr_diag_error(l->d, f->at, GR_E_INVALID,
+                      "'%s' is kept of the records of '%s', but has the prompts of '%s'", f->key,
+                      f->records->name, groups->name);
+    else
+        return true;
+    return false;
+}
+
 static void compile_one(gr_loader *l, gr_formula *f)
 {
     gr_unresolved *owner = f->owner;
@@ -88,7 +110,9 @@ static void compile_one(gr_loader *l, gr_formula *f)
         const int *reads = gr_expr_reads(f->expr, &n);
         ok = same_groups(l, f, reads, n, &groups);
     }
-    if (ok && f->role != GR_ROLE_VALUE && gr_expr_level(f->expr) != GR_LEVEL_SCALAR) {
+    if (ok && f->role == GR_ROLE_RECORD) ok = is_of_records(l, f, groups);
+    if (ok && f->role != GR_ROLE_VALUE && f->role != GR_ROLE_RECORD &&
+        gr_expr_level(f->expr) != GR_LEVEL_SCALAR) {
         gr_level level = gr_expr_level(f->expr);
         gr_diag_error(
             l->d, f->at, GR_E_INVALID,
@@ -292,6 +316,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     gr_read_models(l);
     gr_read_nodes(l);
     gr_find_checkpoints(l);
+    gr_find_bases(l);
     if (!l->d->n_errors) gr_find_groups(l);
     gr_order(l);
     compile(l);
@@ -300,9 +325,11 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
         if (!l->g->source->formulas[i]->owner) check_when_outside(l, l->g->source->formulas[i]);
     if (!l->d->n_errors) gr_find_repeated(l);
     if (!l->d->n_errors) gr_map_pools(l);
+    if (!l->d->n_errors) gr_check_record_state(l);
     if (!l->d->n_errors) gr_check_tensor(l);
     if (!l->d->n_errors) gr_check_kept(l);
     if (!l->d->n_errors) gr_check_parallel(l);
+    if (!l->d->n_errors) gr_check_lora(l);
     if (!l->d->n_errors) gr_check_best(l);
     if (!l->d->n_errors) gr_read_stop(l);
     if (!l->d->n_errors) mark_read(l);
@@ -407,6 +434,7 @@ void gr_graph_free(gr_graph *g)
     free(g->columns);
     free(g->tokens);
     free(g->changing);
+    free(g->record_state);
     gr_expr_free(g->run.stop.expr);
     gr_index_release(&g->by_name);
     gr_arena_free(g->arena);

@@ -10,6 +10,7 @@ typedef struct gr_load_options {
     size_t n_set;
     bool need_shapes; /* plan, exec: read each model's config.json; check alone goes without where it is
                          absent */
+    const char *run;  /* folder of the run whose graph it is, which goes on; NULL: it is no run's */
     uint32_t ranks;   /* that prompts are divided among, and pools are made of; 0: 1 */
     uint32_t hosts;   /* that these are on, as many on each; 0: 1 */
 } gr_load_options;

@@ -51,7 +51,8 @@ typedef enum gr_formula_use {
     GR_ROLE_METRIC,
     GR_ROLE_STATE,
     GR_ROLE_LOG,
-    GR_ROLE_NUMBER /* of a key that wants a number */
+    GR_ROLE_NUMBER, /* of a key that wants a number */
+    GR_ROLE_RECORD  /* what a record keeps next */
 } gr_formula_use;
 
 /* One expression of the file, whatever it is for. */
@@ -63,8 +64,9 @@ typedef struct gr_formula {
     const char *key; /* for messages: "expr", or the name of the metric, the state or the line of the log */
     struct gr_unresolved *owner; /* NULL: state, log; lives while loading */
     const char *name_of_owner;
-    bool in_loss;      /* a metric that was compiled with its loss */
-    gr_loss_ref *loss; /* GR_ROLE_LOSS: where the result goes */
+    const gr_node *records; /* GR_ROLE_RECORD: whose they are */
+    bool in_loss;           /* a metric that was compiled with its loss */
+    gr_loss_ref *loss;      /* GR_ROLE_LOSS: where the result goes */
 } gr_formula;
 
 /* What stays beside a graph: for printing it again, and for its own clean-up. */
@@ -75,7 +77,7 @@ typedef struct gr_source {
     gr_formula **formulas;
     size_t n_formulas, cap_formulas;
     gr_loss **losses;
-    size_t n_losses, cap_losses, cap_tokens, cap_changing;
+    size_t n_losses, cap_losses, cap_tokens, cap_changing, cap_record_state;
     gr_expr_custom *functions;
     size_t n_functions;
     gr_node **aliases; /* left out, though an update names them (alias.c) */
@@ -144,7 +146,7 @@ const char *gr_path_from(gr_arena *arena, gr_loc at, const char *path);
 
 /* keys.c */
 extern const gr_key gr_train_keys[], gr_residency_keys[], gr_parallel_keys[], gr_run_keys[],
-    gr_checkpoint_keys[];
+    gr_checkpoint_keys[], gr_lora_keys[], gr_on_keys[];
 extern const gr_key gr_validate_keys[];   /* every, before: of any node; in gr_node */
 extern const char *const gr_node_keys[];  /* the keys of every node, NULL-terminated */
 extern const char *const gr_top_keys[];   /* of the file */
@@ -176,6 +178,12 @@ const gr_ranks_pool *gr_pool_named(gr_loader *l, const gr_value *v);
 /* The pool of every node that does not say it; what cannot be so is reported. After gr_order. */
 void gr_map_pools(gr_loader *l);
 
+/* lora.c: `lora:` of a model's training. What is frozen beneath it is found or added after
+ * gr_find_checkpoints; what is not built is refused after gr_map_pools. */
+void gr_read_lora(gr_loader *l, const gr_value *v, gr_model *m);
+void gr_find_bases(gr_loader *l);
+void gr_check_lora(gr_loader *l);
+
 /* parallel.c: `parallel:` of a model; refuses what ranks cannot be or models do not allow, after
  * gr_map_pools. Whether ranks share the sequences of a node as its model says: it is a pass of training. */
 void gr_read_parallel(gr_loader *l, const gr_value *v, gr_model *m);
@@ -204,6 +212,11 @@ void gr_find_checkpoints(gr_loader *l);
 extern const gr_key gr_group_keys[];
 void gr_read_groups(gr_loader *l, const gr_value *v, gr_model *m);
 void gr_find_groups(gr_loader *l);
+
+/* records.c: `state:` of a node whose rows are records; refuses where it cannot be kept, after
+ * gr_find_repeated. */
+void gr_read_record_state(gr_loader *l, gr_unresolved *dr);
+void gr_check_record_state(gr_loader *l);
 
 /* nodes.c */
 void gr_read_nodes(gr_loader *l);

@@ -159,6 +159,7 @@ static void read_keys(gr_loader *l, gr_unresolved *dr)
     gr_keys_read(l, dr->map, n->at, what, n->op->keys, gr_node_keys, n->cfg, dr);
     dr->unsure = dr->unsure || l->d->n_errors > before;
     gr_keys_pick(l, dr->map, gr_validate_keys, n, dr);
+    gr_read_record_state(l, dr);
     const gr_value *pool = gr_value_get(dr->map, "pool");
     if (pool) n->placement.pool = gr_pool_named(l, pool);
     if (pool) n->placement.at = pool->at;

@@ -295,6 +295,7 @@ static void say_what_models_are_unread(gr_loader *l)
         bool read = false;
         for (size_t j = 0; j < l->n_unresolved; j++)
             read = read || (l->unresolved[j]->live && l->unresolved[j]->node->model == m);
+        if (m->implied) continue;
         if (!read)
             gr_diag_warn(l->d, m->at, "model '%s' is read by no node that matters", m->name);
         else if (m->trained && !m->update)

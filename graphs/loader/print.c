@@ -2,6 +2,7 @@
 #include "graphs/loader/loader.h"
 
 #include "ops/base/rows.h"
+#include "ops/model/adapters.h"
 #include "runtime/base/files.h"
 #include "graphs/loader/print.h"
 
@@ -261,6 +262,20 @@ static void print_params(const gr_graph *g, const printed *of, gr_str *out)
     if (any) gr_str_puts(out, "}\n");
 }
 
+static void print_lora(const gr_model *m, gr_paths paths, gr_str *out)
+{
+    const gr_adapter_desc *a = &m->lora.shape.adapter;
+    gr_str_printf(out, ", lora: {rank: %u", a->rank);
+    print_number(out, "alpha", m->lora.alpha);
+    gr_str_puts(out, ", targets: [");
+    for (gr_target t = GR_TARGET_Q; t < GR_N_TARGETS; t++)
+        if (a->targets >> t & 1)
+            gr_str_printf(out, "%s%s", a->targets & ((1u << t) - 1) ? ", " : "", gr_target_str(t));
+    gr_str_puts(out, "]");
+    if (m->lora.from) gr_str_puts(out, ", from: "), print_path(out, m->lora.from, paths);
+    gr_str_puts(out, "}");
+}
+
 static void print_groups(const gr_train *t, gr_str *out)
 {
     gr_str_puts(out, ", groups: [");
@@ -275,7 +290,7 @@ static void print_groups(const gr_train *t, gr_str *out)
     gr_str_putc(out, ']');
 }
 
-static void print_train(const gr_model *m, gr_str *out)
+static void print_train(const gr_model *m, gr_paths paths, gr_str *out)
 {
     static const char *const schedules[] = {"constant", "linear", "cosine"};
     static const char *const optimizers[] = {"adamw", "lion", "sgd"};
@@ -296,6 +311,7 @@ static void print_train(const gr_model *m, gr_str *out)
     print_number(out, "grad_clip", t->grad_clip);
     gr_str_printf(out, ", schedule: %s, warmup: %u", schedules[t->schedule], t->warmup);
     if (t->schedule != GR_LR_CONSTANT) print_number(out, "min_lr_ratio", t->min_lr_ratio);
+    if (m->lora.at.line) print_lora(m, paths, out);
     if (t->n_groups) print_groups(t, out);
     gr_str_puts(out, "}\n");
 }
@@ -382,31 +398,48 @@ static void print_nodes(const gr_graph *g, const printed *of, gr_str *out)
     }
 }
 
+/* Settings of trackers are as all other values; the rest of `log` are expressions. */
+static gr_value log_value(const printed *of, const gr_value *v)
+{
+    gr_value out = *v;
+    gr_pair *pairs = gr_arena_alloc(of->arena, v->n * sizeof(*pairs));
+    for (size_t i = 0; i < v->n; i++) {
+        const gr_value *x = &v->pairs[i].value;
+        pairs[i] = v->pairs[i];
+        pairs[i].value = x->kind == GR_VALUE_MAP ? gr_source_as_written(of->arena, x)
+                                                 : gr_source_put_in(of->source, of->arena, x);
+    }
+    out.pairs = pairs;
+    return out;
+}
+
 void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
 {
     static const struct {
         const char *key;
         bool expressions;
-    } tops[] = {{"graph", false}, {"doc", false},  {"functions", true},
-                {"pools", false}, {"state", true}, {"log", true}};
+    } tops[] = {{"graph", false}, {"doc", false}, {"functions", true}, {"pools", false},
+                {"state", true},  {"log", true},  {"on", false}};
     const printed of = {g->source, paths, gr_arena_new()};
     for (size_t i = 0; i < GR_LEN(tops); i++) {
         const gr_value *v = gr_value_get(&g->source->root, tops[i].key);
         if (!v || v->kind == GR_VALUE_NULL || (!strcmp(tops[i].key, "pools") && !g->n_pools)) continue;
         print_key(out, tops[i].key);
-        const gr_value whole = tops[i].expressions ? gr_source_put_in(of.source, of.arena, v)
-                                                   : gr_source_as_written(of.arena, v);
+        const gr_value whole = !strcmp(tops[i].key, "log") ? log_value(&of, v)
+                               : tops[i].expressions       ? gr_source_put_in(of.source, of.arena, v)
+                                                           : gr_source_as_written(of.arena, v);
         print_value(out, &whole);
         gr_str_putc(out, '\n');
     }
     print_params(g, &of, out);
     if (g->n_models) gr_str_puts(out, "models:\n");
     for (size_t i = 0; i < g->n_models; i++) {
+        if (g->models[i]->implied) continue;
         gr_str_printf(out, "  %s:\n    checkpoint: ", g->models[i]->name);
         print_path(out, g->models[i]->files.checkpoint, paths);
         gr_str_putc(out, '\n');
         if (g->models[i]->value_head) gr_str_puts(out, "    head: value\n");
-        if (g->models[i]->trained) print_train(g->models[i], out);
+        if (g->models[i]->trained) print_train(g->models[i], paths, out);
         print_residency(&g->models[i]->residency, out);
         if (g->models[i]->pool) gr_str_printf(out, "    pool: %s\n", g->models[i]->pool->name);
         if (g->models[i]->sharding.gather)

@@ -83,6 +83,11 @@ static gr_graph *copy_graph(const gr_graph *from)
     for (size_t i = 0; i < to->n_nodes; i++) to->nodes[i] = copy(&c, from->nodes[i], sizeof(gr_node));
     for (size_t i = 0; i < to->n_columns; i++) to->columns[i] = copy(&c, from->columns[i], sizeof(gr_column));
     for (size_t i = 0; i < to->n_models; i++) to->models[i]->update = own_node(&c, from->models[i]->update);
+    for (size_t i = 0; i < to->n_models; i++) {
+        gr_lora *lora = &to->models[i]->lora;
+        lora->base = own_model(&c, lora->base);
+        lora->ends = own_model(&c, lora->ends);
+    }
     for (size_t i = 0; i < to->n_nodes; i++) point_node(&c, to->nodes[i]);
     for (size_t i = 0; i < to->n_columns; i++) point_column(&c, to->columns[i]);
     return to;

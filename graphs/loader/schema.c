@@ -200,6 +200,8 @@ static json_t *train_schema(form f)
            *group = value_of(table_schema(gr_group_keys, json_object(), f), f);
     json_object_set_new(json_object_get(train, "properties"), "groups",
                         value_of(json_pack("{s:s, s:o}", "type", "array", "items", group), f));
+    json_object_set_new(json_object_get(train, "properties"), "lora",
+                        value_of(table_schema(gr_lora_keys, json_object(), f), f));
     return train;
 }
 
@@ -236,11 +238,13 @@ static json_t *run_schema(form f)
 
 static json_t *file_schema(form f)
 {
-    json_t *logged = map_of(value_of(scalar_schema(), f)),
+    json_t *tracker = json_pack("{s:s}", "type", "object"),
+           *logged = map_of(value_of(any_of(scalar_schema(), tracker), f)),
            *pools = map_of(value_of(table_schema(gr_pool_keys, json_object(), f), f));
-    json_t *properties = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "pools", pools, "models",
-                                   map_of(model_schema(f)), "nodes", map_of(node_schema(f)), "state",
-                                   map_of(state_schema(f)), "log", logged, "run", run_schema(f));
+    json_t *properties = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "on",
+                                   value_of(table_schema(gr_on_keys, json_object(), f), f), "pools", pools,
+                                   "models", map_of(model_schema(f)), "nodes", map_of(node_schema(f)),
+                                   "state", map_of(state_schema(f)), "log", logged, "run", run_schema(f));
     return json_pack("{s:o}", "properties", properties);
 }
 
@@ -351,12 +355,20 @@ void gr_graph_ops(gr_str *out)
         "    pool               the ranks that hold and train it, and run its nodes; default: the first "
         "pool\n");
     print_keys_of("models: NAME: train", gr_train_keys, out);
+    print_keys_of("models: NAME: train: lora", gr_lora_keys, out);
     print_keys_of("models: NAME: train: groups", gr_group_keys, out);
     print_keys_of("models: NAME: residency", gr_residency_keys, out);
     print_keys_of("models: NAME: parallel", gr_parallel_keys, out);
     print_keys_of("pools: NAME", gr_pool_keys, out);
     print_keys_of("run", gr_run_keys, out);
     print_keys_of("run: checkpoint", gr_checkpoint_keys, out);
+    print_keys_of("on", gr_on_keys, out);
+    gr_str_puts(out,
+                "log\n"
+                "    NAME               an expression: its value is NAME in metrics.jsonl\n"
+                "    wandb              a map of arguments of wandb.init, such as {project: NAME}: the run\n"
+                "                       is told to Weights & Biases\n"
+                "    mlflow             {tracking_uri, experiment, run_name, tags}: to MLflow\n");
     gr_str_puts(out, "\nfunctions of expressions\n");
     size_t n;
     const gr_expr_function *f = gr_expr_functions(&n);

@@ -30,6 +30,7 @@ static const gr_column *narrowed(gr_graph *g, const gr_node *select, const gr_co
 const gr_node *gr_formula_rows(const gr_formula *f)
 {
     const gr_node *n = f->owner ? f->owner->node : NULL;
+    if (n && n->op && n->op->returns && f->role == GR_ROLE_VALUE) return NULL;
     return n && n->op->narrows && f->role == GR_ROLE_VALUE ? n->of->rows : n ? n->rows : NULL;
 }
 

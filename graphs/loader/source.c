@@ -511,10 +511,20 @@ static void replace_in_state(gr_loader *l, gr_value *state)
     }
 }
 
+/* Maps are the settings of trackers; the rest are expressions. */
+static void replace_in_log(gr_loader *l, gr_value *log)
+{
+    for (size_t i = 0; log->kind == GR_VALUE_MAP && i < log->n; i++) {
+        gr_pair *p = (gr_pair *)&log->pairs[i];
+        if (p->value.kind == GR_VALUE_MAP) p->value = replaced(l, &p->value);
+    }
+}
+
 static void replace_params(gr_loader *l, gr_value *root)
 {
     for (size_t i = 0; i < root->n; i++) {
         gr_pair *p = (gr_pair *)&root->pairs[i];
+        if (!strcmp(p->key, "log")) replace_in_log(l, &p->value);
         bool nodes = !strcmp(p->key, "nodes"), state = !strcmp(p->key, "state");
         if (!strcmp(p->key, "log") || !strcmp(p->key, "params") || !strcmp(p->key, "functions")) continue;
         if (!nodes && !state) p->value = replaced(l, &p->value);

@@ -8,9 +8,9 @@
 #include <math.h>
 #include <string.h>
 
-const char *const gr_top_keys[] = {"graph", "doc",    "params",        "use",       "functions",
-                                   "pools", "models", "nodes",         "state",     "run",
-                                   "log",   "strict", "deterministic", "canonical", NULL};
+const char *const gr_top_keys[] = {"graph",  "doc",           "params",    "use", "functions", "pools",
+                                   "models", "nodes",         "state",     "run", "log",       "on",
+                                   "strict", "deterministic", "canonical", NULL};
 const char *const gr_model_keys[] = {"checkpoint", "head",   "train",    "residency", "gather",
                                      "shard",      "tensor", "parallel", "pool",      NULL};
 
@@ -26,7 +26,7 @@ static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 typedef struct train_cfg {
     gr_train train;
     int optimizer, schedule, grads, moments, master;
-    const gr_value *betas, *groups;
+    const gr_value *betas, *groups, *lora;
 } train_cfg;
 
 typedef struct run_cfg {
@@ -43,6 +43,11 @@ typedef struct checkpoint_cfg {
     bool last;
 } checkpoint_cfg;
 
+typedef struct on_cfg {
+    gr_texts command[GR_N_EVENTS];
+    double timeout;
+} on_cfg;
+
 #define X(name, text) text,
 static const char *const bits[] = {GR_BITS_RULE_MAP(X) NULL};
 #undef X
@@ -54,6 +59,7 @@ static const char *const policies[] = {"auto", "keep", "transition", "every_node
 #define TRAIN(f) offsetof(train_cfg, train.f)
 #define AT(r)    offsetof(gr_model_residency, policy[GR_RESOURCE_##r])
 #define RUN(f)   offsetof(run_cfg, f)
+#define ON(e)    offsetof(on_cfg, command[GR_EVENT_##e])
 
 /* clang-format off */
 const gr_key gr_train_keys[] = {
@@ -71,6 +77,7 @@ const gr_key gr_train_keys[] = {
     {"grads", GR_KEY_ENUM, offsetof(train_cfg, grads), false, "fp32", 0, 0, dtypes, "type in which the gradients of micro-batches are added up"},
     {"moments", GR_KEY_ENUM, offsetof(train_cfg, moments), false, "fp32", 0, 0, dtypes, "type of the optimizer's moments"},
     {"master", GR_KEY_ENUM, offsetof(train_cfg, master), false, "fp32", 0, 0, masters, "master weights beside bf16 weights; on the CPU device weights are fp32 and need no master"},
+    {"lora", GR_KEY_VALUE, offsetof(train_cfg, lora), false, NULL, 0, 0, NULL, "train low-rank adapters alone, beside frozen weights; see below"},
     {0}};
 
 const gr_key gr_residency_keys[] = {
@@ -93,6 +100,14 @@ const gr_key gr_run_keys[] = {
     {"stop_after_skipped", GR_KEY_UINT, RUN(stop_after_skipped), false, "20", 0, UINT32_MAX, NULL, "the run ends, with status 1, after so many optimizer steps in a row whose gradients are not finite, or iterations in a row with a state that is not; 0: never"},
     {"timeout", GR_KEY_UINT, RUN(timeout), false, "600", 0, 86400, NULL, "seconds after which a rank that stays in one step while others wait counts as hanging, and the run ends; 0: never"},
     {"check", GR_KEY_UINT, RUN(check), false, "100", 0, UINT32_MAX, NULL, "every so many iterations ranks compare what they hold in common, above all weights; where they differ the run ends; 0: never"},
+    {0}};
+
+const gr_key gr_on_keys[] = {
+    {"checkpoint", GR_KEY_TEXTS, ON(CHECKPOINT), false, NULL, 0, 0, NULL, "a shell command, or several in a list, to run behind each checkpoint; $1 is the event, $2 the iteration, $3 the checkpoint's folder"},
+    {"best", GR_KEY_TEXTS, ON(BEST), false, NULL, 0, 0, NULL, "the same where the checkpoint is the best so far"},
+    {"stop", GR_KEY_TEXTS, ON(STOP), false, NULL, 0, 0, NULL, "the same when the run has ended, by its last iteration or because it was stopped; $3 is its folder"},
+    {"failure", GR_KEY_TEXTS, ON(FAILURE), false, NULL, 0, 0, NULL, "the same when it has failed; $4 is the message"},
+    {"timeout", GR_KEY_NUMBER, offsetof(on_cfg, timeout), false, "300", 0.001, 86400, NULL, "seconds that a command may take before it is ended"},
     {0}};
 
 const gr_key gr_checkpoint_keys[] = {
@@ -208,6 +223,7 @@ static void read_train(gr_loader *l, const gr_value *v, gr_model *m)
     m->train.master = cfg.master != 0;
     if (m->train.optimizer != GR_OPTIM_SGD) read_betas(l, cfg.betas, &m->train);
     if (cfg.groups) gr_read_groups(l, cfg.groups, m);
+    if (cfg.lora) gr_read_lora(l, cfg.lora, m);
     warn_of_settings(l, v, &m->train);
 }
 
@@ -310,7 +326,7 @@ void gr_read_models(gr_loader *l)
         gr_diag_error(l->d, v->at, GR_E_INVALID, "more than %d models", GR_MODELS_MAX);
         return;
     }
-    l->g->models = gr_arena_alloc(l->arena, (v ? v->n : 0) * sizeof(gr_model *));
+    l->g->models = gr_arena_alloc(l->arena, (v ? 2 * v->n : 0) * sizeof(gr_model *)); /* bases, too */
     for (size_t i = 0; v && i < v->n; i++) read_model(l, &v->pairs[i]);
 }
 
@@ -342,11 +358,32 @@ static void read_state(gr_loader *l)
     }
 }
 
+static const char *const trackers[] = {"wandb", "mlflow"};
+
+static void read_sink(gr_loader *l, const gr_pair *p)
+{
+    bool known = false;
+    for (size_t i = 0; i < GR_LEN(trackers); i++) known = known || !strcmp(p->key, trackers[i]);
+    if (!known) {
+        const char *near = gr_near(p->key, trackers, GR_LEN(trackers));
+        gr_diag_error(l->d, p->at, GR_E_INVALID,
+                      "'%s' of 'log' is a map: so are wandb and mlflow%s%s%s; a number is an expression",
+                      p->key, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+        return;
+    }
+    l->g->sinks[l->g->n_sinks++] = (gr_sink){p->key, &p->value, p->at};
+}
+
 static void read_log(gr_loader *l)
 {
     const gr_value *v = map_at(l, "log");
     l->g->log = gr_arena_alloc(l->arena, (v ? v->n : 0) * sizeof(gr_named_expression));
+    l->g->sinks = gr_arena_alloc(l->arena, (v ? v->n : 0) * sizeof(gr_sink));
     for (size_t i = 0; v && i < v->n; i++) {
+        if (v->pairs[i].value.kind == GR_VALUE_MAP) {
+            read_sink(l, &v->pairs[i]);
+            continue;
+        }
         const gr_formula *f = gr_formula_read(l, GR_ROLE_LOG, v->pairs[i].key, &v->pairs[i].value, NULL);
         if (f) l->g->log[l->g->n_log++] = (gr_named_expression){v->pairs[i].key, v->pairs[i].at, f->expr};
     }
@@ -394,6 +431,21 @@ static void read_run(gr_loader *l)
                                   .stop_after_skipped = run.stop_after_skipped,
                                   .check = run.check,
                                   .bits = (gr_bits_rule)run.bits};
+}
+
+static void read_on(gr_loader *l)
+{
+    static const gr_value none = {.kind = GR_VALUE_MAP};
+    const gr_value *v = map_at(l, "on");
+    on_cfg on = {0};
+    size_t n = 0;
+    gr_keys_read(l, v ? v : &none, v ? v->at : (gr_loc){0}, "on", gr_on_keys, NULL, &on, NULL);
+    for (int e = 0; e < GR_N_EVENTS; e++) n += on.command[e].n;
+    l->g->hook_timeout = on.timeout;
+    l->g->hooks = gr_arena_alloc(l->arena, n * sizeof(gr_hook));
+    for (int e = 0; e < GR_N_EVENTS; e++)
+        for (size_t i = 0; i < on.command[e].n; i++)
+            l->g->hooks[l->g->n_hooks++] = (gr_hook){(gr_event)e, on.command[e].text[i], on.command[e].at[i]};
 }
 
 static void read_numerics(gr_loader *l, const gr_value *root)
@@ -445,6 +497,7 @@ void gr_read_top(gr_loader *l)
     }
     read_state(l);
     read_log(l);
+    read_on(l);
     read_run(l);
     read_numerics(l, root);
 }

@@ -13,13 +13,15 @@ typedef enum gr_too_long { GR_TOO_LONG_ERROR, GR_TOO_LONG_DROP, GR_TOO_LONG_TRUN
 
 /* What `prompts` and `sequences` share: where records come from and how they become tokens. */
 typedef struct gr_data_cfg {
+    const gr_node *of; /* prompts: the rows that they are made of; NULL: of records */
     const char *file, *command;
     gr_model *model; /* sequences: whose tokenizer; NULL: of the reader */
     uint32_t batch;
     bool shuffle;
     const char *curriculum; /* field to order records by; NULL */
     bool descending;
-    const char *template; /* of the prompt; "chat": the checkpoint's own around messages */
+    const gr_value *state; /* what each record keeps, as written: gr_graph.record_state has it */
+    const char *template;  /* of the prompt; "chat": the checkpoint's own around messages */
     const char *messages;
     const char *system;     /* with a chat template: the system message; NULL: none */
     const gr_value *args;   /* and its further variables, a map */

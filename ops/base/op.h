@@ -157,6 +157,7 @@ typedef struct gr_op {
     bool makes_rows;     /* its values have rows of their own */
     bool narrows;        /* its rows are some of those of `of`, with groups of its own */
     bool generates;      /* it samples responses with its model */
+    bool returns;        /* its expression is about prompts that were made of the rows of `of` */
     bool trains;         /* it changes its model */
     bool passes;         /* it is one forward pass of its model over its rows (ops/forward.h) */
     bool scores;         /* its main field is a score of its rows: a validation reports it unasked */

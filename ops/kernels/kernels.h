@@ -57,6 +57,7 @@ typedef struct gr_pass_bounds {
     uint32_t cut;        /* as in gr_packed: tokens are of one rank, sequences of all */
     uint32_t expert_run; /* tokens that go through the experts of a layer at once, at most; 0: as many as keep
                             the device busy (ops/kernels/experts.h) */
+    const gr_model_shape *adapters; /* of a backward pass whose gradients are theirs; NULL: the weights' */
 } gr_pass_bounds;
 
 /* Rows of hidden states that the head reads, and what it is asked about them. */
@@ -99,7 +100,7 @@ typedef struct gr_value_head {
 /* Where its gradients are added. */
 typedef struct gr_value_grads {
     gr_dtype type;
-    void *norm, *weight; /* [H] */
+    void *norm, *weight; /* [H]; norm NULL: not that one */
     void *bias;          /* [1]; NULL: none */
 } gr_value_grads;
 
@@ -240,7 +241,7 @@ struct gr_kernels {
                          const void *x, const gr_head_rows *rows, const gr_head_stats *out, void *ws);
     /* For the chunk that head_forward just left in ws (rows->keep): d_logprob [n], d_entropy [n] or NULL, are
      * the loss's derivatives; dx rows named by rows are written (not added), grad_norm [H] and grad_lm [V, H]
-     * are added to. */
+     * are added to, where not NULL. */
     void (*head_backward)(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm,
                           const void *x, const gr_head_rows *rows, const float *d_logprob,
                           const float *d_entropy, void *dx, void *grad_norm, void *grad_lm, gr_dtype grads,

@@ -34,7 +34,7 @@ const void *gr_layer_tensor(const gr_layer_call *l, gr_tensor_slot slot)
 
 void *gr_layer_grad(const gr_layer_call *l, gr_tensor_slot slot)
 {
-    const uint64_t at = gr_tensor_offset(l->s, l->bucket, slot);
+    const uint64_t at = l->adapters ? UINT64_MAX : gr_tensor_offset(l->s, l->bucket, slot);
     return at == UINT64_MAX ? NULL : l->grad + at * gr_dtype_size(l->grads);
 }
 
@@ -121,10 +121,60 @@ void gr_layer_close_rows(const gr_layer_call *l, void *out, const gr_layer_close
     close_rows(l->outer, gr_layer_own(l->outer, out), c);
 }
 
+/* Those of a slot, [n] of list. */
+static size_t adapters_of_slot(const gr_layer_call *l, const gr_model_shape *adapters, gr_tensor_slot slot,
+                               gr_adapter list[GR_N_TARGETS])
+{
+    const size_t n = gr_adapters_of(l->s, adapters, l->bucket, list);
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++)
+        if (list[i].slot == slot) list[kept++] = list[i];
+    return kept;
+}
+
+static void adapters_back(const gr_layer_call *l, const gr_product *p, gr_tensor_slot slot, const void *dy,
+                          const gr_layer_ws *w)
+{
+    const gr_adapter_desc *d = &l->adapters->shape->adapter;
+    gr_adapter list[GR_N_TARGETS];
+    const gr_adapters_back c = {.t = p->t,
+                                .rank = d->rank,
+                                .count = (uint32_t)adapters_of_slot(l, l->adapters->shape, slot, list),
+                                .scale = d->scale,
+                                .list = list,
+                                .x = p->x,
+                                .dy = dy,
+                                .bucket = l->adapters->bucket,
+                                .grad = l->grad,
+                                .grads = l->grads};
+    if (c.count) l->ops->adapters_back(l->q, &c, w->adapters);
+}
+
+/* The most that one slot's take. */
+static uint64_t adapters_ws(const gr_layer_call *l)
+{
+    static const gr_tensor_slot slots[] = {GR_T_QKV, GR_T_O, GR_T_GATE_UP, GR_T_DOWN};
+    const gr_model_shape *adapters = l->bounds.adapters;
+    gr_adapter list[GR_N_TARGETS];
+    uint64_t most = 0;
+    for (size_t i = 0; i < GR_LEN(slots); i++) {
+        const gr_adapters_back c = {.t = l->bounds.tokens,
+                                    .rank = adapters->adapter.rank,
+                                    .count = (uint32_t)adapters_of_slot(l, adapters, slots[i], list),
+                                    .list = list};
+        if (c.count) most = GR_MAX(most, l->ops->adapters_back_ws_bytes(&c, l->bounds.threads));
+    }
+    return most;
+}
+
 void gr_layer_product_back(const gr_layer_call *l, const gr_product *p, gr_tensor_slot slot,
                            gr_tensor_slot bias, const void *dy, void *dx, const gr_layer_ws *w)
 {
     if (dx) l->ops->product_dx(l->q, p, dy, dx, w->product);
+    if (l->adapters) {
+        adapters_back(l, p, slot, dy, w);
+        return;
+    }
     l->ops->product_dw(l->q, p, dy, gr_layer_grad(l, slot), l->grads, w->product);
     if (p->bias) l->ops->column_sums(l->q, dy, p->t, p->out, gr_layer_grad(l, bias), l->grads, w->scratch);
 }
@@ -162,6 +212,7 @@ static void kernels_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_ws 
     const gr_layer_call half = gr_layer_half(l);
     const uint64_t products = GR_MAX(mixer->product_ws(&half), mlp->product_ws(&half));
     *w = (gr_layer_ws){.product = gr_workspace_bytes(c, products)};
+    if (l->bounds.adapters) w->adapters = gr_workspace_bytes(c, adapters_ws(l));
     if (mixer->kernel_ws) mixer->kernel_ws(c, &half, w);
     if (mlp->kernel_ws) mlp->kernel_ws(c, &half, w);
 }
@@ -507,12 +558,14 @@ static void half_back(const gr_layer_call *l, const half *h, const gr_layer_acts
 }
 
 void gr_layer_backward(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,
-                       const void *w, const gr_packed *b, const void *in, const void *acts, void *dx,
-                       void *grad, gr_dtype grads, void *ws)
+                       const void *w, const gr_layer_adapters *adapters, const gr_packed *b, const void *in,
+                       const void *acts, void *dx, void *grad, gr_dtype grads, void *ws)
 {
     if (!has_work(s, layer, b)) return;
     assert(!gr_layer(s, layer)->norm_after || s->residual_scale == 1);
     gr_layer_call l = packed_call(k, q, s, layer, w, b, GR_LAYER_BACKWARD);
+    l.adapters = adapters;
+    l.bounds.adapters = adapters ? adapters->shape : NULL;
     l.grad = grad;
     l.grads = grads;
     gr_workspace c = {.base = ws}, kept = {.base = (char *)(uintptr_t)acts};

@@ -56,10 +56,16 @@ void gr_layer_copy_slots(const gr_kernels *k, gr_queue *q, const gr_model_shape 
  * gr_layer_backward needs beside it. w: the layer's bucket. */
 void gr_layer_forward(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,
                       const void *w, const gr_packed *b, void *x, void *keep_in, void *acts, void *ws);
-/* dx [T, H] in place: from d loss / d output to d loss / d input; grad (bucket layout) += its part. */
+/* What of a layer has gradients, where it is not its weights: its adapters, which are merged into them. */
+typedef struct gr_layer_adapters {
+    const gr_model_shape *shape; /* of the adapters */
+    const void *bucket;          /* their weights */
+} gr_layer_adapters;
+/* dx [T, H] in place: from d loss / d output to d loss / d input; grad (bucket layout, of the adapters where
+ * not NULL) += its part. */
 void gr_layer_backward(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,
-                       const void *w, const gr_packed *b, const void *in, const void *acts, void *dx,
-                       void *grad, gr_dtype grads, void *ws);
+                       const void *w, const gr_layer_adapters *adapters, const gr_packed *b, const void *in,
+                       const void *acts, void *dx, void *grad, gr_dtype grads, void *ws);
 /* x [n_tokens, H] of new tokens, in place; state: this layer's part of the rollout's. */
 void gr_layer_extend(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer, const void *w,
                      const gr_extend *e, void *x, void *state, void *ws);

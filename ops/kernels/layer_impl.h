@@ -26,8 +26,9 @@ typedef struct gr_layer_call {
     /* Where they have slices of the layer: a half works on all tokens, and this is the call on its own, which
      * it begins and ends with; else NULL. */
     const struct gr_layer_call *outer;
-    const char *w; /* the layer's bucket */
-    char *grad;    /* its gradients */
+    const char *w;                     /* the layer's bucket */
+    char *grad;                        /* its gradients */
+    const gr_layer_adapters *adapters; /* whose the gradients are; NULL: the layer's own */
     gr_dtype grads;
     const gr_routing *routing; /* NULL: its routers choose, and tell nobody */
 } gr_layer_call;
@@ -117,11 +118,12 @@ typedef struct gr_dense_ws {
 } gr_dense_ws;
 
 typedef struct gr_layer_ws {
-    void *product; /* of products */
-    void *scratch; /* of norms, rotations and sums of columns */
-    void *row;     /* [H] a norm's output; then a temporary */
-    void *d_row;   /* [H] d loss / d it */
-    void *d_block; /* [H] d loss / d what a half gave, where that is not d loss / d its sum */
+    void *product;  /* of products */
+    void *scratch;  /* of norms, rotations and sums of columns */
+    void *adapters; /* of adapters' gradients */
+    void *row;      /* [H] a norm's output; then a temporary */
+    void *d_row;    /* [H] d loss / d it */
+    void *d_block;  /* [H] d loss / d what a half gave, where that is not d loss / d its sum */
     gr_attention_ws attention;
     gr_delta_ws delta;
     gr_latent_ws latent;
@@ -206,7 +208,7 @@ typedef struct gr_layer_part {
 extern const gr_layer_part gr_layer_attention, gr_layer_latent, gr_layer_delta, gr_layer_dense,
     gr_layer_experts;
 
-/* A tensor of the bucket, or of its gradient; NULL where the layer does not have it. */
+/* A tensor of the bucket, or of its gradient; NULL where the layer does not have it, or no gradient of it. */
 const void *gr_layer_tensor(const gr_layer_call *l, gr_tensor_slot slot);
 void *gr_layer_grad(const gr_layer_call *l, gr_tensor_slot slot);
 

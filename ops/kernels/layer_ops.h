@@ -16,6 +16,7 @@
 
 #include "ops/kernels/kernels.h"
 #include "ops/kernels/scores.h"
+#include "ops/model/adapters.h"
 #include "ops/model/layer.h"
 
 /* The tokens of a call, and where their sequences' state lies: packed sequences, or new tokens of sequences
@@ -50,6 +51,30 @@ typedef struct gr_product {
     const void *x, *w;
     const void *bias; /* [out]; NULL: none */
 } gr_product;
+
+/* out [rows, in] = w + scale b a, rounded once: an adapter a [rank, in], b [rows, rank] made part of what it
+ * stands beside. out and w do not overlap. */
+typedef struct gr_merge {
+    uint32_t rows, in, rank;
+    float scale;
+    const void *w, *a, *b;
+    void *out;
+} gr_merge;
+
+/* The adapters of a product y [t, out] = x w'^T in its backward pass, where w' has them merged:
+ *
+ *     grad_a += (scale dy b)^T x;  grad_b += dy^T (scale x a^T)      of each, dy its columns of [t, out]
+ *
+ * Offsets are those of gr_adapter, into the bucket and its gradients. */
+typedef struct gr_adapters_back {
+    uint32_t t, rank, count;
+    float scale;
+    const gr_adapter *list; /* [count] of one slot */
+    const void *x, *dy;
+    const void *bucket;
+    void *grad;
+    gr_dtype grads;
+} gr_adapters_back;
 
 /* Attention of a layer over some tokens. */
 typedef struct gr_attend {
@@ -97,8 +122,8 @@ typedef struct gr_layer_ops {
     void (*norm)(gr_queue *q, const gr_norm *c, void *y);
     /* y = add + norm(x); y == add is fine. */
     void (*norm_add)(gr_queue *q, const gr_norm *c, const void *add, void *y);
-    /* dx [n, cols] += (add) or = what dy gives to x; grad [cols] += its part. dx == dy is fine where not add.
-     */
+    /* dx [n, cols] += (add) or = what dy gives to x; grad [cols] += its part, where not NULL. dx == dy is
+     * fine where not add. */
     void (*norm_backward)(gr_queue *q, const gr_norm *c, const void *dy, void *dx, bool add, void *grad,
                           gr_dtype grads, void *ws);
 
@@ -119,6 +144,11 @@ typedef struct gr_layer_ops {
     /* grad [out, in] += dy^T x */
     void (*product_dw)(gr_queue *q, const gr_product *p, const void *dy, void *grad, gr_dtype grads,
                        void *ws);
+    uint64_t (*merge_ws_bytes)(uint32_t rows, uint32_t in, uint32_t rank, unsigned threads);
+    void (*merge)(gr_queue *q, const gr_merge *c, void *ws);
+    /* Of a slot: list and t alone are read. */
+    uint64_t (*adapters_back_ws_bytes)(const gr_adapters_back *c, unsigned threads);
+    void (*adapters_back)(gr_queue *q, const gr_adapters_back *c, void *ws);
     /* y [n] = scale x; n a multiple of hidden */
     void (*scale)(gr_queue *q, const void *x, float scale, uint64_t n, void *y);
     /* grad [cols] += sums of the columns of d [t, cols]. */
@@ -131,7 +161,8 @@ typedef struct gr_layer_ops {
      * k go as they came (keeps_rotated). */
     void (*rotate)(gr_queue *q, const gr_rotate *c, const void *from, void *to, void *raw);
     /* d [T, W] in place, from the gradient of rotate's output to that of its input. raw: what rotate read, or
-     * left there, in rows of raw_ld values; read where there are norms, whose gradients are added to. */
+     * left there, in rows of raw_ld values; read where there are norms, whose gradients are added to where
+     * not NULL. */
     void (*rotate_backward)(gr_queue *q, const gr_rotate *c, const void *raw, uint32_t raw_ld, void *d,
                             void *grad_q_norm, void *grad_k_norm, gr_dtype grads, void *ws);
     /* Scratch of norm_backward, rotate_backward and column_sums of a layer. */

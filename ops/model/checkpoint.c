@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ops/model/peft.h"
+#include "ops/simd/simd.h"
 #include "runtime/base/aside.h"
 #include "runtime/io/checkpoint_dir.h"
 #include "runtime/base/json.h"
@@ -274,15 +276,45 @@ struct stream {
     const gr_model_shape *shape;
     const gr_weights *weights; /* NULL: random */
     uint64_t seed;
-    float *buffer; /* of the largest bucket */
+    float *buffer;              /* of the largest bucket */
+    const gr_weights *adapters; /* merged into the weights, of this shape; NULL: none */
+    const gr_model_shape *adapters_shape;
 };
+
+/* A bucket of weights with its adapters, of which no copy is kept. */
+static gr_status merge_bucket(const struct stream *s, uint32_t bucket, gr_diag *d)
+{
+    const gr_adapter_desc *desc = &s->adapters_shape->adapter;
+    const uint64_t n = gr_bucket_elems(s->adapters_shape, bucket);
+    gr_adapter a[GR_N_TARGETS];
+    if (!n) return GR_OK;
+    float *x = gr_malloc(n * sizeof(*x));
+    gr_status st = gr_weights_read_bucket(s->adapters, bucket, x, d);
+    const size_t count = st ? 0 : gr_adapters_of(s->shape, s->adapters_shape, bucket, a);
+    for (size_t i = 0; i < count; i++)
+        for (uint64_t r = 0; r < a[i].rows; r++)
+            for (uint32_t k = 0; k < desc->rank; k++)
+                gr_simd_best()->axpy(s->buffer + a[i].w + r * a[i].in, x + a[i].a + (uint64_t)k * a[i].in,
+                                     desc->scale * x[a[i].b + r * desc->rank + k], a[i].in);
+    for (gr_tensor_slot slot = GR_T_VALUE; slot <= GR_T_VALUE_BIAS && !st; slot++) {
+        const uint64_t from = gr_tensor_offset(s->adapters_shape, bucket, slot),
+                       to = gr_tensor_offset(s->shape, bucket, slot);
+        const size_t elems = slot == GR_T_VALUE ? s->shape->hidden : 1;
+        if (from != UINT64_MAX) memcpy(s->buffer + to, x + from, elems * sizeof(*x));
+    }
+    free(x);
+    return st;
+}
 
 static gr_status next_bucket(void *ctx, size_t set, uint32_t bucket, const float **elems, gr_diag *d)
 {
     struct stream *s = ctx;
     (void)set;
     *elems = s->buffer;
-    if (s->weights) return gr_weights_read_bucket(s->weights, bucket, s->buffer, d);
+    if (s->weights) {
+        gr_status st = gr_weights_read_bucket(s->weights, bucket, s->buffer, d);
+        return st || !s->adapters ? st : merge_bucket(s, bucket, d);
+    }
     gr_weights_random_bucket(NULL, s->shape, s->seed, bucket, s->buffer);
     return GR_OK;
 }
@@ -344,6 +376,62 @@ gr_status gr_checkpoint_export(const char *path, const char *from, gr_st_dtype d
     return st;
 }
 
+/* In peft's form, with the config as it is. */
+static gr_status write_adapters(const char *path, struct stream *s, const char *from, gr_st_dtype dtype,
+                                gr_diag *d)
+{
+    const char *no_prefix = "";
+    gr_weights_source source = {next_bucket, s, &no_prefix, 1};
+    folder f = {.fd = -1};
+    bool found = false;
+    gr_status st = take_buffer(s, d);
+    if (!st) st = folder_begin(&f, path, d);
+    if (!st) st = gr_file_copy(from, GR_PEFT_CONFIG, f.aside, &found, d);
+    if (!st) st = gr_weights_write(s->shape, f.aside, GR_PEFT_STEM, &source, dtype, 0, d);
+    if (!st) st = folder_finish(&f, d);
+    folder_release(&f);
+    free(s->buffer);
+    return st;
+}
+
+static gr_status write_merged(const char *path, const char *base, struct stream *s, gr_st_dtype dtype,
+                              uint64_t shard_bytes, gr_diag *d)
+{
+    gr_weights *w = NULL;
+    gr_status st = gr_weights_open(&w, s->shape, base, "", d);
+    s->weights = w;
+    if (!st) st = write_folder(path, s, base, base, dtype, shard_bytes, d);
+    gr_weights_free(w);
+    return st;
+}
+
+gr_status gr_checkpoint_export_adapters(const char *path, const char *from, bool merge, gr_st_dtype dtype,
+                                        uint64_t shard_bytes, bool accept, gr_diag *d)
+{
+    char *base = NULL, *file = gr_printf("%s/" GR_PEFT_STEM ".safetensors", from);
+    gr_model_shape shape, adapters;
+    gr_peft peft;
+    gr_weights *w = NULL;
+    gr_manifest *m = NULL;
+    const gr_seal *seal = NULL;
+    gr_status st = gr_checkpoint_beside(&m, &seal, from, accept, d);
+    if (!st) st = gr_peft_base(&base, &shape, from, d);
+    if (!st) st = gr_peft_read(&peft, from, &shape, d);
+    if (!st) adapters = gr_peft_shape(&peft, &shape);
+    if (!st) st = gr_weights_open(&w, &adapters, file, "", d);
+    if (!st && seal) st = gr_weights_hold(w, seal, d);
+    struct stream alone = {.shape = &adapters, .weights = w},
+                  merged = {.shape = &shape, .adapters = w, .adapters_shape = &adapters};
+    if (!st)
+        st = merge ? write_merged(path, base, &merged, dtype, shard_bytes, d)
+                   : write_adapters(path, &alone, from, dtype, d);
+    gr_weights_free(w);
+    gr_manifest_free(m);
+    free(file);
+    free(base);
+    return st;
+}
+
 /* ---- finding a run's checkpoints ----------------------------------------------------------------------- */
 
 /* RUN/checkpoints/step-N of the largest N; NULL: there is none. */
@@ -366,6 +454,19 @@ static gr_status step_at(char **out, const char *run, const char *at, gr_diag *d
     return st;
 }
 
+static bool has_file(const char *dir, const char *name)
+{
+    char *path = gr_printf("%s/%s", dir, name);
+    bool there = gr_path_exists(path);
+    free(path);
+    return there;
+}
+
+static bool has_model(const char *dir)
+{
+    return has_file(dir, "config.json") || gr_peft_is(dir);
+}
+
 typedef struct model_names {
     gr_str list; /* quoted */
     char *last;
@@ -375,25 +476,25 @@ typedef struct model_names {
 static gr_status add_model(void *user, const char *step, const char *name, gr_diag *d)
 {
     model_names *m = user;
-    char *config = gr_printf("%s/%s/config.json", step, name);
+    char *dir = gr_printf("%s/%s", step, name);
     (void)d;
-    if (name[0] != '.' && gr_path_exists(config)) {
+    if (name[0] != '.' && has_model(dir)) {
         gr_str_printf(&m->list, "%s'%s'", m->n++ ? ", " : "", name);
         free(m->last);
         m->last = gr_strdup(name);
     }
-    free(config);
+    free(dir);
     return GR_OK;
 }
 
 static gr_status find_model(char **out, const char *step, const char *model, gr_diag *d)
 {
     model_names m = {0};
-    char *path = model ? gr_printf("%s/%s/config.json", step, model) : NULL;
+    char *path = model ? gr_printf("%s/%s", step, model) : NULL;
     gr_status st = gr_dir_each(step, add_model, &m, d);
     if (!st && m.n == 0)
         st = gr_diag_error(d, (gr_loc){step, 0, 0}, GR_E_INVALID, "no checkpoint of a model");
-    else if (!st && model && (strchr(model, '/') || !gr_path_exists(path)))
+    else if (!st && model && (strchr(model, '/') || !has_model(path)))
         st = gr_diag_error(d, (gr_loc){step, 0, 0}, GR_E_INVALID, "no model '%s'; it has %s", model,
                            m.list.text);
     else if (!st && !model && m.n > 1)
@@ -405,14 +506,6 @@ static gr_status find_model(char **out, const char *step, const char *model, gr_
     free(m.last);
     gr_str_release(&m.list);
     return st;
-}
-
-static bool has_file(const char *dir, const char *name)
-{
-    char *path = gr_printf("%s/%s", dir, name);
-    bool there = gr_path_exists(path);
-    free(path);
-    return there;
 }
 
 /* at: what stands behind RUN@; NULL: the last step was asked for. */

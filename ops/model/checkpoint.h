@@ -3,7 +3,7 @@
  * A folder holds config.json, generation_config.json, model.safetensors (or shards) and the tokenizer's
  * files. A run keeps RUN/checkpoints/step-N/: for each model MODEL/ such a folder in fp32, beside it in the
  * same folder optimizer.safetensors (sets "m." and "v.", where it is trained), and state.json. A step is
- * complete or absent.
+ * complete or absent. Of a model with adapters MODEL/ is a folder of these alone (ops/model/peft.h).
  *
  * Folders are made aside (runtime/base/aside.h) and renamed; what exists already under that name, be it
  * before or behind the writing, is refused and stays as it is.
@@ -35,6 +35,12 @@ GR_NODISCARD gr_status gr_checkpoint_init(const char *path, const char *config, 
  * warned about. */
 GR_NODISCARD gr_status gr_checkpoint_export(const char *path, const char *from, gr_st_dtype dtype,
                                             uint64_t shard_bytes, bool accept, gr_diag *d);
+
+/* The same of a folder of adapters, DIR/MODEL: written in the form of Hugging Face peft, or merged into the
+ * model that they are beside. */
+GR_NODISCARD gr_status gr_checkpoint_export_adapters(const char *path, const char *from, bool merge,
+                                                     gr_st_dtype dtype, uint64_t shard_bytes, bool accept,
+                                                     gr_diag *d);
 
 /* The folder of a model in a run: spec is RUN, RUN@STEP, RUN@best (without: the last step), or the folder of
  * a step, model its name (NULL: the only one; where there are several the message lists them). *out: caller

@@ -1,9 +1,11 @@
 /* ops/model/model.c: what buckets of a model hold: tensors, their sizes and offsets. */
 #include "ops/model/model.h"
 
+#include "ops/model/adapters.h"
 #include "ops/model/arch.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -165,6 +167,11 @@ static bool is_layer(const gr_model_shape *s, uint32_t bucket)
 
 static struct dims slot_dims(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot)
 {
+    struct dims d = {0};
+    if (slot >= GR_T_QKV_A) {
+        gr_adapter_dims(gr_layer(s, bucket - 1), &s->adapter, s->hidden, slot, &d.rows, &d.cols);
+        return d;
+    }
     return is_layer(s, bucket) ? layer_dims(gr_layer(s, bucket - 1), s->hidden, slot) : end_dims(s, slot);
 }
 
@@ -173,6 +180,11 @@ static void bucket_slots(const gr_model_shape *s, uint32_t bucket, gr_tensor_slo
                          gr_tensor_slot *last)
 {
     const bool layer = is_layer(s, bucket);
+    if (s->adapter.rank) { /* of the embedding none */
+        *first = layer ? GR_T_QKV_A : GR_T_VALUE;
+        *last = layer ? GR_T_DOWN_B : bucket == 0 ? GR_T_NORM : GR_T_VALUE_BIAS;
+        return;
+    }
     *first = bucket == 0 ? GR_T_EMBED : layer ? GR_T_MIXER_NORM : GR_T_NORM;
     *last = bucket == 0 ? GR_T_EMBED : layer ? GR_T_MLP_AFTER : GR_T_VALUE_BIAS;
 }
@@ -215,6 +227,9 @@ static uint32_t delta_in_rows(const gr_delta_desc *d, unsigned i)
 static uint32_t part_rows(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot, unsigned i)
 {
     const gr_layer_desc *d = is_layer(s, bucket) ? gr_layer(s, bucket - 1) : NULL;
+    gr_tensor_slot of;
+    unsigned part;
+    if (slot >= GR_T_QKV_A) return gr_adapter_part(d, &s->adapter, s->hidden, slot, i, &of, &part);
     switch (slot) {
     case GR_T_GATE_UP:
         return d->dense.inner;
@@ -354,6 +369,28 @@ static void name_tensor(const listing *l, gr_tensor *t, gr_tensor_slot slot, uns
                  each ? i / each : 0);
 }
 
+/* A, B or, of a value head, the tensor itself, as PEFT has them. */
+static void set_adapter(const listing *l, gr_tensor *t, gr_tensor_slot slot, unsigned i)
+{
+    const bool b = gr_adapter_is_b(slot), head = slot < GR_T_QKV_A;
+    gr_tensor_slot of = slot;
+    unsigned part = i;
+    if (!head) {
+        gr_adapter_part(gr_layer(l->s, l->bucket - 1), &l->s->adapter, l->s->hidden, slot, i, &of, &part);
+        t->spread = b ? 0 : 1 / sqrtf((float)t->cols);
+        t->zero = b;
+    }
+    if (!l->named) return;
+    set_name(t, l->s, l->bucket, gr_arch_tensor(l->s->model_type, of, part), 0);
+    char name[sizeof(t->name)];
+    memcpy(name, t->name, sizeof(name));
+    snprintf(t->name, sizeof(t->name), "base_model.model.%.*s%s",
+             (int)(strlen(name) - (head ? 0 : strlen(".weight"))), name,
+             head ? ""
+             : b  ? ".lora_B.weight"
+                  : ".lora_A.weight");
+}
+
 static size_t list_tensors(const listing *l, gr_tensor *out)
 {
     size_t n = 0;
@@ -371,8 +408,12 @@ static size_t list_tensors(const listing *l, gr_tensor *out)
                              .decay = d.cols != 0,
                              .initial = d.cols ? 0 : initial_value(l->s, l->bucket, slot)};
             if (expert_parts(slot)) t->expert = 1 + i / expert_parts(slot);
-            set_stored(t, l->s, l->bucket, slot, i);
-            name_tensor(l, t, slot, i, rows);
+            if (l->s->adapter.rank) {
+                set_adapter(l, t, slot, i);
+            } else {
+                set_stored(t, l->s, l->bucket, slot, i);
+                name_tensor(l, t, slot, i, rows);
+            }
             offset += elems(d);
             rows += d.rows;
         }

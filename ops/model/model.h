@@ -29,10 +29,32 @@ static inline uint64_t gr_dtype_size(gr_dtype t)
 /* What stands on the last hidden state: an output matrix over the vocabulary, or one number a token. */
 typedef enum gr_head { GR_HEAD_LM, GR_HEAD_VALUE } gr_head;
 
+/* Matrices of a layer that may have an adapter. */
+typedef enum gr_target {
+    GR_TARGET_Q,
+    GR_TARGET_K,
+    GR_TARGET_V,
+    GR_TARGET_O,
+    GR_TARGET_GATE,
+    GR_TARGET_UP,
+    GR_TARGET_DOWN,
+    GR_N_TARGETS
+} gr_target;
+
+/* Low-rank adapters: W + scale B A in the place of W [out, in], A [rank, in], B [out, rank] (Hu et al.,
+ * LoRA, arXiv:2106.09685). See ops/model/adapters.h. */
+typedef struct gr_adapter_desc {
+    uint32_t rank;    /* 0: there are none */
+    unsigned targets; /* 1 << gr_target each */
+    float scale;      /* alpha / rank */
+} gr_adapter_desc;
+
 typedef struct gr_model_shape {
     char model_type[24]; /* as config.json has it: a family of ops/model/arch.h */
     uint32_t vocab, hidden, layers, max_positions;
-    uint32_t parts; /* of a slice (ops/model/tp.h): the layers have one of so many parts; else 0 */
+    uint32_t parts;          /* of a slice (ops/model/tp.h): the layers have one of so many parts; else 0 */
+    gr_adapter_desc adapter; /* rank not 0: buckets hold what is trained beside a frozen model of this shape,
+                                the adapters, and a value head whole */
     uint32_t n_kinds;
     gr_layer_desc kinds[GR_LAYER_KINDS_MAX]; /* layers that differ */
     uint8_t kind_of[GR_LAYERS_MAX];          /* [layers] which of them each is: gr_layer */
@@ -134,6 +156,14 @@ typedef enum gr_tensor_slot {
     GR_T_LM_HEAD,              /*              [V, H], where not tied and no value head */
     GR_T_VALUE,                /*              [1, H], where a value head */
     GR_T_VALUE_BIAS,           /*              [1], where value_bias */
+    GR_T_QKV_A, /* layers of adapters: [n rank, in] of the n targets of a slot, one after another */
+    GR_T_QKV_B, /*              and of each [out, rank], one after another */
+    GR_T_O_A,   /*              as QKV_A and _B, here and below */
+    GR_T_O_B,
+    GR_T_GATE_UP_A,
+    GR_T_GATE_UP_B,
+    GR_T_DOWN_A,
+    GR_T_DOWN_B,
     GR_T_COUNT
 } gr_tensor_slot;
 
@@ -180,6 +210,8 @@ typedef struct gr_tensor {
     uint32_t sums; /* not 0: the checkpoint's is a vector of fp32, each of them the sum of so many elements
                       here, one after another: gr_selection_parts */
     bool decay;    /* weight decay applies (matrices; not norms, not biases) */
+    float spread;  /* not 0: a new one is even over +- spread; of an adapter's A */
+    bool zero;     /* a new one is 0; of its B */
     float initial; /* what a new one that is no matrix holds: norms what changes nothing, biases 0 */
 } gr_tensor;
 

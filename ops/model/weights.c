@@ -699,10 +699,27 @@ static void fill_normal(void *arg, unsigned rank, unsigned size)
     }
 }
 
+/* Philox's words as 24 bits between -spread and spread. */
+static void fill_even(float *to, uint64_t n, float spread, uint64_t seed, uint64_t stream)
+{
+    for (uint64_t i = 0; i < n; i += 4) {
+        const uint32_t counter[4] = {(uint32_t)(i / 4), (uint32_t)(i / 4 >> 32), 0, 0};
+        uint32_t word[4];
+        gr_philox(seed, stream, counter, word);
+        for (uint64_t k = i; k < GR_MIN(i + 4, n); k++)
+            to[k] = spread * ((float)(word[k - i] >> 8) * 0x1p-23f - 1);
+    }
+}
+
 static void random_tensor(gr_team *team, const gr_model_shape *s, uint64_t seed, const gr_tensor *t,
                           float *bucket)
 {
     float *to = bucket + t->offset;
+    if (t->zero) return; /* as the bucket is */
+    if (t->spread > 0) {
+        fill_even(to, (uint64_t)t->rows * t->cols, t->spread, seed, gr_stream(t->name));
+        return;
+    }
     if (t->cols) {
         struct fill f = {to, (uint64_t)t->rows * t->cols, s->init_std, seed,
                          gr_stream(t->name) + t->woven.phase};

@@ -57,7 +57,7 @@ static transfer transfer_of(const gr_call *c, const gr_tasks *p, const gr_task *
                   .own = c->session->rank,
                   .at = c->ptr[CROSS_OBJECT]};
     if (m) {
-        x.n = gr_bucket_elems(&m->shape, o->bucket);
+        x.n = gr_bucket_elems(gr_model_trains(m), o->bucket);
         x.part = gr_shard_elems(x.n, x.from->n);
         x.elem_bytes = gr_dtype_size(c->session->kernels->dtype);
         x.sharded = p->ranks > 1 && (p->sharded >> m->index & 1);

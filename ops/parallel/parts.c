@@ -3,21 +3,37 @@
 
 #include <stdio.h>
 
+bool gr_bucket_is_trained(const gr_model *m, uint32_t bucket)
+{
+    return gr_bucket_elems(gr_model_trains(m), bucket) > 0;
+}
+
+bool gr_bucket_is_merged(const gr_model *m, uint32_t bucket)
+{
+    return gr_model_has_lora(m) && gr_bucket_is_trained(m, bucket);
+}
+
+const gr_model *gr_bucket_base(const gr_model *m, uint32_t bucket)
+{
+    return bucket > m->shape.layers ? m->lora.ends : m->lora.base;
+}
+
 gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_t bucket, uint32_t ranks)
 {
-    uint64_t n = gr_shard_elems(gr_bucket_elems(&m->shape, bucket), ranks);
+    uint64_t n = gr_shard_elems(gr_bucket_elems(gr_model_trains(m), bucket), ranks);
     return (gr_state_bytes){k->master && m->train.master ? n * sizeof(float) : 0,
                             n * gr_dtype_size(m->train.moments), gr_optim_moments(m->train.optimizer)};
 }
 
 uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket)
 {
-    uint64_t n = gr_bucket_elems(&m->shape, bucket);
+    uint64_t n = gr_bucket_elems(&m->shape, bucket), trained = gr_bucket_elems(gr_model_trains(m), bucket);
     gr_state_bytes state = gr_state_bytes_of(k, m, bucket, 1);
     if (part == GR_PART_ROLLOUT || part == GR_PART_LAGGED)
         return gr_bucket_elems(&m->sharding.slice, bucket) * gr_dtype_size(k->dtype);
     if (part == GR_PART_PARAMS) return n * gr_dtype_size(k->dtype);
-    if (part == GR_PART_GRADS) return n * gr_dtype_size(m->train.grads);
+    if (part == GR_PART_ADAPTERS) return trained * gr_dtype_size(k->dtype);
+    if (part == GR_PART_GRADS) return trained * gr_dtype_size(m->train.grads);
     return state.master + state.moments * state.moment;
 }
 
@@ -32,8 +48,10 @@ static uint64_t own_bytes(const gr_tasks *p, const gr_kernels *k, const gr_model
                           uint32_t bucket)
 {
     bool copy = part == GR_PART_ROLLOUT || part == GR_PART_LAGGED;
-    bool whole = copy || (part == GR_PART_PARAMS && !(p->sharded >> m->index & 1));
-    uint64_t elems = gr_bucket_elems(&m->shape, bucket), bytes = gr_part_bytes(k, m, part, bucket);
+    bool weights = part == GR_PART_PARAMS || part == GR_PART_ADAPTERS;
+    bool whole = copy || (weights && !(p->sharded >> m->index & 1));
+    uint64_t elems = gr_bucket_elems(part == GR_PART_PARAMS ? &m->shape : gr_model_trains(m), bucket),
+             bytes = gr_part_bytes(k, m, part, bucket);
     uint32_t shards = gr_tasks_shards(p, m->index);
     return whole || shards < 2 ? bytes : gr_shard_elems(elems, shards) * (bytes / elems);
 }
@@ -41,15 +59,20 @@ static uint64_t own_bytes(const gr_tasks *p, const gr_kernels *k, const gr_model
 uint32_t gr_model_object(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
                          uint32_t bucket)
 {
-    static const char *const names[] = {"params", "grads", "state", "rollout", "lagged"};
+    static const char *const names[] = {"params", "grads", "state", "rollout", "lagged", "adapters"};
     static const gr_category categories[] = {GR_CAT_WEIGHTS, GR_CAT_GRADIENTS, GR_CAT_OPTIMIZER,
-                                             GR_CAT_ROLLOUT, GR_CAT_ROLLOUT};
+                                             GR_CAT_ROLLOUT, GR_CAT_ROLLOUT,   GR_CAT_WEIGHTS};
     char name[128];
-    bool apart = part == GR_PART_ROLLOUT && p->validate != GR_NONE; /* contents do not cross to that path */
-    snprintf(name, sizeof(name), "%s.%s%s.%u", m->name, apart ? "validate_" : "", names[part], bucket);
+    if (part == GR_PART_PARAMS && gr_model_has_lora(m) && !gr_bucket_is_merged(m, bucket))
+        return gr_model_object(p, k, gr_bucket_base(m, bucket), part, bucket);
+    const bool merged = part == GR_PART_PARAMS && gr_model_has_lora(m), copy = part == GR_PART_ROLLOUT,
+               away = part == GR_PART_ADAPTERS && p->remote >> m->index & 1; /* received anew */
+    bool apart = (copy || merged || away) && p->validate != GR_NONE; /* contents do not cross to that path */
+    snprintf(name, sizeof(name), "%s.%s%s.%u", m->name, apart ? "validate_" : "",
+             away ? "received" : names[part], bucket);
     gr_object o = {.name = name,
-                   .category = categories[part],
-                   .span = part == GR_PART_GRADS || part == GR_PART_ROLLOUT ? GR_SPAN_SCRATCH : GR_SPAN_KEEP,
+                   .category = away ? GR_CAT_ROLLOUT : categories[part],
+                   .span = part == GR_PART_GRADS || copy || merged || away ? GR_SPAN_SCRATCH : GR_SPAN_KEEP,
                    .place = GR_DEVICE,
                    .bytes = own_bytes(p, k, m, part, bucket),
                    .model = m->name,

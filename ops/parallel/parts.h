@@ -11,7 +11,9 @@
 #include "memplan/plan/tasks.h"
 #include "ops/kernels/kernels.h"
 
-/* state: the fp32 master where the device keeps one, then the moments; rollout: a copy of the weights that
+/* params: the weights that passes compute with; of a model with adapters what these make of the frozen ones
+ * (ops/parallel/merge.h); adapters: what an update of such a model changes in their place; state: the fp32
+ * master where the device keeps one, then the moments; rollout: a copy of the weights that
  * generates, where those of training are sharded over ranks, or on others; lagged: one of the iteration
  * before
  * (`lag: 1`), which lives on */
@@ -21,6 +23,7 @@ typedef enum gr_model_part {
     GR_PART_STATE,
     GR_PART_ROLLOUT,
     GR_PART_LAGGED,
+    GR_PART_ADAPTERS,
 } gr_model_part;
 
 /* Bytes of a whole bucket; of the rollout's copy, of a tensor-parallel shard of it where it is cut
@@ -30,6 +33,19 @@ uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part par
 /* Elements of a rank's shard of n; the last shards may be short, or empty. Shards of 8 ranks or fewer are
  * made of eighths, so that those of 2 ranks are whole shards of 4; all begin at multiples of 64 elements. */
 uint64_t gr_shard_elems(uint64_t n, uint32_t ranks);
+
+/* Whether adapters make weights of a bucket that are not those of the frozen model; elsewhere these two are
+ * one object. */
+bool gr_bucket_is_merged(const gr_model *m, uint32_t bucket);
+/* The frozen model of a bucket of a model with adapters. */
+const gr_model *gr_bucket_base(const gr_model *m, uint32_t bucket);
+/* The part that an optimizer step writes: params, or adapters. */
+static inline gr_model_part gr_part_stepped(const gr_model *m)
+{
+    return gr_model_has_lora(m) ? GR_PART_ADAPTERS : GR_PART_PARAMS;
+}
+/* Whether a bucket has anything that an update changes. */
+bool gr_bucket_is_trained(const gr_model *m, uint32_t bucket);
 
 /* The object of one bucket of a model, or of this rank's shard of it (ops/parallel/sharding.h). */
 uint32_t gr_model_object(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part part,

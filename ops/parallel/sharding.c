@@ -17,9 +17,10 @@ static bool sharded(const gr_tasks *p, const gr_model *m)
     return gr_sharding_shards(p, m) > 1 && (p->sharded >> m->index & 1);
 }
 
+/* Of adapters that are sent weights are made here, as where they are trained. */
 static bool remote(const gr_tasks *p, const gr_model *m)
 {
-    return p->remote >> m->index & 1;
+    return p->remote >> m->index & 1 && !gr_model_has_lora(m);
 }
 
 /* Bytes a rank receives where every rank ends with all of `bytes`, or with its reduced part of them. */
@@ -106,10 +107,15 @@ bool gr_sharding_gathers(const gr_tasks *p, const gr_model *m)
     return sharded(p, m) || gr_slicing_parts(m->sharding.train) > 1;
 }
 
-/* Of what a pass reads of a bucket, or has gradients of. */
+/* Of what a pass reads of a bucket, and of what it has gradients of. */
 static uint64_t pass_elems(const gr_model *m, uint32_t bucket)
 {
     return gr_bucket_elems(is_cut(m, bucket) ? &m->sharding.train_slice : &m->shape, bucket);
+}
+
+static uint64_t grad_elems(const gr_model *m, uint32_t bucket)
+{
+    return gr_model_has_lora(m) ? gr_bucket_elems(gr_model_trains(m), bucket) : pass_elems(m, bucket);
 }
 
 static uint32_t gathered(gr_tasks *p, const gr_kernels *k, const gr_model *m, const char *pass,
@@ -273,7 +279,7 @@ void gr_sharding_older(gr_tasks *p, const gr_kernels *k, const gr_model *m)
 uint32_t gr_sharding_whole(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
     (void)k;
-    return gr_tasks_temp(p, GR_CAT_GRADIENTS, pass_elems(m, bucket) * gr_dtype_size(m->train.grads),
+    return gr_tasks_temp(p, GR_CAT_GRADIENTS, grad_elems(m, bucket) * gr_dtype_size(m->train.grads),
                          "full_grads.%u", bucket);
 }
 
@@ -300,7 +306,7 @@ static uint32_t reduce_room(gr_tasks *p, const gr_kernels *k, const gr_model *m,
                              gr_reshard_back_room(&m->shape, m->sharding.train, bucket, shards) *
                                  gr_dtype_size(m->train.grads),
                              "shards.%u", bucket);
-    const uint64_t parts = shards * gr_shard_elems(gr_bucket_elems(&m->shape, bucket), shards);
+    const uint64_t parts = shards * gr_shard_elems(grad_elems(m, bucket), shards);
     return k->chained ? gr_tasks_temp(p, GR_CAT_COMM, parts * sizeof(float), "shards.%u", bucket) : GR_NONE;
 }
 
@@ -317,7 +323,7 @@ void gr_sharding_reduce(gr_tasks *p, const gr_kernels *k, const gr_model *m, uin
                            cut   ? all ? SHARDING_BACK_ALL : SHARDING_BACK
                            : all ? SHARDING_REDUCE_ALL
                                  : SHARDING_REDUCE,
-                           bucket, pass_elems(m, bucket) * gr_dtype_size(m->train.grads),
+                           bucket, grad_elems(m, bucket) * gr_dtype_size(m->train.grads),
                            (gr_use[]){[REDUCE_WHOLE] = {gr_sharding_whole(p, k, m, bucket), GR_UPDATE},
                                       [REDUCE_SHARD] = {gr_model_object(p, k, m, GR_PART_GRADS, bucket),
                                                         all ? GR_WRITE : GR_UPDATE},
@@ -345,11 +351,13 @@ void gr_sharding_replicas(gr_tasks *p, const gr_kernels *k, const gr_model *m, u
 void gr_sharding_stepped(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
     char what[64];
+    const gr_model_part part = gr_part_stepped(m);
     p->synced &= ~(1ULL << m->index); /* what generates from here on has the new weights */
+    p->merged &= ~(1ULL << m->index);
     if (gr_sharding_shards(p, m) < 2 || sharded(p, m)) return;
     named(what, "", "gather", bucket);
-    of_shards(p, m, GR_STEP_GATHER, SHARDING_STEPPED, bucket, gr_part_bytes(k, m, GR_PART_PARAMS, bucket),
-              (gr_use[]){[ALL] = {gr_model_object(p, k, m, GR_PART_PARAMS, bucket), GR_UPDATE}}, N_ALL, what);
+    of_shards(p, m, GR_STEP_GATHER, SHARDING_STEPPED, bucket, gr_part_bytes(k, m, part, bucket),
+              (gr_use[]){[ALL] = {gr_model_object(p, k, m, part, bucket), GR_UPDATE}}, N_ALL, what);
 }
 
 void gr_sharding_total(gr_tasks *p, uint32_t object, uint32_t n, const char *what)
@@ -405,14 +413,15 @@ gr_shard_place gr_shard_place_of(const gr_call *c)
 gr_shard gr_shard_of(const gr_call *c, uint32_t bucket)
 {
     gr_shard_place place = gr_shard_place_of(c);
-    uint64_t n = gr_bucket_elems(&c->node->model->shape, bucket), part = gr_shard_elems(n, place.shards);
+    uint64_t n = gr_bucket_elems(gr_model_trains(c->node->model), bucket),
+             part = gr_shard_elems(n, place.shards);
     uint64_t first = GR_MIN(place.rank * part, n);
     return (gr_shard){first, GR_MIN(part, n - first)};
 }
 
 static gr_comm_parts parts_of(const gr_call *c, void *whole, gr_dtype type)
 {
-    uint64_t n = gr_bucket_elems(&c->node->model->shape, c->arg);
+    uint64_t n = gr_bucket_elems(gr_model_trains(c->node->model), c->arg);
     return (gr_comm_parts){whole, n, gr_shard_elems(n, gr_shard_place_of(c).shards),
                            (uint32_t)gr_dtype_size(type)};
 }

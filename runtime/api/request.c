@@ -53,7 +53,7 @@ gr_status gr_request_load(gr_graph **g, const gr_request *q, const gr_plan_optio
     char *seed = gr_printf("run.seed=%llu", (unsigned long long)q->seed);
     if (q->has_steps) set[n++] = steps;
     if (q->has_seed) set[n++] = seed;
-    gr_load_options o = {.set = set, .n_set = n, .need_shapes = plan != NULL};
+    gr_load_options o = {.set = set, .n_set = n, .need_shapes = plan != NULL, .run = q->resume};
     gr_status st = gr_request_ranks(q->ranks, &o.hosts, &o.ranks, d);
     if (plan) o.hosts = plan->hosts;
     if (!st) st = read_graph(g, q, &o, d);
@@ -91,19 +91,29 @@ gr_status gr_request_options(gr_plan_options *o, const gr_request *q, gr_diag *d
     return st ? st : check_budget(o, d);
 }
 
-/* Files that nodes will read and that are not here: elsewhere they may be. */
-static void warn_of_files(const gr_graph *g, gr_diag *d)
+size_t gr_request_files(const gr_graph *g, const char *run, gr_diag *d)
 {
+    size_t missing = 0;
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
         for (const gr_key *k = n->op->keys; k->name; k++) {
             if (k->kind != GR_KEY_PATH) continue;
             const char *path = *(const char *const *)(const void *)((const char *)n->cfg + k->offset);
             const gr_value *v = gr_value_get(n->value, k->name);
-            if (path && v && !gr_path_exists(path))
+            if (!path || !v || gr_path_exists(path)) continue;
+            missing++;
+            if (!run) {
                 gr_diag_warn(d, v->at, "'%s' of node '%s' is not here: '%s'", k->name, n->name, path);
+                continue;
+            }
+            gr_diag_error(d, v->at, GR_E_INVALID, "'%s' of node '%s' is not here: '%s'", k->name, n->name,
+                          path);
+            gr_diag_note(d, v->at,
+                         "if it lies elsewhere now: graphrun exec --resume %s --set nodes.%s.%s=FILE", run,
+                         n->name, k->name);
         }
     }
+    return missing;
 }
 
 gr_status gr_request_check(gr_graph **g, const gr_request *q, gr_diag *d)
@@ -114,6 +124,6 @@ gr_status gr_request_check(gr_graph **g, const gr_request *q, gr_diag *d)
     if (st)
         gr_graph_free(read);
     else
-        warn_of_files(*g = read, d);
+        gr_request_files(*g = read, NULL, d);
     return st;
 }

@@ -47,6 +47,10 @@ gr_status gr_request_load(gr_graph **g, const gr_request *q, const gr_plan_optio
 /* The graph, where it has no error, and files that it names and that are not here as warnings. */
 gr_status gr_request_check(gr_graph **g, const gr_request *q, gr_diag *d);
 
+/* Files that nodes will read and that are not here; returns how many. Warnings, for elsewhere they may be; of
+ * a run that goes on (its folder) errors, which say how it is told where they are. */
+size_t gr_request_files(const gr_graph *g, const char *run, gr_diag *d);
+
 /* A new plan, with hints. *p is there also where it does not fit (GR_E_NOFIT), with advice in d. Graph and
  * options must outlive it. */
 gr_status gr_request_plan(gr_planned **p, gr_graph **g, gr_plan_options *o, const gr_request *q, gr_diag *d);

@@ -185,6 +185,7 @@ gr_status gr_request_prepare(gr_prepared *x, const gr_request *given, gr_diag *d
     gr_status st = check_resume(x, &q, d);
     if (!st) st = gr_request_options(&x->o, &q, d);
     if (!st) st = gr_request_load(&x->g, &q, &x->o, d);
+    if (!st && q.resume && gr_request_files(x->g, q.resume, d)) st = GR_E_INVALID;
     if (!st) st = plan_to_run(&x->p, x->g, &q, &x->o, d);
     if (!st) st = check_device(x, &q, d);
     if (st == GR_E_NOFIT && !q.resume && !q.plan && !q.follows) gr_request_advise(x->g, &q, &x->o, d);

@@ -203,6 +203,12 @@ void gr_lines_json(gr_lines *l, const char *key, const char *json)
     gr_str_puts(&l->line, json);
 }
 
+const char *gr_lines_last(const gr_lines *l, size_t *n)
+{
+    *n = l->line.len;
+    return l->line.text;
+}
+
 gr_status gr_lines_end(gr_lines *l, gr_diag *d)
 {
     gr_str_puts(&l->line, "}\n");

@@ -25,6 +25,8 @@ void gr_lines_null(gr_lines *l, const char *key);
 void gr_lines_text(gr_lines *l, const char *key, const char *bytes, size_t n);
 void gr_lines_json(gr_lines *l, const char *key, const char *json); /* as it stands */
 GR_NODISCARD gr_status gr_lines_end(gr_lines *l, gr_diag *d);
+/* The last line that was ended, with its newline; valid until the next one begins. */
+const char *gr_lines_last(const gr_lines *l, size_t *n);
 /* All lines so far have reached the disk. */
 GR_NODISCARD gr_status gr_lines_sync(gr_lines *l, gr_diag *d);
 

@@ -174,7 +174,8 @@ gr_status gr_checkpoint_beside(gr_manifest **out, const gr_seal **seal, const ch
     *out = NULL;
     *seal = NULL;
     if (slash && slash > dir) {
-        char *name = gr_printf("%s/model.safetensors", slash + 1);
+        const bool adapters = has_file(folder, "adapter_model.safetensors");
+        char *name = gr_printf("%s/%s.safetensors", slash + 1, adapters ? "adapter_model" : "model");
         *slash = '\0';
         if (has_file(dir, "state.json") || has_file(dir, GR_MANIFEST)) st = check_beside(out, dir, accept, d);
         *seal = !st && *out ? gr_manifest_seal(*out, name) : NULL;

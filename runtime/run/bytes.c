@@ -2,6 +2,7 @@
 #include "runtime/run/bytes.h"
 
 #include "ops/model/checkpoint.h"
+#include "ops/model/peft.h"
 #include "ops/pass.h"
 #include "ops/model/tp.h"
 #include "runtime/base/half.h"
@@ -23,6 +24,12 @@ typedef struct model_files {
 } model_files;
 
 static const char *const saved_names[SAVED_FILES] = {"model", "optimizer", "lagged"};
+
+/* Of a model with adapters the file of weights is that of the adapters. */
+static const char *weights_stem(const gr_model *m)
+{
+    return gr_model_has_lora(m) ? GR_PEFT_STEM : saved_names[0];
+}
 
 struct gr_bytes {
     const gr_graph *g;
@@ -145,8 +152,8 @@ static gr_status hold_beside(const gr_bytes *b, model_files *f, const gr_model *
 {
     const gr_seal *seal = NULL;
     const bool looks = !b->accepts || !gr_comm_rank(b->comm);
-    gr_status st =
-        looks ? gr_checkpoint_beside(&f->beside, &seal, m->files.checkpoint, b->accepts, d) : GR_OK;
+    const char *from = gr_model_has_lora(m) ? m->lora.from : m->files.checkpoint;
+    gr_status st = looks ? gr_checkpoint_beside(&f->beside, &seal, from, b->accepts, d) : GR_OK;
     return !st && seal ? gr_weights_hold(f->weights, seal, d) : st;
 }
 
@@ -167,7 +174,7 @@ static uint32_t shards_of(const gr_bytes *b, const gr_model *m)
 /* What of a bucket's elements is this rank's. */
 static piece own_piece(const gr_bytes *b, const gr_model *m, uint32_t bucket)
 {
-    uint64_t n = gr_bucket_elems(&m->shape, bucket), part = gr_shard_elems(n, shards_of(b, m));
+    uint64_t n = gr_bucket_elems(gr_model_trains(m), bucket), part = gr_shard_elems(n, shards_of(b, m));
     uint64_t first = GR_MIN(gr_comm_rank(b->comm) % shards_of(b, m) * part, n);
     return (piece){.first = first, .n = GR_MIN(part, n - first)};
 }
@@ -259,14 +266,35 @@ static const float *get(gr_bytes *b, const piece *p)
     return f;
 }
 
+static gr_status read_weights(gr_bytes *b, const gr_model *m, uint32_t bucket, const piece *p, gr_diag *d);
+
+/* A value head that is trained beside new adapters begins as that of the frozen model. */
+static gr_status begin_head(gr_bytes *b, const gr_model *m, uint32_t bucket, gr_queue *q, float *dst,
+                            gr_diag *d)
+{
+    if (bucket <= m->shape.layers) return GR_OK;
+    const uint64_t n = gr_bucket_elems(&m->shape, bucket);
+    gr_queue host = {.team = q->team};
+    float *whole = gr_malloc(n * sizeof(*whole));
+    gr_status st = read_weights(b, m->lora.ends, bucket, &(piece){(char *)whole, 0, n, GR_F32, &host}, d);
+    for (gr_tensor_slot slot = GR_T_VALUE; slot <= GR_T_VALUE_BIAS && !st; slot++) {
+        const uint64_t from = gr_tensor_offset(&m->shape, bucket, slot),
+                       to = gr_tensor_offset(&m->lora.shape, bucket, slot);
+        const size_t elems = slot == GR_T_VALUE ? m->shape.hidden : 1;
+        if (to != UINT64_MAX) memcpy(dst + to, whole + from, elems * sizeof(*dst));
+    }
+    free(whole);
+    return st;
+}
+
 /* A model whose weights are random, or whose value head is: all of a bucket is drawn. */
 static gr_status draw(gr_bytes *b, const gr_model *m, uint32_t bucket, const gr_weights *from, gr_queue *q,
                       float *dst, gr_diag *d)
 {
     uint64_t seed = b->g->run.seed ^ gr_stream(m->name);
     if (!from) {
-        gr_weights_random_bucket(q->team, &m->shape, seed, bucket, dst);
-        return GR_OK;
+        gr_weights_random_bucket(q->team, gr_model_trains(m), seed, bucket, dst);
+        return gr_model_has_lora(m) ? begin_head(b, m, bucket, q, dst, d) : GR_OK;
     }
     gr_status st = gr_weights_read_bucket(from, bucket, dst, d);
     if (!st) gr_weights_random_head(q->team, &m->shape, seed, dst);
@@ -276,7 +304,7 @@ static gr_status draw(gr_bytes *b, const gr_model *m, uint32_t bucket, const gr_
 static gr_status draw_part(gr_bytes *b, const gr_model *m, uint32_t bucket, const gr_weights *from,
                            const piece *p, float *dst, gr_diag *d)
 {
-    uint64_t n = gr_bucket_elems(&m->shape, bucket);
+    uint64_t n = gr_bucket_elems(gr_model_trains(m), bucket);
     if (p->n == n) return draw(b, m, bucket, from, p->q, dst, d);
     if (b->cap_whole < n) b->whole = gr_realloc(b->whole, (b->cap_whole = n) * sizeof(float));
     gr_status st = draw(b, m, bucket, from, p->q, b->whole, d);
@@ -284,22 +312,43 @@ static gr_status draw_part(gr_bytes *b, const gr_model *m, uint32_t bucket, cons
     return st;
 }
 
+/* Where a model's weights are: of one with adapters theirs. own: in the run's checkpoint. */
+static char *weights_path(const gr_bytes *b, const gr_model *m, bool own)
+{
+    if (gr_model_has_lora(m))
+        return own ? gr_printf("%s/%s/" GR_PEFT_STEM ".safetensors", b->from, m->name)
+                   : gr_printf("%s/" GR_PEFT_STEM ".safetensors", m->lora.from);
+    return own ? gr_printf("%s/%s", b->from, m->name) : gr_strdup(m->files.checkpoint);
+}
+
+static gr_status open_weights(gr_bytes *b, const gr_model *m, bool own, gr_diag *d)
+{
+    model_files *f = &b->files[m->index];
+    if (f->weights) return GR_OK;
+    char *path = weights_path(b, m, own);
+    gr_status st = gr_weights_open(&f->weights, gr_model_trains(m), path, "", d);
+    if (!st && own) st = hold(b, f->weights, m, weights_stem(m), d);
+    if (!st && !own) st = hold_beside(b, f, m, d);
+    free(path);
+    return st;
+}
+
+/* A value head that its checkpoint does not have. */
+static bool lacks_head(const gr_bytes *b, const gr_model *m, uint32_t bucket)
+{
+    return bucket == m->shape.layers + 1 && m->shape.head == GR_HEAD_VALUE && !gr_model_has_lora(m) &&
+           !gr_weights_has_head(b->files[m->index].weights);
+}
+
 static gr_status read_weights(gr_bytes *b, const gr_model *m, uint32_t bucket, const piece *p, gr_diag *d)
 {
     model_files *f = &b->files[m->index];
     bool own = b->from && m->trained; /* models that are never trained are not part of a run's checkpoints */
-    bool random = m->files.random && !own;
-    gr_status st = GR_OK;
+    bool random = !own && (gr_model_has_lora(m) ? !m->lora.from : m->files.random);
     float *dst = room(b, p);
-    if (!random && !f->weights) {
-        char *path = own ? gr_printf("%s/%s", b->from, m->name) : gr_strdup(m->files.checkpoint);
-        st = gr_weights_open(&f->weights, &m->shape, path, "", d);
-        if (!st) st = own ? hold(b, f->weights, m, "model", d) : hold_beside(b, f, m, d);
-        free(path);
-    }
+    gr_status st = random ? GR_OK : open_weights(b, m, own, d);
     if (st) return st;
-    if (random ||
-        (bucket == m->shape.layers + 1 && m->shape.head == GR_HEAD_VALUE && !gr_weights_has_head(f->weights)))
+    if (random || lacks_head(b, m, bucket))
         st = draw_part(b, m, bucket, random ? NULL : f->weights, p, dst, d);
     else
         st = gr_weights_read_part(f->weights, bucket, p->first, p->n, dst, d);
@@ -324,8 +373,8 @@ static gr_status open_moments(gr_bytes *b, const gr_model *m, gr_diag *d)
     if (!b->from || f->m) return GR_OK;
     char *path = gr_printf("%s/%s/optimizer.safetensors", b->from, m->name);
     const bool two = gr_optim_moments(m->train.optimizer) > 1;
-    gr_status st = gr_weights_open(&f->m, &m->shape, path, "m.", d);
-    if (!st && two) st = gr_weights_open(&f->v, &m->shape, path, "v.", d);
+    gr_status st = gr_weights_open(&f->m, gr_model_trains(m), path, "m.", d);
+    if (!st && two) st = gr_weights_open(&f->v, gr_model_trains(m), path, "v.", d);
     if (!st) st = hold(b, f->m, m, "optimizer", d);
     if (!st && two) st = hold(b, f->v, m, "optimizer", d);
     free(path);
@@ -356,7 +405,7 @@ static piece weights_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, c
                         gr_queue *q)
 {
     bool sharded = shards_of(b, m) > 1 && (b->p->sharded >> m->index & 1);
-    piece p = sharded ? own_piece(b, m, bucket) : (piece){.n = gr_bucket_elems(&m->shape, bucket)};
+    piece p = sharded ? own_piece(b, m, bucket) : (piece){.n = gr_bucket_elems(gr_model_trains(m), bucket)};
     p.at = (char *)(uintptr_t)address;
     p.type = b->k->dtype;
     p.q = q;
@@ -451,17 +500,29 @@ static bool saves_lagged(const gr_bytes *b, const gr_model *m)
     return b->saved.lagged >> m->index & 1;
 }
 
+static gr_status write_config(const char *dir, const gr_model *m, gr_diag *d)
+{
+    if (gr_model_has_lora(m)) {
+        char *base = gr_path_real(m->files.checkpoint); /* it is looked for from other folders */
+        gr_status st =
+            gr_peft_write(dir, &m->lora.shape, m->lora.alpha, base ? base : m->files.checkpoint, d);
+        free(base);
+        return st;
+    }
+    return gr_checkpoint_write_config(dir, &m->shape, m->files.checkpoint, m->files.folder, GR_ST_F32, d);
+}
+
 static gr_status open_writers(gr_bytes *b, const gr_model *m, gr_diag *d)
 {
     model_files *f = &b->files[m->index];
+    const gr_model_shape *s = gr_model_trains(m);
     char *dir = gr_printf("%s/%s", b->to, m->name);
     gr_status st = gr_dir_make(dir, d);
+    if (!st && saves_state(b, m)) st = write_config(dir, m, d);
     if (!st && saves_state(b, m))
-        st = gr_checkpoint_write_config(dir, &m->shape, m->files.checkpoint, m->files.folder, GR_ST_F32, d);
+        st = gr_weights_writer_new(&f->to_weights, s, dir, weights_stem(m), weights, 1, GR_ST_F32, 0, d);
     if (!st && saves_state(b, m))
-        st = gr_weights_writer_new(&f->to_weights, &m->shape, dir, "model", weights, 1, GR_ST_F32, 0, d);
-    if (!st && saves_state(b, m))
-        st = gr_weights_writer_new(&f->to_moments, &m->shape, dir, "optimizer", moments,
+        st = gr_weights_writer_new(&f->to_moments, s, dir, "optimizer", moments,
                                    gr_optim_moments(m->train.optimizer), GR_ST_F32, 0, d);
     if (!st && saves_lagged(b, m))
         st = gr_weights_writer_new(&f->to_lagged, &m->shape, dir, "lagged", weights, 1, GR_ST_F32, 0, d);
@@ -476,9 +537,9 @@ static gr_status join_writers(gr_bytes *b, const gr_model *m, gr_diag *d)
     char *dir = gr_printf("%s/%s", b->to, m->name);
     gr_status st = GR_OK;
     if (saves_state(b, m))
-        st = gr_weights_writer_join(&f->to_weights, &m->shape, dir, "model", weights, 1, d);
+        st = gr_weights_writer_join(&f->to_weights, gr_model_trains(m), dir, weights_stem(m), weights, 1, d);
     if (!st && saves_state(b, m))
-        st = gr_weights_writer_join(&f->to_moments, &m->shape, dir, "optimizer", moments,
+        st = gr_weights_writer_join(&f->to_moments, gr_model_trains(m), dir, "optimizer", moments,
                                     gr_optim_moments(m->train.optimizer), d);
     if (!st && saves_lagged(b, m))
         st = gr_weights_writer_join(&f->to_lagged, &m->shape, dir, "lagged", weights, 1, d);
@@ -503,9 +564,9 @@ static void make_seals(gr_bytes *b)
     for (size_t i = 0; i < b->g->n_models; i++) {
         const gr_model *m = b->g->models[i];
         gr_seal **s = b->files[i].seals;
-        if (b->sealed.state >> i & 1) s[0] = gr_weights_seal_new(&m->shape, weights, 1);
+        if (b->sealed.state >> i & 1) s[0] = gr_weights_seal_new(gr_model_trains(m), weights, 1);
         if (b->sealed.state >> i & 1)
-            s[1] = gr_weights_seal_new(&m->shape, moments, gr_optim_moments(m->train.optimizer));
+            s[1] = gr_weights_seal_new(gr_model_trains(m), moments, gr_optim_moments(m->train.optimizer));
         if (b->sealed.lagged >> i & 1) s[2] = gr_weights_seal_new(&m->shape, weights, 1);
     }
 }
@@ -526,7 +587,8 @@ gr_sealed_file *gr_bytes_sealed(gr_bytes *b, size_t *n)
         for (size_t k = 0; k < SAVED_FILES; k++) {
             gr_sealed_file f = {NULL, b->files[i].seals[k]};
             if (!f.seal) continue;
-            f.name = gr_printf("%s/%s.safetensors", b->g->models[i]->name, saved_names[k]);
+            f.name = gr_printf("%s/%s.safetensors", b->g->models[i]->name,
+                               k ? saved_names[k] : weights_stem(b->g->models[i]));
             GR_PUSH(files, *n, cap, f);
         }
     return files;

@@ -391,6 +391,11 @@ static void keep_number(gr_outputs *o, const char *name, double value)
     GR_PUSH(o->numbers, o->n_numbers, o->cap_numbers, x);
 }
 
+const char *gr_outputs_line(const gr_outputs *o, size_t *n)
+{
+    return gr_lines_last(o->metrics, n);
+}
+
 const gr_told_number *gr_outputs_numbers(const gr_outputs *o, size_t *n)
 {
     *n = o->n_numbers;

@@ -49,6 +49,8 @@ GR_NODISCARD gr_status gr_outputs_before(gr_outputs *o, const gr_record *r, gr_d
 /* The lines of an iteration of so many, and of the validation behind it. */
 GR_NODISCARD gr_status gr_outputs_iteration(gr_outputs *o, const gr_heard *h, uint32_t steps, gr_diag *d);
 
+/* The last of these lines, as it was written. Of the first rank. */
+const char *gr_outputs_line(const gr_outputs *o, size_t *n);
 /* The numbers of the last of these lines; valid until the next one. None without options.listener. */
 const gr_told_number *gr_outputs_numbers(const gr_outputs *o, size_t *n);
 

@@ -1,6 +1,7 @@
 /* runtime/run/run.c: a run from its first iteration to its last. */
 #include "runtime/run/run_parts.h"
 
+#include "ops/parallel/parts.h"
 #include "ops/data.h"
 #include "runtime/io/progress.h"
 #include "runtime/base/signals.h"
@@ -120,12 +121,13 @@ static gr_status enter(gr_running *r, gr_diag *d)
 }
 
 /* Who runs it from within sees the iteration, and may set what the next one begins with. */
-static void tell_listener(gr_running *r, uint32_t step, gr_diag *d)
+static void tell_of(gr_running *r, uint32_t step, gr_diag *d)
 {
     const gr_run_listener *l = r->o->listener;
     gr_run_told told = {
         .step = step, .steps = r->session.steps, .next_state = r->session.next_state, .said = d};
     told.number = gr_outputs_numbers(r->outputs, &told.n);
+    (void)gr_run_hooks_go_on(r, d);
     if (l) l->iteration(l->user, &told);
 }
 
@@ -135,7 +137,7 @@ static gr_status validate_before(gr_running *r, gr_diag *d)
     gr_status st = begin_iteration(r, 0, d);
     if (!st) st = validate(r, d);
     if (!st) st = gr_run_tell(r, 0, true, d);
-    if (!st) tell_listener(r, 0, d);
+    if (!st) tell_of(r, 0, d);
     return st;
 }
 
@@ -184,7 +186,7 @@ static gr_status iterate(gr_running *r, gr_diag *d)
     if (!st) st = should_stop(r, &stop, d);
     for (uint32_t step = r->session.step + 1; !st && step <= r->session.steps && !stop; step++) {
         st = iteration(r, step, d);
-        if (!st) tell_listener(r, step, d);
+        if (!st) tell_of(r, step, d);
         if (!st && (gr_run_is_best(r) || gr_run_is_due(r, step))) {
             st = gr_run_save(r, GR_PATH_CHECKPOINT, d);
             saved = step;
@@ -203,10 +205,12 @@ static gr_status iterate(gr_running *r, gr_diag *d)
 
 /* ---- opening and closing ------------------------------------------------------------------------------- */
 
-/* The first role whose program has bucket 0 of a part of a model: GR_NONE, none has. */
+/* The first role whose program has a part of a model, its first bucket: GR_NONE, none has. */
 static uint32_t role_with(const gr_planned *all, const gr_model *m, const char *part)
 {
-    char *name = gr_printf("%s.%s.0", m->name, part);
+    uint32_t bucket = 0;
+    while (!gr_bucket_is_trained(m, bucket)) bucket++;
+    char *name = gr_printf("%s.%s.%u", m->name, part, bucket);
     uint32_t found = GR_NONE;
     for (uint32_t c = all->n_more + 1; c-- > 0;)
         if (gr_tasks_find(gr_planned_role(all, c)->tasks, name) != GR_NONE) found = c;
@@ -221,7 +225,8 @@ static gr_bytes_saved saved_by(const gr_running *r, bool any)
     for (size_t i = 0; i < r->g->n_models; i++) {
         const gr_model *m = r->g->models[i];
         if (!m->trained) continue;
-        const uint32_t state = role_with(r->all, m, "params"), lagged = role_with(r->all, m, "lagged");
+        const uint32_t state = role_with(r->all, m, gr_model_has_lora(m) ? "adapters" : "params"),
+                       lagged = role_with(r->all, m, "lagged");
         if (any ? state != GR_NONE : state == r->g->view) s.state |= 1ULL << i;
         if (any ? lagged != GR_NONE : lagged == r->g->view) s.lagged |= 1ULL << i;
     }
@@ -305,6 +310,15 @@ static void close_all(gr_running *r, const gr_kernels *k, bool together)
     gr_arena_free(r->memory);
 }
 
+/* It has ended, in whatever way. */
+static void end_event(gr_running *r, gr_status st, const gr_diag *d)
+{
+    const char *why = NULL;
+    for (size_t i = 0; i < d->n && !why; i++)
+        if (d->messages[i].severity == GR_ERROR) why = d->messages[i].text;
+    gr_run_event(r, st ? GR_EVENT_FAILURE : GR_EVENT_STOP, r->session.step, r->o->out, why);
+}
+
 gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, const gr_run_options *o,
                  gr_diag *d)
 {
@@ -315,10 +329,15 @@ gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, co
     if (!st) st = enter(&r, d);
     r.entered = r.session.step;
     if (!st) st = gr_outputs_begin(r.outputs, &r.session, d);
+    const bool begun = !st && r.session.step < r.session.steps;
+    if (begun) gr_run_sinks_open(&r, d);
     if (!st && o->say) o->say(d);
     if (!st) st = iterate(&r, d);
     if (!st && r.session.step < r.session.steps) gr_outputs_stopped(r.outputs, &r.session, r.stop_holds);
     if (!st && o->poison) st = gr_outputs_touched(r.outputs, r.executor, d);
-    close_all(&r, k, !st); /* after a failure the caller ends all ranks */
+    if (begun) end_event(&r, st, d);
+    gr_run_sinks_close(&r, d);
+    close_all(&r, k, !st);   /* after a failure the caller ends all ranks */
+    gr_run_hooks_end(&r, d); /* which find the run's folder free */
     return st;
 }

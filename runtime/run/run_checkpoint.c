@@ -2,6 +2,7 @@
 #include "runtime/run/run_parts.h"
 
 #include "ops/base/configs.h"
+#include "ops/model/peft.h"
 #include "runtime/io/checkpoint_dir.h"
 #include "runtime/io/safetensors.h"
 
@@ -94,6 +95,15 @@ static gr_status note_finite(gr_running *r, gr_diag *d)
     return st;
 }
 
+static void tell_saved(gr_running *r)
+{
+    const uint32_t step = r->session.step;
+    char *path = gr_checkpoint_path(r->o->out, step);
+    gr_run_event(r, GR_EVENT_CHECKPOINT, step, path, NULL);
+    if (r->best.step == step) gr_run_event(r, GR_EVENT_BEST, step, path, NULL);
+    free(path);
+}
+
 gr_status gr_run_save(gr_running *r, gr_path_id path, gr_diag *d)
 {
     char *aside = NULL;
@@ -113,6 +123,7 @@ gr_status gr_run_save(gr_running *r, gr_path_id path, gr_diag *d)
         st = gr_outputs_checkpoint_commit(
             r->outputs, r->session.step,
             (gr_checkpoint_kept){r->g->run.checkpoint_keep, r->best.step, r->health.finite}, d);
+    if (!st) tell_saved(r);
     free(aside);
     return st;
 }
@@ -249,9 +260,9 @@ static bool is_whole(const gr_running *r, const char *dir)
     bool whole = !gr_state_read(&f, path, NULL);
     for (size_t i = 0; i < r->g->n_models && whole; i++) {
         const gr_model *m = r->g->models[i];
-        whole = !m->trained ||
-                (is_whole_file(dir, m->name, "model") && is_whole_file(dir, m->name, "optimizer") &&
-                 (!has_lag(r, m) || is_whole_file(dir, m->name, "lagged")));
+        whole = !m->trained || (is_whole_file(dir, m->name, gr_model_has_lora(m) ? GR_PEFT_STEM : "model") &&
+                                is_whole_file(dir, m->name, "optimizer") &&
+                                (!has_lag(r, m) || is_whole_file(dir, m->name, "lagged")));
     }
     gr_state_free(f);
     free(path);

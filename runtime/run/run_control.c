@@ -71,6 +71,7 @@ static gr_status take_control(gr_running *r, gr_diag *d)
         if (!st)
             st = h.all->step ? gr_outputs_iteration(r->outputs, &h, r->session.steps, d)
                              : gr_outputs_before(r->outputs, h.all, d);
+        if (!st) gr_run_sinks_tell(r, d);
     }
     return st;
 }

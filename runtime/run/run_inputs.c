@@ -3,6 +3,7 @@
 #include "runtime/run/run_parts.h"
 
 #include "ops/model/checkpoint.h"
+#include "ops/model/peft.h"
 #include "runtime/io/manifest.h"
 #include "runtime/base/files.h"
 #include "runtime/base/guard.h"
@@ -79,6 +80,14 @@ static gr_status add_weights(gr_inputs *in, const char *owner, const gr_model *m
     return st;
 }
 
+/* The frozen model beneath has its own. */
+static gr_status add_adapters(gr_inputs *in, const char *owner, const gr_model *m, gr_diag *d)
+{
+    if (!m->lora.from) return GR_OK;
+    gr_status st = add_there(in, GR_INPUT_CONFIG, owner, m->lora.from, GR_PEFT_CONFIG, d);
+    return st ? st : add_there(in, GR_INPUT_WEIGHTS, owner, m->lora.from, GR_PEFT_STEM ".safetensors", d);
+}
+
 /* Whether a path of this rank restores something of a model from the model's own checkpoint. */
 static bool reads_weights(const gr_running *r, const gr_model *m, bool resumes)
 {
@@ -90,7 +99,7 @@ static bool reads_weights(const gr_running *r, const gr_model *m, bool resumes)
         const char *of = object != GR_NONE ? r->p->tasks->objects[object].model : NULL;
         reads = of && gr_graph_model(r->g, of) == m;
     }
-    return reads && !m->files.random && !(resumes && m->trained);
+    return reads && (gr_model_has_lora(m) || !m->files.random) && !(resumes && m->trained);
 }
 
 static gr_status add_model(const gr_running *r, const gr_model *m, bool resumes, gr_diag *d)
@@ -103,7 +112,8 @@ static gr_status add_model(const gr_running *r, const gr_model *m, bool resumes,
             : add_there(r->read, GR_INPUT_CONFIG, owner, m->files.checkpoint, "config.json", d);
     if (!st) st = add_there(r->read, GR_INPUT_CONFIG, owner, m->files.folder, "generation_config.json", d);
     if (!st && has_tokenizer) st = add_tokenizer(r->read, owner, m, d);
-    if (!st && reads_weights(r, m, resumes)) st = add_weights(r->read, owner, m, d);
+    if (!st && reads_weights(r, m, resumes))
+        st = gr_model_has_lora(m) ? add_adapters(r->read, owner, m, d) : add_weights(r->read, owner, m, d);
     free(owner);
     return st;
 }

@@ -9,6 +9,8 @@
  *     run_check.c       whether ranks still hold alike what they should
  *     run_checkpoint.c  saved, resumed, and which iteration was the best
  *     run_watch.c       what who runs it from within sees of nodes
+ *     run_hooks.c       commands of `on:`
+ *     run_sinks.c       trackers of `log:`
  *     run_seal.c        manifests of checkpoints, written and believed
  *
  * Threads: the executor's hooks run on all lanes, and change nothing here but the record's times; the rest is
@@ -100,8 +102,10 @@ typedef struct gr_running {
     gr_scored best;      /* of all so far */
     gr_seals seal;
     gr_checks checks;
-    gr_inputs *read; /* all that was read; on rank 0, by any rank */
-    json_t *inputs;  /* the hashes of all that was read, for manifests; owned; NULL: not known */
+    gr_inputs *read;                /* all that was read; on rank 0, by any rank */
+    struct gr_run_hooks *hooks_due; /* commands that run, or wait; NULL: none came yet. Rank 0 */
+    struct gr_run_sinks *sinks;     /* NULL: none */
+    json_t *inputs; /* the hashes of all that was read, for manifests; owned; NULL: not known */
 } gr_running;
 
 /* ---- run_bind.c ---- */
@@ -187,6 +191,24 @@ void gr_run_explain_damage(const gr_running *r, const char *dir, gr_diag *d);
 GR_NODISCARD gr_status gr_run_open_watch(gr_running *r, gr_diag *d);
 /* A step that is looked at has run: on its lane. */
 GR_NODISCARD gr_status gr_run_show(const gr_running *r, const gr_bound *b, gr_queue *q, gr_diag *d);
+
+/* ---- run_hooks.c ---- */
+
+/* Have the commands of an event run. path: of a checkpoint, or of the run; message: of a failure; NULL. */
+void gr_run_event(gr_running *r, gr_event e, uint32_t step, const char *path, const char *message);
+/* Look at the command that runs, and start the next one; warns of one that failed. Whether one runs. */
+bool gr_run_hooks_go_on(gr_running *r, gr_diag *d);
+/* Wait for all of them. */
+void gr_run_hooks_end(gr_running *r, gr_diag *d);
+
+/* ---- run_sinks.c ---- */
+
+/* Start the trackers' workers. A worker that fails is warned of, here and below. */
+void gr_run_sinks_open(gr_running *r, gr_diag *d);
+/* The last line of metrics.jsonl. */
+void gr_run_sinks_tell(gr_running *r, gr_diag *d);
+/* Wait until they have sent what they have. */
+void gr_run_sinks_close(gr_running *r, gr_diag *d);
 
 /* ---- run_seal.c ---- */
 

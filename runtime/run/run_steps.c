@@ -2,6 +2,7 @@
 #include "runtime/run/run_parts.h"
 
 #include "ops/parallel/cross.h"
+#include "ops/parallel/merge.h"
 #include "ops/parallel/sharding.h"
 #include "runtime/io/progress.h"
 #include "runtime/comm/watchdog.h"
@@ -40,7 +41,9 @@ static gr_status run_kind(gr_running *r, const gr_bound *b, const gr_call *c, gr
     switch (w->kind) {
     case GR_STEP_RUN:
         gr_run_check_task(r, w, c);
-        return run_op(b, c, d);
+        if (w->kernel != GR_MERGE_KERNEL) return run_op(b, c, d);
+        gr_merge_run(c);
+        return GR_OK;
     case GR_STEP_SEND:
     case GR_STEP_RECV:
         return gr_cross_run(c, r->p->tasks, w, b->model, comms->all_device, comms->all, d);

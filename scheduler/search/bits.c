@@ -8,7 +8,7 @@
 enum {
     CORNERS = 16,       /* programs looked at before a refusal */
     LEAST_STATES = 800, /* residencies of the smallest */
-    FEW_STATES = 1      /* where it is not shown */
+    FEW_STATES = 10     /* where it is not shown */
 };
 
 /* What begins now may take so many hundredths of the work. */
@@ -173,10 +173,10 @@ static void raise_bits(gr_schedule_search *s, uint32_t *walk, found_plan *f)
  * from the last ones up, which may be another; the faster of the two. walk: 0 at first. */
 static found_plan find_with_least_bits(gr_schedule_search *s, uint32_t *walk)
 {
-    if (is_hopeless(s)) return no_plan(s);
-    begin_part(s, FOR_FIRST);
+    const bool hopeless = is_hopeless(s); /* most likely: not all programs were looked at */
+    begin_part(s, hopeless ? FOR_A_DOUBT : FOR_FIRST);
     found_plan f = try_levels(s, walk, false);
-    if (f.plan || s->o->bits == GR_BITS_KEEP) return f;
+    if (f.plan || s->o->bits == GR_BITS_KEEP || hopeless) return f;
     release(&f);
     uint32_t *others = gr_calloc(s->src->n_knobs + 1, sizeof(*others));
     f = lower_bits(s, walk);

@@ -14,6 +14,7 @@
 
 enum {
     MOST_STEPS = 400,  /* of one way down, or up */
+    N_RUNGS = 2,       /* smaller budgets from which a way leads up */
     LEAST_PART = 4096, /* what brings down less than this part of what is above the budgets brings nothing */
     HOST_FIRST = 16    /* what a byte that the host pool lacks counts for, where that comes first */
 };
@@ -35,6 +36,7 @@ typedef struct walker {
     gr_schedule_search *s;
     const bool *may_lower; /* [n_knobs] */
     bool *frozen;          /* [n_knobs] those that stay as they are */
+    uint64_t frozen_group; /* and so does this one, by name_of; 0: none */
     changes list;
 } walker;
 
@@ -144,7 +146,14 @@ static bool is_same_group(const gr_group *a, const gr_group *b)
     return !strcmp(a->name, b->name) && a->span == b->span;
 }
 
-/* The choice of a residency for the groups of another program. */
+/* Of a group in all programs; never 0. */
+static uint64_t name_of(const gr_group *g)
+{
+    return XXH3_64bits_withSeed(g->name, strlen(g->name), (uint64_t)g->span) | 1;
+}
+
+/* The choice of a residency for the groups of another program. Of what only that one has, what holds nothing
+ * between its uses is there for these alone: it would take the room that the other program is to make. */
 static gr_choice *carry_over(gr_schedule_search *s, const gr_stand *from, uint32_t set)
 {
     const gr_analysis *old = gr_level_set_take(s, from->set)->analysis,
@@ -152,7 +161,9 @@ static gr_choice *carry_over(gr_schedule_search *s, const gr_stand *from, uint32
     gr_choice *own = choice_like(s, f, NULL);
     for (uint32_t g = 0; g < f->n_groups; g++) {
         const gr_policy policy = gr_policy_of(s->o, &f->groups[g]);
-        own[g] = (gr_choice){.parts = GR_PARTS, .host = policy == GR_POLICY_HOST, .policy = policy};
+        const bool brief = f->groups[g].span == GR_SPAN_SCRATCH && !policy;
+        own[g] =
+            (gr_choice){.parts = brief ? 0 : GR_PARTS, .host = policy == GR_POLICY_HOST, .policy = policy};
         for (uint32_t k = 0; k < old->n_groups; k++)
             if (is_same_group(&old->groups[k], &f->groups[g])) own[g] = from->choice[k];
         own[g].stream &= f->groups[g].nodes;
@@ -242,7 +253,8 @@ static void add_residencies(walker *w, const gr_stand *from, extent how)
 {
     const gr_analysis *f = gr_level_set_take(w->s, from->set)->analysis;
     for (uint32_t g = 0; g < f->n_groups; g++)
-        if (!from->choice[g].policy) add_group(w, &f->groups[g], g, from, how);
+        if (!from->choice[g].policy && name_of(&f->groups[g]) != w->frozen_group)
+            add_group(w, &f->groups[g], g, from, how);
     for (uint32_t ahead = 0; ahead < GR_N_AHEAD; ahead++)
         if (ahead != from->ahead)
             add_change(&w->list, (change){.knob = SIZE_MAX, .group = GR_NONE, .ahead = ahead});
@@ -385,8 +397,8 @@ static bool step_up(walker *w, gr_stand *st)
 {
     bool better = false;
     w->list.n = 0;
-    add_residencies(w, st, ALL);
     add_levels(w, st, false);
+    add_residencies(w, st, ALL);
     for (size_t i = 0; i < w->list.n && gr_may_go_on(w->s); i++) {
         const change *c = &w->list.all[i];
         if (better && c->knob != SIZE_MAX) continue; /* of another vector of levels by now */
@@ -432,11 +444,40 @@ static bool exchange_knob(walker *w, gr_stand *st, size_t k)
     return false;
 }
 
+/* Nothing of a group stays, and other things have the room. */
+static bool exchange_group(walker *w, gr_stand *st, uint32_t g, uint64_t stream)
+{
+    const gr_analysis *f = gr_level_set_take(w->s, st->set)->analysis;
+    gr_stand next = *st;
+    next.choice = choice_like(w->s, f, st->choice);
+    next.choice[g] = (gr_choice){.stream = stream};
+    gr_stand_price(w->s, &next, true);
+    if (next.over > 0) return false;
+    w->frozen_group = name_of(&f->groups[g]);
+    go_up(w, &next);
+    w->frozen_group = 0;
+    if (next.ns >= st->ns) return false;
+    *st = next;
+    return true;
+}
+
+static bool exchange_groups(walker *w, gr_stand *st)
+{
+    const gr_level_set *set = gr_level_set_take(w->s, st->set);
+    for (uint32_t g = 0; g < set->n_groups && gr_may_go_on(w->s); g++) {
+        const uint64_t all = gr_level_set_take(w->s, st->set)->analysis->groups[g].nodes;
+        const gr_choice was = st->choice[g];
+        if (was.policy || was.host || !was.parts) continue;
+        if (exchange_group(w, st, g, 0) || exchange_group(w, st, g, all)) return true;
+    }
+    return false;
+}
+
 static bool exchange(walker *w, gr_stand *st)
 {
     for (size_t k = 0; k < w->s->src->n_knobs; k++)
         if (w->may_lower[k] && exchange_knob(w, st, k)) return true;
-    return false;
+    return exchange_groups(w, st);
 }
 
 /* The same with all knobs at their last levels. */
@@ -466,30 +507,64 @@ static void climb(walker *w, gr_stand *st)
     } while (exchange(w, st));
 }
 
-/* Down takes what it takes, of what is left; up only so much. */
-static void down_and_up(walker *w, gr_stand *st)
+/* Down takes what it takes, of what is left; up only so much. Down goes on until so many bytes of the device
+ * are left, which are there again on the way up. */
+static void down_and_up(walker *w, gr_stand *st, uint64_t bytes)
 {
     gr_schedule_search *s = w->s;
-    const uint64_t before = s->transfers.work;
+    const uint64_t before = s->transfers.work, margin = s->margin;
     gr_allow(s, s->probes && s->down ? 2 * s->down : s->work);
+    s->margin += bytes;
+    gr_stand_price(s, st, true);
     const bool fits = go_down(w, st);
     if (fits) s->down = GR_MAX(s->down, s->transfers.work - before);
+    s->margin = margin;
+    gr_stand_price(s, st, true);
     gr_allow(s, s->each_way);
     if (fits) climb(w, st);
 }
 
-/* Two ways: from the top; and from all knobs at their last levels, which leads up elsewhere. */
+/* The bytes between a budget and the next of the budgets, eight to a doubling, that is below it by a part. */
+static uint64_t down_to_rung(uint64_t budget)
+{
+    static const uint8_t rungs[] = {128, 140, 152, 166, 181, 197, 215, 235}; /* of 128 */
+    uint64_t below = budget - budget / 32, unit = 1;
+    if (budget < 1 << 16) return 0;
+    while (unit <= below >> 8) unit *= 2;
+    size_t k = GR_LEN(rungs);
+    while (k && rungs[k - 1] * unit > below) k--;
+    return budget - (k ? rungs[k - 1] : 118) * unit;
+}
+
+static gr_stand better_of(gr_stand a, gr_stand b)
+{
+    return b.over < a.over || (b.over <= 0 && b.ns < a.ns) ? b : a;
+}
+
+/* Three ways: from the top; from all knobs at their last levels, which leads up elsewhere; and from the top
+ * to what fits in a budget that is somewhat smaller and the same for all that are a little larger, so that
+ * what serves there is known to them, too. */
 gr_stand gr_descend(gr_schedule_search *s, const uint32_t *level, const bool *may_lower)
 {
     walker w = {.s = s, .may_lower = may_lower};
     w.frozen = gr_calloc(s->src->n_knobs + 1, sizeof(*w.frozen));
-    gr_stand top = first_stand(s, level), bottom = at_the_bottom(&w, &top);
-    down_and_up(&w, &top);
-    if (!s->probes || top.over > 0) down_and_up(&w, &bottom);
+    gr_stand top = first_stand(s, level), bottom = at_the_bottom(&w, &top), less = top;
+    down_and_up(&w, &top, 0);
+    if (!s->probes || top.over > 0) down_and_up(&w, &bottom, 0);
+    top = better_of(top, bottom);
+    if (!s->probes && top.over <= 0) {
+        uint64_t left = s->o->budget_bytes, bytes = 0;
+        for (int i = 0; i < N_RUNGS; i++) {
+            gr_stand st = less;
+            bytes += down_to_rung(left);
+            left = s->o->budget_bytes - bytes;
+            down_and_up(&w, &st, bytes);
+            top = better_of(top, st);
+        }
+    }
     free(w.frozen);
     free(w.list.all);
-    const bool lower = bottom.over < top.over || (bottom.over <= 0 && bottom.ns < top.ns);
-    return lower ? bottom : top;
+    return top;
 }
 
 gr_stand gr_descend_from(gr_schedule_search *s, const gr_stand *from, size_t knob, uint32_t level,

@@ -56,6 +56,15 @@ static bool copy_is_asked_for(const gr_model *m)
            m->residency.policy[GR_RESOURCE_ROLLOUT_WEIGHTS] > GR_POLICY_AUTO || host_step_is_asked_for(m);
 }
 
+/* Whether its weights are merged with adapters, or into those of one that has them: both are whole. */
+static bool is_merged(const gr_graph *g, const gr_model *m)
+{
+    bool merged = gr_model_has_lora(m);
+    for (size_t i = 0; i < g->n_models; i++)
+        merged = merged || g->models[i]->lora.base == m || g->models[i]->lora.ends == m;
+    return merged;
+}
+
 static gr_policy policy_of_optimizer(const gr_knobs *s, const gr_model *m)
 {
     int own = m->residency.policy[GR_RESOURCE_OPTIMIZER];
@@ -118,7 +127,7 @@ static uint32_t level_about(const gr_knobs *s, const uint32_t *level, knob_kind 
 static bool is_sharded(const gr_knobs *s, const uint32_t *level, const gr_model *m)
 {
     if (level_about(s, level, KNOB_SHARD, m)) return true;
-    return s->g->ranks > 1 && copy_is_asked_for(m) && !is_remote(s->g, m);
+    return s->g->ranks > 1 && copy_is_asked_for(m) && !is_remote(s->g, m) && !is_merged(s->g, m);
 }
 
 /* How many ranks its shards are spread over; 0: all. */
@@ -353,7 +362,7 @@ static void add_shards(gr_knobs *s)
 {
     for (size_t i = 0; i < s->g->n_models && s->g->ranks > 1; i++) {
         const gr_model *m = s->g->models[i];
-        if (!is_used(s->g, m) || is_remote(s->g, m) || copy_is_asked_for(m)) continue;
+        if (!is_used(s->g, m) || is_remote(s->g, m) || copy_is_asked_for(m) || is_merged(s->g, m)) continue;
         bool nodes = node_ranks(s->g) > 1 && !is_trained(s->g, m) && m->sharding.over == GR_SHARD_AUTO;
         add_model_knob(s, KNOB_SHARD, m, nodes ? 3 : 2, false, "weights");
     }

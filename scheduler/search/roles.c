@@ -225,7 +225,7 @@ static void add_weights(gr_traffic *t, const gr_node *reader, uint32_t before, b
     bool sync = c.from == c.to; /* all buckets are one declaration */
     for (uint32_t b = 0; b < (sync ? 1 : gr_model_buckets(&m->shape)); b++) {
         c.bucket = b;
-        add(t, c);
+        if (gr_bucket_is_trained(m, b)) add(t, c);
     }
 }
 
@@ -320,7 +320,7 @@ static uint32_t object_of(const gr_traffic *t, const transfer *c, const gr_graph
 {
     bool sends = view->view == c->from;
     const gr_model *m = c->model ? view->models[c->model->index] : NULL;
-    if (m && sends) return gr_model_object(p, k, m, GR_PART_PARAMS, c->bucket);
+    if (m && (sends || gr_model_has_lora(m))) return gr_model_object(p, k, m, gr_part_stepped(m), c->bucket);
     if (m) return gr_sharding_received(p, k, m, copy_of(c), c->bucket);
     const gr_tasks *whole = t->whole[view->view];
     return gr_tasks_object(p, &whole->objects[gr_tasks_find(whole, c->object)]);
@@ -330,7 +330,7 @@ static uint32_t object_of(const gr_traffic *t, const transfer *c, const gr_graph
 static uint64_t bytes_of(const gr_traffic *t, const transfer *c, const gr_kernels *k)
 {
     const gr_tasks *whole = t->whole[c->to];
-    uint64_t bytes = c->model ? gr_part_bytes(k, c->model, GR_PART_PARAMS, c->bucket)
+    uint64_t bytes = c->model ? gr_part_bytes(k, c->model, gr_part_stepped(c->model), c->bucket)
                               : whole->objects[gr_tasks_find(whole, c->object)].bytes;
     return bytes * t->g->roles[c->to].n;
 }
@@ -355,7 +355,10 @@ static void declare_transfer(const gr_traffic *t, const transfer *c, const gr_gr
     const gr_side from = side_of(t, c->from), to = side_of(t, c->to);
     w->comm.rate = gr_sides_rate(&t->hw, from, to);
     w->comm.messages_ns = gr_sides_ns(&t->hw, from, to, messages_of(from, to, c->model));
-    if (c->model && !sends) gr_sharding_cut(p, k, view->models[c->model->index], copy_of(c), c->bucket);
+    if (!c->model || sends) return;
+    p->merged &= ~(1ULL << c->model->index); /* with what was there before */
+    if (!gr_model_has_lora(c->model))
+        gr_sharding_cut(p, k, view->models[c->model->index], copy_of(c), c->bucket);
 }
 
 void gr_traffic_declare(const gr_traffic *t, const gr_graph *view, gr_tasks *p, const gr_kernels *k,

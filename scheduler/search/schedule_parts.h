@@ -35,13 +35,14 @@ typedef struct gr_stand {
 
 /* Parts of the work, in hundredths. What is not taken is left to those behind. */
 enum {
-    FOR_FIRST = 50, /* the first levels of what changes bits */
-    FOR_LOWER = 20, /* other levels of them, until something fits */
-    FOR_RAISE = 30, /* and up again */
-    FOR_LAST = 40,  /* the levels that come of it */
-    FOR_FREE = 25,  /* all levels alike */
-    FOR_LEAST = 15, /* the smallest */
-    FOR_A_WAY = 6,  /* one way up of a descent */
+    FOR_FIRST = 50,  /* the first levels of what changes bits */
+    FOR_LOWER = 20,  /* other levels of them, until something fits */
+    FOR_RAISE = 30,  /* and up again */
+    FOR_LAST = 40,   /* the levels that come of it */
+    FOR_FREE = 25,   /* all levels alike */
+    FOR_A_DOUBT = 5, /* the first levels, where hardly anything can fit */
+    FOR_LEAST = 15,  /* the smallest */
+    FOR_A_WAY = 15,  /* one way up of a descent */
 };
 
 typedef struct gr_schedule_search {

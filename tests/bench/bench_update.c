@@ -87,8 +87,8 @@ static double step(struct model *p, uint32_t n)
         gr_layer_forward(&K, &p->q, &shape, l, p->w[l + 1], &b, p->x, p->in[l], p->acts[l], p->ws);
     const double loss = head(p);
     for (uint32_t l = shape.layers; l--;)
-        gr_layer_backward(&K, &p->q, &shape, l, p->w[l + 1], &b, p->in[l], p->acts[l], p->dx, p->g[l + 1],
-                          GR_F32, p->ws);
+        gr_layer_backward(&K, &p->q, &shape, l, p->w[l + 1], NULL, &b, p->in[l], p->acts[l], p->dx,
+                          p->g[l + 1], GR_F32, p->ws);
     K.embed_backward(&p->q, &shape, &b, p->dx, p->g[0], GR_F32, p->ws);
     double squares = 0;
     for (uint32_t i = 0; i < gr_model_buckets(&shape); i++) {

@@ -20,14 +20,22 @@ quoted() { # docs/LANGUAGE.md with graph files put in where a line <!-- graphs/N
     echo '```'
 } >"$dir/LANGUAGE.md"
 "$graphrun" --man >"$dir/graphrun.1"
-"$graphrun" --completion >"$dir/completion.bash"
+for shell in bash zsh fish; do "$graphrun" --completion $shell >"$dir/completion.$shell"; done
 if [ "${2-}" = --update ]; then
     cp "$dir/LANGUAGE.md" "$dir/graphrun.1" docs/
-    cp "$dir/completion.bash" tools/
+    cp "$dir"/completion.* tools/
 fi
 diff -u docs/LANGUAGE.md "$dir/LANGUAGE.md"
 diff -u docs/graphrun.1 "$dir/graphrun.1"
-diff -u tools/completion.bash "$dir/completion.bash"
+for shell in bash zsh fish; do diff -u tools/completion.$shell "$dir/completion.$shell"; done
+
+# Where the shells are, they take them.
+if command -v zsh >/dev/null; then zsh -n "$dir/completion.zsh"; fi
+if command -v fish >/dev/null; then
+    fish --no-config -c "source $dir/completion.fish; complete -C 'graphrun exec --device '" | grep -q '^cuda' || { echo "fish completes nothing"; exit 1; }
+fi
+bash -c ". $dir/completion.bash; COMP_WORDS=(graphrun exec --device '') COMP_CWORD=3; _graphrun; [ \"\${COMPREPLY[*]}\" = 'cpu cuda' ]" ||
+    { echo "bash completes nothing"; exit 1; }
 
 awk -v dir="$dir" '/^```yaml$/ { n++; inside = 1; next } /^```$/ { inside = 0 } inside { print >(dir "/" n ".yaml") }' \
     docs/LANGUAGE.md README.md

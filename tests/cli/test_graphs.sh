@@ -15,7 +15,7 @@ digit='{extract: "([0-9])", answer_extract: "([0-9])"}' # right by chance, now a
 
 i=0
 while [ $i -lt $records ]; do
-    echo "{\"question\": \"$i+1=\", \"prompt\": \"$i\", \"answer\": \"$i #### $i\", \"chosen\": \"$i\", \"rejected\": \"no idea\", \"completion\": \"$i\", \"other\": \"$i$i\", \"label\": $((i % 2))}"
+    echo "{\"question\": \"$i+1=\", \"prompt\": \"$i\", \"answer\": \"$i #### $i\", \"chosen\": \"$i\", \"rejected\": \"no idea\", \"completion\": \"$i\", \"other\": \"$i$i\", \"label\": $((i % 2)), \"difficulty\": $((i % 5))}"
     i=$((i + 1))
 done >"$dir/data.jsonl"
 

@@ -135,6 +135,13 @@ exec_fails 'toolong.jsonl:7000.*8' --set data=toolong.jsonl
 sed '7000s/:.*/: "1+1=", "answer": ""}/' train.jsonl >mute.jsonl # no number in it
 exec_fails "mute.jsonl:7000.*'answer_extract' finds nothing" --set data=mute.jsonl
 sed 's/question/query/' train.jsonl >all.jsonl
+exec_fails "^grpo.yaml:[0-9]+:[0-9]+: error: no field 'question'" --set data=all.jsonl # where the graph names it
+has err '^all.jsonl:1:1: note: the first record has query, answer'
+[ "$(grep -c "no field 'question'" err)" = 1 ] || fail "said once: $(cat err)"
+sed 's/answer/reply/' train.jsonl >all.jsonl
+exec_fails "^grpo.yaml:[0-9]+:[0-9]+: error: no field 'answer'" --set data=all.jsonl
+[ "$(grep -c "no field 'answer'" err)" = 1 ] || fail "said once: $(cat err)"
+sed '2,$s/question/query/' train.jsonl >all.jsonl
 exec_fails 'note: there may be more' --set data=all.jsonl
 [ "$(grep -c "no field 'question'" err)" = 5 ] || fail "all faults are said, or one: $(cat err)"
 sed '5s/"question": "/&1+1+1+1+1+/; 8q' train.jsonl >toolong.jsonl

@@ -59,7 +59,9 @@ last_step() { # RUN
 
 same_weights() { # RUN RUN [STEP]: model and optimizer have the same bits
     step=${3:-$(last_step "$1")}
-    for f in model optimizer; do
+    weights=model
+    [ ! -e "$1/checkpoints/step-$step/actor/adapter_model.safetensors" ] || weights=adapter_model
+    for f in $weights optimizer; do
         cmp "$1/checkpoints/step-$step/actor/$f.safetensors" "$2/checkpoints/step-$step/actor/$f.safetensors" ||
             fail "$f of $1 and $2 differ at step $step"
     done

@@ -173,6 +173,7 @@ refused "'rollout' keeps rows .* and a node asks for the experts that it chose" 
 refused "max_lag: 2 leaves no time to what is kept: with 'lag: 2' it is at least 3" "$gr" check over.yaml --set lag=2 --set nodes.rollout.max_lag=2
 refused "'max_lag' goes with 'partial: keep'" "$gr" check over.yaml --set partial=drop --set nodes.rollout.max_lag=2
 refused "'over' must be a number from 1 to 2" "$gr" check over.yaml --set over=3
+refused "a 'temperature' that changes does not go with 'over'" "$gr" check over.yaml --set 'nodes.rollout.temperature=1 - 0.1 * progress'
 refused "do not go with canonical: true" "$gr" check over.yaml --set canonical=true
 refused "'other' has the prompts of 'rollout', which keeps some" "$gr" check over.yaml --set 'nodes.other={op: generate, model: actor, prompts: prompts, max_tokens: 4}' --set 'log.x=batch_mean(other.length)'
 refused "'rollout' keeps rows from one iteration to the next: its prompts are not those that were drawn last" "$gr" check over.yaml --set 'log.x=batch_mean(rollout.length - prompts.length)'

@@ -145,3 +145,19 @@ while [ "$(wc -l <told/metrics.jsonl)" -lt 3 ]; do sleep 0.02; done
 kill -TERM $pid
 wait $pid
 has told/graph.yaml 'steps: 100000'
+
+# A run whose files were moved says how it is told where they are.
+mkdir there
+cp -r model there/base
+cp train.jsonl there/kept.jsonl
+status 0 "$gr" exec grpo.yaml --set models.actor.train.schedule=constant --set model=there/base --set data=there/kept.jsonl --out there/run --steps 1
+mkdir here
+mv there/run there/base there/kept.jsonl here/
+refused "exec --resume here/run --set models.actor.checkpoint=DIR --set models.ref.checkpoint=DIR" "$gr" exec --resume here/run --steps 2
+now="--set models.actor.checkpoint=here/base --set models.ref.checkpoint=here/base"
+# shellcheck disable=SC2086 # settings have no spaces
+refused "exec --resume here/run --set nodes.prompts.file=FILE" "$gr" exec --resume here/run --steps 2 $now
+# shellcheck disable=SC2086
+status 0 "$gr" exec --resume here/run --steps 2 $now --set nodes.prompts.file=here/kept.jsonl
+lacks err "numerics"
+status 0 "$gr" exec --resume here/run --steps 3 # from here on it knows

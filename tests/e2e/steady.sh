@@ -36,7 +36,7 @@ rm -r first
 sed 's/^run:/  vp: {op: prompts, file: $data, batch: 5, max_tokens: 8, template: "{question}", every: 1}\n  vr: {op: generate, model: actor, prompts: vp, samples: 1, temperature: 0, max_tokens: 6, every: 1}\n  vs: {op: reward, of: vr, answer: vp.answer, rule: {extract: "([0-9])", answer_extract: "([0-9])", compare: string}, every: 1}\n&/;
     s/^  rollout: /  raw: /; s/of: rollout/of: kept/; s/op: compute, expr: reward + 0.1 \* rollout/op: compute, of: kept, expr: reward + 0.1 * raw/; s/^  reward:  {op: reward, of: kept/  reward:  {op: reward, of: raw/
     s/^  old_logprob:/  kept: {op: select, of: raw, groups: "group_std(reward) > 0", refill: {until: 8, rounds: 6, short: keep}}\n&/' grpo.yaml >refill.yaml
-sed 's/^  rollout: {/  rollout: {lag: 1, /' grpo.yaml >lag.yaml
+sed 's/^  rollout: {/  rollout: {lag: 2, over: 1.5, /' grpo.yaml >lag.yaml
 sed '/^  update:/,/^run:/s/of: rollout/of: kept/; s/^  update:/  kept: {op: select, of: rollout, resample: score}\n&/' grpo.yaml >drawn.yaml
 sed '/^  update:/,/^run:/s/of: rollout/of: kept/; s/^  update:/  kept: {op: select, of: rollout, tokens: old_logprob < -1}\n&/' grpo.yaml >masked.yaml
 sed 's/rule: {extract[^}]*}/rule: math/' grpo.yaml >math.yaml

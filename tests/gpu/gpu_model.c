@@ -192,7 +192,7 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
                          (float *)s->g[lm_bucket] + lm_at, GR_F32, head_ws);
     }
     for (uint32_t l = shape->layers; l--;)
-        gr_layer_backward(k, q, shape, l, s->w[l + 1], &p, in[l], acts[l], dx, s->g[l + 1], GR_F32, ws);
+        gr_layer_backward(k, q, shape, l, s->w[l + 1], NULL, &p, in[l], acts[l], dx, s->g[l + 1], GR_F32, ws);
     k->embed_backward(q, shape, &p, dx, s->g[0], GR_F32, ws);
     result r = {download(s, logprob, b->n), download(s, entropy, b->n), download(s, sum_p2, b->n),
                 download_values(s, x, hidden), gr_calloc(last + 1, sizeof(float *))};

@@ -53,6 +53,8 @@ TABLE = [
     ("forking", "80/20, forking tokens", None),
     ("opmd", "OPMD (Kimi k1.5)", None),
     ("length_control", "length controller, ALP", None),
+    ("spo", "SPO", None),
+    ("curriculum", "curriculum, AdaRFT", None),
     ("raft", "RAFT", None),
     ("rest_em", "ReST-EM", None),
     ("distill", "on-policy distillation, by samples", None),

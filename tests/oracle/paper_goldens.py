@@ -180,6 +180,26 @@ def gfpo(b, keep=2):
     put_rows("gfpo", b, by_row(b, out))
 
 
+def spo(b, prior=8.0):
+    """SPO, (3) and (6): r - alpha / (alpha + beta), normalized over the batch; alpha and beta from the prompt's earlier counts,
+    which are 2 + greedy and 3 - greedy here, and a prior of prior / 2 each."""
+    right = torch.tensor([2 + b.greedy[g] for g in b.groups])
+    wrong = torch.tensor([3 - b.greedy[g] for g in b.groups])
+    surprise = score(b) - (right + prior / 2) / (right + wrong + prior)
+    spread = surprise.std() if b.rows() > 1 else torch.tensor(0.0)
+    put_rows("spo", b, by_row(b, (surprise - surprise.mean()) / (spread + 1e-6)))
+
+
+def curriculum(b, level=0.3, width=0.5):
+    """GRPO's advantage, a group of one keeping its reward, weighed by exp(-((d - T) / width)^2); d is greedy here."""
+    out, reward = torch.zeros(b.rows()), score(b)
+    for k, rows in enumerate(members(b)):
+        one = len(rows) == 1
+        a = (reward[rows] - (0.0 if one else reward[rows].mean())) / ((1.0 if one else reward[rows].std()) + 1e-6)
+        out[rows] = a * torch.exp(torch.tensor(-(((b.greedy[k] - level) / width) ** 2)))
+    put_rows("curriculum", b, by_row(b, out))
+
+
 def length_control(b, price=0.05, longest=7.0):
     """ALP, (2): the reward less a price times the group's solve rate, at least 1 / K, times N / N_max; then GRPO's
     advantage, in which a group of one keeps its reward."""
@@ -306,7 +326,7 @@ def main():
     for i in range(BATCHES):
         b = Batch(i)
         print("batch", i, b.rows(), sum(b.lengths), number(sum(b.columns["returns"])))
-        for estimator in (vapo, prime, qae, gfpo, length_control):
+        for estimator in (vapo, prime, qae, gfpo, spo, curriculum, length_control):
             estimator(b)
         for name, f in LOSSES.items():
             put_loss(name, b, lambda lp: f(b, lp))

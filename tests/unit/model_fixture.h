@@ -164,7 +164,8 @@ static inline void fx_backward(fixture *f, const gr_packed *p, const fx_loss *l,
                         f->ws);
     }
     for (uint32_t i = s->layers; i--;)
-        gr_layer_backward(&K, &f->q, s, i, f->w[i + 1], p, in[i], acts[i], dx, f->g[i + 1], GR_F32, f->ws);
+        gr_layer_backward(&K, &f->q, s, i, f->w[i + 1], NULL, p, in[i], acts[i], dx, f->g[i + 1], GR_F32,
+                          f->ws);
     K.embed_backward(&f->q, s, p, dx, f->g[0], GR_F32, f->ws);
     for (uint32_t i = 0; i < s->layers; i++) free(in[i]), free(acts[i]);
     free(in), free(acts), free(dx);

@@ -169,7 +169,7 @@ static void norm_back_rank(void *arg, unsigned rank, unsigned size)
         gr_rms_back(l->v, l->dx + l->row[i] * h, NULL, l->w->drow + i * h, l->x + l->row[i] * h, l->norm,
                     l->s->norm_plus_one, l->w->inv[i], h);
     gr_team_range(h, 16, rank, size, &first, &last);
-    for (uint64_t i = 0; i < l->n; i++)
+    for (uint64_t i = 0; i < l->n && l->grad_norm; i++)
         l->v->mul_axpy(l->grad_norm + first, l->x + l->row[i] * h + first, l->w->drow + i * h + first,
                        l->w->inv[i], last - first);
 }
@@ -190,7 +190,7 @@ void gr_cpu_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm
     if (!(s->logit_softcap > 0)) l.inv_temperature *= s->logit_scale;
     gr_team_run(q->team, softmax_back_rank, &l);
     gr_cpu_product_dx(q, &p, w.logits, w.drow, w.gemm);
-    gr_cpu_product_dw(q, &p, w.logits, grad_lm, grads, w.gemm);
+    if (grad_lm) gr_cpu_product_dw(q, &p, w.logits, grad_lm, grads, w.gemm);
     gr_team_run(q->team, norm_back_rank, &l);
 }
 

@@ -1,6 +1,7 @@
 /* ops/kernels/cpu/kernels_cpu.c: the table of the CPU device. */
 #include <string.h>
 
+#include "ops/kernels/cpu/adapters_cpu.h"
 #include "ops/kernels/cpu/cpu.h"
 #include "ops/kernels/delta.h"
 #include "ops/kernels/experts.h"
@@ -51,6 +52,10 @@ static const gr_layer_ops layer = {
     .product_add = gr_cpu_product_add,
     .product_dx = gr_cpu_product_dx,
     .product_dw = gr_cpu_product_dw,
+    .merge_ws_bytes = gr_cpu_merge_ws_bytes,
+    .merge = gr_cpu_merge,
+    .adapters_back_ws_bytes = gr_cpu_adapters_back_ws_bytes,
+    .adapters_back = gr_cpu_adapters_back,
     .scale = gr_cpu_scale,
     .column_sums = gr_cpu_column_sums,
     .rotate = gr_cpu_rotate,

@@ -289,7 +289,7 @@ void gr_cpu_norm_backward(gr_queue *q, const gr_norm *c, const void *dy, void *d
     assert(grads == GR_F32);
     (void)grads;
     gr_team_run(q->team, inv_rank, &j);
-    gr_team_run(q->team, norm_grad_rank, &j); /* first: dx may be dy */
+    if (grad) gr_team_run(q->team, norm_grad_rank, &j); /* first: dx may be dy */
     gr_team_run(q->team, norm_back_rank, &j);
 }
 

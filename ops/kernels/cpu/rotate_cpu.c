@@ -177,7 +177,7 @@ void gr_cpu_rotate_backward(gr_queue *q, const gr_rotate *c, const void *raw, ui
     gr_rope_init(&j.r.rope, &c->d->rope);
     gr_team_run(q->team, rotate_back_rank, &j);
     if (!c->d->qk_norm) return;
-    gr_team_run(q->team, grad_rank, &j);
+    if (grad_q_norm) gr_team_run(q->team, grad_rank, &j);
     gr_team_run(q->team, norm_back_rank, &j);
 }
 

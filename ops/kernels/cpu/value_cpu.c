@@ -93,7 +93,7 @@ static void backward_rank(void *arg, unsigned rank, unsigned size)
     gr_team_range(l->h, 16, rank, size, &first, &last);
     for (uint64_t i = 0; i < l->n; i++) {
         const float *x = l->x + l->row[i] * l->h + first, a = l->d_value[i] * l->w.inv[i];
-        l->v->mul_axpy(l->grad_norm + first, x, l->weight + first, a, last - first);
+        if (l->grad_norm) l->v->mul_axpy(l->grad_norm + first, x, l->weight + first, a, last - first);
         l->v->mul_axpy(l->grad_weight + first, x, l->norm + first, a, last - first);
         if (l->plus_one) l->v->axpy(l->grad_weight + first, x, a, last - first);
     }

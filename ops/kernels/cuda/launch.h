@@ -72,7 +72,8 @@ void gr_cu_rmsnorm(cudaStream_t st, const gr_cu_norm *c, gr_bf16 *y);
 /* y = add + that; y == add is fine. */
 void gr_cu_rmsnorm_add(cudaStream_t st, const gr_cu_norm *c, const gr_bf16 *add, gr_bf16 *y);
 /* dx[row[i]] (+)= the part of dy [n, H] that comes through x; add: whether dx holds a gradient already, else
- * it is written, and dx == dy is fine without row. grad_w [H] += its part. rows of `row` are distinct. */
+ * it is written, and dx == dy is fine without row. grad_w [H] += its part, where not NULL. rows of `row` are
+ * distinct. */
 uint64_t gr_cu_rmsnorm_backward_ws(uint32_t n, uint32_t H);
 void gr_cu_rmsnorm_backward(cudaStream_t st, const gr_cu_norm *c, const gr_bf16 *dy, gr_bf16 *dx, bool add,
                             void *grad_w, gr_cu_dtype grad_type, void *ws);

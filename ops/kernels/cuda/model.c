@@ -133,7 +133,8 @@ void gr_cuda_head_backward(gr_queue *q, const gr_model_shape *s, const void *nor
         (const gr_bf16 *)w.logits; /* in place: rows of 2 V halves, of which V are used */
     const uint64_t ld = 2 * (uint64_t)s->vocab;
     gr_cu_linear_dx(q, d_logits, ld, rows->n, s->hidden, lm, s->vocab, w.d_hidden, w.gemm);
-    gr_cu_linear_dw(q, d_logits, ld, w.hidden, rows->n, s->hidden, s->vocab, grad_lm, grads, w.gemm);
+    if (grad_lm)
+        gr_cu_linear_dw(q, d_logits, ld, w.hidden, rows->n, s->hidden, s->vocab, grad_lm, grads, w.gemm);
     const gr_cu_norm norm = last_norm(s, norm_w, x, rows->row, rows->n);
     if (s->logit_scale != 1)
         gr_cu_scale(q->stream, w.d_hidden, s->logit_scale, w.d_hidden, (uint64_t)rows->n * s->hidden);

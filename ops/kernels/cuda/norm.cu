@@ -254,5 +254,5 @@ extern "C" void gr_cu_rmsnorm_backward(cudaStream_t st, const gr_cu_norm *c, con
         launch_back<true>(st, p);
     else
         launch_back<false>(st, p);
-    gr_cu_parts_add(st, (const float *)ws, gr_norm_parts(c->n, c->H), c->H, grad_w, grad_type);
+    if (grad_w) gr_cu_parts_add(st, (const float *)ws, gr_norm_parts(c->n, c->H), c->H, grad_w, grad_type);
 }

@@ -171,7 +171,7 @@ GR_KERNEL void __launch_bounds__(COLS *DEEP)
     float total = 0;
 #pragma unroll
     for (int i = 0; i < DEEP; i++) total += sums[i][threadIdx.x];
-    gr_put(grad_norm + col, fmaf(total, gr_float(weight[col]), gr_get(grad_norm + col)));
+    if (grad_norm) gr_put(grad_norm + col, fmaf(total, gr_float(weight[col]), gr_get(grad_norm + col)));
     gr_put(grad_weight + col, fmaf(total, one + gr_float(norm[col]), gr_get(grad_weight + col)));
 }
 

@@ -12,13 +12,16 @@ A build with -Dcuda=enabled -Dbench=true has the programs; PyTorch and transform
     strict:MODEL[:fp32][:key=value...]      our side of that iteration with `strict: true`, and what that costs beside the
                                             iteration as it is: of the same `iteration` row before it, or run first
     numerics:MODEL[:fp32][:key=value...]    the same, and then with `deterministic: false`
+    lora:MODEL[:key=value...]               log-prob pass and update of adapters of rank 32 on all seven matrices of a layer, of
+                                            sequences (64) of 256 + 512 tokens; 4 N an updated token, for weights have no
+                                            gradients. 7B is Llama 2's shape, of which rates are published
     single:MODEL                            one sequence, as a share of the copy bandwidth
     plan:MODEL[:fp32][:key=value...]        only memory and prediction, of a smaller batch (8 x 8, 128 + 128 tokens)
     calibrate                               measures the machine; later rows plan with what it found (else --hardware)
     head, copies                            the fused head against its product; pinned copies
     offload:MODEL:fp32:budget=50%           the iteration's copies of training state under that part of what it would take
 
-MODEL is 0.6B, 1.7B, 8B, 14B, 32B or, with experts, 30B-A3B, 8B-A1.3B (12 of its 48 layers) and 1B-A0.3B (Qwen3's shapes, random weights), gemma2-2B,
+MODEL is 0.6B, 1.7B, 7B, 8B, 14B, 32B or, with experts, 30B-A3B, 8B-A1.3B (12 of its 48 layers) and 1B-A0.3B (Qwen3's shapes, random weights), gemma2-2B,
 gemma3-1B or 2B-hybrid. Without :fp32 gradients and moments are bf16 and there is no
 master, as the PyTorch side has them. Keys are budget (bytes, max, or a percentage of the unlimited plan's peak), host-budget, policy, steps
 (iterations of the run), and keys of the graph. PyTorch's side of an iteration is there for 0.6B, 1.7B and 8B. `--rows NAME` stands for a list: table (the published one, about nine minutes),
@@ -67,6 +70,7 @@ BARS = {
     "host to device": (50, 54), "device to host": (50, 54), "load under a budget": (50, 54), "offload under a budget": (50, 54),
     "copies hidden": (None, 0.80),
     "iteration 0.6B": (6.6, 4.5),
+    "update of adapters 7B": (529, 560), "update of adapters 7B, tokens": (17600, None),
 }
 COPY_GB_PER_SECOND = 4260  # where `copies` did not run before
 
@@ -216,6 +220,24 @@ class Bench:
         self.theirs("single", model, "--prompt-tokens", s["prompt_tokens"], "--response-tokens", s["response_tokens"],
                     "--generate-tokens", min(128, s["response_tokens"] // 2))
 
+    def lora(self, row):
+        model, label, s, options = self.settings(row)
+        for key in ("prompts", "samples", "grads", "moments", "master"):
+            s.pop(key, None)
+        s.setdefault("sequences", 64)
+        s["data"] = common.write_rows(os.path.join(self.a.out, f"rows-{model}.jsonl"), 4 * s["sequences"], s["prompt_tokens"],
+                                      s["response_tokens"])
+        run = common.execute(self.a.graphrun, os.path.join(HERE, "lora.yaml"), os.path.join(self.a.out, row.replace(":", "-")),
+                             self.a.device, s, options, self.a.timeout)
+        n, tokens = common.active_of(common.config(model)), s["sequences"] * (s["prompt_tokens"] + s["response_tokens"])
+        seconds = run.node_seconds("update")
+        self.emit("update of adapters " + label, 4 * n * tokens / seconds / 1e12, "TFLOP/s", seconds=seconds, params=n,
+                  log_prob=run.node_seconds("old_logprob"), merge=run.transfers("run", ".merge.")[1])
+        self.emit(f"update of adapters {label}, tokens", tokens / seconds, "tok/s")
+        self.memory("adapters " + label, run)
+        self.theirs("lora", model, "--prompts", s["sequences"], "--samples", 1, "--prompt-tokens", s["prompt_tokens"],
+                    "--response-tokens", s["response_tokens"], "--micro", 8)
+
     def plan(self, row):
         _, label, _, run = self.execute(row, "grpo.yaml", small=True)
         self.memory(label, run)
@@ -269,7 +291,7 @@ def main():
             lines = [json.loads(line) for line in f]
         print(rows.table(lines, BARS) + rows.plans_table(lines))
         return 0
-    known = ("iteration", "strict", "numerics", "single", "plan", "offload", "calibrate", "head", "copies")
+    known = ("iteration", "strict", "numerics", "single", "plan", "offload", "calibrate", "head", "copies", "lora")
     return rows.run(p, lambda: Bench(a), a.row + LISTS.get(a.rows, []), known)
 
 

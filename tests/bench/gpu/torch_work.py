@@ -1,6 +1,8 @@
 """The PyTorch side of tests/bench/gpu/bench.py: the same work, counted the same way, in plain PyTorch and transformers.
 
     torch_work.py iteration MODEL [--state bf16|fp32] [--prompts 32 --samples 8 --prompt-tokens 256 --response-tokens 512]
+    torch_work.py lora MODEL          an update of adapters of rank 32 on all seven matrices of a layer: by peft where it is
+                                      installed, else by plain modules that compute as peft's do
     torch_work.py single MODEL        one sequence
     torch_work.py head                log-probs of 8192 rows of a head of 151,936 x 4,096, and its product alone
     torch_work.py copies              device, host to device and back, pinned
@@ -26,6 +28,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import torch
 import torch.nn.functional as F
+from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 from transformers.models.qwen3 import Qwen3Config, Qwen3ForCausalLM
 
 import common
@@ -72,12 +75,13 @@ def make_model(name, state):
     keep = {k: v for k, v in common.config(name).items() if k not in ("architectures", "model_type", "torch_dtype")}
     keep["rope_parameters"] = dict(rope_type="default", rope_theta=keep.pop("rope_theta"))
     keep.pop("rope_scaling")
-    config = Qwen3Config(**keep)
+    llama = common.config(name)["model_type"] == "llama"
+    config = (LlamaConfig if llama else Qwen3Config)(**keep)
     config._attn_implementation = "sdpa"
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16 if state == "bf16" else torch.float32)
     with torch.device(DEVICE):
-        model = Qwen3ForCausalLM(config)
+        model = (LlamaForCausalLM if llama else Qwen3ForCausalLM)(config)
     torch.set_default_dtype(torch.float32)
     return model
 
@@ -195,6 +199,76 @@ def iteration(a):
         work.offload()
 
 
+class Adapted(torch.nn.Module):
+    """As peft.tuners.lora.Linear: base(x) + B(A(x)) alpha / rank."""
+
+    def __init__(self, base, rank=32, alpha=64):
+        super().__init__()
+        like = dict(bias=False, device=base.weight.device, dtype=base.weight.dtype)
+        self.base, self.scale = base.requires_grad_(False), alpha / rank
+        self.a = torch.nn.Linear(base.in_features, rank, **like)
+        self.b = torch.nn.Linear(rank, base.out_features, **like)
+        torch.nn.init.zeros_(self.b.weight)
+
+    def forward(self, x):
+        return self.base(x) + self.b(self.a(x)) * self.scale
+
+
+MATRICES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+def adapt(model):
+    """Adapters, which alone are trained; what they are."""
+    model.requires_grad_(False)
+    try:
+        import peft
+        peft.get_peft_model(model, peft.LoraConfig(r=32, lora_alpha=64, target_modules=MATRICES), autocast_adapter_dtype=False)
+        return "peft " + peft.__version__
+    except ImportError:
+        for layer in model.model.layers:
+            for part in (layer.self_attn, layer.mlp):
+                for name in MATRICES:
+                    if hasattr(part, name):
+                        setattr(part, name, Adapted(getattr(part, name)))
+        return "modules as peft's"
+
+
+class LoraWork(Work):
+    def __init__(self, a):
+        super().__init__(a)
+        self.how = adapt(self.model)
+        self.seq = torch.cat([self.ids, random_ids(self.model, self.ids.shape[0], a.response_tokens)], 1)
+
+    def update(self):
+        """The faster of passes that keep all activations, where there is room, and such that keep each layer's input."""
+        best = None
+        self.old = torch.zeros(self.seq.shape[0], self.a.response_tokens, device=DEVICE) - 12
+        self.model.train()
+        self.model.enable_input_require_grads()
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=GPU)
+        advantage = torch.randn(self.seq.shape[0], 1, device=DEVICE)
+        parts = list(zip(self.micro_batches(), self.old.split(self.a.micro), advantage.split(self.a.micro)))
+        for checkpointing in (False, True):
+            (self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=dict(use_reentrant=False)) if checkpointing
+             else self.model.gradient_checkpointing_disable())
+            try:
+                peak(reset=True)
+                self.step(parts[:2])
+                seconds, _ = timed(lambda: self.step(parts))
+            except torch.OutOfMemoryError:
+                continue
+            if best is None or seconds < best[0]:
+                best = seconds, dict(how=self.how, checkpointing=checkpointing, **peak())
+        seconds, detail = best
+        emit(f"update of adapters {self.a.model}", 4 * self.n * self.tokens / seconds / 1e12, "TFLOP/s", seconds=seconds, **detail)
+        emit(f"update of adapters {self.a.model}, tokens", self.tokens / seconds, "tok/s")
+
+
+def lora(a):
+    LoraWork(a).update()
+
+
 def single(a):
     model = make_model(a.model, "bf16").eval()
     ids = random_ids(model, 1, a.prompt_tokens)
@@ -254,7 +328,7 @@ def copies(a):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("work", choices=["iteration", "single", "head", "copies", "wait"])
+    p.add_argument("work", choices=["iteration", "lora", "single", "head", "copies", "wait"])
     p.add_argument("model", nargs="?", default="0.6B")
     p.add_argument("--state", choices=["bf16", "fp32"], default="bf16")
     p.add_argument("--prompts", type=int, default=32)
@@ -271,7 +345,7 @@ def main():
             return
         a = p.parse_args(json.loads(line))
     find_device()
-    {"iteration": iteration, "single": single, "head": head, "copies": copies}[a.work](a)
+    {"iteration": iteration, "lora": lora, "single": single, "head": head, "copies": copies}[a.work](a)
 
 
 if __name__ == "__main__":

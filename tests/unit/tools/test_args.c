@@ -73,11 +73,29 @@ static void assert_committed(const char *path, void (*print)(gr_str *))
     gr_str_release(&want);
 }
 
+static void complete_bash(gr_str *out)
+{
+    assert_true(gr_args_completion("bash", out));
+}
+
+static void complete_zsh(gr_str *out)
+{
+    assert_true(gr_args_completion("zsh", out));
+}
+
+static void complete_fish(gr_str *out)
+{
+    assert_true(gr_args_completion("fish", out));
+    assert_false(gr_args_completion("csh", out));
+}
+
 static void test_man_page_and_completion_are_those_of_the_table(void **state)
 {
     (void)state;
     assert_committed("docs/graphrun.1", gr_args_man);
-    assert_committed("tools/completion.bash", gr_args_completion);
+    assert_committed("tools/completion.bash", complete_bash);
+    assert_committed("tools/completion.zsh", complete_zsh);
+    assert_committed("tools/completion.fish", complete_fish);
 }
 
 int main(void)

@@ -43,6 +43,7 @@ typedef struct batch {
     bool turns; /* tokens of tools stand between those of the model */
     uint32_t group[MAX_ROWS], offset[MAX_ROWS + 1], each[MAX_ROWS + 1];
     uint8_t mask[MAX_TOKENS];
+    double right[MAX_ROWS], wrong[MAX_ROWS]; /* of a group: counts that its record keeps */
     double score[MAX_ROWS], written[MAX_ROWS], greedy[MAX_ROWS], advantage[MAX_ROWS], length[MAX_ROWS],
         second[MAX_ROWS];
     double old[MAX_TOKENS], logprob[MAX_TOKENS], sampled[MAX_TOKENS], ref[MAX_TOKENS], sum_p2[MAX_TOKENS],
@@ -115,6 +116,7 @@ static void draw_batch(batch *b, uint32_t number)
     }
     for (uint32_t i = 0; i < b->n_rows; i++) b->written[i] = below(&r, 2);
     for (uint32_t g = 0; g < b->n_groups; g++) b->greedy[g] = within(&r, -1, 1);
+    for (uint32_t g = 0; g < b->n_groups; g++) b->right[g] = 2 + b->greedy[g], b->wrong[g] = 3 - b->greedy[g];
     for (uint32_t i = 0; i < b->n_rows; i++) b->advantage[i] = below(&r, 8) == 0 ? 0 : within(&r, -2, 2);
     draw_tokens(b, &r);
 }
@@ -176,7 +178,10 @@ static const double *column_data(bench *x, const gr_column *c)
                  {"teacher_logprob", b->ref},
                  {"other_logprob", b->old},
                  {"other_ref_logprob", b->sampled},
-                 {"examples.label", b->greedy}};
+                 {"examples.label", b->greedy},
+                 {"prompts.difficulty", b->greedy},
+                 {"prompts.right", b->right},
+                 {"prompts.wrong", b->wrong}};
     if (c->current)
         return !strcmp(c->field, "value") ? b->value : !strcmp(c->field, "entropy") ? b->entropy : b->logprob;
     if (x->advantages && !strcmp(name, "advantage"))
@@ -403,6 +408,8 @@ static const estimator estimators[] = {
     {"qae", "qae", NULL, false, NULL},
     {"gfpo", "gfpo", "keep=2", false, NULL},
     {"length_control", "length_control", "max_tokens=7", false, NULL},
+    {"spo", "spo", "group=2", false, NULL},
+    {"curriculum", "curriculum", "width=0.5", false, NULL},
 };
 
 /* ---- losses -----------------------------------------------------------------------------------------------
@@ -475,6 +482,7 @@ static const loss_case losses[] = {
     {"vanilla", "qae", NULL, NULL, NULL},
     {"vanilla-even", "gfpo", NULL, NULL, NULL},
     {"vanilla", "length_control", NULL, NULL, NULL},
+    {"vanilla", "spo", NULL, NULL, NULL},
     {"simpo", "simpo", NULL, NULL, NULL},
     {"ipo", "ipo", NULL, NULL, NULL},
     {"orpo", "orpo", NULL, NULL, NULL},
@@ -600,6 +608,7 @@ static void compare_estimators(catalogue *c, uint32_t number, const batch *b, co
         if (strcmp(estimators[i].name, want->name)) continue;
         set_scalar(c->estimator[i], "state.price", 0.05);
         set_scalar(c->estimator[i], "state.beta", 0.05);
+        set_scalar(c->estimator[i], "state.level", 0.3);
         use_batch(c->estimator[i], b);
         values_of(c->estimator[i], estimators[i].node ? estimators[i].node : "advantage", got);
         if (estimators[i].tokens)
@@ -836,7 +845,7 @@ static void test_raft_and_rest_keep_the_best(void **state)
                     (const float[]){1, 1, 1, 0, 0, 1});
 }
 
-static void test_the_price_of_length_leads_to_the_target(void **state)
+static void test_controllers_lead_to_their_targets(void **state)
 {
     (void)state;
     bench *x = bench_new("length_control", NULL, "target=2 pace=0.1");
@@ -844,6 +853,13 @@ static void test_the_price_of_length_leads_to_the_target(void **state)
     set_scalar(x, "state.price", 0.2);
     use_batch(x, &b); /* 2.5 tokens on average */
     assert_true(near(eval_scalar(x, x->g->state[0].next), 0.2 * exp(0.1 * 0.25)));
+    bench_free(x);
+    x = bench_new("curriculum", NULL, "pace=5 gain=2 goal=0.5");
+    set_scalar(x, "state.level", 30);
+    use_batch(x, &b); /* three of four are right */
+    assert_true(near(eval_scalar(x, x->g->state[0].next), 30 + 5 * tanh(2 * 0.25)));
+    set_scalar(x, "state.level", 99);
+    assert_true(near(eval_scalar(x, x->g->state[0].next), 100));
     bench_free(x);
 }
 
@@ -888,7 +904,7 @@ int main(void)
         cmocka_unit_test(test_equal_rewards_have_exactly_no_advantage),
         cmocka_unit_test(test_opo_weighs_by_length),
         cmocka_unit_test(test_raft_and_rest_keep_the_best),
-        cmocka_unit_test(test_the_price_of_length_leads_to_the_target),
+        cmocka_unit_test(test_controllers_lead_to_their_targets),
         cmocka_unit_test(test_one_token_is_whitened_to_nothing),
         cmocka_unit_test(test_entropy_of_the_first_closed_span_is_a_bonus),
     };

@@ -1,0 +1,113 @@
+/* ops/parallel/merge.c: adapters merged into a copy of frozen weights, bucket by bucket. */
+#include "ops/parallel/merge.h"
+
+#include "ops/base/session.h"
+#include "ops/kernels/layer_ops.h"
+#include "ops/model/adapters.h"
+
+enum { MERGE_BASE, MERGE_ADAPTERS, MERGE_PARAMS, MERGE_WS, N_MERGE };
+
+/* ---- declared ------------------------------------------------------------------------------------------ */
+
+/* Each weight is read and written; of a target there is a product over the rank. */
+static void set_cost(gr_task *w, const gr_kernels *k, const gr_model *m, uint32_t bucket)
+{
+    gr_adapter a[GR_N_TARGETS];
+    const size_t n = gr_adapters_of(&m->shape, &m->lora.shape, bucket, a);
+    for (size_t i = 0; i < n; i++) w->cost.flops += 2.0 * a[i].rows * a[i].in * m->lora.shape.adapter.rank;
+    w->cost.bytes = 2.0 * (double)gr_part_bytes(k, m, GR_PART_PARAMS, bucket);
+    w->cost.width = m->shape.hidden;
+}
+
+static uint64_t ws_bytes(const gr_kernels *k, const gr_model *m, uint32_t bucket, unsigned threads)
+{
+    gr_adapter a[GR_N_TARGETS];
+    const size_t n = gr_adapters_of(&m->shape, &m->lora.shape, bucket, a);
+    uint64_t most = 0;
+    for (size_t i = 0; i < n; i++)
+        most =
+            GR_MAX(most, k->layer->merge_ws_bytes(a[i].rows, a[i].in, m->lora.shape.adapter.rank, threads));
+    return most;
+}
+
+void gr_merge_declare(gr_tasks *p, const gr_kernels *k, const gr_model *m, unsigned threads)
+{
+    if (!gr_model_has_lora(m) || p->merged >> m->index & 1) return;
+    if (!p->optional && !p->depth) p->merged |= 1ULL << m->index;
+    for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++) {
+        if (!gr_bucket_is_merged(m, b)) continue;
+        const uint64_t ws = ws_bytes(k, m, b, threads);
+        set_cost(
+            gr_tasks_run(
+                p, GR_MERGE_KERNEL, b,
+                (gr_use[]){
+                    [MERGE_BASE] = {gr_model_object(p, k, gr_bucket_base(m, b), GR_PART_PARAMS, b), GR_READ},
+                    [MERGE_ADAPTERS] = {gr_model_object(p, k, m, GR_PART_ADAPTERS, b), GR_READ},
+                    [MERGE_PARAMS] = {gr_model_object(p, k, m, GR_PART_PARAMS, b), GR_WRITE},
+                    [MERGE_WS] = {ws ? gr_tasks_temp(p, GR_CAT_WORKSPACE, ws, "merge_ws.%u", b) : GR_NONE,
+                                  GR_WRITE}},
+                N_MERGE, "merge.%u", b),
+            k, m, b);
+    }
+}
+
+/* ---- run ----------------------------------------------------------------------------------------------- */
+
+static char *at(void *bucket, uint64_t elems, const gr_kernels *k)
+{
+    return (char *)bucket + elems * gr_dtype_size(k->dtype);
+}
+
+static void copy_range(const gr_call *c, uint64_t first, uint64_t end)
+{
+    const gr_kernels *k = c->session->kernels;
+    if (first < end)
+        k->copy(c->queue, at(c->ptr[MERGE_PARAMS], first, k), at(c->ptr[MERGE_BASE], first, k),
+                (end - first) * gr_dtype_size(k->dtype));
+}
+
+static void merge_one(const gr_call *c, const gr_adapter *a)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_adapter_desc *d = &c->node->model->lora.shape.adapter;
+    const gr_merge m = {.rows = a->rows,
+                        .in = a->in,
+                        .rank = d->rank,
+                        .scale = d->scale,
+                        .w = at(c->ptr[MERGE_BASE], a->w, k),
+                        .a = at(c->ptr[MERGE_ADAPTERS], a->a, k),
+                        .b = at(c->ptr[MERGE_ADAPTERS], a->b, k),
+                        .out = at(c->ptr[MERGE_PARAMS], a->w, k)};
+    k->layer->merge(c->queue, &m, c->ptr[MERGE_WS]);
+}
+
+/* A value head is what was trained; all else of its bucket is as it was. */
+static void copy_head(const gr_call *c)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_model *m = c->node->model;
+    for (gr_tensor_slot slot = GR_T_VALUE; slot <= GR_T_VALUE_BIAS; slot++) {
+        const uint64_t from = gr_tensor_offset(&m->lora.shape, c->arg, slot),
+                       to = gr_tensor_offset(&m->shape, c->arg, slot);
+        if (from == UINT64_MAX) continue;
+        const uint64_t n = slot == GR_T_VALUE ? m->shape.hidden : 1;
+        k->copy(c->queue, at(c->ptr[MERGE_PARAMS], to, k), at(c->ptr[MERGE_ADAPTERS], from, k),
+                n * gr_dtype_size(k->dtype));
+    }
+}
+
+/* In the order of memory: what no adapter changes is copied between. */
+void gr_merge_run(const gr_call *c)
+{
+    const gr_model *m = c->node->model;
+    gr_adapter a[GR_N_TARGETS];
+    const size_t n = gr_adapters_of(&m->shape, &m->lora.shape, c->arg, a);
+    uint64_t done = 0;
+    for (size_t i = 0; i < n; i++) {
+        copy_range(c, done, a[i].w);
+        merge_one(c, &a[i]);
+        done = a[i].w + (uint64_t)a[i].rows * a[i].in;
+    }
+    copy_range(c, done, gr_bucket_elems(&m->shape, c->arg));
+    if (c->arg > m->shape.layers) copy_head(c);
+}
