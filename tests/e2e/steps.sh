@@ -95,6 +95,8 @@ for set in concurrent=20 concurrent=3; do
     same ring-turns.yaml nodes.rollout.max_tokens=40 nodes.rollout.max_context=130 nodes.rollout.$set run.steps=1
     [ "$(metric b 1 off)" = 0 ] || fail "a conversation's keys were lost: $(cat b/metrics.jsonl)"
 done
+still ring.yaml >ring-still.yaml # what a sample had before is read again, a few tokens at a time
+goes_on ring-still concurrent=40
 unset GR_PREFILL
 rm -rf model
 mv dense model
