@@ -65,7 +65,7 @@ void gr_forward_default_choice(const gr_node *n, const gr_kernels *k, gr_choices
 
 bool gr_forward_runs_with(const gr_node *n, const gr_choices *c)
 {
-    return c->micro_tokens >= gr_node_longest(n) && c->head_rows;
+    return c->micro_tokens >= gr_node_longest(n) && c->head_rows && !c->experts_again;
 }
 
 /* ---- declaring ----------------------------------------------------------------------------------------- */

@@ -34,6 +34,7 @@ gr_pass_bounds gr_pass_bounds_of(const gr_micro_bounds *b, const gr_rows_bounds 
                             .length = rows->prompt_tokens + rows->response_tokens,
                             .threads = how->threads,
                             .cut = b->cut,
+                            .experts_again = how->experts_again,
                             .expert_run = how->expert_run};
 }
 
@@ -451,16 +452,14 @@ static double touched(const mixture *m)
     return m->count * (1 - pow(1 - m->top_k / (m->count * m->holders), m->tokens * m->holders));
 }
 
-/* What holders do more: rows that came are sorted and put back into their order; backward they come again,
- * and the first product is made again. */
+/* What holders do more: rows that came are sorted and put back into their order; backward they come again.
+ */
 static void add_exchange(gr_experts_cost *c, const mixture *m)
 {
     const bool back = m->grad_size > 0;
     const double rows = m->tokens * m->top_k;
     if (m->holders < 2) return;
-    c->products += back ? 4 * rows * m->hidden * m->inner : 0;
-    c->weights += back ? 2 * touched(m) * m->hidden * m->inner * m->size : 0;
-    c->moved += m->size * rows * (back ? 8 * m->hidden + 2 * m->inner : 4 * m->hidden);
+    c->moved += m->size * rows * (back ? 6 : 4) * m->hidden;
     c->launches += back ? EXPERT_LAUNCHES_BACK : EXPERT_LAUNCHES;
 }
 
@@ -496,6 +495,18 @@ void gr_experts_price(gr_task *w, const gr_kernels *k, const gr_model_shape *s, 
     add_exchange(c, &chosen);
     if (e->shared_inner) add_mixture(c, &shared);
     times_experts(c, runs);
+}
+
+void gr_experts_price_again(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer,
+                            double tokens)
+{
+    const gr_experts_desc *e = &gr_layer(s, layer)->experts;
+    const double rows = tokens * e->top_k, size = (double)gr_dtype_size(k->dtype);
+    gr_experts_cost *c = &w->cost.experts;
+    c->products += 4 * rows * s->hidden * e->inner;
+    c->weights += c->weights * 2 / 3;
+    c->moved += size * rows * (2 * s->hidden + 2 * e->inner);
+    c->launches += 2;
 }
 
 /* Ranks send each other all but their own part of q, k and v, and of attention's output; back likewise. */

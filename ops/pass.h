@@ -158,6 +158,10 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
  * and backward reads and writes their gradients. grad_size: bytes of an element of these; 0: forward. */
 void gr_experts_price(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
                       uint32_t run, uint64_t grad_size);
+/* And where the first product of divided experts is made again for a backward pass over so many tokens, after
+ * that. */
+void gr_experts_price_again(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer,
+                            double tokens);
 /* The same of a layer of a training pass on a mesh of ranks, and what it exchanges with them. tokens: of all
  * ranks that share them; times: 1 forward, 2 backward. */
 void gr_layer_mesh_cost(gr_task *w, const gr_kernels *k, const gr_node *n, uint32_t layer, double tokens,

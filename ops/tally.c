@@ -20,8 +20,10 @@ struct gr_tally_state {
     gr_balance_loss balance;
     double balance_loss; /* of so many mini-batches together */
     uint32_t takes;
+    bool divided; /* experts are */
+    gr_exchanges exchanges;
     struct {
-        uint32_t load, entropy, dead, balance, agreement, tokens, least;
+        uint32_t trips, load, entropy, dead, balance, agreement, tokens, least;
     } metrics;
 };
 
@@ -86,10 +88,12 @@ gr_tally_state *gr_tally_open(gr_session *s, const gr_node *n)
                           .node = n,
                           .compares = gr_node_replay(n) != GR_REPLAY_NONE,
                           .all = all,
+                          .divided = gr_mesh_size(&n->placement.mesh, GR_AXIS_EXPERT) > 1,
                           .n = gr_tally_values(all)};
     t->sum = gr_calloc(t->n, sizeof(*t->sum));
     t->balance = gr_tally_balance(n);
     if (t->balance.coefficient > 0) t->metrics.balance = gr_session_name(s, n, "%s.balance_loss", name);
+    if (t->divided) t->metrics.trips = gr_session_name(s, n, "%s.expert_trips", name);
     t->metrics.load = gr_session_name(s, n, "%s.expert_load", name);
     t->metrics.entropy = gr_session_name(s, n, "%s.expert_entropy", name);
     t->metrics.dead = gr_session_name(s, n, "%s.experts_dead", name);
@@ -134,6 +138,7 @@ gr_routing gr_tally_routing(const gr_node *n, const gr_pass *p, const gr_micro *
                         .tally = tally,
                         .differs = differs,
                         .padding = padding_of(n, p),
+                        .exchanges = p->tally ? &p->tally->exchanges : NULL,
                         .shares = tally && gr_tally_balance(n).coefficient > 0};
 }
 
@@ -221,6 +226,10 @@ void gr_tally_report(gr_tally_state *t)
     if (t->compares) report_agreement(t);
     if (t->balance.coefficient > 0)
         gr_session_metric(t->session, t->metrics.balance, t->balance_loss / GR_MAX(t->takes, 1u));
+    if (t->divided && t->exchanges.runs)
+        gr_session_metric(t->session, t->metrics.trips,
+                          (double)t->exchanges.trips / (double)t->exchanges.runs);
+    t->exchanges = (gr_exchanges){0};
     t->balance_loss = t->takes = 0;
     memset(t->sum, 0, t->n * sizeof(*t->sum));
 }

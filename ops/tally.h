@@ -6,6 +6,8 @@
  *   N.expert_load       the busiest expert's choices over the mean, in the layer where that is most
  *   N.expert_entropy    the entropy of the experts' loads over the most it can be (1: all alike), where least
  *   N.experts_dead      experts that nobody chose, in all layers together
+ *   N.expert_trips      where experts are divided over ranks: trips that a run of tokens took, on average,
+ *                       among the first ranks (ops/kernels/experts_cut.c)
  *   N.balance_loss      of an update with router_aux_loss_coef: the loss, without the coefficient
  *   N.routing_agreement        routers of tokens that choose the experts that the rollout chose: a share
  *   N.routing_agreement_tokens tokens of which all routers do

@@ -124,7 +124,7 @@ gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *
     gr_pass_open(&t->pass, n->rows->bounds.seqs);
     t->current = current_of(s->graph, n);
     t->metrics = name_metrics(s, n);
-    t->tally = gr_tally_open(s, n);
+    t->tally = t->pass.tally = gr_tally_open(s, n);
     *state = t;
     return GR_OK;
 }
@@ -834,6 +834,7 @@ static void run_pass(const gr_call *c, train_state *t)
     if (c->kernel == TRAIN_EMBED_BACKWARD && !s->tied) begin_grads(c, c->ptr[EMBED_BACK_GRADS], 0);
     b.routing = &routing;
     b.expert_run = c->how->expert_run;
+    b.experts_again = c->how->experts_again;
     switch (c->kernel) {
     case TRAIN_EMBED:
         if (hidden) k->embed_forward(c->queue, s, c->ptr[EMBED_WEIGHTS], &b, c->ptr[EMBED_X]);

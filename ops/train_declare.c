@@ -166,6 +166,7 @@ size_t gr_train_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *
                                     .describe = describe_grads};
     if (gr_train_open_tokens(n)) out[count++] = gr_micro_tunable(g, n, k, gr_train_open_tokens(n), set_micro);
     count += gr_experts_tunable(n, k, &out[count]);
+    count += gr_experts_kept_tunable(n, &out[count]);
     out[count++] = gr_head_tunable(n, k, set_head);
     return count;
 }
@@ -182,7 +183,8 @@ bool gr_train_runs_with(const gr_node *n, const gr_choices *c)
 {
     const bool reduces = n->placement.ranks > 1 && c->shards != 1;
     return c->micro_tokens >= gr_node_longest(n) && c->head_rows && c->host_step <= 1 &&
-           c->whole_grads <= (reduces && !c->leaves);
+           c->whole_grads <= (reduces && !c->leaves) &&
+           c->experts_again <= (uint32_t)gr_experts_are_divided(n);
 }
 
 /* ---- what is read -------------------------------------------------------------------------------------- */
@@ -484,6 +486,9 @@ static void layer_cost(const declaring *w, gr_task *task, uint32_t l, double tim
     gr_experts_price(task, w->k, w->layers, l,
                      w->cost.tokens / gr_mesh_size(&w->n->placement.mesh, GR_AXIS_CONTEXT),
                      w->bounds.expert_run, times > 1 ? gr_dtype_size(w->n->model->train.grads) : 0);
+    if (times > 1 && w->bounds.experts_again && gr_layer(w->layers, l)->experts.holders)
+        gr_experts_price_again(task, w->k, w->layers, l,
+                               w->cost.tokens / gr_mesh_size(&w->n->placement.mesh, GR_AXIS_CONTEXT));
 }
 
 static void declare_layer(declaring *w, uint32_t l, bool keep)

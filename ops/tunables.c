@@ -83,9 +83,35 @@ static bool has_experts(const gr_node *n)
     return n->model && gr_model_routers(&n->model->shape, n->model->shape.layers).n > 0;
 }
 
+bool gr_experts_are_divided(const gr_node *n)
+{
+    return has_experts(n) && gr_mesh_size(&n->placement.mesh, GR_AXIS_EXPERT) > 1;
+}
+
+static void set_again(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
+{
+    (void)n, (void)k;
+    c->experts_again = level;
+}
+
+static void describe_again(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
+{
+    (void)n, (void)c;
+    gr_str_puts(out, level ? "made again" : "kept");
+}
+
+size_t gr_experts_kept_tunable(const gr_node *n, gr_tunable *out)
+{
+    if (!gr_experts_are_divided(n)) return 0;
+    *out = (gr_tunable){
+        .name = "experts' first products", .n_levels = 2, .set = set_again, .describe = describe_again};
+    return 1;
+}
+
+/* Holders of experts add up the gradients of what comes in a run before those of the next. */
 bool gr_experts_change_bits(const gr_node *n, const gr_kernels *k)
 {
-    return has_experts(n) && n->op->trains && !k->chained;
+    return has_experts(n) && n->op->trains && (!k->chained || gr_experts_are_divided(n));
 }
 
 void gr_experts_set(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)

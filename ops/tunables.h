@@ -29,6 +29,10 @@ void gr_micro_set(const gr_node *n, const gr_kernels *k, uint32_t level, uint64_
  * micro-batches. */
 size_t gr_experts_tunable(const gr_node *n, const gr_kernels *k, gr_tunable *out);
 void gr_experts_set(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c);
+/* Whether ranks have parts of the experts in passes of a node; where it trains, whether their first product
+ * is kept is a level. */
+bool gr_experts_are_divided(const gr_node *n);
+size_t gr_experts_kept_tunable(const gr_node *n, gr_tunable *out);
 /* Whether its bits follow from that: gradients of weights are summed run by run. */
 bool gr_experts_change_bits(const gr_node *n, const gr_kernels *k);
 

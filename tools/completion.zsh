@@ -89,6 +89,7 @@ _graphrun() {
         '--model=[model of the graph to export]:NAME:' \
         '--dtype=[type of the weights written]:NAME:(float32 bfloat16 fp32 bf16)' \
         '--shard=[largest size of one file]:BYTES:' \
+        '--merge[of a model with adapters\: the whole model, with these merged; default\: the adapters, in the form of Hugging Face peft]' \
         '--accept-changes[go on although a checkpoint, or a file that the run reads, has changed; warnings name each change]' \
         '*:file:_files' ;;
     report) _arguments -S '--help[show the options]' \

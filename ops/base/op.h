@@ -100,6 +100,8 @@ typedef struct gr_choices {
     uint32_t concurrent;     /* sequences decoded at once */
     uint32_t prefill_tokens; /* of one prefill call */
     uint32_t head_rows;      /* rows of one head chunk */
+    uint32_t experts_again; /* where experts are divided over ranks, their first product is made again for the
+                               backward pass, not kept */
     uint32_t expert_run;  /* tokens of a packed pass that go through a layer's experts at once; 0: of a model
                              without experts */
     uint32_t sharded;     /* many ranks: 1 where the model's weights are sharded (ops/parallel/sharding.h) */

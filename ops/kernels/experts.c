@@ -3,14 +3,15 @@
  */
 #include "ops/kernels/experts_impl.h"
 
-void gr_experts_acts_layout(gr_workspace *c, const gr_experts_desc *e, gr_dtype type, uint32_t T,
-                            gr_experts_acts *a)
+void gr_experts_acts_layout(gr_workspace *m, const gr_experts_call *c, uint32_t T, gr_experts_acts *a)
 {
+    const gr_experts_desc *e = c->e;
     const uint64_t rows = (uint64_t)T * e->top_k;
-    a->logits = gr_workspace_floats(c, (uint64_t)T * e->count);
-    a->expert = gr_workspace_bytes(c, rows * sizeof(*a->expert));
-    a->weight = gr_workspace_floats(c, rows);
-    a->gate_up = gr_experts_values(c, type, e->holders ? 0 : rows, 2 * (uint64_t)e->inner);
+    a->logits = gr_workspace_floats(m, (uint64_t)T * e->count);
+    a->expert = gr_workspace_bytes(m, rows * sizeof(*a->expert));
+    a->weight = gr_workspace_floats(m, rows);
+    a->gate_up =
+        gr_experts_values(m, c->type, e->holders ? gr_experts_cut_kept(c, T) : rows, 2 * (uint64_t)e->inner);
 }
 
 double gr_balance_value(const gr_balance_loss *b, const double *load, const double *share)
@@ -77,7 +78,7 @@ static void work_layout(gr_workspace *m, const gr_experts_call *c, bool backward
 static void forward_layout(gr_workspace *m, const gr_experts_call *c, bool keep, gr_experts_work *w)
 {
     work_layout(m, c, false, w);
-    if (!keep) gr_experts_acts_layout(m, c->e, c->type, GR_MIN(c->T, c->run), &w->acts);
+    if (!keep) gr_experts_acts_layout(m, c, GR_MIN(c->T, c->run), &w->acts);
 }
 
 uint64_t gr_experts_ws_bytes(const gr_experts_call *c, gr_layer_use use)

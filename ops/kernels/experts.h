@@ -198,10 +198,8 @@ typedef struct gr_experts_acts {
     float *logits;    /* [T, E] */
     uint16_t *expert; /* [T, k] */
     float *weight;    /* [T, k] */
-    void *gate_up;    /* [R, 2 I], run by run */
+    void *gate_up;    /* [R, 2 I], run by run; where experts are divided, of each run's first trip */
 } gr_experts_acts;
-void gr_experts_acts_layout(gr_workspace *c, const gr_experts_desc *e, gr_dtype type, uint32_t T,
-                            gr_experts_acts *a);
 
 /* What a forward call adds to a tally. */
 typedef struct gr_experts_count {
@@ -224,6 +222,7 @@ typedef struct gr_experts_call {
     const gr_experts_desc *e;
     gr_dtype type; /* of values: the device's */
     uint32_t T, H, run;
+    bool again;    /* where experts are divided, the first product is made again backward, not kept */
     uint32_t most; /* where experts are divided: tokens of a run on any rank, at most; run is that or T */
     float scale;   /* of what is added to base */
     const void *x;
@@ -232,10 +231,13 @@ typedef struct gr_experts_call {
     const gr_experts_count *count; /* NULL: nothing is counted */
     const float *pull;             /* [E] of balance_backward; NULL: none */
     uint32_t padding;              /* tokens at the end that nobody counts, and that nothing balances */
+    gr_exchanges *exchanges;       /* of gr_routing */
     gr_experts_weights w;
     void *products; /* of products: gr_experts_products_bytes */
 } gr_experts_call;
 
+/* Of so many of the call's tokens. */
+void gr_experts_acts_layout(gr_workspace *m, const gr_experts_call *c, uint32_t T, gr_experts_acts *a);
 uint64_t gr_experts_products_bytes(const gr_experts_call *c, unsigned threads, bool backward);
 uint64_t gr_experts_ws_bytes(const gr_experts_call *c, gr_layer_use use);
 /* y [T, H] = base (NULL: 0) + scale times the experts' sum; y == base is fine. keep: NULL, or what

@@ -6,8 +6,9 @@
  *
  * Nothing is dropped, whatever the routers choose, and buffers have one size. Ranks tell each other how many
  * rows each has for each, and so know alike how many trips it takes to move them all, of at most
- * gr_experts_slot rows from one rank to another in a trip. Usual choices take one trip. What arrived is not
- * kept: backward, rows are sent again, and the first product is made again.
+ * gr_experts_slot rows from one rank to another in a trip. Usual choices take one trip. Backward, rows are
+ * sent again; of a run's first trip the first product was kept, where the caller has room for it, of others
+ * it is made again.
  *
  * Sources: Lepikhin et al., GShard, arXiv:2006.16668, section 3 (dispatch and combine), without its capacity.
  */
@@ -25,7 +26,7 @@ typedef struct received {
     void *in, *d_in;  /* [n slot, H] as they come: rows, and backward those of dy */
     uint16_t *expert; /* [n slot] */
     float *weight;    /* [n slot] backward */
-    void *gate_up;    /* [n slot, 2 I] */
+    void *gate_up;    /* [n slot, 2 I], where it is not kept */
 } received;
 
 /* This rank's own. */
@@ -50,6 +51,24 @@ static uint32_t holders_of(const gr_experts_call *c)
 static uint32_t most_arriving(const gr_experts_call *c)
 {
     return holders_of(c) * gr_experts_slot(c->e, c->most);
+}
+
+/* Runs of a rank that has more tokens than this one are not kept. */
+static uint32_t kept_runs(const gr_experts_call *c, uint32_t T)
+{
+    return GR_MAX((T + c->most - 1) / c->most, 1u);
+}
+
+uint64_t gr_experts_cut_kept(const gr_experts_call *c, uint32_t T)
+{
+    return c->again ? 0 : (uint64_t)kept_runs(c, T) * most_arriving(c);
+}
+
+/* Where that of a run's trip is kept; NULL: it is not. */
+static void *kept_at(const gr_experts_call *c, const gr_experts_acts *kept, uint32_t run, uint32_t trip)
+{
+    if (!kept || c->again || trip || run >= kept_runs(c, c->T)) return NULL;
+    return gr_experts_later(c, kept->gate_up, (uint64_t)run * most_arriving(c), 2 * (uint64_t)c->e->inner);
 }
 
 /* ---- buffers ---------------------------------------------------------------------------------------------
@@ -101,7 +120,6 @@ static void received_layout(gr_workspace *m, const gr_experts_call *c, bool back
     in->d_in = gr_experts_values(m, c->type, backward ? rows : 0, c->H);
     in->expert = gr_workspace_bytes(m, rows * sizeof(*in->expert));
     in->weight = gr_workspace_floats(m, backward ? rows : 0);
-    in->gate_up = gr_experts_values(m, c->type, rows, 2 * (uint64_t)c->e->inner);
 }
 
 static void layout(gr_workspace *m, const gr_experts_call *c, bool backward, buffers *b)
@@ -110,10 +128,25 @@ static void layout(gr_workspace *m, const gr_experts_call *c, bool backward, buf
     received_layout(m, c, backward, &b->in);
 }
 
+static void spare_layout(gr_workspace *m, const gr_experts_call *c, buffers *b)
+{
+    b->in.gate_up = gr_experts_values(m, c->type, most_arriving(c), 2 * (uint64_t)c->e->inner);
+}
+
+/* Where nothing is kept there are acts of one run, for all of them. */
 static void forward_layout(gr_workspace *m, const gr_experts_call *c, bool keep, buffers *b)
 {
+    gr_experts_acts *own = &b->out.w.acts;
     layout(m, c, false, b);
-    if (!keep) gr_experts_acts_layout(m, c->e, c->type, GR_MIN(c->T, c->run), &b->out.w.acts);
+    if (keep || c->again) spare_layout(m, c, b);
+    if (!keep) gr_experts_acts_layout(m, c, GR_MIN(c->T, c->run), own);
+    if (!keep && !c->again) b->in.gate_up = own->gate_up;
+}
+
+static void backward_layout(gr_workspace *m, const gr_experts_call *c, buffers *b)
+{
+    layout(m, c, true, b);
+    spare_layout(m, c, b);
 }
 
 uint64_t gr_experts_cut_bytes(const gr_experts_call *c, gr_layer_use use)
@@ -121,7 +154,7 @@ uint64_t gr_experts_cut_bytes(const gr_experts_call *c, gr_layer_use use)
     gr_workspace m = {0};
     buffers b;
     if (use == GR_LAYER_BACKWARD)
-        layout(&m, c, true, &b);
+        backward_layout(&m, c, &b);
     else
         forward_layout(&m, c, use == GR_LAYER_KEEP, &b);
     return m.used;
@@ -172,12 +205,14 @@ static bool tell(const gr_experts_rows *r, const sent *out, exchange *x)
     return !group->failed;
 }
 
-static uint32_t most_trips(const exchange *x)
+static uint32_t count_trips(const exchange *x, gr_exchanges *count)
 {
     uint32_t most = 0;
     for (uint32_t from = 0; from < x->n; from++)
         for (uint32_t to = 0; to < x->n; to++) most = GR_MAX(most, rows_between(x, from, to));
-    return (most + x->slot - 1) / x->slot;
+    const uint32_t trips = (most + x->slot - 1) / x->slot;
+    if (count) count->runs += trips > 0, count->trips += trips;
+    return trips;
 }
 
 static uint32_t of_trip(uint32_t rows, uint32_t slot, uint32_t trip)
@@ -226,12 +261,13 @@ static void move_rows(const exchange *x, const gr_experts_call *c, const void *f
 /* ---- a run -----------------------------------------------------------------------------------------------
  */
 
-/* The trip's rows, as a run of their own. in->w, whose gate_up is not kept, must outlive it. */
-static gr_experts_rows arrived_of(const exchange *x, received *in)
+/* The trip's rows, as a run of their own. in must outlive it; gate_up: NULL, or where the product goes. */
+static gr_experts_rows arrived_of(const exchange *x, received *in, void *gate_up)
 {
     in->call.T = in->call.run = x->arrived;
     in->call.x = in->in;
-    const gr_experts_acts acts = {.expert = in->expert, .weight = in->weight, .gate_up = in->gate_up};
+    const gr_experts_acts acts = {
+        .expert = in->expert, .weight = in->weight, .gate_up = gate_up ? gate_up : in->gate_up};
     return gr_experts_rows_of(x->q, &in->call, &in->w, 0, &acts, false);
 }
 
@@ -242,12 +278,12 @@ static void unsort(const gr_experts_rows *r, void *to)
     c->ops->combine(r->q, &r->w->d, 1, r->T, c->H, r->w->rows, NULL, NULL, 1, to);
 }
 
-static void forward_trip(const exchange *x, const gr_experts_call *c, buffers *b)
+static void forward_trip(const exchange *x, const gr_experts_call *c, buffers *b, void *keep)
 {
     move(x, b->out.expert, b->in.expert, sizeof(*b->out.expert), sizeof(*b->out.expert), false);
     move_rows(x, c, b->out.rows, b->in.in, false);
     if (x->arrived) {
-        const gr_experts_rows r = arrived_of(x, &b->in);
+        const gr_experts_rows r = arrived_of(x, &b->in, keep);
         gr_experts_sort(&r);
         gr_experts_gather(&r, r.x);
         gr_experts_open(&r);
@@ -257,17 +293,18 @@ static void forward_trip(const exchange *x, const gr_experts_call *c, buffers *b
     move_rows(x, c, b->in.in, b->out.rows, true);
 }
 
-static void backward_trip(const exchange *x, const gr_experts_call *c, buffers *b, const gr_experts_grads *g)
+static void backward_trip(const exchange *x, const gr_experts_call *c, buffers *b, void *kept,
+                          const gr_experts_grads *g)
 {
     move(x, b->out.expert, b->in.expert, sizeof(*b->out.expert), sizeof(*b->out.expert), false);
     move(x, b->out.weight, b->in.weight, sizeof(float), sizeof(float), false);
     move_rows(x, c, b->out.rows, b->in.in, false);
     move_rows(x, c, b->out.d_rows, b->in.d_in, false);
     if (x->arrived) {
-        const gr_experts_rows r = arrived_of(x, &b->in);
+        const gr_experts_rows r = arrived_of(x, &b->in, kept);
         gr_experts_sort(&r);
-        gr_experts_gather(&r, r.x);
-        gr_experts_open(&r);
+        if (!kept) gr_experts_gather(&r, r.x);
+        if (!kept) gr_experts_open(&r);
         gr_experts_gather(&r, b->in.d_in);
         gr_experts_rows_back(&r, g);
         unsort(&r, b->in.in);
@@ -319,9 +356,9 @@ void gr_experts_cut_forward(gr_queue *q, const gr_experts_call *c, const void *b
         if (r.T) gr_experts_sort(&r);
         pack(&r, &b.out, NULL);
         if (!tell(&r, &b.out, &x)) return;
-        for (uint32_t trip = 0, trips = most_trips(&x); trip < trips; trip++) {
+        for (uint32_t trip = 0, trips = count_trips(&x, c->exchanges); trip < trips; trip++) {
             begin_trip(&x, trip);
-            forward_trip(&x, c, &b);
+            forward_trip(&x, c, &b, kept_at(c, keep, first / c->most, trip));
         }
         if (r.T)
             c->ops->combine(q, &b.out.w.d, c->e->top_k, r.T, c->H, b.out.rows, r.acts.weight,
@@ -350,15 +387,15 @@ void gr_experts_cut_backward(gr_queue *q, const gr_experts_call *c, const gr_exp
     exchange x = exchange_of(q, c);
     buffers b;
     bool goes_on = true;
-    layout(&m, c, true, &b);
+    backward_layout(&m, c, &b);
     for (uint32_t first = 0; goes_on; first += c->most) {
         const gr_experts_rows r = gr_experts_rows_of(q, c, &b.out.w, first, kept, true);
         if (r.T) gr_experts_sort(&r);
         pack(&r, &b.out, gr_experts_later(c, dy, r.first, c->H));
         if (!tell(&r, &b.out, &x)) return;
-        for (uint32_t trip = 0, trips = most_trips(&x); trip < trips; trip++) {
+        for (uint32_t trip = 0, trips = count_trips(&x, c->exchanges); trip < trips; trip++) {
             begin_trip(&x, trip);
-            backward_trip(&x, c, &b, grads);
+            backward_trip(&x, c, &b, kept_at(c, kept, first / c->most, trip), grads);
         }
         close_backward(&r, &b.out, add, dx, grads);
         goes_on = more(&x, c);

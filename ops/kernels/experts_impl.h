@@ -66,6 +66,8 @@ void gr_experts_rows_back(const gr_experts_rows *r, const gr_experts_grads *g);
 void gr_experts_router_back(const gr_experts_rows *r, bool add, void *dx, const gr_experts_grads *g);
 
 /* ---- where each rank has some of the experts ---- */
+/* Rows whose first product is kept, of so many tokens: those that may arrive in a trip, of each run. */
+uint64_t gr_experts_cut_kept(const gr_experts_call *c, uint32_t T);
 uint64_t gr_experts_cut_bytes(const gr_experts_call *c, gr_layer_use use);
 uint64_t gr_experts_cut_products_bytes(const gr_experts_call *c, unsigned threads, bool backward);
 void gr_experts_cut_forward(gr_queue *q, const gr_experts_call *c, const void *base, void *y,

@@ -47,6 +47,7 @@ typedef struct gr_packed {
     uint32_t cut;
     const gr_routing *routing; /* NULL: of its experts nothing is asked */
     uint32_t expert_run;       /* as of gr_pass_bounds */
+    bool experts_again;        /* likewise */
 } gr_packed;
 
 /* Bounds that sizes are computed from. */
@@ -55,6 +56,7 @@ typedef struct gr_pass_bounds {
     uint32_t length;       /* of one sequence, or of its keys */
     unsigned threads;
     uint32_t cut;        /* as in gr_packed: tokens are of one rank, sequences of all */
+    bool experts_again;  /* where experts are divided, their first product is not kept but made again */
     uint32_t expert_run; /* tokens that go through the experts of a layer at once, at most; 0: as many as keep
                             the device busy (ops/kernels/experts.h) */
     const gr_model_shape *adapters; /* of a backward pass whose gradients are theirs; NULL: the weights' */

@@ -440,6 +440,7 @@ static gr_layer_call packed_call(const gr_kernels *k, gr_queue *q, const gr_mode
                                    .length = longest_of(b->host_offset, NULL, b->n_seqs),
                                    .threads = gr_team_size(q->team),
                                    .cut = b->cut,
+                                   .experts_again = b->experts_again,
                                    .expert_run = b->expert_run};
     gr_layer_call l = sizes_of(k, s, layer, &bounds, use);
     l.q = q;

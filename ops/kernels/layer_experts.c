@@ -30,6 +30,7 @@ static gr_experts_call call_of(const gr_layer_call *l, const gr_experts_desc *e,
                              .T = tokens,
                              .H = l->s->hidden,
                              .run = gr_experts_run(tokens, l->bounds.expert_run),
+                             .again = l->bounds.experts_again,
                              .most = l->bounds.expert_run ? l->bounds.expert_run : GR_EXPERT_RUN,
                              .scale = l->d->norm_after ? 1 : l->s->residual_scale,
                              .x = in,
@@ -47,6 +48,7 @@ static void ask(const gr_layer_call *l, gr_experts_call *c, gr_experts_count *co
     c->given = r->recorded && r->follow ? r->recorded + at : NULL;
     c->record = r->record ? r->record + at : NULL;
     c->pull = r->pull;
+    c->exchanges = r->exchanges;
     c->padding = r->padding;
     if (!count || !r->tally) return;
     *count = (gr_experts_count){.tally = gr_tally_at(r->tally, all, before),
@@ -109,10 +111,11 @@ static bool adds(const gr_layer_call *l)
 
 static void acts(gr_workspace *c, const gr_layer_call *l, gr_layer_acts *a)
 {
-    const gr_experts_desc *e = &l->d->experts, shared = shared_desc(e);
+    const gr_experts_desc *e = &l->d->experts, alone = shared_desc(e);
+    const gr_experts_call chosen = call_of(l, e, NULL, NULL), shared = call_of(l, &alone, NULL, NULL);
     if (!keeps(l)) return;
-    gr_experts_acts_layout(c, e, l->k->dtype, l->bounds.tokens, &a->experts);
-    if (e->shared_inner) gr_experts_acts_layout(c, &shared, l->k->dtype, l->bounds.tokens, &a->shared);
+    gr_experts_acts_layout(c, &chosen, l->bounds.tokens, &a->experts);
+    if (e->shared_inner) gr_experts_acts_layout(c, &shared, l->bounds.tokens, &a->shared);
 }
 
 static void ws(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
@@ -187,6 +190,7 @@ static void idle(const gr_layer_call *l, const gr_layer_acts *a, const gr_layer_
     gr_experts_call call = call_of(l, &l->d->experts, w->row, w);
     const gr_experts_grads chosen = l->use == GR_LAYER_BACKWARD ? chosen_grads(l) : (gr_experts_grads){0};
     call.T = call.run = 0;
+    if (l->routing) call.exchanges = l->routing->exchanges;
     call.w = chosen_weights(l);
     if (l->use == GR_LAYER_BACKWARD)
         gr_experts_backward(l->q, &call, &a->experts, w->row, false, w->d_row, &chosen, w->experts);

@@ -16,6 +16,12 @@
 
 #define GR_NO_EXPERT UINT16_MAX
 
+/* Where experts are divided over ranks: runs of tokens that had rows to send, and the trips they took
+ * (ops/kernels/experts_cut.c). Of the host. */
+typedef struct gr_exchanges {
+    uint64_t runs, trips;
+} gr_exchanges;
+
 typedef struct gr_routing {
     const uint16_t *recorded; /* choices; NULL: there are none */
     bool follow;              /* they are taken, else compared only */
@@ -25,6 +31,7 @@ typedef struct gr_routing {
     bool shares;       /* sum up probabilities, too */
     uint32_t padding;  /* tokens at the end that are no one's: not counted, nor in what pull is about */
     const float *pull; /* of the backward pass, see gr_experts_ops.balance_backward; NULL: none */
+    gr_exchanges *exchanges; /* added to while it runs; NULL: nobody asks */
 } gr_routing;
 
 /* Of a tally: the tokens of which any router chose other experts than were recorded; then of each router the

@@ -15,6 +15,7 @@ static const struct choice_field {
     {"prefill_tokens", offsetof(gr_choices, prefill_tokens)},
     {"head_rows", offsetof(gr_choices, head_rows)},
     {"expert_run", offsetof(gr_choices, expert_run)},
+    {"experts_again", offsetof(gr_choices, experts_again)},
     {"recompute", offsetof(gr_choices, recompute)},
     {"whole_grads", offsetof(gr_choices, whole_grads)},
     {"sharded", offsetof(gr_choices, sharded)},

@@ -689,10 +689,10 @@ static passed pass(const side *s, const char *name, const mlp *m, uint32_t run, 
                                 b ? zeros(s, E * H) : NULL};
     gr_experts_acts acts;
     gr_workspace k = {0};
-    gr_experts_acts_layout(&k, &m->e, s->type, m->T, &acts);
+    gr_experts_acts_layout(&k, &c, m->T, &acts);
     void *kept = room(s, k.used), *ws;
     k = (gr_workspace){.base = kept};
-    gr_experts_acts_layout(&k, &m->e, s->type, m->T, &acts);
+    gr_experts_acts_layout(&k, &c, m->T, &acts);
     const uint64_t forward = gr_experts_ws_bytes(&c, GR_LAYER_KEEP),
                    backward = gr_experts_ws_bytes(&c, GR_LAYER_BACKWARD);
     c.products = room(s, gr_experts_products_bytes(&c, 1, false));

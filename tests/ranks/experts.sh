@@ -59,6 +59,7 @@ for model in qwen3_moe adverse; do
     as_alone $model 2 --set models.actor.parallel.expert=2
 done
 has mesh/plan.json '"update.gather.1"'
+[ "$(metric mesh 1 update.expert_trips)" = 2 ] || fail "its rows came at once: $(cat mesh/metrics.jsonl)"
 [ "$(metric adverse-1 1 update.experts_dead)" = 12 ] || fail "its routers chose others: $(cat adverse-1/metrics.jsonl)"
 
 # Runs repeat, and go on, to the bit; and elsewhere with another mesh.

@@ -298,6 +298,12 @@ static void test_what_experts_take(void **state)
     assert_true(c->products == 1.5 * chosen && c->rows == 4.0 / 3 && c->launches == 2 * 28);
     gr_layer_cost(&w, &k, &s, 0, 4, 4, 1); /* attention and the router's logits are the layer's */
     assert_true(w.cost.flops == 2 * 4 * ((8 + 4 + 4) * 8 + 8 * 8 + 4 * 8));
+    d.experts.shared_inner = 0;
+    d.experts.holders = 2; /* each with 2 of them, which 4 tokens leave out with the chance 1/16 */
+    gr_model_of(&s, &d);
+    gr_experts_price(&w, &k, &s, 0, 2, 0, 0);
+    assert_true(c->products == 2 * 2 * 2 * 3 * 4 * 8 && c->weights == 3 * 1.875 * 4 * 8 * 2);
+    assert_true(c->rows == 4.0 / 1.875 && c->launches == 2 * 10);
 }
 
 int main(void)
