@@ -215,6 +215,7 @@ typedef struct data_state {
     uint32_t dropped_metric;
     const gr_node *keeper; /* the rollout that keeps rows of its prompts; NULL: none does */
     double **columns;      /* [columns] where a record's numbers go */
+    uint32_t *state_of;    /* [columns] its place among the graph's record states; GR_NONE: it is of none */
     float **kept;          /* [record states of the graph]: a number a record; NULL: another node's */
 } data_state;
 
@@ -375,10 +376,11 @@ static uint32_t state_of(const gr_graph *g, const gr_column *c)
     return GR_NONE;
 }
 
-/* Whether it is read from the records. */
-static bool is_of_record(const data_state *s, const gr_column *c)
+/* Whether column i of the node is read from the records. */
+static bool is_of_record(const data_state *s, size_t i)
 {
-    return c->field && c->of_rows == GR_ROWS_NONE && state_of(s->session->graph, c) == GR_NONE;
+    const gr_column *c = s->node->results.columns[i];
+    return c->field && c->of_rows == GR_ROWS_NONE && s->state_of[i] == GR_NONE;
 }
 
 /* A list of one response, of so many tokens; of pairs there are two. */
@@ -411,7 +413,7 @@ static gr_status read_columns(const data_state *s, const json_t *row, gr_loc at,
     double *scratch = out ? NULL : gr_calloc((size_t)tokens[0] + tokens[1] + 1, sizeof(*scratch));
     gr_status st = GR_OK;
     for (size_t i = 0; i < n->results.n_columns && !st; i++) {
-        if (!is_of_record(s, n->results.columns[i]) || (out && !out[i])) continue;
+        if (!is_of_record(s, i) || (out && !out[i])) continue;
         st = read_column(s, row, at, n->results.columns[i], tokens, out ? out[i] : scratch, d);
         if (st) gr_diag_note(d, at, "an expression reads it, as '%s'", n->results.columns[i]->name);
     }
@@ -442,7 +444,7 @@ static gr_status fill_columns(const data_state *s, const gr_rows *r, void *const
 static bool has_columns(const data_state *s)
 {
     for (size_t i = 0; i < s->node->results.n_columns; i++)
-        if (is_of_record(s, s->node->results.columns[i])) return true;
+        if (is_of_record(s, i)) return true;
     return false;
 }
 
@@ -696,6 +698,7 @@ static void data_close(void *state)
     gr_order_release(&s->order);
     gr_jsonl_free(s->source);
     free(s->columns);
+    free(s->state_of);
     free(s);
 }
 
@@ -759,6 +762,9 @@ static gr_status data_open(gr_session *session, const gr_node *n, void **state, 
                       .keeper = gr_kept_of(session->graph, n),
                       .columns = gr_calloc(n->results.n_columns + 1, sizeof(*s->columns)),
                       .dropped_metric = gr_session_name(session, n, "%s.dropped", n->name)};
+    s->state_of = gr_calloc(n->results.n_columns + 1, sizeof(*s->state_of));
+    for (size_t i = 0; i < n->results.n_columns; i++)
+        s->state_of[i] = state_of(session->graph, n->results.columns[i]);
     gr_status st = c->of     ? GR_OK
                    : c->file ? gr_jsonl_open(&s->source, c->file, key_at(n, "file"), d)
                              : gr_jsonl_command(&s->source, c->command, key_at(n, "command"), d);
@@ -795,14 +801,13 @@ static gr_status data_inputs(const void *state, const char *owner, gr_inputs *in
 }
 
 /* A column that is not read from the records: of the rows, or of what records keep. */
-static void fill_own(const data_state *s, const gr_rows *r, const gr_column *c, void *out)
+static void fill_own(const data_state *s, const gr_rows *r, size_t i, void *out)
 {
-    const uint32_t state = state_of(s->session->graph, c);
-    if (!out || is_of_record(s, c)) return;
-    if (state == GR_NONE)
-        gr_rows_column(r, c, out);
+    if (!out || is_of_record(s, i)) return;
+    if (s->state_of[i] == GR_NONE)
+        gr_rows_column(r, s->node->results.columns[i], out);
     else
-        fill_kept(s, r, state, out);
+        fill_kept(s, r, s->state_of[i], out);
 }
 
 static gr_status data_run(const gr_call *call, gr_diag *d)
@@ -814,8 +819,7 @@ static gr_status data_run(const gr_call *call, gr_diag *d)
     const gr_rows of = made ? gr_rows_at(call->ptr[DRAW_OF], &n->of->rows->bounds) : (gr_rows){0};
     gr_status st = made ? data_make(s, &of, &r, d) : data_draw(s, &r, d);
     if (st) return st;
-    for (size_t i = 0; i < n->results.n_columns; i++)
-        fill_own(s, &r, n->results.columns[i], call->ptr[N_DRAW + i]);
+    for (size_t i = 0; i < n->results.n_columns; i++) fill_own(s, &r, i, call->ptr[N_DRAW + i]);
     if (has_columns(s)) st = fill_columns(s, &r, call->ptr + N_DRAW, d);
     if (s->dropped) gr_session_metric(s->session, s->dropped_metric, (double)s->dropped);
     return st;

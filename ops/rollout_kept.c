@@ -493,8 +493,10 @@ static bool is_sound_group(const gr_rollout *r, const gr_rows *rows, uint32_t g)
 {
     const uint32_t samples = r->cfg->samples;
     const size_t records = gr_data_records(r->session->state[r->node->of->index]);
-    bool sound =
-        rows->born[g] <= rows->kept->step && rows->done[g] <= rows->kept->step && rows->record[g] < records;
+    uint32_t unfinished = 0;
+    for (uint32_t seq = g * samples; seq < (g + 1) * samples; seq++) unfinished += rows->finished[seq] != 1;
+    bool sound = (unfinished == 0) == (rows->done[g] != 0) && rows->born[g] <= rows->kept->step &&
+                 rows->done[g] <= rows->kept->step && rows->record[g] < records;
     for (uint32_t seq = g * samples; sound && seq < (g + 1) * samples; seq++) {
         const uint32_t prompt = rows->prompt_len[seq];
         sound = prompt >= 1 && prompt <= r->work.prompt_tokens && prompt == rows->prompt_len[g * samples] &&
@@ -504,15 +506,20 @@ static bool is_sound_group(const gr_rollout *r, const gr_rows *rows, uint32_t g)
     return sound;
 }
 
-static bool is_sound(const gr_rollout *r, const gr_rows *rows)
+/* As many places of this rank's are free as prompts will come for them. */
+static bool is_sound(gr_rollout *r, const gr_rows *rows)
 {
+    const struct gr_kept *k = r->kept;
+    uint32_t n_free = 0;
     bool sound = true;
+    find_own(r);
     for (uint32_t g = 0; g < r->work.groups && sound; g++)
-        sound = !rows->born[g] || is_sound_group(r, rows, g);
-    return sound;
+        sound = !rows->born[g] || (g >= k->first && g < k->end && is_sound_group(r, rows, g));
+    for (uint32_t g = k->first; g < k->end; g++) n_free += !rows->born[g];
+    return sound && n_free == (drops(r) ? k->end - k->first - (k->enough - k->take) : k->take);
 }
 
-static gr_status check_file(const gr_rollout *r, const gr_rows *rows, const char *path, gr_diag *d)
+static gr_status check_file(gr_rollout *r, const gr_rows *rows, const char *path, gr_diag *d)
 {
     const gr_rows_kept *k = rows->kept;
     const gr_loc at = {path, 0, 0};

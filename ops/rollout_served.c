@@ -10,7 +10,7 @@ struct gr_served {
     gr_serve *serve;
     gr_chat_template *chat;
     char *no_chat; /* why there is no template; NULL: there is */
-    char *token;
+    char *program, *token;
 };
 
 /* The graph's, that of GRAPHRUN_SERVE_TOKEN, or a new one; to free(). */
@@ -56,18 +56,17 @@ gr_status gr_served_open(struct gr_served **out, const gr_rollout *r, gr_diag *d
 {
     const gr_serve_cfg *c = &r->cfg->serve;
     const gr_loc at = r->cfg->endpoint->at;
-    char *missing = gr_wire_missing();
-    gr_status st = missing ? gr_diag_error(d, at, GR_E_IO, "'serve': %s", missing) : GR_OK;
-    free(missing);
     struct gr_served *s = gr_calloc(1, sizeof(*s));
     *out = s;
+    gr_status st = gr_wire_program(&s->program, at, d);
     if (!st) st = token_of(c, &s->token, d);
     const unsigned port = c->port ? c->port + r->session->rank : 0;
     if (!st && port > 65535)
         st = gr_diag_error(d, at, GR_E_INVALID, "port: rank %u would listen on %u", r->session->rank, port);
     if (st) return st;
     load_chat(s, r->node->model->files.folder);
-    s->serve = gr_serve_new(&(gr_serve_config){.wire = {.host = c->host,
+    s->serve = gr_serve_new(&(gr_serve_config){.wire = {.program = s->program,
+                                                        .host = c->host,
                                                         .token = s->token,
                                                         .port = port,
                                                         .calls = c->calls,
@@ -89,6 +88,7 @@ void gr_served_close(struct gr_served *s)
     gr_chat_template_free(s->chat);
     free(s->no_chat);
     free(s->token);
+    free(s->program);
     free(s);
 }
 

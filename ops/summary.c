@@ -463,6 +463,7 @@ static void step_records(summary_state *t, void *ws)
         float *next = ws;
         uint32_t bad = 0;
         gr_env_turn_to(&t->env, r->next);
+        t->env.env.n_groups = *rows->n_groups; /* also of what reads nothing of them */
         gr_expr_eval(r->next, &t->env.env, GR_LEVEL_GROUP, -1, next, (char *)ws + kept_bytes(r));
         for (uint32_t g = 0; g < *rows->n_groups; g++) {
             if (isfinite(next[g])) gr_data_keep(s->state[r->node->index], i, rows->record[g], next[g]);

@@ -85,6 +85,11 @@ static void check_update(gr_graph *g, gr_node *n, gr_diag *d)
     if (!n->model->trained)
         gr_diag_error(d, n->at, GR_E_INVALID, "model '%s' has no 'train' settings, but node '%s' updates it",
                       n->model->name, n->name);
+    if (gr_model_has_lora(n->model) && c->router_bias_update_rate > 0)
+        gr_diag_error(
+            d, n->at, GR_E_INVALID,
+            "'router_bias_update_rate' moves a bias of model '%s', which is frozen beside its adapters",
+            n->model->name);
     gr_check_micro_tokens(n, c->micro_tokens, &c->of->rows->bounds, d);
     gr_check_replay(n, d);
     check_balance(n, d);

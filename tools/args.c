@@ -426,8 +426,9 @@ void gr_args_help(const char *name, gr_str *out)
                       commands[i].built ? "" : " (not built yet)");
         free(left);
     }
-    gr_str_puts(out, "\ngraphrun COMMAND --help shows a command's options, graphrun --version what this "
-                     "is,\ngraphrun --completion bash|zsh|fish a completion of that shell.\n\nexit status:\n");
+    gr_str_puts(out,
+                "\ngraphrun COMMAND --help shows a command's options, graphrun --version what this "
+                "is,\ngraphrun --completion bash|zsh|fish a completion of that shell.\n\nexit status:\n");
     for (size_t i = 0; i < GR_LEN(statuses); i++) gr_str_printf(out, "  %s\n", statuses[i]);
 }
 

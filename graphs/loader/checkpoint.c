@@ -5,6 +5,7 @@
  * RUN@STEP or RUN@best, and a bare config.json (random weights).
  */
 #include "graphs/loader/loader.h"
+#include "ops/model/peft.h"
 #include "runtime/base/files.h"
 
 #include <stdlib.h>
@@ -75,6 +76,22 @@ static const char *step_of_run(gr_arena *arena, const char *path)
     return number ? gr_arena_printf(arena, "%s/checkpoints/step-%s", run, step) : path;
 }
 
+const char *gr_adapters_folder(gr_arena *arena, const char *path, const char *model)
+{
+    const char *own = gr_arena_printf(arena, "%s/%s", step_of_run(arena, path), model);
+    return !gr_peft_is(path) && gr_peft_is(own) ? own : path;
+}
+
+/* Whether a path is of adapters alone: a folder of them, or a step of a run that has them of a model of this
+ * name. */
+static bool has_adapters(const gr_loader *l, const char *path)
+{
+    bool found = false;
+    for (size_t i = 0; i < l->g->n_models && !found; i++)
+        found = gr_peft_is(gr_adapters_folder(l->arena, path, l->g->models[i]->name));
+    return found;
+}
+
 /* ORG/NAME as the hub has it, and nothing on this machine says otherwise. */
 static bool hub_name(gr_arena *arena, const char *text)
 {
@@ -108,6 +125,13 @@ static void missing(gr_loader *l, const gr_model *m, const char *written)
             !strcmp(l->g->models[i]->files.checkpoint, m->files.checkpoint))
             return;
     gr_diag_error(l->d, m->files.at, GR_E_INVALID, "no checkpoint at '%s'", m->files.checkpoint);
+    if (has_adapters(l, m->files.checkpoint)) {
+        gr_diag_note(
+            l->d, m->files.at,
+            "there are adapters alone: train: {lora: {from: DIR}} begins with them, and graphrun export "
+            "RUN --merge makes a model of them");
+        return;
+    }
     if (gr_path_exists(gr_arena_printf(l->arena, "%s/checkpoints", m->files.checkpoint))) {
         gr_diag_note(l->d, m->files.at, "it is a run: name a step of it, such as '%s@100', or '%s@best'",
                      m->files.checkpoint, m->files.checkpoint);

@@ -207,6 +207,9 @@ void gr_read_functions(gr_loader *l);
 
 /* checkpoint.c: m->checkpoint, m->random and the shape of every model. */
 void gr_find_checkpoints(gr_loader *l);
+/* The folder of a model's adapters: path, where it is one, or of this model in a run's step directory, also as
+ * RUN@STEP or RUN@best; else path. */
+const char *gr_adapters_folder(gr_arena *arena, const char *path, const char *model);
 
 /* groups.c: `groups:` of a model's `train:`; and which tensors they are of, when its shape is known. */
 extern const gr_key gr_group_keys[];

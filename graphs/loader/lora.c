@@ -20,7 +20,7 @@ const gr_key gr_lora_keys[] = {
     {"alpha", GR_KEY_NUMBER, offsetof(lora_cfg, alpha), false, NULL, 0, 1e9, NULL, "adapters count alpha / rank times; default: the rank, or that of the files"},
     {"targets", GR_KEY_TEXTS, offsetof(lora_cfg, targets), false, NULL, 0, 0, NULL, "which matrices of a layer have one: of q, k, v, o, gate, up, down; default: all, or those of the files"},
     {"dropout", GR_KEY_NUMBER, offsetof(lora_cfg, dropout), false, "0", 0, 1, NULL, "must be 0: passes compute with the weights that adapters make"},
-    {"from", GR_KEY_PATH, offsetof(lora_cfg, from), false, NULL, 0, 0, NULL, "a folder of adapters in the form of Hugging Face peft, which they begin as; default: A is drawn, B is 0"},
+    {"from", GR_KEY_PATH, offsetof(lora_cfg, from), false, NULL, 0, 0, NULL, "a folder of adapters in the form of Hugging Face peft, or RUN@STEP, which they begin as; default: A is drawn, B is 0"},
     {0}};
 /* clang-format on */
 
@@ -147,6 +147,7 @@ void gr_find_bases(gr_loader *l)
         gr_model *m = l->g->models[i];
         gr_lora *lora = &m->lora;
         if (!lora->at.line || !m->files.checkpoint || l->d->n_errors) continue;
+        if (lora->from) lora->from = gr_adapters_folder(l->arena, lora->from, m->name);
         if (lora->from) take_files(l, m);
         gr_adapter_desc a = lora->shape.adapter;
         if (!a.targets) a.targets = (1u << GR_N_TARGETS) - 1;

@@ -503,6 +503,20 @@ static void explain_column(const gr_column *c, gr_str *out)
                   gr_bytes_format(most * gr_dtype_bytes(c->dtype), bytes));
 }
 
+static void explain_model(const gr_model *m, gr_str *out)
+{
+    gr_str_printf(out, "model %s: %s%s%s%s\n", m->name, m->files.checkpoint,
+                  m->files.random ? ", random weights" : "",
+                  m->shape.head == GR_HEAD_VALUE ? ", value head" : "", m->update ? ", trained" : "");
+    if (!gr_model_has_lora(m)) return;
+    const gr_adapter_desc *a = &m->lora.shape.adapter;
+    gr_str_printf(out, "    by adapters of rank %u, which count %g times, on", a->rank, (double)a->scale);
+    for (gr_target t = GR_TARGET_Q; t < GR_N_TARGETS; t++)
+        if (a->targets >> t & 1) gr_str_printf(out, " %s", gr_target_str(t));
+    gr_str_printf(out, "; frozen beneath them: the weights of %s\n",
+                  m->lora.base->implied ? "its checkpoint" : m->lora.base->name);
+}
+
 void gr_graph_explain(const gr_graph *g, gr_str *out)
 {
     if (g->strict)
@@ -512,10 +526,7 @@ void gr_graph_explain(const gr_graph *g, gr_str *out)
     if (g->nondeterministic)
         gr_str_puts(out, "not deterministic: on CUDA a run's bits differ from those of its repetition\n");
     for (size_t i = 0; i < g->n_models; i++)
-        gr_str_printf(out, "model %s: %s%s%s%s\n", g->models[i]->name, g->models[i]->files.checkpoint,
-                      g->models[i]->files.random ? ", random weights" : "",
-                      g->models[i]->shape.head == GR_HEAD_VALUE ? ", value head" : "",
-                      g->models[i]->update ? ", trained" : "");
+        if (!g->models[i]->implied) explain_model(g->models[i], out);
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
         gr_str_printf(out, "node %s: %s\n", n->name, n->op->name);

@@ -237,7 +237,7 @@ static void down_backward(const gr_experts_rows *r, const gr_experts_grads *g)
     if (c->w.down_bias) o->bias_dot(r->q, &w->d, c->e->count, r->rows, c->H, w->rows, c->w.down_bias, w->dot);
     o->activate_backward(r->q, &r->act, &w->d, r->acts.weight, c->w.down_bias ? w->dot : NULL,
                          r->acts.gate_up, w->h, w->d_gate_up, w->h, w->d_weight);
-    o->product_dw(r->q, &down, w->rows, w->h, g->down, g->type, c->products);
+    if (g->down) o->product_dw(r->q, &down, w->rows, w->h, g->down, g->type, c->products);
     if (g->down_bias)
         o->bias_backward(r->q, &w->d, c->e->count, c->H, w->rows, r->acts.weight, g->down_bias, g->type);
 }
@@ -249,7 +249,7 @@ static void gate_up_backward(const gr_experts_rows *r, const gr_experts_grads *g
     const gr_experts_work *w = r->w;
     const gr_expert_product gate_up = gate_up_of(r);
     gr_experts_gather(r, r->x);
-    o->product_dw(r->q, &gate_up, w->d_gate_up, w->rows, g->gate_up, g->type, c->products);
+    if (g->gate_up) o->product_dw(r->q, &gate_up, w->d_gate_up, w->rows, g->gate_up, g->type, c->products);
     if (g->gate_up_bias)
         o->bias_backward(r->q, &w->d, c->e->count, gate_up.out, w->d_gate_up, NULL, g->gate_up_bias, g->type);
     o->product_dx(r->q, &gate_up, w->d_gate_up, w->rows, c->products);

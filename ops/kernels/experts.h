@@ -83,8 +83,8 @@ typedef struct gr_experts_ops {
     /* ---- router ---- */
     /* logits [T, E] = x [T, H] w [E, H]^T + bias [E] (NULL: none), in fp32 from the product on. */
     void (*logits)(gr_queue *q, const gr_router_product *p, const void *bias, float *logits, void *ws);
-    /* dx [T, H] = or += (add) d_logits [T, E] w; grad [E, H] += d_logits^T x, grad_bias [E] (NULL: none) +=
-     * its columns.
+    /* dx [T, H] = or += (add) d_logits [T, E] w; grad [E, H] (NULL: none) += d_logits^T x, grad_bias (NULL:
+     * none) += its columns.
      */
     void (*logits_backward)(gr_queue *q, const gr_router_product *p, const void *d_logits, bool add, void *dx,
                             void *grad, void *grad_bias, gr_dtype grads, void *ws);
@@ -187,7 +187,7 @@ typedef struct gr_experts_weights {
     const void *down, *down_bias;       /* [E, H, I], [E, H] */
 } gr_experts_weights;
 
-/* Where their gradients are added. */
+/* Where their gradients are added; NULL: not those. */
 typedef struct gr_experts_grads {
     gr_dtype type;
     void *router, *router_bias, *gate_up, *gate_up_bias, *down, *down_bias;

@@ -147,10 +147,10 @@ static bool is_joined(const gr_model_shape *s, gr_target t)
     return false;
 }
 
-/* A frozen part needs no gradients of its weights either, and these have none without. */
-static const char *layer_unfit(const gr_layer_desc *d)
+/* Mixers of other kinds make gradients of their weights with those of what they read, frozen or not. */
+static const char *layer_unfit(const gr_layer_desc *d, gr_target t)
 {
-    if (d->mlp == GR_MLP_EXPERTS) return "a mixture of experts";
+    if (t >= GR_TARGET_GATE && d->mlp == GR_MLP_EXPERTS) return "a mixture of experts";
     if (d->mixer == GR_MIXER_LATENT) return "latent attention";
     if (d->mixer == GR_MIXER_DELTA) return "a gated delta rule";
     return d->attention.gate ? "attention with an output gate" : NULL;
@@ -160,7 +160,7 @@ const char *gr_adapter_unfit(const gr_model_shape *s, gr_target t, char buf[GR_A
 {
     char module[96];
     for (uint32_t l = 0; l < s->layers; l++) {
-        const char *has = layer_unfit(gr_layer(s, l));
+        const char *has = layer_unfit(gr_layer(s, l), t);
         if (!has) continue;
         snprintf(buf, GR_ADAPTER_WHY_MAX, "layer %u has %s, for which adapters are not built", l, has);
         return buf;

@@ -14,10 +14,13 @@ gr_call_kind gr_call_kind_of(const char *method, const char *path)
     static const struct {
         const char *method, *path;
         gr_call_kind kind;
-    } known[] = {
-        {"POST", "/v1/chat/completions", GR_CALL_CHAT}, {"POST", "/inference/v1/generate", GR_CALL_TOKENS},
-        {"POST", "/tokenize", GR_CALL_TOKENIZE},        {"POST", "/v1/tokenize", GR_CALL_TOKENIZE},
-        {"GET", "/v1/models", GR_CALL_MODELS},          {"GET", "/health", GR_CALL_HEALTH}};
+    } known[] = {{"POST", "/v1/chat/completions", GR_CALL_CHAT},
+                 {"POST", "/v1/chat/completions/tokens", GR_CALL_CHAT},
+                 {"POST", "/inference/v1/generate", GR_CALL_TOKENS},
+                 {"POST", "/tokenize", GR_CALL_TOKENIZE},
+                 {"POST", "/v1/tokenize", GR_CALL_TOKENIZE},
+                 {"GET", "/v1/models", GR_CALL_MODELS},
+                 {"GET", "/health", GR_CALL_HEALTH}};
     for (size_t i = 0; i < GR_LEN(known); i++)
         if (!strcmp(known[i].method, method) && !strcmp(known[i].path, path)) return known[i].kind;
     return GR_CALL_UNKNOWN;
@@ -110,6 +113,11 @@ static char *take_messages(gr_serve_call *c, const json_t *v)
     return why;
 }
 
+static bool same(const json_t *a, const json_t *b)
+{
+    return (!a && !b) || json_equal(a, b);
+}
+
 static bool same_calls(const json_t *a, const json_t *b)
 {
     if (json_array_size(a) != json_array_size(b)) return false;
@@ -118,8 +126,8 @@ static bool same_calls(const json_t *a, const json_t *b)
         const json_t *f = json_object_get(x, "function"), *g = json_object_get(y, "function");
         if (!f) f = x;
         if (!g) g = y;
-        if (!json_equal(json_object_get(f, "name"), json_object_get(g, "name")) ||
-            !json_equal(json_object_get(f, "arguments"), json_object_get(g, "arguments")))
+        if (!same(json_object_get(f, "name"), json_object_get(g, "name")) ||
+            !same(json_object_get(f, "arguments"), json_object_get(g, "arguments")))
             return false;
     }
     return true;
@@ -158,6 +166,12 @@ static char *take_ids(const reader *r, const json_t *v)
     }
     r->call->has_ids = true;
     return NULL;
+}
+
+static char *take_context(const reader *r, const json_t *v)
+{
+    r->call->whole = true;
+    return take_ids(r, v);
 }
 
 static char *set_messages(const reader *r, const json_t *v)
@@ -416,6 +430,7 @@ static const key chat_keys[] = {SAMPLING,
                                 {"return_tokens_as_token_ids", set_as_ids},
                                 {"return_token_ids", set_return_ids},
                                 {"required_prefix_token_ids", take_ids},
+                                {"tokens", take_context},
                                 {"add_generation_prompt", only_true},
                                 {"response_format", plain_text},
                                 {"stream", no_stream},
@@ -466,6 +481,8 @@ char *gr_serve_call_read(gr_serve_call *out, gr_call_kind kind, const json_t *bo
     if (kind == GR_CALL_CHAT) {
         why = read_keys(out, body, rules, chat_keys, GR_LEN(chat_keys), "this request");
         if (!why && !out->messages) why = gr_strdup("'messages' is missing");
+        if (!why && out->whole && json_object_get(body, "required_prefix_token_ids"))
+            why = gr_strdup("'tokens' is the whole context: 'required_prefix_token_ids' does not go with it");
     }
     if (kind == GR_CALL_TOKENIZE) {
         why = read_keys(out, body, rules, tokenize_keys, GR_LEN(tokenize_keys), "this request");

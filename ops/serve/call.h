@@ -15,7 +15,7 @@
 #include "ops/text/tokenizer.h"
 
 typedef enum gr_call_kind {
-    GR_CALL_CHAT,     /* POST /v1/chat/completions */
+    GR_CALL_CHAT,     /* POST /v1/chat/completions, and .../tokens */
     GR_CALL_TOKENS,   /* POST /inference/v1/generate */
     GR_CALL_TOKENIZE, /* POST /tokenize */
     GR_CALL_MODELS,   /* GET /v1/models */
@@ -48,7 +48,7 @@ typedef struct gr_serve_call {
     json_t *variables;    /* of the template: tools among them; NULL: none */
     const json_t *prompt; /* tokenize: a text, of the body; NULL */
     gr_ids ids;           /* the whole context of GR_CALL_TOKENS; of a chat, what it must begin with */
-    bool has_ids;
+    bool has_ids, whole; /* whole: of a chat, too, they are the whole context */
     uint32_t max_tokens; /* 0: not said */
     bool logprobs, tokens_as_ids, return_ids;
     bool bare; /* tokenize: without what the template puts where the model speaks, or without BOS */

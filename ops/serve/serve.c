@@ -307,7 +307,7 @@ static refusal accept(gr_serve *s, session *x, const gr_serve_call *c)
         return bad("turns_exceeded",
                    gr_printf("a session here has at most %u turns of the model", rules->turns));
     }
-    refusal r = c->kind == GR_CALL_CHAT ? new_of_chat(s, x, c) : new_of_tokens(x, c);
+    refusal r = c->kind == GR_CALL_CHAT && !c->whole ? new_of_chat(s, x, c) : new_of_tokens(x, c);
     if (!r.why && x->ids.n >= rules->max_context) {
         x->refused = GR_SERVE_ROOM;
         r = bad("context_length_exceeded", gr_printf("the context has %zu tokens, and a session here has "

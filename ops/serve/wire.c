@@ -13,26 +13,29 @@
 
 #include "runtime/base/guard.h"
 
-enum { START_MS = 10000, MOST_STARTS = 10, LINE_SPARE = 1 << 20 };
+enum { START_MS = 60000, MOST_STARTS = 10, LINE_SPARE = 1 << 20 };
 
 struct gr_wire {
     gr_wire_config cfg;
-    char *host, *token;
+    char *program, *host, *token;
     gr_guard guard; /* pid 0: it does not run */
     int fd;         /* our end of its input and output */
     unsigned port, starts;
     gr_str in, out; /* read and not yet a whole line; to be written */
 };
 
-char *gr_wire_missing(void)
+gr_status gr_wire_program(char **out, gr_loc at, gr_diag *d)
 {
     char *path = gr_program_beside("graphrun-httpd");
-    char *why =
-        access(path, X_OK)
-            ? gr_printf("it needs the program '%s', which is built where there is libmicrohttpd", path)
-            : NULL;
-    free(path);
-    return why;
+    if (access(path, X_OK)) {
+        const gr_status st = gr_diag_error(
+            d, at, GR_E_IO, "'serve' needs the program '%s', which is built where there is libmicrohttpd",
+            path);
+        free(path);
+        return st;
+    }
+    *out = path;
+    return GR_OK;
 }
 
 /* ---- the process ----------------------------------------------------------------------------------------
@@ -40,17 +43,13 @@ char *gr_wire_missing(void)
 
 static int spawn(gr_wire *w, int fd)
 {
-    char *path = gr_program_beside("graphrun-httpd");
     char port[16], calls[16], body[32];
     snprintf(port, sizeof(port), "%u", w->port);
     snprintf(calls, sizeof(calls), "%u", w->cfg.calls);
     snprintf(body, sizeof(body), "%zu", w->cfg.body_bytes);
-    const char *const argv[] = {path,      "--host", w->host,  "--port", port,
-                                "--calls", calls,    "--body", body,     NULL};
-    const int err =
-        gr_guard_start(&w->guard, &(gr_guarded){.argv = argv, .in = fd, .out = fd, .err = STDERR_FILENO});
-    free(path);
-    return err;
+    const char *const argv[] = {w->program, "--host", w->host,  "--port", port,
+                                "--calls",  calls,    "--body", body,     NULL};
+    return gr_guard_start(&w->guard, &(gr_guarded){.argv = argv, .in = fd, .out = fd, .err = STDERR_FILENO});
 }
 
 static void end(gr_wire *w)
@@ -156,6 +155,7 @@ gr_status gr_wire_open(gr_wire **out, const gr_wire_config *c, gr_diag *d)
 {
     gr_wire *w = gr_calloc(1, sizeof(*w));
     w->cfg = *c;
+    w->program = gr_strdup(c->program);
     w->host = gr_strdup(c->host);
     w->token = gr_strdup(c->token);
     w->port = c->port;
@@ -175,6 +175,7 @@ void gr_wire_close(gr_wire *w)
     end(w);
     gr_str_release(&w->in);
     gr_str_release(&w->out);
+    free(w->program);
     free(w->host);
     free(w->token);
     free(w);

@@ -14,6 +14,7 @@
 #include "runtime/base/base.h"
 
 typedef struct gr_wire_config {
+    const char *program; /* gr_wire_program */
     const char *host;
     const char *token;
     unsigned port;     /* 0: a free one */
@@ -24,8 +25,9 @@ typedef struct gr_wire_config {
 
 typedef struct gr_wire gr_wire;
 
-/* NULL, or why nobody can be served here: the program is built where there is libmicrohttpd. To free(). */
-char *gr_wire_missing(void);
+/* The program, in *out to free(), found once: while a run goes on this one may be replaced. GR_E_IO where it
+ * lies nowhere: it is built where there is libmicrohttpd. */
+GR_NODISCARD gr_status gr_wire_program(char **out, gr_loc at, gr_diag *d);
 
 /* Start the process and wait until it listens. GR_E_IO. */
 GR_NODISCARD gr_status gr_wire_open(gr_wire **out, const gr_wire_config *c, gr_diag *d);

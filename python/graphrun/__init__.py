@@ -453,6 +453,7 @@ class Run:
         self.messages: List[Message] = []
         ask.ask.functions, ask.ask.n_functions = self._calls.functions, self._calls.n_functions
         ask.ask.watches, ask.ask.n_watches = self._calls.watches, self._calls.n_watches
+        os.environ.setdefault("GRAPHRUN_PYTHON", sys.executable)  # of the workers of `log:`, which use its packages
         with _Log() as log:
             status = _api.run_new(c.byref(self._run), ask(), log.log)
             self.messages += log.check(status, self._text)

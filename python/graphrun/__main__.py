@@ -7,6 +7,7 @@ from pathlib import Path
 def main() -> None:
     """Become the program that the package holds, or that of the system."""
     own = Path(__file__).parent / "bin" / "graphrun"
+    os.environ.setdefault("GRAPHRUN_PYTHON", sys.executable)  # of the workers of `log:`
     program = str(own) if own.exists() else os.environ.get("GRAPHRUN_PROGRAM", "graphrun")
     try:
         os.execvp(program, ["graphrun", *sys.argv[1:]])

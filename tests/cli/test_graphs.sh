@@ -59,12 +59,16 @@ for graph in graphs/*.yaml graphs/quickstart/warmup.yaml graphs/arithmetic/*.yam
     graphs/ppo_reward_model.yaml) set -- --set max_tokens=16 --set run.steps=2 --set judge="$judge" ;;
     graphs/*_tools.yaml)
         set -- --set max_tokens=16 --set max_prompt=500 --set max_context=600 --set run.steps=2 --set environment="perl tests/e2e/say.pl" ;;
+    graphs/*_served.yaml)
+        [ -x "$(dirname "$graphrun")/graphrun-httpd" ] || continue
+        set -- --set max_tokens=16 --set max_prompt=500 --set max_context=600 --set run.steps=2 --set group=2 --set workers=4 \
+            --set nodes.rollout.environment.in_flight=1 --set environment="perl tests/e2e/harness.pl" ;;
     *) set -- --set max_tokens=16 --set run.steps=2 ;;
     esac
     grep -q '^params:.* batch:\|^use:' "$graph" && ! grep -q 'op: sequences\|preferences.yaml' "$graph" && set -- "$@" --set batch=$batch --set mini_batch=16
     grep -q critic_warmup "$graph" && set -- "$@" --set critic_warmup=0
     case $graph in
-    graphs/arithmetic* | graphs/*_tools.yaml) ;; # paid by their own rule for each leading character that is right
+    graphs/arithmetic* | graphs/*_tools.yaml | graphs/*_served.yaml) ;; # paid by their own rule for each leading character that is right
     graphs/ipo.yaml | graphs/orpo.yaml | graphs/simpo.yaml) ;; # of preferences
     *) grep -q 'rule: gsm8k\|^use:' "$graph" && set -- "$@" --set nodes.reward.rule="$digit" ;;
     esac

@@ -18,7 +18,7 @@ while (my $line = <STDIN>) {
     ($host, $port, $path) = $url =~ m{^http://([^:/]+):(\d+)(/.*)/v1$} or die "no url: $line";
     once("died") && exit 3 if $way eq "die";
     if ($way eq "hang" && $id % 2) { sleep 1 while 1 }
-    my $n = $way eq "chat" || $way eq "prefix" ? chat($question) : tokens($prompt);
+    my $n = $way =~ /^(chat|prefix|whole)$/ ? chat($question) : tokens($prompt);
     print qq({"id": 99999999999}\n) if $way eq "lie" && $id % 2;
     printf qq({"id": %d, "reward": %g, "metrics": {"calls": 1}}\n), $id, $n / 10;
 }
@@ -55,11 +55,12 @@ sub said {
     return split /,/, $ids;
 }
 
-sub chat { # by messages; `prefix`: with the ids so far beside them
+sub chat { # by messages; `prefix`: with the ids so far beside them; `whole`: with all ids of the context
     my @messages = (sprintf '{"role":"user","content":"%s"}', shift);
     my ($n, $so_far) = (0, "");
     for my $turn (0, 1) {
-        my $reply = ask("/v1/chat/completions", '{"model":"actor","messages":[' . join(",", @messages) . "]$so_far,"
+        my $at = "/v1/chat/completions" . ($way eq "whole" && $turn ? "/tokens" : "");
+        my $reply = ask($at, '{"model":"actor","messages":[' . join(",", @messages) . "]$so_far,"
             . '"tools":[{"type":"function","function":{"name":"count"}}],'
             . '"logprobs":true,"return_tokens_as_token_ids":true,"return_token_ids":true}');
         my @said = said($reply);
@@ -68,6 +69,8 @@ sub chat { # by messages; `prefix`: with the ids so far beside them
         $n += @said;
         $message = '{"role":"assistant","content":"(shortened)"}' if $way eq "prefix";
         $so_far = ",\"required_prefix_token_ids\":[$context," . join(",", @said) . "]" if $way eq "prefix";
+        my ($more) = ask("/tokenize", '{"prompt":"tool:"}') =~ /"tokens":\[([^]]*)\]/;
+        $so_far = ",\"tokens\":[$context," . join(",", @said) . ",$more]" if $way eq "whole";
         push @messages, $message, sprintf '{"role":"tool","tool_call_id":"0","content":[{"type":"text","text":"%d"}]}', scalar @said;
     }
     return $n;

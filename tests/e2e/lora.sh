@@ -34,8 +34,9 @@ lacks plan.json '"actor.(params|adapters|grads|state).0"|"actor_base'
 sed -e '/^  ref/d' -e 's/ref_logprob/old_logprob/g' lora.yaml >alone.yaml
 status 0 "$gr" plan alone.yaml --format json
 has out '"actor_base.params.0"'
-status 0 "$gr" check alone.yaml
+status 0 "$gr" check alone.yaml --explain
 lacks out 'actor_base'
+has out 'by adapters of rank 4, which count 2 times, on q k v o gate up down; frozen beneath them: the weights of its checkpoint'
 
 # ---- budgets and stops
 status 0 "$gr" exec lora.yaml --out whole --set run.checkpoint.every=3
@@ -60,6 +61,11 @@ sed -e "s/$lora/$begin/" -e 's/ref: .*/ref: {checkpoint: merged}/' lora.yaml >fr
 status 0 "$gr" exec from.yaml --set lr=0 --steps 1 --out from
 echo "$(metric from 1 update.kl_max)" | awk '{ exit !($1 < 1e-5) }' || fail "merged is another model: $(metric from 1 update.kl_max)"
 cmp from/checkpoints/step-1/actor/adapter_model.safetensors adapters/adapter_model.safetensors
+sed -e 's/from: adapters/from: whole@6/' from.yaml >step.yaml
+status 0 "$gr" exec step.yaml --set lr=0 --steps 1 --out step
+cmp from/checkpoints/step-1/actor/adapter_model.safetensors step/checkpoints/step-1/actor/adapter_model.safetensors
+sed -e 's/^  ref: .*/  ref: {checkpoint: whole@6}/' lora.yaml >none.yaml
+refused 'there are adapters alone' "$gr" plan none.yaml
 status 0 "$gr" exec lora.yaml --set lr=0 --steps 1 --out new # and is not the frozen one
 ! cmp -s new/checkpoints/step-1/actor/adapter_model.safetensors adapters/adapter_model.safetensors || fail "nothing was read"
 status 0 "$gr" exec grpo.yaml --steps 1 --out full
@@ -81,6 +87,16 @@ cmp -s ppo/checkpoints/step-4/critic/adapter_model.safetensors part2/checkpoints
 has ppo/checkpoints/step-4/critic/adapter_config.json '"score"'
 status 0 "$gr" export ppo --model critic --merge -o critic
 has critic/config.json 'LlamaForTokenClassification'
+
+# ---- two policies on one frozen model, each with its own update
+sed -e 's/^  ref: .*/&\n  second: {checkpoint: $model, train: {lr: 1.0e-2, lora: {rank: 2, targets: [q, v]}}}/' \
+    -e 's/^run:/  other: {op: update, model: second, of: rollout, loss: -token_mean(advantage * logprob)}\n&/' lora.yaml >several.yaml
+status 0 "$gr" exec several.yaml --steps 2 --out several
+status 0 "$gr" exec lora.yaml --steps 2 --out one
+same_weights several one
+has several/plan.json '"second.adapters.1"'
+lacks several/plan.json '"(actor|second)_base'
+! cmp -s several/checkpoints/step-2/second/adapter_model.safetensors several/checkpoints/step-2/actor/adapter_model.safetensors
 
 # ---- ranks: shards of adapters and their state, whole frozen weights
 if runs_ranks; then
@@ -119,7 +135,10 @@ sed 's/actor: {/&parallel: {tensor: 2}, /' lora.yaml >wrong.yaml
 refused "error: model 'actor': adapters with an axis of 'parallel' but 'context'" "$gr" check wrong.yaml --ranks 2
 wrong "'groups' of tensors beside 'lora' are not built" 's/alpha: 8}/&, groups: [{tensors: "q_proj", lr: 1.0e-3}]/'
 model moe qwen3_moe 32 false false
-wrong "wrong.yaml:4:[0-9]+: error: model 'actor': target 'q': layer 0 has a mixture of experts" 's/model: model/model: moe/'
+wrong "wrong.yaml:4:[0-9]+: error: model 'actor': target 'gate': layer 0 has a mixture of experts" 's/model: model/model: moe/'
+sed -e 's/model: model/model: moe/' -e 's/alpha: 8/&, targets: [q, k, v, o]/' lora.yaml >moe.yaml # and attention has adapters
+status 0 "$gr" exec moe.yaml --steps 2 --out moe-run
+[ "$(metric moe-run 1 kl)" = 0 ] && [ "$(metric moe-run 2 kl)" != 0 ] || fail "of experts: the first kl is $(metric moe-run 1 kl), the second $(metric moe-run 2 kl)"
 wrong "'rollout' has 'lag', which is not built for model 'actor'" 's/samples: 4/samples: 4, lag: 1/'
 wrong "cannot (open|read) .*nowhere" 's/rank: 4, alpha: 8/from: nowhere/'
 wrong "'rank' is not that of the adapters" 's/rank: 4, alpha: 8/from: adapters, rank: 5/'

@@ -121,6 +121,14 @@ status 0 "$gr" exec record.yaml --out again --steps 4 --set 'run.checkpoint={eve
 status 0 "$gr" exec --resume again@2 --steps 5
 status 0 "$gr" exec replay.yaml --out again2 --steps 5
 same_weights again again2
+# A file that is not what was saved, and that somebody accepts: each number of it is looked at.
+for seed in 1 2 3 4; do
+    rm -rf damaged
+    cp -r again damaged
+    perl -e 'srand $ARGV[1]; open(my $f, "+<", $ARGV[0]); binmode $f; my $n = -s $f;
+             for (1 .. 20) { seek($f, rand($n), 0); print $f pack("C", rand 256) }' damaged/checkpoints/step-5/rollout.queue.0 $seed
+    "$gr" exec --resume damaged --steps 6 --accept-changes >out 2>err || [ $? = 2 ] || fail "a damaged file (seed $seed): $(tail -n 3 err)"
+done
 # A run that goes on tells a new environment what was said so far: the same conversations.
 rm answers.jsonl
 # shellcheck disable=SC2086

@@ -47,6 +47,13 @@ sed 's/init: -1, //' kept.yaml >wrong.yaml
 refused "state 'last' needs 'init'" "$gr" check wrong.yaml
 sed 's/^  old_logprob: /  chosen: {op: select, of: rollout, groups: group_std(score) > 0, refill: {until: 8, rounds: 3, short: keep}}\n&/; s/of: rollout, mini_batch/of: chosen, mini_batch/; s/^    of: rollout/    of: chosen/' kept.yaml >wrong.yaml
 refused "'seen' reads 'prompts.seen', which 'chosen' computes anew in each round" "$gr" check wrong.yaml
+sed 's/samples: 4,/samples: 4, over: 1.25,/' kept.yaml >wrong.yaml # rows of earlier draws
+refused "'reward' has the prompts of 'rollout', but 'prompts.paid' those of 'prompts'" "$gr" check wrong.yaml
+has err "'rollout' keeps rows from one iteration to the next"
+sed '/^log: /d; s/ + 0.01 \* prompts.paid//; s/next: "0.5 \* prompts.paid + 0.5 \* group_mean(reward)"/next: group_mean(reward)/' wrong.yaml >wrong2.yaml
+refused "'paid' is kept of the records of 'prompts', but has the prompts of 'rollout'" "$gr" check wrong2.yaml
+sed 's/, paid: {[^}]*}//' wrong2.yaml >drawn.yaml # what reads no rows is right there, too
+status 0 "$gr" exec drawn.yaml --steps 3 --out drawn
 change '1 / (step - 1)'
 status 0 "$gr" exec wrong.yaml --set data=few.jsonl --steps 1 --out odd
 has out "'next' of 'prompts.last' is no number for 8 records, which keep what they had"

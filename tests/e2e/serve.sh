@@ -51,7 +51,7 @@ cat >template <<'END'
 END
 sed -E "s|\"chat_template\": \".*\"|\"chat_template\": \"$(cat template)\"|" "$project/tests/cli/model/tokenizer_config.json" >chat-model/tokenizer_config.json
 "$gr" init --config chat-model/config.json --tokenizer chat-model --seed 1 -o chat >/dev/null
-for way in chat prefix; do
+for way in chat prefix whole; do
     served $way.yaml $way
     sed -i 's/max_context: 32/max_context: 60/' $way.yaml
     rm -f told
@@ -61,7 +61,8 @@ for way in chat prefix; do
     [ "$(metric $way-run 1 ids) $(metric $way-run 1 n)" = "$(cat ids)" ] || fail "$way: ids that count are not those that were sampled"
     [ "$(metric $way-run 1 rollout.failed)$(metric $way-run 1 logprob_gap_max)" = 00 ] || fail "a session by messages"
     has $way-run/samples.jsonl '\{"by": "environment", "text": "ser:[0-9+]*=Eassistant:"\}'
-    has $way-run/samples.jsonl '\{"by": "environment", "text": "E?tool:[1-4]Eassistant:"\}'
+    if [ $way = whole ]; then tail="tool:"; else tail="E?tool:[1-4]Eassistant:"; fi
+    has $way-run/samples.jsonl "\{\"by\": \"environment\", \"text\": \"$tail\"\}"
 done
 same_metrics chat-run prefix-run
 if python3 -c 'import urllib' 2>/dev/null; then # the shipped graph and its harness

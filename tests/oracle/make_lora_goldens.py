@@ -14,13 +14,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-# Targets of a part of q, k and v, and of gate and up alone; norms behind; factors on weights of norms; a value head.
+# Seeds are places. Targets of a part of q, k and v, and of gate and up alone; norms behind; factors on weights of norms; a value head.
 CASES = {
     "qwen3": dict(of="model/qwen3", r=4, lora_alpha=6, target_modules=ALL),
     "qwen2": dict(of="model/qwen2", r=3, lora_alpha=8, target_modules=["q_proj", "v_proj", "up_proj"]),
     "olmo2": dict(of="model/olmo2", r=2, lora_alpha=2, target_modules=["k_proj", "o_proj", "down_proj"]),
     "gemma3": dict(of="model/gemma3_text", r=2, lora_alpha=4, target_modules=ALL),
     "value": dict(of="value/llama", r=4, lora_alpha=8, target_modules=ALL, modules_to_save=["score"]),
+    "qwen3_moe": dict(of="model/qwen3_moe", r=4, lora_alpha=8, target_modules=ALL[:4]),  # beside frozen experts
 }
 LENGTHS = [17, 5, 9]
 TEMPERATURE = 0.7
@@ -31,7 +32,8 @@ def build(folder, case):
     base = os.path.join(folder, case["of"])
     value = case["of"].startswith("value")
     kind = AutoModelForTokenClassification if value else AutoModelForCausalLM
-    model = kind.from_pretrained(base, dtype=torch.float64, attn_implementation="eager", **(dict(num_labels=1) if value else {}))
+    model = kind.from_pretrained(base, dtype=torch.float64, attn_implementation="eager", **(dict(num_labels=1) if value else {}),
+                                **(dict(experts_implementation="eager") if "_moe" in case["of"] else {}))
     config = LoraConfig(task_type=TaskType.TOKEN_CLS if value else TaskType.CAUSAL_LM, lora_dropout=0.0,
                         **{k: v for k, v in case.items() if k != "of"})
     model = get_peft_model(model, config, autocast_adapter_dtype=False).eval()

@@ -65,7 +65,7 @@ static void logits_backward(gr_queue *q, const gr_router_product *p, const void 
     to_w.b.p = p->x;
     to_w.c = grad;
     gr_gemm(q, &to_x, ws);
-    gr_gemm(q, &to_w, ws);
+    if (grad) gr_gemm(q, &to_w, ws);
     for (size_t t = 0; grad_bias && t < p->T; t++)
         gr_simd_best()->add(grad_bias, (const float *)d_logits + t * p->E, p->E);
 }

@@ -72,7 +72,7 @@ static void few_backward(gr_queue *q, const gr_router_product *p, const void *d_
 {
     const gr_cu_few few = few_of(p);
     gr_cu_few_dx(q->stream, &few, d_logits, add, dx);
-    gr_cu_few_dw(q->stream, &few, d_logits, grad, gr_cu_type(grads), ws);
+    if (grad) gr_cu_few_dw(q->stream, &few, d_logits, grad, gr_cu_type(grads), ws);
     if (grad_bias) gr_cu_few_sums(q->stream, &few, d_logits, grad_bias, gr_cu_type(grads));
 }
 
@@ -110,7 +110,7 @@ void gr_cuda_experts_logits_backward(gr_queue *q, const gr_router_product *p, co
         return;
     }
     gr_cu_product(q, &to_x, ws);
-    gr_cu_product(q, &to_w, ws);
+    if (grad) gr_cu_product(q, &to_w, ws);
     if (grad_bias) gr_cu_column_sums(q->stream, d_logits, grad_bias, gr_cu_type(grads), p->T, p->E, ws);
 }
 

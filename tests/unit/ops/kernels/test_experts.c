@@ -753,7 +753,7 @@ static gr_status all_to_all(gr_comm *c, gr_queue *q, const gr_comm_exchange *e, 
     (void)q, (void)d;
     g->exchange[c->rank] = e;
     pthread_barrier_wait(&g->barrier);
-    g->moves += c->rank == 0;
+    if (c->rank == 0) g->moves++;
     for (uint32_t r = 0; r < g->n; r++) {
         const gr_comm_exchange *from = g->exchange[r];
         if (from->from_bytes[c->rank] != e->to_bytes[r] || e->to_bytes[r] % e->unit) abort();
