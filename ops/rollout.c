@@ -13,26 +13,69 @@
 /* ---- blocks ----------------------------------------------------------------------------------------------
  */
 
-uint32_t gr_rollout_blocks_min(const gr_rows_bounds *b)
+uint32_t gr_rollout_blocks_min(const gr_rows_bounds *b, gr_ring ring)
 {
     uint32_t most = 0; /* not monotonous in the prompt's length: a tail block is there or not */
     for (uint32_t cut = 0; cut < GR_KV_BLOCK && cut < b->prompt_tokens; cut++) {
-        uint32_t prompt = b->prompt_tokens - cut;
-        most = GR_MAX(most, gr_prompt_blocks(prompt) + gr_own_blocks(prompt, b->response_tokens));
+        const uint32_t prompt = b->prompt_tokens - cut, own = gr_own_blocks(prompt, b->response_tokens);
+        most = GR_MAX(most, gr_prompt_blocks(prompt) + gr_ring_blocks(ring, own));
     }
     return most;
 }
 
-uint64_t gr_rollout_blocks_max(const gr_rows_bounds *b, uint32_t samples, uint32_t concurrent)
+uint64_t gr_rollout_blocks_max(const gr_rows_bounds *b, uint32_t samples, uint32_t concurrent, gr_ring ring)
 {
     uint64_t at_once = (concurrent + samples - 1) / samples + 2; /* one beginning, one ending in between */
     uint64_t groups = GR_MIN((uint64_t)b->groups, at_once), most = 0;
     for (uint32_t cut = 0; cut < GR_KV_BLOCK && cut < b->prompt_tokens; cut++) {
-        uint32_t prompt = b->prompt_tokens - cut;
-        most = GR_MAX(most, groups * gr_prompt_blocks(prompt) +
-                                concurrent * (uint64_t)gr_own_blocks(prompt, b->response_tokens));
+        const uint32_t prompt = b->prompt_tokens - cut, own = gr_own_blocks(prompt, b->response_tokens);
+        most = GR_MAX(most,
+                      groups * gr_prompt_blocks(prompt) + concurrent * (uint64_t)gr_ring_blocks(ring, own));
     }
     return most;
+}
+
+static uint32_t widest_window(const gr_model_shape *s)
+{
+    uint32_t most = 0;
+    for (uint32_t l = 0; l < s->layers; l++)
+        if (gr_layer_has_window(s, l)) most = GR_MAX(most, gr_layer(s, l)->attention.window);
+    return most;
+}
+
+/* Conversations from outside, which may go back to any token of theirs. */
+static bool serves(const gr_node *n)
+{
+    return ((const gr_generate_cfg *)n->cfg)->serve.host;
+}
+
+/* What is read at once, and the window before its first token: of positions that come again, so many are
+ * there whatever block the first is in. What an environment said, or a sample had before, is read many tokens
+ * at once. A conversation that is tried again begins behind its prompt, whose last tokens are in the first of
+ * its own blocks: that one does not come again. */
+gr_ring gr_rollout_ring(const gr_node *n, const gr_choices *how)
+{
+    const bool many = n->bounds.turns || n->bounds.kept;
+    const uint64_t window = widest_window(gr_node_shape(n)), fed = many ? how->prefill_tokens : 1,
+                   span = window ? window - 1 + fed : 0, first = gr_turns_tries(n) > 1,
+                   blocks = (span + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
+    const uint64_t own = n->bounds.response_tokens / GR_KV_BLOCK + 2; /* at most */
+    if (!window || first + blocks >= own || serves(n)) return (gr_ring){0};
+    return (gr_ring){(uint32_t)first, (uint32_t)blocks};
+}
+
+/* The part of what can ever be used that the other layers have. */
+uint32_t gr_rollout_window_blocks(const gr_node *n, const gr_choices *how)
+{
+    const gr_ring ring = gr_rollout_ring(n, how);
+    const uint32_t samples = ((const gr_generate_cfg *)n->cfg)->samples;
+    if (!ring.blocks) return 0;
+    const gr_rows_bounds *b = &n->placement.task;
+    const uint64_t least = gr_rollout_blocks_min(&n->bounds, ring),
+                   most = gr_rollout_blocks_max(b, samples, how->concurrent, ring),
+                   all = gr_rollout_blocks_max(b, samples, how->concurrent, (gr_ring){0});
+    const uint64_t part = (most * GR_MIN((uint64_t)how->kv_blocks, all) + all - 1) / GR_MAX(all, UINT64_C(1));
+    return (uint32_t)GR_MIN(GR_MAX(part, least), (uint64_t)UINT32_MAX - 1);
 }
 
 /* ---- what may be chosen -------------------------------------------------------------------------------- */
@@ -64,10 +107,11 @@ static void set_at_once(const gr_node *n, const gr_kernels *k, uint32_t level, g
 static void set_pool(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
 {
     const gr_generate_cfg *cfg = n->cfg;
-    const uint64_t least = gr_rollout_blocks_min(&n->bounds),
+    const gr_ring none = {0};
+    const uint64_t least = gr_rollout_blocks_min(&n->bounds, none),
                    most = c->concurrent == 1
                               ? least
-                              : gr_rollout_blocks_max(&n->placement.task, cfg->samples, c->concurrent),
+                              : gr_rollout_blocks_max(&n->placement.task, cfg->samples, c->concurrent, none),
                    blocks = cfg->kv_blocks ? cfg->kv_blocks : most * (POOL_PARTS - level) / POOL_PARTS;
     (void)k;
     c->kv_blocks = (uint32_t)GR_MIN(GR_MAX(blocks, least), (uint64_t)UINT32_MAX - 1);
@@ -137,8 +181,8 @@ void gr_rollout_default_choice(const gr_node *n, const gr_kernels *k, gr_choices
 
 bool gr_rollout_runs_with(const gr_node *n, const gr_choices *c)
 {
-    return c->kv_blocks >= gr_rollout_blocks_min(&n->bounds) && c->concurrent && c->prefill_tokens &&
-           c->head_rows;
+    return c->kv_blocks >= gr_rollout_blocks_min(&n->bounds, (gr_ring){0}) && c->concurrent &&
+           c->prefill_tokens && c->head_rows;
 }
 
 /* ---- declaring -------------------------------------------------------------------------------------------
@@ -171,12 +215,16 @@ static gr_step_bounds bounds_of(const gr_graph *g, const gr_node *n, const gr_ch
     const bool alone = n->bounds.turns || n->bounds.kept;
     const uint32_t others =
         n->placement.task.seqs - GR_MIN(n->placement.task.seqs, alone ? 1u : cfg->samples);
+    const gr_ring ring = gr_rollout_ring(n, how);
+    const uint32_t blocks = gr_blocks_of(n->bounds.prompt_tokens + n->bounds.response_tokens);
     return (gr_step_bounds){.tokens = GR_MAX(slots, GR_MIN(slots, others) + how->prefill_tokens),
                             .seqs = slots + 1,
                             .samples = slots,
                             .slots = gr_rollout_room(n, how, k).slots,
                             .choices = gr_rollout_choices(g, n),
-                            .stride = gr_blocks_of(n->bounds.prompt_tokens + n->bounds.response_tokens)};
+                            .stride = ring.blocks ? 2 * blocks : blocks,
+                            .window_at = ring.blocks ? blocks : 0,
+                            .ring = ring};
 }
 
 static step_arrays layout(gr_workspace *c, const gr_step_bounds *b)
@@ -224,7 +272,8 @@ uint32_t gr_rollout_kv_object(gr_tasks *p, const gr_node *n, const gr_choices *h
 /* With any temperature that it may have, where that changes. */
 static gr_sampling sampling_of(const gr_generate_cfg *c)
 {
-    return (gr_sampling){.temperature = (float)c->temperature.value, .top_p = (float)c->top_p, .top_k = c->top_k};
+    return (gr_sampling){
+        .temperature = (float)c->temperature.value, .top_p = (float)c->top_p, .top_k = c->top_k};
 }
 
 uint32_t gr_rollout_head_ws(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k)
@@ -392,8 +441,6 @@ gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag
                       .longest = n->bounds.response_tokens};
     r->groups = gr_calloc(r->work.groups, sizeof(*r->groups));
     r->to_admit = gr_calloc(r->work.groups, sizeof(*r->to_admit));
-    r->group_tables = gr_calloc((size_t)r->work.groups * gr_prompt_blocks(n->bounds.prompt_tokens) + 1,
-                                sizeof(*r->group_tables)); /* + 1: never of size 0 */
     if (n->bounds.kept) gr_kept_open(r);
     *state = r;
     return n->bounds.turns ? gr_turns_open(r, d) : GR_OK;
@@ -417,8 +464,10 @@ void gr_rollout_close(void *state)
     free(r->group_tables);
     free(r->slots);
     free(r->groups);
-    free(r->free_blocks);
-    free(r->copy_from);
+    for (int i = 0; i < 2; i++) {
+        free(r->pool[i].block);
+        free(r->copy[i].from);
+    }
     free(r->held_from);
     free(r->out_id);
     free(r->out_logprob);
@@ -436,16 +485,26 @@ static void take_arrays(gr_rollout *r, const gr_choices *how)
     r->tables = gr_calloc((size_t)r->bounds.samples * r->bounds.stride, sizeof(*r->tables));
     for (uint32_t i = 0; i < r->bounds.samples; i++)
         r->slots[i] = (gr_rollout_slot){.table = r->tables + (size_t)i * r->bounds.stride, .held = i};
-    r->free_blocks = gr_calloc(how->kv_blocks, sizeof(*r->free_blocks));
-    r->copy_from = gr_calloc(2 * (size_t)r->bounds.samples, sizeof(*r->copy_from));
-    r->copy_to = r->copy_from + r->bounds.samples;
+    r->group_tables = gr_calloc((size_t)r->work.groups * r->bounds.stride, sizeof(*r->group_tables));
+    r->pool[0].cap = how->kv_blocks;
+    r->pool[1].cap = gr_rollout_window_blocks(r->node, how);
+    for (int i = 0; i < 2; i++) {
+        r->pool[i].block = gr_calloc(r->pool[i].cap, sizeof(*r->pool[i].block));
+        r->copy[i].from = gr_calloc(2 * (size_t)r->bounds.samples, sizeof(*r->copy[i].from));
+        r->copy[i].to = r->copy[i].from + r->bounds.samples;
+    }
     r->held_from = gr_calloc(2 * (size_t)r->bounds.slots, sizeof(*r->held_from));
     r->held_to = r->held_from + r->bounds.slots;
     r->out_id = gr_calloc(r->bounds.samples, sizeof(*r->out_id));
     r->out_logprob = gr_calloc(r->bounds.samples, sizeof(*r->out_logprob));
     if (r->bounds.choices)
         r->out_choices = gr_calloc((size_t)r->bounds.tokens * r->bounds.choices, sizeof(*r->out_choices));
-    r->cap_blocks = how->kv_blocks;
+}
+
+static void free_all(gr_free_blocks *f)
+{
+    f->n = f->cap;
+    for (uint32_t i = 0; i < f->n; i++) f->block[i] = f->n - 1 - i;
 }
 
 void gr_rollout_put_prompt(gr_rollout *r, const gr_rows *prompts, uint32_t prompt, gr_rows *rows, uint32_t g)
@@ -483,37 +542,72 @@ static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr
     r->current = r->n_groups = r->n_seqs = r->trip = 0;
     r->finished = r->n_slots = r->n_running = 0;
     r->tokens = r->spared = 0;
-    r->n_free = r->cap_blocks;
-    for (uint32_t i = 0; i < r->n_free; i++) r->free_blocks[i] = r->n_free - 1 - i;
+    for (int i = 0; i < 2; i++) free_all(&r->pool[i]);
     if (r->turns) gr_turns_begin(r, rows);
     if (r->kept)
         gr_kept_begin(r, prompts, rows);
     else
         begin_rows(r, prompts, rows);
     for (uint32_t g = 0; g < *rows->n_groups; g++)
-        r->groups[g] = (gr_rollout_group){
-            .prompt = rows->prompt_len[g * r->cfg->samples],
-            .held = r->bounds.samples,
-            .table = r->group_tables + (size_t)g * gr_prompt_blocks(r->node->bounds.prompt_tokens)};
+        r->groups[g] = (gr_rollout_group){.prompt = rows->prompt_len[g * r->cfg->samples],
+                                          .held = r->bounds.samples,
+                                          .table = r->group_tables + (size_t)g * r->bounds.stride};
 }
 
-static uint32_t take_block(gr_rollout *r)
+static void take_blocks(gr_free_blocks *f, uint32_t *to, uint32_t n)
 {
-    return r->free_blocks[--r->n_free];
+    for (uint32_t i = 0; i < n; i++) to[i] = f->block[--f->n];
 }
 
-static void give_block(gr_rollout *r, uint32_t block)
+static void give_blocks(gr_free_blocks *f, const uint32_t *from, uint32_t n)
 {
-    r->free_blocks[r->n_free++] = block;
+    for (uint32_t i = 0; i < n; i++) f->block[f->n++] = from[i];
+}
+
+bool gr_rollout_fits(const gr_rollout *r, uint64_t shared, uint64_t samples, uint32_t own)
+{
+    const gr_step_bounds *b = &r->bounds;
+    if (r->pool[0].n < shared + samples * own) return false;
+    return !b->window_at || r->pool[1].n >= shared + samples * gr_ring_blocks(b->ring, own);
+}
+
+void gr_rollout_copy_table(const gr_rollout *r, uint32_t *to, const uint32_t *from, uint32_t n)
+{
+    const uint32_t at = r->bounds.window_at;
+    memcpy(to, from, n * sizeof(*to));
+    if (at) memcpy(to + at, from + at, n * sizeof(*to));
 }
 
 bool gr_rollout_begin_group(gr_rollout *r, gr_rollout_group *g)
 {
-    uint32_t need = gr_prompt_blocks(g->prompt);
-    if (r->n_free < need + gr_own_blocks(g->prompt, r->longest)) return false;
-    for (uint32_t i = 0; i < need; i++) g->table[i] = take_block(r);
+    const uint32_t need = gr_prompt_blocks(g->prompt), at = r->bounds.window_at;
+    if (!gr_rollout_fits(r, need, 1, gr_own_blocks(g->prompt, r->longest))) return false;
+    take_blocks(&r->pool[0], g->table, need);
+    if (at) take_blocks(&r->pool[1], g->table + at, need);
     g->begun = true;
     return true;
+}
+
+/* A sample's own blocks, from this column on; those of layers with a window come again. */
+static void take_own(gr_rollout *r, gr_rollout_slot *s, uint32_t from)
+{
+    const gr_step_bounds *b = &r->bounds;
+    uint32_t *ring = s->table + b->window_at + from;
+    take_blocks(&r->pool[0], s->table + from, s->n_own);
+    if (!b->window_at) return;
+    const uint32_t n = gr_ring_blocks(b->ring, s->n_own);
+    take_blocks(&r->pool[1], ring, n);
+    for (uint32_t i = n; i < s->n_own; i++) ring[i] = ring[gr_ring_at(b->ring, i)];
+}
+
+static void copy_block(gr_rollout *r, const gr_rollout_group *g, const gr_rollout_slot *s, uint32_t column)
+{
+    for (uint32_t i = 0; i <= (r->bounds.window_at > 0); i++) {
+        const uint32_t at = column + i * r->bounds.window_at;
+        r->copy[i].from[r->n_copies] = g->table[at];
+        r->copy[i].to[r->n_copies] = s->table[at];
+    }
+    r->n_copies++;
 }
 
 /* Samples of a group that is kept have ended before. */
@@ -534,12 +628,10 @@ void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, co
     s->cached = g->prompt - 1;
     s->next = gr_rows_ids(rows, s->seq)[g->prompt - 1];
     s->n_own = gr_own_blocks(g->prompt, r->longest);
-    memcpy(s->table, g->table, shared * sizeof(*s->table));
-    for (uint32_t i = 0; i < s->n_own; i++) s->table[shared + i] = take_block(r);
-    if (gr_prompt_blocks(g->prompt) > shared) { /* the last shared block is not full: it goes on in a copy */
-        r->copy_from[r->n_copies] = g->table[shared];
-        r->copy_to[r->n_copies++] = s->table[shared];
-    }
+    gr_rollout_copy_table(r, s->table, g->table, shared);
+    take_own(r, s, shared);
+    if (gr_prompt_blocks(g->prompt) > shared) /* the last shared block is not full: it goes on in a copy */
+        copy_block(r, g, s, shared);
     if (r->bounds.slots && g->held != s->held) { /* it goes on from its prompt's state */
         r->held_from[r->n_held] = g->held;
         r->held_to[r->n_held++] = s->held;
@@ -564,7 +656,8 @@ static void swap_slots(gr_rollout *r, uint32_t a, uint32_t b)
 
 static bool admit_sample(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows)
 {
-    if (r->n_slots == r->bounds.samples || r->n_free < gr_own_blocks(g->prompt, r->longest)) return false;
+    if (r->n_slots == r->bounds.samples || !gr_rollout_fits(r, 0, 1, gr_own_blocks(g->prompt, r->longest)))
+        return false;
     gr_rollout_slot *s = &r->slots[r->n_slots++];
     gr_rollout_place(r, s, g, rows);
     if (gr_rollout_is_new(s, rows)) swap_slots(r, r->n_slots - 1, r->n_running++);
@@ -639,7 +732,7 @@ static void plan(gr_rollout *r, const gr_rows *rows, const gr_choices *how, step
     memcpy(a->ids + n, gr_rows_ids(rows, u.seq) + *u.cached, r->n_prefill * sizeof(*a->ids));
     a->cached[n] = *u.cached;
     if (a->held) a->held[n] = u.held;
-    memcpy(a->table + (size_t)n * stride, u.table, gr_blocks_of(u.end) * sizeof(*a->table));
+    gr_rollout_copy_table(r, a->table + (size_t)n * stride, u.table, gr_blocks_of(u.end));
     r->n_tokens = a->offset[n + 1] = n + r->n_prefill;
     *u.cached += r->n_prefill;
 }
@@ -670,8 +763,8 @@ static void copy_states(const gr_call *c, const gr_rollout *r)
     const gr_model_shape *s = gr_node_shape(c->node);
     for (uint32_t l = 0; (r->n_copies || r->n_held) && l < s->layers; l++) {
         void *state = state_at(c, PLAN_KV, l);
-        if (r->n_copies)
-            gr_layer_copy_blocks(k, c->queue, s, l, state, r->copy_from, r->copy_to, r->n_copies);
+        const gr_block_copies *copy = &r->copy[r->bounds.window_at && gr_layer_has_window(s, l)];
+        if (r->n_copies) gr_layer_copy_blocks(k, c->queue, s, l, state, copy->from, copy->to, r->n_copies);
         if (r->n_held) gr_layer_copy_slots(k, c->queue, s, l, state, r->held_from, r->held_to, r->n_held);
     }
 }
@@ -706,6 +799,7 @@ static gr_extend extend_of(const gr_rollout *r, const step_arrays *a, gr_routing
                        .cached = a->cached,
                        .block_table = a->table,
                        .table_stride = r->bounds.stride,
+                       .window_at = r->bounds.window_at,
                        .held = a->held,
                        .routing = a->choices ? routing : NULL};
 }
@@ -756,11 +850,14 @@ static bool ends_in_stop_text(gr_rollout *r, const int32_t *response, uint32_t n
 void gr_rollout_give_back(gr_rollout *r, const gr_rollout_slot *s)
 {
     gr_rollout_group *g = &r->groups[s->group];
-    uint32_t shared = gr_full_blocks(g->prompt);
-    for (uint32_t b = 0; b < s->n_own; b++) give_block(r, s->table[shared + b]);
+    const uint32_t shared = gr_full_blocks(g->prompt), at = r->bounds.window_at,
+                   prompt = gr_prompt_blocks(g->prompt);
+    give_blocks(&r->pool[0], s->table + shared, s->n_own);
+    if (at) give_blocks(&r->pool[1], s->table + at + shared, gr_ring_blocks(r->bounds.ring, s->n_own));
     r->finished++;
     if (--g->running || g->admitted < r->cfg->samples) return;
-    for (uint32_t b = 0; b < gr_prompt_blocks(g->prompt); b++) give_block(r, g->table[b]);
+    give_blocks(&r->pool[0], g->table, prompt);
+    if (at) give_blocks(&r->pool[1], g->table + at, prompt);
 }
 
 /* One that runs, out of those that do. */

@@ -35,9 +35,17 @@ typedef struct gr_stop_ids {
 } gr_stop_ids;
 gr_stop_ids gr_rollout_stop_ids(const gr_node *n);
 
+/* A layer with a window reads a window's worth of keys. So where responses are longer than that, such layers
+ * have blocks of their own: a sample's own ones come again as it goes on, but for the first `first`. Blocks
+ * of a prompt are held whole, by all its samples together. All such layers have the widest window's. blocks
+ * 0: no ring. */
+typedef struct gr_ring {
+    uint32_t first, blocks;
+} gr_ring;
+
 /* The smallest pool that works for these rows, and the largest that can ever be used with so many sequences
  * at once. */
-uint32_t gr_rollout_blocks_min(const gr_rows_bounds *b);
-uint64_t gr_rollout_blocks_max(const gr_rows_bounds *b, uint32_t samples, uint32_t concurrent);
+uint32_t gr_rollout_blocks_min(const gr_rows_bounds *b, gr_ring ring);
+uint64_t gr_rollout_blocks_max(const gr_rows_bounds *b, uint32_t samples, uint32_t concurrent, gr_ring ring);
 
 #endif

@@ -58,6 +58,22 @@ static inline uint32_t gr_blocks_of(uint32_t tokens)
     return (tokens + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
 }
 
+/* What a sample needs of blocks that come again. */
+static inline uint32_t gr_ring_blocks(gr_ring ring, uint32_t own)
+{
+    return ring.blocks ? GR_MIN(own, ring.first + ring.blocks) : own;
+}
+
+/* Which of them own block i is. */
+static inline uint32_t gr_ring_at(gr_ring ring, uint32_t i)
+{
+    return i < ring.first ? i : ring.first + (i - ring.first) % ring.blocks;
+}
+
+gr_ring gr_rollout_ring(const gr_node *n, const gr_choices *how);
+/* Blocks of layers with a window; 0: they have those of all. */
+uint32_t gr_rollout_window_blocks(const gr_node *n, const gr_choices *how);
+
 /* What the state of all layers has room for. Slots: one of each running sample, and one of the prompt that is
  * being read or whose samples wait; where several prompts are read at once, another of the next one. 0: every
  * layer's state is paged. */
@@ -65,7 +81,8 @@ static inline gr_state_room gr_rollout_room(const gr_node *n, const gr_choices *
 {
     const uint32_t samples = GR_MIN(how->concurrent, n->placement.task.seqs);
     const uint32_t prompts = k->steps ? 2 : 1;
-    return (gr_state_room){how->kv_blocks, gr_layers_have_slots(k, gr_node_shape(n)) ? samples + prompts : 0};
+    const uint32_t slots = gr_layers_have_slots(k, gr_node_shape(n)) ? samples + prompts : 0;
+    return (gr_state_room){how->kv_blocks, slots, gr_rollout_window_blocks(n, how)};
 }
 
 /* Shared blocks of a prompt: all its tokens but the last. */
@@ -90,7 +107,11 @@ static inline uint32_t gr_own_blocks(uint32_t prompt, uint32_t response)
  */
 
 typedef struct gr_step_bounds {
-    uint32_t tokens, seqs, samples, stride;
+    uint32_t tokens, seqs, samples;
+    uint32_t
+        stride; /* of tables: blocks of all layers; behind them, where there is a ring, of those with a */
+    uint32_t window_at; /* window, from this column on; 0: there is none */
+    gr_ring ring;
     uint32_t slots;   /* states of one size; 0: none */
     uint32_t choices; /* of a token's experts, where they are recorded; 0: they are not */
 } gr_step_bounds;
@@ -110,9 +131,19 @@ typedef struct gr_rollout_group {
     uint32_t cached;            /* of prompt - 1 */
     uint32_t admitted, running; /* samples */
     bool begun;                 /* it has its blocks */
-    uint32_t *table;            /* [prompt_blocks] */
+    uint32_t *table;            /* [stride] of its prompt's blocks */
     uint32_t held;              /* the place of its prompt's state of one size, where there are any */
 } gr_rollout_group;
+
+/* Blocks that nobody has. */
+typedef struct gr_free_blocks {
+    uint32_t *block, n, cap;
+} gr_free_blocks;
+
+/* Blocks that samples go on in, copied from their prompts'. */
+typedef struct gr_block_copies {
+    uint32_t *from, *to; /* [samples] */
+} gr_block_copies;
 
 typedef struct gr_rollout {
     gr_session *session;
@@ -130,12 +161,13 @@ typedef struct gr_rollout {
     uint32_t n_groups;      /* of these */
     uint32_t current;       /* the one that is being admitted, in that order */
     uint32_t trip;          /* of the iteration, from 0 */
-    uint32_t *free_blocks, n_free, cap_blocks;
+    gr_free_blocks pool[2]; /* of all layers, and of those with a window, where these have others */
     uint32_t finished, n_seqs;
     uint64_t tokens, spared;      /* sampled so far; those of max_tokens that finished ones did not need */
     uint32_t n_tokens, n_prefill; /* of the current step */
     uint32_t prefill_seq, prefill_at; /* whose tokens these are, and the first of them */
-    uint32_t *copy_from, *copy_to, n_copies;
+    gr_block_copies copy[2];          /* as pool */
+    uint32_t n_copies;
     uint32_t *held_from, *held_to, n_held; /* states of one size, of samples that begin */
     int32_t *out_id;                       /* [slots] */
     float *out_logprob;
@@ -160,6 +192,11 @@ static inline const gr_rows_bounds *gr_rollout_work(const gr_node *n)
 }
 /* Choices of a token that are recorded; 0: none are. */
 uint32_t gr_rollout_choices(const gr_graph *g, const gr_node *n);
+
+/* Whether so many blocks of prompts, and own ones of samples with so many, are free. */
+bool gr_rollout_fits(const gr_rollout *r, uint64_t shared, uint64_t samples, uint32_t own);
+/* The first n columns of a table, and as many of its part for layers with a window. */
+void gr_rollout_copy_table(const gr_rollout *r, uint32_t *to, const uint32_t *from, uint32_t n);
 
 /* A prompt that was drawn becomes group g, of sequences without a token so far. */
 void gr_rollout_put_prompt(gr_rollout *r, const gr_rows *prompts, uint32_t prompt, gr_rows *rows, uint32_t g);
@@ -233,7 +270,7 @@ static inline uint32_t gr_turns_tries(const gr_node *n)
 struct gr_served;
 /* *out: gr_served_close, also on failure. */
 gr_status gr_served_open(struct gr_served **out, const gr_rollout *r, gr_diag *d);
-void gr_served_close(struct gr_served *s);         /* NULL is fine */
+void gr_served_close(struct gr_served *s); /* NULL is fine */
 /* An iteration begins. s NULL is fine. */
 void gr_served_begin(struct gr_served *s, const gr_rollout *r);
 gr_serve *gr_served_by(const struct gr_served *s); /* NULL: of NULL */

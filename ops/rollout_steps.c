@@ -21,6 +21,7 @@ enum { CHUNK = 8 }; /* steps; a slot stands empty for one or two chunks between 
 typedef struct prefill_arrays {
     int32_t *ids, *position;
     uint32_t *slot, *offset, *cached, *table, *copy_from, *copy_to;
+    uint32_t *window_slot, *window_from, *window_to; /* as slot and copy_*; NULL: there is no ring */
     uint32_t *held, *held_from,
         *held_to; /* states of one size, [prompts] and [slots]; NULL: there are none */
 } prefill_arrays;
@@ -53,9 +54,12 @@ struct gr_rollout_steps {
 static gr_steps_bounds steps_bounds(const gr_node *n, const gr_choices *how, const gr_kernels *k,
                                     uint32_t choices)
 {
-    const uint32_t longest = n->bounds.prompt_tokens + n->bounds.response_tokens;
+    const uint32_t longest = n->bounds.prompt_tokens + n->bounds.response_tokens,
+                   blocks = gr_blocks_of(longest);
+    const bool ring = gr_rollout_ring(n, how).blocks;
     return (gr_steps_bounds){.slots = GR_MIN(how->concurrent, n->placement.task.seqs),
-                             .stride = gr_blocks_of(longest),
+                             .stride = ring ? 2 * blocks : blocks,
+                             .window_at = ring ? blocks : 0,
                              .max_length = longest,
                              .chunk = CHUNK,
                              .stop_ids = gr_rollout_stop_ids(n).n,
@@ -76,6 +80,11 @@ static prefill_arrays layout(gr_workspace *c, const gr_steps_bounds *b, const gr
     a.table = gr_workspace_bytes(c, prompts * b->stride * word);
     a.copy_from = gr_workspace_bytes(c, b->slots * word);
     a.copy_to = gr_workspace_bytes(c, b->slots * word);
+    if (b->window_at) {
+        a.window_slot = gr_workspace_bytes(c, tokens * word);
+        a.window_from = gr_workspace_bytes(c, b->slots * word);
+        a.window_to = gr_workspace_bytes(c, b->slots * word);
+    }
     if (!b->states) return a;
     a.held = gr_workspace_bytes(c, prompts * word);
     a.held_from = gr_workspace_bytes(c, b->slots * word);
@@ -495,6 +504,12 @@ static void place(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows, uint3
     if (gr_rollout_is_new(&r->slots[at], rows)) set_slot(r, rows, at, in, n_changes);
 }
 
+/* Where in the pool the keys of a position go. */
+static uint32_t place_of(const uint32_t *table, uint32_t position)
+{
+    return table[position / GR_KV_BLOCK] * GR_KV_BLOCK + position % GR_KV_BLOCK;
+}
+
 /* Tokens [*cached, end) of sequence seq into the packed arrays, as many as there is room for; false: not all
  * of them have been given. */
 static bool prefill(gr_rollout *r, const gr_rows *rows, uint32_t seq, const uint32_t *table, uint32_t held,
@@ -511,11 +526,12 @@ static bool prefill(gr_rollout *r, const gr_rows *rows, uint32_t seq, const uint
         const uint32_t position = *cached + i, at = s->n_tokens + i;
         a->ids[at] = ids[position];
         a->position[at] = (int32_t)position;
-        a->slot[at] = table[position / GR_KV_BLOCK] * GR_KV_BLOCK + position % GR_KV_BLOCK;
+        a->slot[at] = place_of(table, position);
+        if (a->window_slot) a->window_slot[at] = place_of(table + r->bounds.window_at, position);
     }
     a->cached[s->n_prompts] = *cached;
     if (a->held) a->held[s->n_prompts] = held;
-    memcpy(a->table + (size_t)s->n_prompts * r->bounds.stride, table, gr_blocks_of(end) * sizeof(*a->table));
+    gr_rollout_copy_table(r, a->table + (size_t)s->n_prompts * r->bounds.stride, table, gr_blocks_of(end));
     s->n_tokens += n;
     a->offset[++s->n_prompts] = s->n_tokens;
     s->longest = GR_MAX(s->longest, n);
@@ -548,11 +564,11 @@ static uint32_t wake(gr_rollout *r, const gr_rows *rows, const gr_choices *how, 
  * first sample, and needs none of its own. */
 static bool runs_at_once(const gr_rollout *r, const gr_rollout_group *g, const gr_choices *how)
 {
-    const uint64_t own = gr_own_blocks(g->prompt, r->longest), samples = r->cfg->samples;
+    const uint32_t own = gr_own_blocks(g->prompt, r->longest), samples = r->cfg->samples;
     uint32_t free_slots = 0;
     for (uint32_t i = 0; i < r->bounds.samples; i++) free_slots += r->slots[i].seq == GR_NONE;
     return g->prompt - 1 <= how->prefill_tokens - r->steps->n_tokens && samples <= free_slots &&
-           samples * own <= r->n_free;
+           gr_rollout_fits(r, 0, samples, own);
 }
 
 /* Where the state of a prompt goes that begins to be read. Those with places of their own take turns: while
@@ -580,7 +596,7 @@ static uint32_t admit(gr_rollout *r, const gr_rows *rows, const gr_choices *how,
         }
         if (!prefill_group(r, g, rows, how)) return n_changes;
         for (; g->admitted < r->cfg->samples; at = free_slot(r, at)) {
-            if (at == r->bounds.samples || r->n_free < own) return n_changes;
+            if (at == r->bounds.samples || !gr_rollout_fits(r, 0, 1, own)) return n_changes;
             place(r, g, rows, at, in, &n_changes);
         }
     }
@@ -687,13 +703,18 @@ static void write_prefill(gr_rollout *r, const gr_call *c)
         k->copy(c->queue, to->ids, from->ids, tokens);
         k->copy(c->queue, to->position, from->position, tokens);
         k->copy(c->queue, to->slot, from->slot, tokens);
+        if (to->window_slot) k->copy(c->queue, to->window_slot, from->window_slot, tokens);
         k->copy(c->queue, to->offset, from->offset, prompts + word);
         k->copy(c->queue, to->cached, from->cached, prompts);
         if (to->held) k->copy(c->queue, to->held, from->held, prompts);
         k->copy(c->queue, to->table, from->table, prompts * r->bounds.stride);
     }
-    write_words(c, to->copy_from, from->copy_from, r->copy_from, r->n_copies);
-    write_words(c, to->copy_to, from->copy_to, r->copy_to, r->n_copies);
+    write_words(c, to->copy_from, from->copy_from, r->copy[0].from, r->n_copies);
+    write_words(c, to->copy_to, from->copy_to, r->copy[0].to, r->n_copies);
+    if (to->window_slot) {
+        write_words(c, to->window_from, from->window_from, r->copy[1].from, r->n_copies);
+        write_words(c, to->window_to, from->window_to, r->copy[1].to, r->n_copies);
+    }
     write_words(c, to->held_from, from->held_from, r->held_from, r->n_held);
     write_words(c, to->held_to, from->held_to, r->held_to, r->n_held);
 }
@@ -791,7 +812,9 @@ static void run_prefill(const gr_call *c, const gr_rollout *r)
                          .block_table = a->table,
                          .table_stride = r->bounds.stride,
                          .position = a->position,
+                         .window_at = r->bounds.window_at,
                          .slot = a->slot,
+                         .window_slot = a->window_slot,
                          .longest = s->longest,
                          .held = a->held,
                          .routing = r->bounds.choices ? &routing : NULL};
@@ -823,7 +846,16 @@ static uint64_t key_of(const gr_call *c)
     return key;
 }
 
-/* Blocks or states of every layer; those that follow each other and whose sizes are the same at once. */
+/* Whether a layer's blocks or states are copied as another's are. */
+static bool copied_alike(const gr_rollout *r, const gr_kernels *k, const gr_model_shape *s, uint32_t a,
+                         uint32_t b)
+{
+    return gr_layer_block_bytes(k, s, a) == gr_layer_block_bytes(k, s, b) &&
+           gr_layer_slot_bytes(k, s, a) == gr_layer_slot_bytes(k, s, b) &&
+           (!r->bounds.window_at || gr_layer_has_window(s, a) == gr_layer_has_window(s, b));
+}
+
+/* Blocks or states of every layer; those that follow each other and are copied alike at once. */
 static void copy_states(const gr_call *c, const gr_rollout *r)
 {
     const gr_kernels *k = c->session->kernels;
@@ -833,15 +865,15 @@ static void copy_states(const gr_call *c, const gr_rollout *r)
     for (uint32_t l = 0, n; l < s->layers; l += n) {
         const uint64_t block = gr_layer_block_bytes(k, s, l), slot = gr_layer_slot_bytes(k, s, l),
                        at = gr_layer_state_at(k, s, l, room);
-        for (n = 1; l + n < s->layers && gr_layer_block_bytes(k, s, l + n) == block &&
-                    gr_layer_slot_bytes(k, s, l + n) == slot;)
-            n++;
+        const bool ring = r->bounds.window_at && gr_layer_has_window(s, l);
+        const uint32_t *from = ring ? a->window_from : a->copy_from, *to = ring ? a->window_to : a->copy_to;
+        for (n = 1; l + n < s->layers && copied_alike(r, k, s, l, l + n);) n++;
         const gr_steps_blocks all = {.kv = (char *)use(c, USE_KV) + at,
                                      .layers = n,
                                      .layer_bytes = gr_layer_state_at(k, s, l + 1, room) - at,
                                      .block_bytes = block + slot};
-        r->steps->ops->copy(r->steps->steps, c->queue, &all, block ? a->copy_from : a->held_from,
-                            block ? a->copy_to : a->held_to, block ? r->n_copies : r->n_held);
+        r->steps->ops->copy(r->steps->steps, c->queue, &all, block ? from : a->held_from,
+                            block ? to : a->held_to, block ? r->n_copies : r->n_held);
     }
 }
 

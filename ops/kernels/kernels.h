@@ -114,9 +114,13 @@ typedef struct gr_extend {
     const uint32_t *cached;      /* [n_seqs] tokens that are in the pool already */
     const uint32_t *block_table; /* [n_seqs, table_stride] block of each GR_KV_BLOCK positions */
     uint32_t table_stride;
-    const int32_t *position; /* [n_tokens] of each new token in its sequence */
-    const uint32_t *slot;    /* [n_tokens] where its keys go: block * GR_KV_BLOCK + place */
-    uint32_t longest;        /* most new tokens of one sequence */
+    /* Column of the table from which on it has the blocks of layers with a window, where these are others
+     * (they come again as the window moves on); 0: they are the same. */
+    uint32_t window_at;
+    const int32_t *position;     /* [n_tokens] of each new token in its sequence */
+    const uint32_t *slot;        /* [n_tokens] where its keys go: block * GR_KV_BLOCK + place */
+    const uint32_t *window_slot; /* the same of layers with a window, where window_at */
+    uint32_t longest;            /* most new tokens of one sequence */
     /* [n_seqs] of a state of one size (gr_layer_slot_bytes): its place among those of a layer; UINT32_MAX:
      * none, and what the sequence gives is 0. NULL where no layer has one. */
     const uint32_t *held;

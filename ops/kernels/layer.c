@@ -348,11 +348,22 @@ uint64_t gr_layer_slot_bytes(const gr_kernels *k, const gr_model_shape *s, uint3
     return state_bytes(k, s, layer, GR_STATE_FIXED);
 }
 
+bool gr_layer_has_window(const gr_model_shape *s, uint32_t layer)
+{
+    const gr_layer_desc *d = gr_layer(s, layer);
+    return d->mixer == GR_MIXER_ATTENTION && d->attention.window;
+}
+
+static uint64_t blocks_of(const gr_model_shape *s, uint32_t layer, gr_state_room room)
+{
+    return room.window_blocks && gr_layer_has_window(s, layer) ? room.window_blocks : room.blocks;
+}
+
 uint64_t gr_layer_state_at(const gr_kernels *k, const gr_model_shape *s, uint32_t layer, gr_state_room room)
 {
     uint64_t at = 0;
     for (uint32_t l = 0; l < layer; l++)
-        at += room.blocks * gr_layer_block_bytes(k, s, l) +
+        at += blocks_of(s, l, room) * gr_layer_block_bytes(k, s, l) +
               gr_align(room.slots * gr_layer_slot_bytes(k, s, l), 256);
     return at;
 }
@@ -479,6 +490,7 @@ void gr_layer_extend(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, 
                                    .threads = gr_team_size(q->team),
                                    .cut = 1};
     gr_layer_call l = sizes_of(k, s, layer, &bounds, GR_LAYER_EXTEND);
+    const bool window = e->window_at && gr_layer_has_window(s, layer);
     l.q = q;
     l.w = w;
     l.routing = e->routing;
@@ -488,9 +500,9 @@ void gr_layer_extend(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, 
                               .position = e->position,
                               .state = state,
                               .cached = e->cached,
-                              .block_table = e->block_table,
+                              .block_table = e->block_table + (window ? e->window_at : 0),
                               .table_stride = e->table_stride,
-                              .slot = e->slot,
+                              .slot = window ? e->window_slot : e->slot,
                               .held = e->held,
                               .longest = e->longest,
                               .decode = e->decode};

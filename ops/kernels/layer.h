@@ -27,10 +27,11 @@ uint64_t gr_layers_ws_bytes(const gr_kernels *k, const gr_model_shape *s, const 
                             gr_layer_use use);
 
 /* ---- state of a rollout ---- */
-/* What it has room for: blocks of GR_KV_BLOCK positions for layers whose state is paged, and sequences at
- * once for those whose state is of one size. */
+/* What it has room for: blocks of GR_KV_BLOCK positions for layers whose state is paged, of them those with a
+ * window where these have others (window_blocks; 0: as many), and sequences at once for those whose state is
+ * of one size. */
 typedef struct gr_state_room {
-    uint32_t blocks, slots;
+    uint32_t blocks, slots, window_blocks;
 } gr_state_room;
 /* Bytes of a layer for one block, or for one slot; 0 where its state is of the other kind. */
 uint64_t gr_layer_block_bytes(const gr_kernels *k, const gr_model_shape *s, uint32_t layer);
@@ -39,6 +40,9 @@ uint64_t gr_layer_slot_bytes(const gr_kernels *k, const gr_model_shape *s, uint3
 uint64_t gr_layer_state_at(const gr_kernels *k, const gr_model_shape *s, uint32_t layer, gr_state_room room);
 /* Whether any layer's state is not paged. */
 bool gr_layers_have_slots(const gr_kernels *k, const gr_model_shape *s);
+
+/* Whether its blocks are those of gr_extend.window_at. */
+bool gr_layer_has_window(const gr_model_shape *s, uint32_t layer);
 
 /* Copy block src[i] to dst[i] in a layer's part of the state; nothing where it is not paged. */
 void gr_layer_copy_blocks(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,

@@ -27,6 +27,7 @@
 typedef struct gr_steps_bounds {
     uint32_t slots;      /* sequences decoded at once */
     uint32_t stride;     /* blocks of a slot's table */
+    uint32_t window_at;  /* of these, see gr_extend */
     uint32_t max_length; /* keys of a sequence, at most */
     uint32_t chunk;      /* steps of a chunk */
     uint32_t stop_ids;

@@ -131,6 +131,18 @@ END
     "$gr" init --config "$1.json" --tokenizer "$project/graphs/quickstart" --seed 1 -o "$1" >/dev/null
 }
 
+window_model() { # DIR: a tiny model with a window of 20 in three of four layers, and room for long responses
+    cat >"$1.json" <<END
+{"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "hidden_size": 16, "intermediate_size": 24,
+ "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 16,
+ "max_position_embeddings": 256, "initializer_range": 0.3, "bos_token_id": null, "eos_token_id": 1, "pad_token_id": 2,
+ "torch_dtype": "float32", "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 20,
+ "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"]}
+END
+    rm -rf "$1"
+    "$gr" init --config "$1.json" --tokenizer "$project/graphs/quickstart" --seed 1 -o "$1" >/dev/null
+}
+
 least_budget() { # bytes that the last command, refused for want of memory, says would fit
     sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1
 }

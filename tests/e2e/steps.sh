@@ -67,6 +67,37 @@ still long.yaml >still.yaml
 for set in concurrent=40 concurrent=5; do goes_on still $set; done
 status 0 "$gr" exec still.yaml --out b --set nodes.rollout.over=1.5 --set run.steps=4
 no_gaps still
+# Layers with a window, whose blocks come again: what a rollout's step computes is what one pass over the row does, to the
+# bit. The pool has no more than it did, and layers with a window take less of it.
+window_model model
+sed 's/max_tokens: 37/max_tokens: 100, ignore_eos: true/' long.yaml >ring.yaml
+echo 'log: {off: token_max(abs(old_logprob - rollout.logprob)), length: batch_max(rollout.length)}' >>ring.yaml
+for set in samples=4 kv_blocks=12; do
+    same ring.yaml nodes.rollout.$set run.steps=1
+    [ "$(metric a 1 off)" = 0 ] || fail "a window's keys were lost: $(cat a/metrics.jsonl)"
+    [ "$(metric a 1 length)" -gt 60 ] || fail "responses are too short for a block to come again"
+done
+sed 's/max_tokens: 100/max_tokens: 100, stop: ["3", "+1"]/' ring.yaml >ring-stop.yaml
+same ring-stop.yaml nodes.rollout.concurrent=5 run.steps=1
+kv() { # bytes of keys and values in a plan
+    status 0 "$gr" plan ring.yaml --format json
+    sed -nE 's/.*"what": "rollout.kv",.* "bytes": ([0-9]+).*/\1/p' out | head -1
+}
+window=$(kv)
+sed -i 's/sliding_attention/full_attention/g' model/config.json
+[ $((10 * window)) -lt $((6 * $(kv))) ] || fail "a window's layers take as much as others: $window of $(kv) bytes"
+sed -i 's/"full_attention", "full_attention", "full_attention", "full_attention"/"sliding_attention", "full_attention", "sliding_attention", "sliding_attention"/' model/config.json
+# Conversations, one of which dies and begins anew behind its prompt; answers are read a few tokens at a time.
+turns ring-turns.yaml die "retries: 2"
+export GR_PREFILL=5
+for set in concurrent=20 concurrent=3; do
+    rm -f died
+    same ring-turns.yaml nodes.rollout.max_tokens=40 nodes.rollout.max_context=130 nodes.rollout.$set run.steps=1
+    [ "$(metric b 1 off)" = 0 ] || fail "a conversation's keys were lost: $(cat b/metrics.jsonl)"
+done
+still ring.yaml >ring-still.yaml # what a sample had before is read again, a few tokens at a time
+goes_on ring-still concurrent=40
+unset GR_PREFILL
 rm -rf model
 mv dense model
 # Conversations: slots that wait, answers that are read beside prompts, turns that the host ends.

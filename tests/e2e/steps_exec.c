@@ -246,6 +246,7 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *k, int32_t 
                          .cached = s->cached,
                          .block_table = s->tables,
                          .table_stride = s->b.stride,
+                         .window_at = s->b.window_at,
                          .held = s->b.states ? s->places : NULL,
                          .routing = s->b.choices ? &routing : NULL};
     const gr_steps_draw d = {s->row, &s->rules.sampling, (const uint32_t(*)[2])s->draw, s->drawn, s->logprob};

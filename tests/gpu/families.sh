@@ -2,9 +2,11 @@
 # Families of models on a CUDA device: the loss and the norm of gradients of fixed rows are near those of the CPU device;
 # under `strict: true` the log-prob pass sees the rollout's numbers; a run repeats to the bit. A family that the device has
 # no kernels for is refused by name, which is printed. Skips (77) where there is no device.
-# usage: families.sh GRAPHRUN
+# usage: families.sh GRAPHRUN [NAME...]: of these families alone
 . "$(dirname "$0")/quickstart.sh"
 wrong=0
+shift
+only=$*
 
 value() { # NAME RUN: of the last iteration
     grep -o "\"$1\": [^,}]*" "$work/$2/metrics.jsonl" | sed 's/.*: //' | tail -1
@@ -19,6 +21,7 @@ exec_() { # OUT GRAPH OPTIONS...
 
 family() { # NAME TYPE CLASS KEYS
     name=$1
+    case " ${only:-$name} " in *" $name "*) ;; *) return 0 ;; esac
     cat >"$work/$name.json" <<END
 {"architectures": ["$3ForCausalLM"], "model_type": "$2", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
  "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 16, "max_position_embeddings": 64, "initializer_range": 0.15,
@@ -43,6 +46,20 @@ END
     awk -v gap="$(value worst $name-a)" -v same=$same -v l="$(value loss $name-cpu)" -v m="$(value loss $name-cuda)" \
         -v g="$(value grad_norm $name-cpu)" -v h="$(value grad_norm $name-cuda)" 'function near(a, b, by) { return a - b < by * a && b - a < by * a }
         BEGIN { exit !(gap == 0 && same == "same" && l > 0 && near(l, m, 0.02) && near(g, h, 0.05)) }' || wrong=1
+    case $4 in *sliding_window*) long ;; esac
+}
+
+# Responses longer than the window, whose blocks come again: rollouts attend to the keys that a pass over the whole row does.
+long() {
+    for strict in true false; do
+        exec_ $name-long-$strict quickstart --set data="$work/train.jsonl" --device cuda --steps 2 --set strict=$strict \
+            --set nodes.rollout.max_tokens=48 --set nodes.rollout.ignore_eos=true --set nodes.rollout.concurrent=200 \
+            --set 'log.worst=token_max(abs(old_logprob - rollout.logprob))' --set 'log.off=token_mean(abs(old_logprob - rollout.logprob))' ||
+            { cat "$work/$name-long-$strict.log"; wrong=1; return 0; }
+    done
+    echo "$name: 48 tokens: gap $(value worst $name-long-true), without strict $(value off $name-long-false), at most $(value worst \
+        $name-long-false)"
+    awk -v gap="$(value worst $name-long-true)" -v off="$(value off $name-long-false)" 'BEGIN { exit !(gap == 0 && off < 0.03) }' || wrong=1
 }
 
 few='"num_local_experts": 8, "num_experts_per_tok": 2'

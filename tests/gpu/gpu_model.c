@@ -213,7 +213,8 @@ static void extend(side *s, const gr_model_shape *shape, const batch *b, uint32_
     void *ws = take(s, gr_layers_ws_bytes(k, shape, &bounds, GR_LAYER_EXTEND)),
          *head_ws = take(s, k->head_ws_bytes(shape, b->seqs, GR_HEAD_SAMPLE, 1));
     void *x = take(s, (uint64_t)b->n * shape->hidden * value_size(s));
-    char *kv = take(s, gr_layer_state_at(k, shape, shape->layers, (gr_state_room){BLOCKS, b->seqs}));
+    char *kv = take(
+        s, gr_layer_state_at(k, shape, shape->layers, (gr_state_room){.blocks = BLOCKS, .slots = b->seqs}));
     uint32_t *table = gr_calloc(b->seqs * stride, 4), *cached = gr_calloc(b->seqs, 4),
              *held = gr_calloc(b->seqs, 4);
     for (uint32_t i = 0; i < b->seqs; i++) held[i] = (i + 3) % b->seqs;
@@ -252,8 +253,9 @@ static void extend(side *s, const gr_model_shape *shape, const batch *b, uint32_
                              .position = e.position};
         k->embed_forward(q, shape, s->w[0], &p, x);
         for (uint32_t l = 0; l < shape->layers; l++)
-            gr_layer_extend(k, q, shape, l, s->w[l + 1], &e, x,
-                            kv + gr_layer_state_at(k, shape, l, (gr_state_room){BLOCKS, b->seqs}), ws);
+            gr_layer_extend(
+                k, q, shape, l, s->w[l + 1], &e, x,
+                kv + gr_layer_state_at(k, shape, l, (gr_state_room){.blocks = BLOCKS, .slots = b->seqs}), ws);
         for (uint32_t i = 0; i < b->seqs; i++) cached[i] += offset[i + 1] - offset[i];
         free(offset), free(slot), free(ids), free(position);
     }

@@ -133,9 +133,9 @@ static void read_words(const void *from, uint32_t *to, size_t n)
 static void check_state(world *w)
 {
     const uint32_t n = w->b.slots, stride = w->b.stride;
-    uint32_t *x = malloc((6 * (size_t)n + (size_t)n * stride + 2 * (size_t)n) * sizeof(*x));
+    uint32_t *x = malloc((8 * (size_t)n + (size_t)n * stride) * sizeof(*x));
     uint32_t *id = x, *position = x + n, *kv = x + 2 * n, *length = x + 3 * n, *draw = x + 4 * n,
-             *held = x + 6 * n, *table = x + 7 * n;
+             *held = x + 6 * n, *window = x + 7 * n, *table = x + 8 * n;
     CUDA(cudaStreamSynchronize(w->q.stream));
     read_words(w->at.slots.id, id, n);
     read_words(w->at.slots.position, position, n);
@@ -144,18 +144,23 @@ static void check_state(world *w)
     read_words(w->at.slots.draw, draw, 2 * (size_t)n);
     read_words(w->at.slots.table, table, (size_t)n * stride);
     if (w->b.states) read_words(w->at.slots.held, held, n);
+    if (w->b.window_at) read_words(w->at.slots.window_slot, window, n);
     for (uint32_t i = 0; i < n; i++) {
         const sim *s = &w->slots[i];
         expect(w, "length", i, length[i], s->live ? s->position + 1 : 0);
         if (w->b.states) expect(w, "place of its state", i, held[i], s->live ? s->held : UINT32_MAX);
         if (!s->live) {
             expect(w, "place of keys", i, kv[i], UINT32_MAX);
+            if (w->b.window_at) expect(w, "place of a window's keys", i, window[i], UINT32_MAX);
             continue;
         }
-        const uint32_t block = w->tables[(size_t)i * stride + s->position / 16];
+        const uint32_t column = s->position / 16, block = w->tables[(size_t)i * stride + column];
         expect(w, "id", i, (int32_t)id[i], s->id);
         expect(w, "position", i, position[i], s->position);
         expect(w, "place of keys", i, kv[i], block * 16 + s->position % 16);
+        if (w->b.window_at)
+            expect(w, "place of a window's keys", i, window[i],
+                   w->tables[(size_t)i * stride + w->b.window_at + column] * 16 + s->position % 16);
         expect(w, "sequence", i, draw[2 * i], s->sequence);
         expect(w, "draw", i, draw[2 * i + 1], s->token);
         for (uint32_t k = 0; k < stride; k++)
@@ -263,14 +268,18 @@ static void fill_table(world *w)
     CUDA(cudaDeviceSynchronize());
 }
 
-static void check_case(uint32_t slots, uint32_t chunk, uint32_t max_tokens, uint32_t max_length, bool states)
+/* window: layers with one have blocks of their own. */
+static void check_case(uint32_t slots, uint32_t chunk, uint32_t max_tokens, uint32_t max_length, bool states,
+                       bool window)
 {
+    const uint32_t blocks = (max_length + 15) / 16;
     world *w = calloc(1, sizeof(*w));
     const gr_layer_desc plain = gr_layer_plain(4, 2, 16, 64);
     w->shape = (gr_model_shape){.layers = 2};
     gr_model_of(&w->shape, &plain);
     w->b = (gr_steps_bounds){.slots = slots,
-                             .stride = (max_length + 15) / 16,
+                             .stride = window ? 2 * blocks : blocks,
+                             .window_at = window ? blocks : 0,
                              .max_length = max_length,
                              .chunk = chunk,
                              .stop_ids = 3,
@@ -305,9 +314,10 @@ static void check_case(uint32_t slots, uint32_t chunk, uint32_t max_tokens, uint
     }
     if (st) printf("  %s\n", d.n ? d.messages[0].text : gr_status_str(st));
     const bool ok = !st && !w->wrong && w->tokens && w->ended;
-    printf("steps: %u slots%s, chunks of %u, %u tokens at most: %llu tokens, %llu ends, %llu wrong %s\n",
-           slots, states ? " with states" : "", chunk, max_tokens, (unsigned long long)w->tokens,
-           (unsigned long long)w->ended, (unsigned long long)w->wrong, ok ? "OK" : "FAIL");
+    printf("steps: %u slots%s%s, chunks of %u, %u tokens at most: %llu tokens, %llu ends, %llu wrong %s\n",
+           slots, states ? " with states" : "", window ? " and windows" : "", chunk, max_tokens,
+           (unsigned long long)w->tokens, (unsigned long long)w->ended, (unsigned long long)w->wrong,
+           ok ? "OK" : "FAIL");
     failures += !ok;
     gr_steps_cuda.close(w->steps);
     gr_diag_release(&d);
@@ -332,11 +342,12 @@ int main(void)
         puts("no CUDA device: skipped");
         return 77;
     }
-    check_case(1, 8, 20, 100, false);
-    check_case(7, 3, 30, 200, false);
-    check_case(64, 8, 50, 700, false);
-    check_case(64, 8, 50, 700, true);
-    check_case(1500, 8, 9, 300, true); /* more than one CTA has threads */
+    check_case(1, 8, 20, 100, false, false);
+    check_case(7, 3, 30, 200, false, false);
+    check_case(7, 3, 30, 200, false, true);
+    check_case(64, 8, 50, 700, false, false);
+    check_case(64, 8, 50, 700, true, true);
+    check_case(1500, 8, 9, 300, true, false); /* more than one CTA has threads */
     printf("%s\n", failures ? "FAILED" : "all OK");
     return failures > 0;
 }

@@ -285,7 +285,7 @@ static void model_step(void *user, gr_queue *q, const gr_extend *e, const gr_ste
 
 static uint64_t pool_bytes(const model *m, uint32_t blocks)
 {
-    return gr_layer_state_at(k, &m->shape, m->shape.layers, (gr_state_room){blocks, 0});
+    return gr_layer_state_at(k, &m->shape, m->shape.layers, (gr_state_room){.blocks = blocks, .slots = 0});
 }
 
 /* kv [pool_bytes] */

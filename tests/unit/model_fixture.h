@@ -51,7 +51,8 @@ static inline fixture fx_new(const gr_model_shape *s, unsigned threads)
     ws = GR_MAX(ws, K.head_ws_bytes(s, FX_CHUNK, GR_HEAD_TRUNCATE, bounds.threads));
     f.ws = fx_dirty(ws);
     f.x = fx_dirty((uint64_t)FX_TOKENS * s->hidden * sizeof(float));
-    f.kv = fx_dirty(gr_layer_state_at(&K, s, s->layers, (gr_state_room){FX_BLOCKS, FX_SLOTS}));
+    f.kv = fx_dirty(
+        gr_layer_state_at(&K, s, s->layers, (gr_state_room){.blocks = FX_BLOCKS, .slots = FX_SLOTS}));
     return f;
 }
 
@@ -181,8 +182,10 @@ static inline void fx_extend(fixture *f, const gr_extend *e)
                          .position = e->position};
     K.embed_forward(&f->q, &f->s, f->w[0], &p, f->x);
     for (uint32_t l = 0; l < f->s.layers; l++)
-        gr_layer_extend(&K, &f->q, &f->s, l, f->w[l + 1], e, f->x,
-                        f->kv + gr_layer_state_at(&K, &f->s, l, (gr_state_room){FX_BLOCKS, FX_SLOTS}), f->ws);
+        gr_layer_extend(
+            &K, &f->q, &f->s, l, f->w[l + 1], e, f->x,
+            f->kv + gr_layer_state_at(&K, &f->s, l, (gr_state_room){.blocks = FX_BLOCKS, .slots = FX_SLOTS}),
+            f->ws);
 }
 
 #endif

@@ -304,10 +304,11 @@ typedef struct gr_cu_ending {
 } gr_cu_ending;
 /* What decode steps read and write without the host; all on the device. */
 typedef struct gr_cu_slots {
-    int32_t *id;         /* [slots] the token to feed */
-    int32_t *position;   /* [slots] its position */
-    uint32_t *kv_slot;   /* [slots] where its keys go: block * 16 + place; UINT32_MAX: the slot is empty */
-    uint32_t *length;    /* [slots] keys, the new one included; 0: the slot is empty */
+    int32_t *id;           /* [slots] the token to feed */
+    int32_t *position;     /* [slots] its position */
+    uint32_t *kv_slot;     /* [slots] where its keys go: block * 16 + place; UINT32_MAX: the slot is empty */
+    uint32_t *window_slot; /* as kv_slot, by the table from column window_at on; NULL: there is none */
+    uint32_t *length;      /* [slots] keys, the new one included; 0: the slot is empty */
     uint32_t *held;      /* [slots] place of its state of one size; UINT32_MAX: empty. NULL: no such states */
     uint32_t *table;     /* [slots, stride] */
     uint32_t (*draw)[2]; /* [slots] sequence, and which of its tokens is drawn next */
@@ -318,7 +319,7 @@ typedef struct gr_cu_slots {
     float *report_logprob;
     const gr_cu_ending *ending;
     const int32_t *stop; /* [ending->n_stop] ids that end a sequence */
-    uint32_t slots, stride;
+    uint32_t slots, stride, window_at;
 } gr_cu_slots;
 
 /* All slots become empty. */

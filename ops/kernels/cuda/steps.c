@@ -181,8 +181,10 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
                          .cached = (const uint32_t *)k->position,
                          .block_table = k->table,
                          .table_stride = k->stride,
+                         .window_at = k->window_at,
                          .position = k->position,
                          .slot = k->kv_slot,
+                         .window_slot = k->window_slot,
                          .longest = 1,
                          .held = k->held,
                          .decode = &decode,
@@ -193,9 +195,10 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
                              .id = k->drawn,
                              .logprob = k->logprob};
     for (uint32_t i = 0; i < s->model.n_windows; i++) {
-        decode.lists[i] = (gr_decode_list){s->model.window[i], s->device.work[i]};
-        gr_cu_decode_plan(stream_of(q), &s->model.heads, &list, s->model.window[i], k->table, k->stride,
-                          s->device.work[i]);
+        const uint32_t window = s->model.window[i];
+        decode.lists[i] = (gr_decode_list){window, s->device.work[i]};
+        gr_cu_decode_plan(stream_of(q), &s->model.heads, &list, window,
+                          k->table + (window ? k->window_at : 0), k->stride, s->device.work[i]);
     }
     c->step(c->user, q, &e, &d);
     if (s->device.choices)

@@ -17,6 +17,7 @@ __device__ void make_empty(const gr_cu_slots &s, uint32_t slot)
     s.id[slot] = 0;
     s.position[slot] = 0;
     s.kv_slot[slot] = UINT32_MAX;
+    if (s.window_slot) s.window_slot[slot] = UINT32_MAX;
     s.length[slot] = 0;
     if (s.held) s.held[slot] = UINT32_MAX;
 }
@@ -29,6 +30,8 @@ __device__ void feed(const gr_cu_slots &s, uint32_t slot, const uint32_t *table,
     s.position[slot] = static_cast<int32_t>(position);
     s.length[slot] = position + 1;
     s.kv_slot[slot] = table[position / BLOCK] * BLOCK + position % BLOCK;
+    if (s.window_slot)
+        s.window_slot[slot] = table[s.window_at + position / BLOCK] * BLOCK + position % BLOCK;
 }
 
 __global__ void clear_kernel(const gr_cu_slots s)
@@ -61,6 +64,7 @@ __global__ void change_kernel(const gr_cu_slots s, const gr_slot_change *change,
         s.id[c.slot] = s.id[c.from];
         s.position[c.slot] = s.position[c.from];
         s.kv_slot[c.slot] = s.kv_slot[c.from];
+        if (s.window_slot) s.window_slot[c.slot] = s.window_slot[c.from];
         s.length[c.slot] = s.length[c.from];
         s.draw[c.slot][0] = s.draw[c.from][0];
         s.draw[c.slot][1] = s.draw[c.from][1];

@@ -49,6 +49,7 @@ void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_steps_model *m, cons
     s->slots = (gr_cu_slots){.id = gr_workspace_bytes(c, words),
                              .position = gr_workspace_bytes(c, words),
                              .kv_slot = gr_workspace_bytes(c, words),
+                             .window_slot = b->window_at ? gr_workspace_bytes(c, words) : NULL,
                              .length = gr_workspace_bytes(c, words),
                              .held = b->states ? gr_workspace_bytes(c, words) : NULL,
                              .table = gr_workspace_bytes(c, words * b->stride),
@@ -59,7 +60,8 @@ void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_steps_model *m, cons
                              .report_id = gr_workspace_bytes(c, words * b->chunk),
                              .report_logprob = gr_workspace_bytes(c, words * b->chunk),
                              .slots = b->slots,
-                             .stride = b->stride};
+                             .stride = b->stride,
+                             .window_at = b->window_at};
     const uint64_t choices = (uint64_t)b->slots * b->choices * sizeof(*s->choices);
     s->choices = choices ? gr_workspace_bytes(c, choices) : NULL;
     s->report_choices = choices ? gr_workspace_bytes(c, choices * b->chunk) : NULL;
