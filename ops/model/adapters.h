@@ -51,7 +51,7 @@ static inline bool gr_adapter_is_b(gr_tensor_slot slot)
 }
 
 /* Why a target cannot have an adapter, "layer 3 has latent attention", in buf; NULL: it can. */
-#define GR_ADAPTER_WHY_MAX 160
+#define GR_ADAPTER_WHY_MAX 256
 const char *gr_adapter_unfit(const gr_model_shape *s, gr_target t, char buf[GR_ADAPTER_WHY_MAX]);
 
 /* The name of a target's matrix as checkpoints of the family have it: "q_proj". buf of 96. */
