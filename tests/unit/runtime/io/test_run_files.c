@@ -332,7 +332,7 @@ static int after_signals(const int *signals, bool nohup)
     int status;
     pid_t child = fork();
     if (!child) {
-        if (nohup) signal(SIGHUP, SIG_IGN);
+        signal(SIGHUP, nohup ? SIG_IGN : SIG_DFL); /* whoever started the test */
         gr_signals_catch();
         for (; *signals; signals++) raise(*signals);
         _exit(gr_signals_stop() ? 9 : 7);
