@@ -35,7 +35,8 @@ typedef struct sent {
     void *rows, *d_rows; /* [R, H] what goes out and what came of it; backward those of dy */
     uint16_t *expert;    /* [R] */
     float *weight;       /* [R] backward */
-    uint32_t *told;      /* [n, n + 1] of each rank, where its rows for each begin; then their end */
+    uint32_t *tell;      /* [n + 1] where this rank's rows for each begin; then their end */
+    uint32_t *told;      /* [n, n + 1] the same of each rank */
 } sent;
 
 typedef struct buffers {
@@ -107,6 +108,7 @@ static void sent_layout(gr_workspace *m, const gr_experts_call *c, bool backward
     out->expert = gr_workspace_bytes(m, rows * sizeof(*out->expert));
     out->weight = gr_workspace_floats(m, back);
     out->w.d_weight = gr_workspace_floats(m, back);
+    out->tell = gr_workspace_bytes(m, (n + UINT64_C(1)) * sizeof(*out->tell));
     out->told = gr_workspace_bytes(m, (uint64_t)n * (n + 1) * sizeof(*out->told));
 }
 
@@ -187,18 +189,25 @@ static uint32_t rows_between(const exchange *x, uint32_t from, uint32_t to)
     return first[to + 1] - first[to];
 }
 
-/* Every rank learns what every rank has. false: they cannot be reached any more. */
+/* To every rank, this one too. false: they cannot be reached any more. */
+static bool tell_all(gr_queue *q, const sent *out, uint32_t n, uint64_t bytes)
+{
+    uint64_t from[GR_PEERS_MAX] = {0}, each[GR_PEERS_MAX], to[GR_PEERS_MAX];
+    for (uint32_t i = 0; i < n; i++) to[i] = i * bytes, each[i] = bytes;
+    return gr_tp_send_rows(q, &(gr_comm_exchange){out->tell, from, each, out->told, to, each, 4});
+}
+
+/* Every rank learns what every rank has. */
 static bool tell(const gr_experts_rows *r, const sent *out, exchange *x)
 {
     const gr_experts_call *c = r->c;
     const uint64_t bytes = (x->n + 1) * sizeof(*out->told);
-    uint32_t *own = out->told + (size_t)x->own * (x->n + 1);
+    const uint64_t one = sizeof(*out->tell);
     if (r->T)
-        c->k->copy_rows(r->q, own, sizeof(*own), out->w.d.first, gr_experts_held(c->e) * sizeof(*own),
-                        sizeof(*own), x->n + 1);
+        c->k->copy_rows(r->q, out->tell, one, out->w.d.first, gr_experts_held(c->e) * one, one, x->n + 1);
     else
-        c->k->zero(r->q, own, bytes);
-    if (!gr_tp_tell_all(r->q, out->told, bytes)) return false;
+        c->k->zero(r->q, out->tell, bytes);
+    if (!tell_all(r->q, out, x->n, bytes)) return false;
     gr_device_read(r->q, x->told, out->told, x->n * bytes);
     gr_tp_group *group = r->q->holders;
     group->failed = gr_queue_finish(r->q, group->d);

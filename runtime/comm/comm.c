@@ -120,14 +120,6 @@ bool gr_tp_send_rows(gr_queue *q, const gr_comm_exchange *e)
     return !p->failed;
 }
 
-bool gr_tp_tell_all(gr_queue *q, void *x, uint64_t part)
-{
-    gr_tp_group *p = q->holders;
-    const gr_comm_parts whole = {x, p->comm->ranks * part / 4, part / 4, 4};
-    if (!p->failed) p->failed = p->comm->type->all_gather(p->comm, q, &whole, p->d);
-    return !p->failed;
-}
-
 void gr_comm_abort(gr_comm *c, int status)
 {
     if (c) c->type->abort(c, status);

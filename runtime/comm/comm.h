@@ -158,11 +158,10 @@ void gr_tp_exchange(gr_queue *q, const void *from, void *to, uint64_t bytes, uin
  * undefined, in fp32 in one order where staging is given (as gr_comm_type.reduce_scatter). */
 void gr_tp_gather(gr_queue *q, void *x, uint64_t part, uint32_t elem_bytes);
 void gr_tp_scatter(gr_queue *q, void *x, uint64_t part, uint32_t elem_bytes, void *staging);
-/* Of the holders of experts: what each sends to each; and parts of so many bytes, a multiple of 4, side by
- * side at x, of which each has its own and gets the others'. Whether there is no failure so far: with one,
- * nothing is exchanged. */
+/* Of the holders of experts: what each sends to each. Whether there is no failure so far: with one, nothing
+ * is exchanged. Memory that a collective of NCCL uses must lie at one place of the arena on all ranks; theirs
+ * follows from the tokens that each has, so they send each other messages alone. */
 bool gr_tp_send_rows(gr_queue *q, const gr_comm_exchange *e);
-bool gr_tp_tell_all(gr_queue *q, void *x, uint64_t part);
 /* The most ranks of such a group. */
 #define GR_PEERS_MAX 64
 
