@@ -53,21 +53,21 @@ static bool serves(const gr_node *n)
  * there whatever block the first is in. What an environment said, or a sample had before, is read many tokens
  * at once. A conversation that is tried again begins behind its prompt, whose last tokens are in the first of
  * its own blocks: that one does not come again. */
-gr_ring gr_rollout_ring(const gr_node *n, const gr_choices *how)
+gr_ring gr_rollout_ring(const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const bool many = n->bounds.turns || n->bounds.kept;
     const uint64_t window = widest_window(gr_node_shape(n)), fed = many ? how->prefill_tokens : 1,
                    span = window ? window - 1 + fed : 0, first = gr_turns_tries(n) > 1,
                    blocks = (span + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
     const uint64_t own = n->bounds.response_tokens / GR_KV_BLOCK + 2; /* at most */
-    if (!window || first + blocks >= own || serves(n)) return (gr_ring){0};
+    if (!k->rings || !window || first + blocks >= own || serves(n)) return (gr_ring){0};
     return (gr_ring){(uint32_t)first, (uint32_t)blocks};
 }
 
 /* The part of what can ever be used that the other layers have. */
-uint32_t gr_rollout_window_blocks(const gr_node *n, const gr_choices *how)
+uint32_t gr_rollout_window_blocks(const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
-    const gr_ring ring = gr_rollout_ring(n, how);
+    const gr_ring ring = gr_rollout_ring(n, how, k);
     const uint32_t samples = ((const gr_generate_cfg *)n->cfg)->samples;
     if (!ring.blocks) return 0;
     const gr_rows_bounds *b = &n->placement.task;
@@ -215,7 +215,7 @@ static gr_step_bounds bounds_of(const gr_graph *g, const gr_node *n, const gr_ch
     const bool alone = n->bounds.turns || n->bounds.kept;
     const uint32_t others =
         n->placement.task.seqs - GR_MIN(n->placement.task.seqs, alone ? 1u : cfg->samples);
-    const gr_ring ring = gr_rollout_ring(n, how);
+    const gr_ring ring = gr_rollout_ring(n, how, k);
     const uint32_t blocks = gr_blocks_of(n->bounds.prompt_tokens + n->bounds.response_tokens);
     return (gr_step_bounds){.tokens = GR_MAX(slots, GR_MIN(slots, others) + how->prefill_tokens),
                             .seqs = slots + 1,
@@ -487,7 +487,7 @@ static void take_arrays(gr_rollout *r, const gr_choices *how)
         r->slots[i] = (gr_rollout_slot){.table = r->tables + (size_t)i * r->bounds.stride, .held = i};
     r->group_tables = gr_calloc((size_t)r->work.groups * r->bounds.stride, sizeof(*r->group_tables));
     r->pool[0].cap = how->kv_blocks;
-    r->pool[1].cap = gr_rollout_window_blocks(r->node, how);
+    r->pool[1].cap = gr_rollout_window_blocks(r->node, how, r->session->kernels);
     for (int i = 0; i < 2; i++) {
         r->pool[i].block = gr_calloc(r->pool[i].cap, sizeof(*r->pool[i].block));
         r->copy[i].from = gr_calloc(2 * (size_t)r->bounds.samples, sizeof(*r->copy[i].from));

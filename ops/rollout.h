@@ -38,7 +38,7 @@ gr_stop_ids gr_rollout_stop_ids(const gr_node *n);
 /* A layer with a window reads a window's worth of keys. So where responses are longer than that, such layers
  * have blocks of their own: a sample's own ones come again as it goes on, but for the first `first`. Blocks
  * of a prompt are held whole, by all its samples together. All such layers have the widest window's. blocks
- * 0: no ring. */
+ * 0: no ring, as where the kernels are not tried with one (gr_kernels.rings). */
 typedef struct gr_ring {
     uint32_t first, blocks;
 } gr_ring;

@@ -70,9 +70,9 @@ static inline uint32_t gr_ring_at(gr_ring ring, uint32_t i)
     return i < ring.first ? i : ring.first + (i - ring.first) % ring.blocks;
 }
 
-gr_ring gr_rollout_ring(const gr_node *n, const gr_choices *how);
+gr_ring gr_rollout_ring(const gr_node *n, const gr_choices *how, const gr_kernels *k);
 /* Blocks of layers with a window; 0: they have those of all. */
-uint32_t gr_rollout_window_blocks(const gr_node *n, const gr_choices *how);
+uint32_t gr_rollout_window_blocks(const gr_node *n, const gr_choices *how, const gr_kernels *k);
 
 /* What the state of all layers has room for. Slots: one of each running sample, and one of the prompt that is
  * being read or whose samples wait; where several prompts are read at once, another of the next one. 0: every
@@ -82,7 +82,7 @@ static inline gr_state_room gr_rollout_room(const gr_node *n, const gr_choices *
     const uint32_t samples = GR_MIN(how->concurrent, n->placement.task.seqs);
     const uint32_t prompts = k->steps ? 2 : 1;
     const uint32_t slots = gr_layers_have_slots(k, gr_node_shape(n)) ? samples + prompts : 0;
-    return (gr_state_room){how->kv_blocks, slots, gr_rollout_window_blocks(n, how)};
+    return (gr_state_room){how->kv_blocks, slots, gr_rollout_window_blocks(n, how, k)};
 }
 
 /* Shared blocks of a prompt: all its tokens but the last. */

@@ -56,7 +56,7 @@ static gr_steps_bounds steps_bounds(const gr_node *n, const gr_choices *how, con
 {
     const uint32_t longest = n->bounds.prompt_tokens + n->bounds.response_tokens,
                    blocks = gr_blocks_of(longest);
-    const bool ring = gr_rollout_ring(n, how).blocks;
+    const bool ring = gr_rollout_ring(n, how, k).blocks;
     return (gr_steps_bounds){.slots = GR_MIN(how->concurrent, n->placement.task.seqs),
                              .stride = ring ? 2 * blocks : blocks,
                              .window_at = ring ? blocks : 0,

@@ -79,6 +79,7 @@ const gr_kernels gr_kernels_cpu = {
     .dtype = GR_F32,
     .columns = GR_DEVICE,
     .invariant = true,
+    .rings = true,
     .chained = true,
     .attention_cost = 1,
     .sizes = {.micro_tokens = 4096,
