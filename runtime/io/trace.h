@@ -1,7 +1,8 @@
 /* runtime/io/trace.h: trace.json in the trace-event format that Perfetto and chrome://tracing open.
  *
- * A track a lane, one process a rank. The file is a JSON array that grows; viewers accept one whose closing
- * bracket a killed run did not write. After limit events, the rest is only counted.
+ * A track a lane and one of iterations, one process a rank, a counter of its memory. The file is a JSON array
+ * that grows; viewers accept one whose closing bracket a killed run did not write. After limit events, the
+ * rest is only counted.
  *
  * Threads: any.
  */
@@ -26,6 +27,10 @@ typedef struct gr_trace_what {
 } gr_trace_what;
 
 void gr_trace_event(gr_trace *t, size_t track, const gr_trace_what *what, uint64_t begin_ns, uint64_t end_ns);
+/* Bytes of device memory from a time on, as a counter; a value like the last one is no event. */
+void gr_trace_memory(gr_trace *t, uint64_t at_ns, uint64_t bytes);
+/* An event over all those since the last iteration, on a track. */
+void gr_trace_iteration(gr_trace *t, size_t track, uint32_t iteration);
 GR_NODISCARD gr_status gr_trace_flush(gr_trace *t, gr_diag *d);
 
 /* Close the array and the file. */

@@ -17,6 +17,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+enum { ITERATIONS = GR_N_LANES /* a track of the trace, behind the lanes' */ };
+
 struct gr_outputs {
     const gr_graph *g;
     const gr_plan *plan;
@@ -138,7 +140,7 @@ void gr_outputs_look(gr_outputs *o)
 #define X(name, text) text,
         GR_LANE_MAP(X)
 #undef X
-    };
+            "iterations"};
     char *trace = path_in(o, "trace.json");
     gr_diag why;
     gr_diag_init(&why);
@@ -571,6 +573,7 @@ gr_status gr_outputs_iteration(gr_outputs *o, const gr_heard *h, uint32_t steps,
         if (!o->g->nodes[i]->timing.every) add_seconds(o, r, i);
     add_validation(o, r);
     note_drops(o, r);
+    if (o->trace) gr_trace_iteration(o->trace, ITERATIONS, r->step);
     gr_status st = GR_OK;
     for (size_t i = 0; i < r->n_samples && !st; i++) st = write_sample(o, r->step, &r->samples[i], d);
     if (!st) st = end_line(o, d);
@@ -607,7 +610,9 @@ void gr_outputs_trace(void *user, gr_path_id path, uint32_t i, uint32_t trip, ui
     const uint32_t before = path == GR_PATH_VALIDATE ? o->plan->paths[GR_PATH_STEADY].n : 0;
     const gr_trace_what what = {s->what, s->node ? s->node : gr_path_str(path),
                                 counted ? before + i : GR_TRACE_NO_STEP, s->ns};
-    if (o->trace && s->kind != GR_STEP_LOOP) gr_trace_event(o->trace, s->lane, &what, begin_ns, end_ns);
+    if (!o->trace || s->kind == GR_STEP_LOOP) return;
+    gr_trace_event(o->trace, s->lane, &what, begin_ns, end_ns);
+    if (s->lane == GR_LANE_COMPUTE) gr_trace_memory(o->trace, begin_ns, s->resident_bytes);
 }
 
 /* ---- checkpoints

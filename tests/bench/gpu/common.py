@@ -280,7 +280,7 @@ class Run(Plan):
             events = json.load(f)
         self.lanes = {e["tid"]: e["args"]["name"] for e in events if e.get("name") == "thread_name"}
         self.paths = set(self.rank["paths"])
-        self.events = sorted((e for e in events if e["ph"] == "X" and e["cat"] not in ("init", "checkpoint", "final")),
+        self.events = sorted((e for e in events if e["ph"] == "X" and e["cat"] not in ("init", "checkpoint", "final", "iteration")),
                              key=lambda e: e["ts"])
         # Of the steady iteration: it draws the records. Copies may stand before it, and come again.
         first = next(s["what"] for s in self.rank["steps"] if s["kind"] == "run")

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -150,6 +151,37 @@ static void test_a_trace_is_valid_json_and_bounded(void **state)
     const json_t *args = json_object_get(event, "args");
     assert_int_equal(json_integer_value(json_object_get(args, "step")), 7);
     assert_true(json_number_value(json_object_get(args, "predicted")) == 2.5);
+    json_decref(root);
+}
+
+static void test_a_trace_has_iterations_and_memory(void **state)
+{
+    (void)state;
+    const char *const tracks[] = {"compute", "iterations"};
+    const gr_trace_what what = {"forward", "update", 7, 2500};
+    gr_trace *t = NULL;
+    assert_int_equal(gr_trace_open(&t, in_dir("m.json"), 0, tracks, 2, 0, &diag), GR_OK);
+    const uint64_t now = gr_now_ns();
+    gr_trace_iteration(t, 1, 0); /* of nothing: none */
+    gr_trace_event(t, 0, &what, now + 5000, now + 6000);
+    gr_trace_memory(t, now + 5000, 512);
+    gr_trace_event(t, 0, &what, now + 2000, now + 3000); /* of another lane, told of later */
+    gr_trace_memory(t, now + 6000, 512);
+    gr_trace_memory(t, now + 7000, 256);
+    gr_trace_iteration(t, 1, 1);
+    gr_trace_event(t, 0, &what, now + 8000, now + 9000);
+    gr_trace_iteration(t, 1, 2);
+    assert_int_equal(gr_trace_close(t, &diag), GR_OK);
+    json_t *root = json_load_file(in_dir("m.json"), 0, NULL);
+    assert_int_equal(json_array_size(root), 3 + 3 + 2 + 2); /* names, steps, values, iterations */
+    const json_t *first = json_array_get(root, 7), *second = json_array_get(root, 9),
+                 *memory = json_array_get(root, 6);
+    assert_string_equal(json_string_value(json_object_get(first, "name")), "iteration 1");
+    assert_true(fabs(json_number_value(json_object_get(first, "dur")) - 4) < 0.01);
+    assert_true(fabs(json_number_value(json_object_get(second, "dur")) - 1) < 0.01);
+    assert_string_equal(json_string_value(json_object_get(memory, "ph")), "C");
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(memory, "args"), "planned bytes")),
+                     256);
     json_decref(root);
 }
 
@@ -542,6 +574,7 @@ int main(void)
         TEST(test_what_a_power_cut_left_unwritten_is_no_history),
         TEST(test_numbers_read_back_exactly),
         TEST(test_a_trace_is_valid_json_and_bounded),
+        TEST(test_a_trace_has_iterations_and_memory),
         TEST(test_crc32c_has_its_published_check_value),
         TEST(test_tensorboard_records_are_framed_and_hold_the_scalar),
         TEST(test_progress_is_a_line_an_iteration_where_there_is_no_terminal),
