@@ -114,7 +114,7 @@ any_budget flat flat-whole
 status 0 "$gr" plan flat.yaml --format json
 peak=$(json_number out peak_bytes)
 status 3 "$gr" plan flat.yaml --budget 4KiB
-some=$(((3 * peak + $(least_budget)) / 4))
+some=$(((peak + $(least_budget)) / 2))
 status 0 "$gr" exec flat.yaml --budget $some --out flat-some --check-memory
 set_to() { sed -nE "s/.*\"node\": \"update\", \"name\": \"$1\", \"value\": ([0-9]+).*/\1/p" flat-some/plan.json; }
 less "$(($(set_to expert_run) * 4))" "$(set_to micro_tokens)" "the tokens of a run"
