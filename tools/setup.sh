@@ -22,5 +22,6 @@ if [ -n "$missing" ]; then
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
 fi
 
-[ -f build/build.ninja ] || meson setup build
+# Line numbers are what messages of debuggers need most; all of it takes longer to build: meson setup build by hand has that.
+[ -f build/build.ninja ] || meson setup build -Dc_args=-g1
 meson compile -C build

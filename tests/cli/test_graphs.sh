@@ -9,7 +9,7 @@ trap 'rm -rf "$dir"' EXIT
 model=$PWD/tests/cli/model/config.json # random weights, one token a character
 judge=$dir/judge.json # the same with a value head
 sed 's/"model_type"/"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "reward"}, &/' "$model" >"$judge"
-batch=64
+batch=32
 records=256
 digit='{extract: "([0-9])", answer_extract: "([0-9])"}' # right by chance, now and then
 
@@ -65,7 +65,7 @@ for graph in graphs/*.yaml graphs/quickstart/warmup.yaml graphs/arithmetic/*.yam
             --set nodes.rollout.environment.in_flight=1 --set environment="perl tests/e2e/harness.pl" ;;
     *) set -- --set max_tokens=16 --set run.steps=2 ;;
     esac
-    grep -q '^params:.* batch:\|^use:' "$graph" && ! grep -q 'op: sequences\|preferences.yaml' "$graph" && set -- "$@" --set batch=$batch --set mini_batch=16
+    grep -q '^params:.* batch:\|^use:' "$graph" && ! grep -q 'op: sequences\|preferences.yaml' "$graph" && set -- "$@" --set batch=$batch --set mini_batch=8
     grep -q critic_warmup "$graph" && set -- "$@" --set critic_warmup=0
     case $graph in
     graphs/arithmetic* | graphs/*_tools.yaml | graphs/*_served.yaml) ;; # paid by their own rule for each leading character that is right

@@ -31,19 +31,19 @@ under() {
 }
 
 run_anew="$gr exec rich.yaml --out run"
-under '`exec`, with a worker, data by a command, a validation and the best' 3 start \
+under '`exec`, with a worker, data by a command, a validation and the best' 2 start \
     "if [ -e run/graph.yaml ]; then $gr exec --resume run; else $run_anew; fi" "-a kept" $run_anew
-under '`exec --resume`' 2 ran "$gr exec --resume run --steps 3" "" "$gr" exec --resume run --steps 3
+under '`exec --resume`' 1 ran "$gr exec --resume run --steps 3" "" "$gr" exec --resume run --steps 3
 under '`exec --resume RUN@STEP`' 1 ran "$gr exec --resume run@1 --steps 3" "" "$gr" exec --resume run@1 --steps 3
-under '`check`' 2 ran "" -c "$gr" check rich.yaml
-under '`plan`' 2 ran "" -c "$gr" plan rich.yaml --format json -o plan.json
-under '`plan --format html`' 2 ran "" -c "$gr" plan plain.yaml --format html -o plan.html
+under '`check`' 1 ran "" -c "$gr" check rich.yaml
+under '`plan`' 1 ran "" -c "$gr" plan rich.yaml --format json -o plan.json
+under '`plan --format html`' 1 ran "" -c "$gr" plan plain.yaml --format html -o plan.html
 under '`plan --sweep`, whose rows say why there is no plan' 1 ran "" "" "$gr" plan plain.yaml --sweep budget=1MiB..2GiB:3
-under '`verify`' 2 ran "" -c "$gr" verify a.json
-under '`diff`' 2 ran "" -c "$gr" diff a.json b.json
-under '`report`' 2 ran "" -c "$gr" report run
-under '`export`' 2 ran "rm -rf out && $gr export run -o out --shard 20KB" "" "$gr" export run -o out --shard 20KB
-under '`init`' 2 ran "rm -rf made && $gr init --config ../model.json --tokenizer $project/graphs/quickstart --seed 2 -o made" "" \
+under '`verify`' 1 ran "" -c "$gr" verify a.json
+under '`diff`' 1 ran "" -c "$gr" diff a.json b.json
+under '`report`' 1 ran "" -c "$gr" report run
+under '`export`' 1 ran "rm -rf out && $gr export run -o out --shard 20KB" "" "$gr" export run -o out --shard 20KB
+under '`init`' 1 ran "rm -rf made && $gr init --config ../model.json --tokenizer $project/graphs/quickstart --seed 2 -o made" "" \
     "$gr" init --config ../model.json --tokenizer "$project/graphs/quickstart" --seed 2 -o made
 under '`schema`' 1 ran "" -c "$gr" schema
 under '`ops`' 1 ran "" -c "$gr" ops
