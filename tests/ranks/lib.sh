@@ -1,5 +1,7 @@
 # Sourced by tests of runs of several ranks: tests/e2e/lib.sh, and what they ask of the runs. Skips (77) without mpirun.
 . "$(dirname "$0")/../e2e/lib.sh"
+# Many ranks share few cores here: silence is of tests that are about it.
+[ "${0##*/}" = hang.sh ] || export GRAPHRUN_SILENCE="${GRAPHRUN_SILENCE:-120}"
 command -v mpirun >/dev/null || { echo "skipped: there is no mpirun" >&2; exit 77; }
 
 . "$here/close.sh"

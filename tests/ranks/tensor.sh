@@ -20,7 +20,7 @@ below() {
 }
 
 shards="--set models.actor.residency.rollout_weights=keep"
-for type in llama qwen2 qwen3 gemma3_text qwen3_moe deepseek_v3; do
+for type in llama qwen3 gemma3_text qwen3_moe deepseek_v3 $([ "$slow" = 1 ] && echo qwen2); do
     # shellcheck disable=SC2086
     status 0 "$gr" exec both.yaml --set model=$type --ranks 4 --steps 2 $shards --out $type-1
     for n in 2 4; do
