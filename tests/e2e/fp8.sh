@@ -25,7 +25,7 @@ same_metrics whole-bf16 whole-said
 status 0 "$gr" check mixed.yaml --explain
 has out 'products of its layers in FP8: of rollouts$'
 has err "mixed.yaml:4:[0-9]+: warning: model 'actor' samples and trains in different precision, and nothing reads 'rollout.logprob'"
-status 0 "$gr" check "$project/graphs/grpo_fp8.yaml" --set model=model --set data=train.jsonl
+status 0 "$gr" check "$project/graphs/grpo_fp8.yaml" --set model=model --set data=train.jsonl --set max_prompt=8 --set max_tokens=8
 lacks err 'precision'
 
 # ---- where all passes compute alike there is no gap, else there is one, and it is small
