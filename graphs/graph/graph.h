@@ -240,6 +240,14 @@ typedef struct gr_model_sharding {
     gr_model_shape slice;       /* the shape of one of these parts (ops/model/tp.h) */
 } gr_model_sharding;
 
+/* models: NAME: precision:, what the products of its layers compute in: those of rollouts, and those of
+ * log-prob passes and updates. */
+typedef struct gr_precision {
+    bool rollout, train; /* in FP8; else in the device's type */
+    gr_loc at;
+    gr_model_shape shape; /* the model's, of a pass in FP8 */
+} gr_precision;
+
 struct gr_model {
     const char *name;
     gr_loc at;
@@ -252,6 +260,7 @@ struct gr_model {
     bool implied;    /* nobody wrote it: the frozen one beneath adapters */
     gr_train train;
     gr_lora lora;
+    gr_precision precision;
     const gr_node *update; /* the node that trains it; NULL */
     gr_model_residency residency;
     gr_model_sharding sharding;

@@ -316,6 +316,13 @@ static void print_train(const gr_model *m, gr_paths paths, gr_str *out)
     gr_str_puts(out, "}\n");
 }
 
+static void print_precision(const gr_precision *p, gr_str *out)
+{
+    if (!p->rollout && !p->train) return;
+    gr_str_printf(out, "    precision: {rollout: %s, train: %s}\n", p->rollout ? "fp8" : "bf16",
+                  p->train ? "fp8" : "bf16");
+}
+
 static void print_parallel(const gr_mesh *m, gr_str *out)
 {
     if (gr_mesh_any(m)) gr_str_puts(out, "    parallel:\n");
@@ -440,6 +447,7 @@ void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
         gr_str_putc(out, '\n');
         if (g->models[i]->value_head) gr_str_puts(out, "    head: value\n");
         if (g->models[i]->trained) print_train(g->models[i], paths, out);
+        print_precision(&g->models[i]->precision, out);
         print_residency(&g->models[i]->residency, out);
         if (g->models[i]->pool) gr_str_printf(out, "    pool: %s\n", g->models[i]->pool->name);
         if (g->models[i]->sharding.gather)
@@ -508,6 +516,12 @@ static void explain_model(const gr_model *m, gr_str *out)
     gr_str_printf(out, "model %s: %s%s%s%s\n", m->name, m->files.checkpoint,
                   m->files.random ? ", random weights" : "",
                   m->shape.head == GR_HEAD_VALUE ? ", value head" : "", m->update ? ", trained" : "");
+    const gr_precision *p = &m->precision;
+    if (p->rollout || p->train)
+        gr_str_printf(out, "    products of its layers in FP8: of %s\n",
+                      !p->train     ? "rollouts"
+                      : !p->rollout ? "log-prob passes and updates"
+                                    : "rollouts, log-prob passes and updates");
     if (!gr_model_has_lora(m)) return;
     const gr_adapter_desc *a = &m->lora.shape.adapter;
     gr_str_printf(out, "    by adapters of rank %u, which count %g times, on", a->rank, (double)a->scale);

@@ -11,7 +11,7 @@
 const char *const gr_top_keys[] = {"graph",  "doc",           "params",    "use", "functions", "pools",
                                    "models", "nodes",         "state",     "run", "log",       "on",
                                    "strict", "deterministic", "canonical", NULL};
-const char *const gr_model_keys[] = {"checkpoint", "head",   "train",    "residency", "gather",
+const char *const gr_model_keys[] = {"checkpoint", "head",   "train",    "precision", "residency", "gather",
                                      "shard",      "tensor", "parallel", "pool",      NULL};
 
 /* ---- tables ----------------------------------------------------------------------------------------------
@@ -293,13 +293,14 @@ static void read_model(gr_loader *l, const gr_pair *p)
     const gr_value *checkpoint = gr_value_get(&p->value, "checkpoint"),
                    *head = gr_value_get(&p->value, "head"), *train = gr_value_get(&p->value, "train"),
                    *residency = gr_value_get(&p->value, "residency"),
+                   *precision = gr_value_get(&p->value, "precision"),
                    *gather = gr_value_get(&p->value, "gather"), *shard = gr_value_get(&p->value, "shard"),
                    *tensor = gr_value_get(&p->value, "tensor"),
                    *parallel = gr_value_get(&p->value, "parallel"), *pool = gr_value_get(&p->value, "pool");
     for (size_t i = 0; i < p->value.n; i++) {
         const gr_value *v = &p->value.pairs[i].value;
         if (v != checkpoint && v != head && v != train && v != residency && v != gather && v != shard &&
-            v != tensor && v != parallel && v != pool)
+            v != tensor && v != parallel && v != pool && v != precision)
             gr_unknown_key(l, &p->value.pairs[i], what, NULL, gr_model_keys);
     }
     if (!checkpoint)
@@ -310,6 +311,7 @@ static void read_model(gr_loader *l, const gr_pair *p)
     m->files.at = checkpoint ? checkpoint->at : p->at;
     if (head) read_head(l, head, m);
     if (train) read_train(l, train, m);
+    if (precision) gr_read_precision(l, precision, m);
     if (residency) read_residency(l, residency, m);
     if (gather) read_gather(l, gather, m);
     if (shard) read_shard(l, shard, m);
