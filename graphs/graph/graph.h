@@ -405,6 +405,7 @@ typedef struct gr_sink {
 #define GR_RUN_TIMEOUT        600
 #define GR_STOP_AFTER_SKIPPED 20
 #define GR_CHECK_EVERY        100
+#define GR_RUN_SAMPLES        4
 
 typedef struct gr_run_settings {
     uint32_t steps;                             /* 0: use epochs */
@@ -417,6 +418,7 @@ typedef struct gr_run_settings {
     gr_stop stop;
     uint64_t seed;
     uint32_t samples; /* lines of samples.jsonl an iteration */
+    bool keep_all;    /* every response of the iteration is kept */
     uint32_t timeout; /* seconds that ranks wait for one that stays where it is; 0: for ever */
     uint32_t
         stop_after_skipped; /* optimizer steps in a row that train nothing before the run ends; 0: never */

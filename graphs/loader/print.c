@@ -368,7 +368,8 @@ static const char *const bits_rules[] = {GR_BITS_RULE_MAP(X)};
 static void print_run(const gr_graph *g, gr_str *out)
 {
     const gr_run_settings *r = &g->run;
-    gr_str_printf(out, "run: {seed: %llu, samples: %u", (unsigned long long)r->seed, r->samples);
+    gr_str_printf(out, "run: {seed: %llu, samples: ", (unsigned long long)r->seed);
+    gr_str_printf(out, r->keep_all ? "all" : "%u", r->samples);
     if (r->bits) gr_str_printf(out, ", bits: %s", bits_rules[r->bits]);
     if (r->timeout != GR_RUN_TIMEOUT) gr_str_printf(out, ", timeout: %u", r->timeout);
     if (r->stop_after_skipped != GR_STOP_AFTER_SKIPPED)

@@ -20,6 +20,7 @@ const char *const gr_model_keys[] = {"checkpoint", "head",   "train",    "precis
 static const char *const optimizers[] = {"adamw", "lion", "sgd", NULL}; /* as gr_optim_kind */
 static const char *const dtypes[] = {"fp32", "bf16", NULL};             /* as gr_dtype */
 static const char *const masters[] = {"none", "fp32", NULL};
+static const char *const all[] = {"all", NULL};
 static const char *const best_is[] = {"max", "min", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 
@@ -96,7 +97,7 @@ const gr_key gr_run_keys[] = {
     {"bits", GR_KEY_ENUM, RUN(bits), false, "fit", 0, 0, bits,
      "when a choice that changes the bits of results is made: keep, never; fit, where nothing fits without; prefer, where it saves 5 % of the time, too; any, where it saves time"},
     {"stop", GR_KEY_TEXT, RUN(stop), false, NULL, 0, 0, NULL, "the run ends after an iteration in which this holds: an expression over metrics, states, step and progress"},
-    {"samples", GR_KEY_UINT, RUN(samples), false, "4", 0, 1 << 20, NULL, "lines of samples.jsonl an iteration"},
+    {"samples", GR_KEY_UINT, RUN(samples), false, "4", 0, 1 << 20, all, "lines of samples.jsonl an iteration; all: every response too, with ids and log-probs, in RUN/samples"},
     {"stop_after_skipped", GR_KEY_UINT, RUN(stop_after_skipped), false, "20", 0, UINT32_MAX, NULL, "the run ends, with status 1, after so many optimizer steps in a row whose gradients are not finite, or iterations in a row with a state that is not; 0: never"},
     {"timeout", GR_KEY_UINT, RUN(timeout), false, "600", 0, 86400, NULL, "seconds after which a rank that stays in one step while others wait counts as hanging, and the run ends; 0: never"},
     {"check", GR_KEY_UINT, RUN(check), false, "100", 0, UINT32_MAX, NULL, "every so many iterations ranks compare what they hold in common, above all weights; where they differ the run ends; 0: never"},
@@ -428,7 +429,8 @@ static void read_run(gr_loader *l)
                                   .best_is_least = checkpoint.best_is == 1,
                                   .stop = {.text = run.stop},
                                   .seed = run.seed,
-                                  .samples = run.samples,
+                                  .samples = run.samples == UINT32_MAX ? GR_RUN_SAMPLES : run.samples,
+                                  .keep_all = run.samples == UINT32_MAX,
                                   .timeout = run.timeout,
                                   .stop_after_skipped = run.stop_after_skipped,
                                   .check = run.check,
