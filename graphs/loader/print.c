@@ -297,7 +297,8 @@ static void print_train(const gr_model *m, gr_paths paths, gr_str *out)
     const gr_train *t = &m->train;
     char b1[32], b2[32];
     gr_str_printf(out, "    train: {optimizer: %s", optimizers[t->optimizer]);
-    if (!t->master) gr_str_puts(out, ", master: none");
+    if (t->master != GR_MASTER_F32)
+        gr_str_puts(out, t->master == GR_MASTER_SPLIT ? ", master: split" : ", master: none");
     if (t->grads == GR_BF16) gr_str_puts(out, ", grads: bf16");
     if (t->moments == GR_BF16) gr_str_puts(out, ", moments: bf16");
     gr_str_puts(out, ", lr: ");
