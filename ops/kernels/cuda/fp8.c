@@ -55,47 +55,65 @@ static gr_cu_gemm_call library_call(const gr_cu_fp8_product *p)
                              .bias = p->bias};
 }
 
+/* Whether it has so many rows of a product, be it that what is added is added behind. */
+static bool has(gr_cu_gemm *g, const gr_cu_fp8_product *p, uint32_t rows)
+{
+    gr_cu_gemm_call call = library_call(p);
+    call.m = rows;
+    if (!rows || gr_cu_gemm_fits(g, &call)) return rows > 0;
+    call.c = NULL;
+    return p->add && gr_cu_gemm_fits(g, &call);
+}
+
 /* How many rows the library multiplies: all, those of whole sixteens, or none. */
 static uint32_t rows_of_library(gr_queue *q, const gr_cu_fp8_product *p)
 {
-    gr_cu_context *x = gr_cu_context_of(q);
-    gr_cu_gemm_call call = library_call(p);
+    const gr_cu_context *x = gr_cu_context_of(q);
+    const uint32_t whole = p->t / WHOLE * WHOLE;
     if (x->strict || p->t <= FEW || (p->bias && (p->add || p->scale != 1))) return 0;
-    if (gr_cu_gemm_fits(x->gemm, &call)) return p->t;
-    call.m = p->t / WHOLE * WHOLE;
-    return call.m < p->t && gr_cu_gemm_fits(x->gemm, &call) ? call.m : 0;
+    return has(x->gemm, p, p->t) ? p->t : whole < p->t && has(x->gemm, p, whole) ? whole : 0;
+}
+
+static void by_library(gr_queue *q, const gr_cu_fp8_product *p, gr_bf16 *temp, void *ws)
+{
+    gr_cu_gemm_call call = library_call(p);
+    const bool apart = p->add && !gr_cu_gemm_fits(gr_cu_context_of(q)->gemm, &call);
+    if (apart) call.c = NULL;
+    if (apart && p->y == p->add) call.d = temp;
+    gr_cu_product(q, &call, ws);
+    if (apart)
+        gr_cu_add(q->stream, p->y, p->y == p->add ? temp : p->add, GR_CU_BF16, (uint64_t)p->t * p->out);
 }
 
 /* Rows [first, first + n) of x, rounded into what p has room for, by the library or not. */
 static void multiply(gr_queue *q, const gr_cu_fp8_product *p, const gr_bf16 *x, uint32_t first, uint32_t n,
-                     bool library, void *ws)
+                     bool library, gr_bf16 *temp, void *ws)
 {
+    const uint64_t at = (uint64_t)first * p->out;
     gr_cu_fp8_product part = *p;
     part.t = n;
-    part.y += (uint64_t)first * p->out;
-    if (p->add) part.add += (uint64_t)first * p->out;
+    part.y += at;
+    if (p->add) part.add += at;
     gr_cu_fp8_rows(q->stream, x + (uint64_t)first * p->in, (uint8_t *)(uintptr_t)p->x,
                    (float *)(uintptr_t)p->x_scales, n, p->in);
-    if (!library) {
+    if (library)
+        by_library(q, &part, temp ? temp + at : NULL, ws);
+    else
         gr_cu_fp8_few(q->stream, &part);
-        return;
-    }
-    const gr_cu_gemm_call call = library_call(&part);
-    gr_cu_product(q, &call, ws);
 }
 
 /* w: rounded rows and their scales have room; x is what is to be rounded. */
-static void product(gr_queue *q, gr_cu_fp8_product *p, const gr_cu_fp8_ws *w, const gr_bf16 *x)
+static void product(gr_queue *q, gr_cu_fp8_product *p, const gr_cu_fp8_ws *w, const gr_bf16 *x, gr_bf16 *temp)
 {
     p->x = w->values;
     p->x_scales = w->scales;
     const uint32_t n = rows_of_library(q, p);
-    if (n) multiply(q, p, x, 0, n, true, w->gemm);
-    if (n < p->t) multiply(q, p, x, n, p->t - n, false, w->gemm);
+    if (n) multiply(q, p, x, 0, n, true, temp, w->gemm);
+    if (n < p->t) multiply(q, p, x, n, p->t - n, false, temp, w->gemm);
 }
 
 void gr_cuda_fp8_product(gr_queue *q, const gr_product *c, float scale, gr_bf16 *y, const gr_bf16 *add,
-                         void *ws)
+                         gr_bf16 *temp, void *ws)
 {
     gr_workspace at = {.base = ws};
     gr_cu_fp8_ws w;
@@ -109,7 +127,7 @@ void gr_cuda_fp8_product(gr_queue *q, const gr_product *c, float scale, gr_bf16 
                            .scale = scale,
                            .y = y};
     gr_cu_fp8_layout(&at, c->t, c->in, c->out, false, &w);
-    product(q, &p, &w, c->x);
+    product(q, &p, &w, c->x, temp);
 }
 
 /* The product with W^T, which is turned into the workspace: tensor cores take FP8 along terms alone. */
@@ -126,5 +144,5 @@ void gr_cuda_fp8_product_dx(gr_queue *q, const gr_product *c, const gr_bf16 *dy,
                            .w_scales = w.turned_scales,
                            .scale = 1,
                            .y = dx};
-    product(q, &p, &w, dy);
+    product(q, &p, &w, dy, NULL);
 }

@@ -21,7 +21,7 @@
 static void linear(gr_queue *q, const gr_product *p, float scale, gr_bf16 *y, const gr_bf16 *add, void *ws)
 {
     if (p->scales) {
-        gr_cuda_fp8_product(q, p, scale, y, add, ws);
+        gr_cuda_fp8_product(q, p, scale, y, NULL, NULL, ws);
         return;
     }
     gr_cu_product(q,
@@ -49,7 +49,11 @@ static void linear(gr_queue *q, const gr_product *p, float scale, gr_bf16 *y, co
 static void residual(gr_queue *q, const gr_product *p, float scale, gr_bf16 *y, const gr_bf16 *add,
                      gr_bf16 *temp, void *ws)
 {
-    if (p->scales || (!gr_cu_context_of(q)->strict && !p->bias)) {
+    if (p->scales) {
+        gr_cuda_fp8_product(q, p, scale, y, add, temp, ws);
+        return;
+    }
+    if (!gr_cu_context_of(q)->strict && !p->bias) {
         linear(q, p, scale, y, add, ws);
         return;
     }

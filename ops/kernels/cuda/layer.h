@@ -22,9 +22,10 @@ void gr_cu_linear_dx(gr_queue *q, const gr_bf16 *dy, uint64_t ld, uint32_t t, ui
 void gr_cu_linear_dw(gr_queue *q, const gr_bf16 *dy, uint64_t ld, const gr_bf16 *x, uint32_t t, uint32_t in,
                      uint32_t out, void *grad, gr_dtype grads, void *ws);
 
-/* With weights in FP8: y = scale (x w^T + bias) + add, where not NULL; y == add is fine. And back. */
+/* With weights in FP8: y = scale (x w^T + bias) + add, where not NULL; y == add is fine, and then temp
+ * [t, out] may be written. And back. */
 void gr_cuda_fp8_product(gr_queue *q, const gr_product *p, float scale, gr_bf16 *y, const gr_bf16 *add,
-                         void *ws);
+                         gr_bf16 *temp, void *ws);
 void gr_cuda_fp8_product_dx(gr_queue *q, const gr_product *p, const gr_bf16 *dy, gr_bf16 *dx, void *ws);
 void gr_cuda_quantize(gr_queue *q, const gr_quantize *c);
 
