@@ -6,6 +6,7 @@
  *     gpu_fp8           compare; a line a case
  *     gpu_fp8 --small   without the large ones
  *     gpu_fp8 --bench   times beside those of bf16
+ *     gpu_fp8 --invariance   whether the bits of cuBLASLt's rows depend on how many there are
  */
 #include "ops/kernels/cuda/fp8.h"
 #include "ops/kernels/cuda/context.h"
@@ -281,6 +282,66 @@ static void check_all(gr_queue *q, gr_queue *strict)
     for (size_t i = 0; i < GR_LEN(large) && !check_small; i++) check_product(q, strict, &large[i]);
 }
 
+/* ---- whether cuBLASLt's rows depend on how many there are ------------------------------------------------
+ */
+
+static gr_bf16 *library_rows(gr_queue *q, const operands *o, uint32_t first, uint32_t n, bool *fits)
+{
+    gr_bf16 *y = device_poisoned((size_t)n * o->cols * 2);
+    uint8_t *values = device_poisoned((size_t)n * o->inner);
+    float *scales = device_poisoned((size_t)n * gr_fp8_blocks(o->inner) * sizeof(float));
+    gr_diag d;
+    gr_diag_init(&d);
+    gr_cu_fp8_rows(NULL, o->x_dev + (size_t)first * o->inner, values, scales, n, o->inner);
+    const gr_cu_gemm_call call = {.form = GR_CU_GEMM_NT,
+                                  .m = n,
+                                  .n = o->cols,
+                                  .k = o->inner,
+                                  .a = values,
+                                  .b = o->w_dev,
+                                  .a_scales = scales,
+                                  .b_scales = o->w_scales_dev,
+                                  .lda = o->inner,
+                                  .ldb = o->inner,
+                                  .ldd = o->cols,
+                                  .d = y,
+                                  .type = GR_CU_BF16,
+                                  .strict = true};
+    *fits = gr_cu_gemm_fits(gr_cu_context_of(q)->gemm, &call);
+    if (*fits) expect_ok(gr_cu_gemm_run(gr_cu_context_of(q)->gemm, NULL, &call, o->ws, &d), &d, "strict");
+    char how[128] = "";
+    if (*fits && first == 0)
+        expect_ok(gr_cu_gemm_describe(gr_cu_context_of(q)->gemm, &call, how, &d), &d, "how");
+    if (*fits && first == 0) printf("%u rows: %s\n", n, how);
+    gr_diag_release(&d);
+    CUDA(cudaDeviceSynchronize());
+    CUDA(cudaFree(values));
+    CUDA(cudaFree(scales));
+    return take("library", y, (size_t)n * o->cols * 2);
+}
+
+static void show_invariance(gr_queue *q, uint32_t in, uint32_t out)
+{
+    static const uint32_t rows[] = {1,  2,   3,   4,   7,   8,   16,   17,   33,
+                                    64, 100, 128, 203, 256, 512, 1000, 1024, 2048};
+    operands o = operands_of(&(product_case){.t = 2048, .in = in, .out = out});
+    bool fits;
+    gr_bf16 *all = library_rows(q, &o, 0, 2048, &fits);
+    printf("%u x %u, 2048 rows: %s\n", in, out, fits ? "there" : "not there");
+    for (size_t i = 0; i < GR_LEN(rows) && fits; i++) {
+        bool some;
+        gr_bf16 *part = library_rows(q, &o, 0, rows[i], &some);
+        const bool same = some && !memcmp(part, all, (size_t)rows[i] * out * 2);
+        printf("%u x %u, %u rows: %s\n", in, out, rows[i],
+               !some  ? "not there"
+               : same ? "same bits"
+                      : "OTHER BITS");
+        free(part);
+    }
+    free(all);
+    operands_free(&o);
+}
+
 /* ---- times ----------------------------------------------------------------------------------------------
  */
 
@@ -422,7 +483,11 @@ int main(int argc, char **argv)
     expect_ok(gr_kernels_cuda.attach(&q, &d), &d, "attach");
     expect_ok(gr_kernels_cuda.strict->attach(&strict, &d), &d, "attach");
     if (check_failures) return 1;
-    if (times) {
+    if (argc > 1 && !strcmp(argv[1], "--invariance")) {
+        static const uint32_t shapes[][2] = {
+            {4096, 6144}, {4096, 4096}, {1024, 2048}, {12288, 4096}, {256, 512}};
+        for (size_t i = 0; i < GR_LEN(shapes); i++) show_invariance(&q, shapes[i][0], shapes[i][1]);
+    } else if (times) {
         static const uint32_t shapes[][2] = {
             {4096, 6144}, {4096, 4096}, {4096, 24576}, {12288, 4096}, {1024, 6144}};
         for (size_t i = 0; i < GR_LEN(shapes); i++) bench_shape(&q, shapes[i][0], shapes[i][1]);

@@ -338,13 +338,14 @@ static bool takes_default(gr_cu_gemm *g, struct entry *e, int32_t id)
 
 /* strict: what m takes without it, where that is of the kind that STRICT_M has and does not split k; else the
  * very algorithm of STRICT_M. (What is ranked first among those that do not split serves few rows badly.) */
-static cublasStatus_t fill_strict(gr_cu_gemm *g, struct entry *e, const char **what)
+static cublasStatus_t fill_strict(gr_cu_gemm *g, struct entry *e, const gr_cu_gemm_call *c, const char **what)
 {
     struct entry *fixed = gr_calloc(1, sizeof(*fixed));
     cublasLtMatmulHeuristicResult_t check;
     fixed->key = e->key;
     fixed->key.align_a = fixed->key.align_b = fixed->key.align_c = fixed->key.align_d = 16;
     cublasStatus_t st = describe(fixed, STRICT_M, what);
+    if (st == CUBLAS_STATUS_SUCCESS) st = point_scales(fixed, c, what);
     if (st == CUBLAS_STATUS_SUCCESS) st = choose_for(g, fixed, USUAL, what);
     const cublasLtMatmulAlgo_t algo = fixed->algo;
     entry_free(fixed);
@@ -360,7 +361,7 @@ static cublasStatus_t fill(gr_cu_gemm *g, struct entry *e, const gr_cu_gemm_call
 {
     TRY(describe(e, e->key.m, what));
     TRY(point_scales(e, c, what));
-    return e->key.strict ? fill_strict(g, e, what) : choose_for(g, e, USUAL, what);
+    return e->key.strict ? fill_strict(g, e, c, what) : choose_for(g, e, USUAL, what);
 }
 
 static struct entry *new_entry(gr_cu_gemm *g, const gr_cu_gemm_call *c, const struct key *key,
