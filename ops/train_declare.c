@@ -754,13 +754,14 @@ static void declare_zero(declaring *w)
     }
 }
 
-/* State is read and written; weights are written, and read where they are their own master. */
+/* State is read and written; weights are written, and read where they are their own master or a half of it.
+ */
 static double step_bytes(const declaring *w, uint32_t bucket)
 {
     gr_state_bytes state = gr_state_bytes_of(w->k, w->n->model, bucket, 1);
     double weights = (double)gr_part_bytes(w->k, w->n->model, gr_part_stepped(w->n->model), bucket);
     return grad_bytes(w, bucket) + 2.0 * (double)(state.master + state.moments * state.moment) +
-           (state.master ? 1 : 2) * weights;
+           (state.form == GR_MASTER_F32 ? 1 : 2) * weights;
 }
 
 /* What is summed over nodes is declared one bucket ahead of the norm that reads it: the sum of the next one

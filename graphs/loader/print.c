@@ -297,7 +297,8 @@ static void print_train(const gr_model *m, gr_paths paths, gr_str *out)
     const gr_train *t = &m->train;
     char b1[32], b2[32];
     gr_str_printf(out, "    train: {optimizer: %s", optimizers[t->optimizer]);
-    if (!t->master) gr_str_puts(out, ", master: none");
+    if (t->master != GR_MASTER_F32)
+        gr_str_puts(out, t->master == GR_MASTER_SPLIT ? ", master: split" : ", master: none");
     if (t->grads == GR_BF16) gr_str_puts(out, ", grads: bf16");
     if (t->moments == GR_BF16) gr_str_puts(out, ", moments: bf16");
     gr_str_puts(out, ", lr: ");
@@ -368,7 +369,8 @@ static const char *const bits_rules[] = {GR_BITS_RULE_MAP(X)};
 static void print_run(const gr_graph *g, gr_str *out)
 {
     const gr_run_settings *r = &g->run;
-    gr_str_printf(out, "run: {seed: %llu, samples: %u", (unsigned long long)r->seed, r->samples);
+    gr_str_printf(out, "run: {seed: %llu, samples: ", (unsigned long long)r->seed);
+    gr_str_printf(out, r->keep_all ? "all" : "%u", r->samples);
     if (r->bits) gr_str_printf(out, ", bits: %s", bits_rules[r->bits]);
     if (r->timeout != GR_RUN_TIMEOUT) gr_str_printf(out, ", timeout: %u", r->timeout);
     if (r->stop_after_skipped != GR_STOP_AFTER_SKIPPED)

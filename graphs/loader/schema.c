@@ -74,7 +74,7 @@ static json_t *kind_schema(const gr_key *k)
     case GR_KEY_BOOL:
         return json_pack("{s:s}", "type", "boolean");
     case GR_KEY_UINT:
-        return number_schema(k, true);
+        return k->choices ? any_of(number_schema(k, true), choices_schema(k)) : number_schema(k, true);
     case GR_KEY_NUMBER:
         return number_schema(k, false);
     case GR_KEY_SCALAR:

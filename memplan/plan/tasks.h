@@ -27,6 +27,9 @@ typedef struct gr_object {
     uint64_t bytes;
     const char *model; /* weights, gradients, moments, KV caches: whose; else NULL */
     uint32_t bucket;   /* of the model; else GR_NONE */
+    /* 1 + an object of the same span without which its contents cannot be saved: its save step reads both; 0:
+     * there is none. */
+    uint32_t saved_with;
 } gr_object;
 
 /* The two times of a lane. On a device that runs work later than it is given (gr_tasks.queued; CUDA), a lane

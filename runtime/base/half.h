@@ -46,6 +46,31 @@ static inline uint16_t gr_f32_to_bf16(float f)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+/* fp32 in two halves that hold it exactly: the nearest bf16, ties away from zero, and the low 16 bits, which
+ * read as a signed number are what is missing, in units of the last bit. Ties to even would need one bit
+ * more: the values half a unit below and above an even bf16 would have the same halves. NaN becomes the quiet
+ * one, so that the upper half is NaN, too. */
+static inline uint32_t gr_f32_split(float f)
+{
+    const uint32_t bits = gr_bits_of_f32(f);
+    return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc00000 : bits;
+}
+
+static inline uint16_t gr_f32_high(float f)
+{
+    return (uint16_t)((gr_f32_split(f) + 0x8000) >> 16);
+}
+
+static inline uint16_t gr_f32_low(float f)
+{
+    return (uint16_t)gr_f32_split(f);
+}
+
+static inline float gr_f32_join(uint16_t high, uint16_t low)
+{
+    return gr_f32_of_bits(((uint32_t)high << 16) + low - (low & 0x8000u) * 2);
+}
+
 static inline float gr_f16_to_f32(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 0x3ff;

@@ -119,9 +119,10 @@ static gr_status run_file(gr_running *r, const gr_step *s, gr_queue *q, gr_diag 
     const bool back = s->kind == GR_STEP_RESTORE;
     const gr_object *o = &r->p->tasks->objects[gr_tasks_find(r->p->tasks, s->what)];
     void *at = gr_executor_address(r->executor, back ? s->writes[0] : s->reads[0]);
+    void *with = s->n_reads > 1 ? gr_executor_address(r->executor, s->reads[1]) : NULL;
     if (o->model)
         return back ? gr_bytes_restore(r->bytes, s->what, at, q, d)
-                    : gr_bytes_save(r->bytes, s->what, at, q, d);
+                    : gr_bytes_save(r->bytes, s->what, at, with, q, d);
     const gr_node *n = keeper_of(r, s->what);
     void *state = r->session.state[n->index];
     return back ? n->op->take_back(state, at, r->folder, d) : n->op->keep(state, at, r->folder, d);
