@@ -381,15 +381,17 @@ static void do_rows(void *arg, int i)
 static void do_few(void *arg, int i)
 {
     bench *b = arg;
-    gr_cu_fp8_few(NULL, &(gr_cu_fp8_product){.t = b->t,
-                                             .in = b->in,
-                                             .out = b->out,
-                                             .x = b->x_values,
-                                             .w = b->values + (size_t)(i % COPIES) * b->in * b->out,
-                                             .x_scales = b->x_scales,
-                                             .w_scales = b->scales,
-                                             .scale = 1,
-                                             .y = b->y});
+    const gr_cu_fp8_product p = {.t = b->t,
+                                 .in = b->in,
+                                 .out = b->out,
+                                 .raw = b->t <= GR_CU_FP8_RAW ? b->x : NULL,
+                                 .x = b->x_values,
+                                 .w = b->values + (size_t)(i % COPIES) * b->in * b->out,
+                                 .x_scales = b->x_scales,
+                                 .w_scales = b->scales,
+                                 .scale = 1,
+                                 .y = b->y};
+    gr_cu_fp8_few(NULL, &p);
 }
 
 static gr_cu_gemm_call plain_call(const bench *b, int i)

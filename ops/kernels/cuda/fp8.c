@@ -1,6 +1,6 @@
-/* ops/kernels/cuda/fp8.c: products with weights in FP8 on CUDA: rows are rounded into the workspace, then
- * cuBLASLt multiplies, or for few rows, under strict and of what it does not have, the kernel of fp8.cu.
- * Which of them follows from the shape alone.
+/* ops/kernels/cuda/fp8.c: products with weights in FP8 on CUDA: rows are rounded into the workspace, or of
+ * few rows on the way; cuBLASLt multiplies, or for few rows, under strict and of what it does not have, the
+ * kernel of fp8.cu. Which of them follows from the shape alone.
  *
  * cuBLASLt may want whole sixteens of rows: the others go through the kernel.
  */
@@ -13,7 +13,7 @@
 
 #include <cuda_runtime_api.h>
 
-enum { FEW = 16, WHOLE = 16 }; /* rows */
+enum { FEW = GR_CU_FP8_RAW, WHOLE = 16 }; /* rows */
 
 /* Its tensor cores have FP8. */
 static bool is_able(void)
@@ -85,7 +85,7 @@ static void by_library(gr_queue *q, const gr_cu_fp8_product *p, gr_bf16 *temp, v
         gr_cu_add(q->stream, p->y, p->y == p->add ? temp : p->add, GR_CU_BF16, (uint64_t)p->t * p->out);
 }
 
-/* Rows [first, first + n) of x, rounded into what p has room for, by the library or not. */
+/* Rows [first, first + n) of x, rounded into what p has room for, or on the way, by the library or not. */
 static void multiply(gr_queue *q, const gr_cu_fp8_product *p, const gr_bf16 *x, uint32_t first, uint32_t n,
                      bool library, gr_bf16 *temp, void *ws)
 {
@@ -94,8 +94,10 @@ static void multiply(gr_queue *q, const gr_cu_fp8_product *p, const gr_bf16 *x, 
     part.t = n;
     part.y += at;
     if (p->add) part.add += at;
-    gr_cu_fp8_rows(q->stream, x + (uint64_t)first * p->in, (uint8_t *)(uintptr_t)p->x,
-                   (float *)(uintptr_t)p->x_scales, n, p->in);
+    if (n <= FEW && !library) part.raw = x + (uint64_t)first * p->in;
+    if (!part.raw)
+        gr_cu_fp8_rows(q->stream, x + (uint64_t)first * p->in, (uint8_t *)(uintptr_t)p->x,
+                       (float *)(uintptr_t)p->x_scales, n, p->in);
     if (library)
         by_library(q, &part, temp ? temp + at : NULL, ws);
     else

@@ -205,29 +205,72 @@ GR_DEVICE void read(const uint8_t *row, bool there, uint32_t k, uint32_t in, uin
     }
 }
 
-template <int N>
+/* A lane's terms of a row of x, rounded, and the scales of the lane's two columns of sums. */
+struct row_block {
+    uint32_t x[8];
+    float scale[2];
+};
+
+/* Rounded before. */
+GR_DEVICE void read_rounded(const gr_cu_fp8_product &p, uint32_t block, uint32_t token, row_block &r)
+{
+    const uint32_t lane = threadIdx.x % GR_WARP, row = token + lane / 4, mine = token + lane % 4 * 2;
+    const float *scales = p.x_scales + (size_t)block * p.t;
+    read(p.x + (size_t)row * p.in, row < p.t, block * SIDE + lane % 4 * LANE_BYTES, p.in, r.x);
+    r.scale[0] = mine < p.t ? scales[mine] : 0;
+    r.scale[1] = mine + 1 < p.t ? scales[mine + 1] : 0;
+}
+
+/* Rounded here: four lanes have a row's block. */
+GR_DEVICE void round_raw(const gr_cu_fp8_product &p, uint32_t block, uint32_t token, row_block &r)
+{
+    const uint32_t lane = threadIdx.x % GR_WARP, row = token + lane / 4,
+                   k = block * SIDE + lane % 4 * LANE_BYTES;
+    uint4 v[4];
+    uint32_t m = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const bool there = row < p.t && k + VECTOR * i < p.in;
+        v[i] = there ? __ldg((const uint4 *)(p.raw + (size_t)row * p.in + k + VECTOR * i))
+                     : make_uint4(0, 0, 0, 0);
+        m = max(m, largest(v[i]));
+    }
+    m = max(m, __shfl_xor_sync(GR_ALL, m, 1));
+    m = max(m, __shfl_xor_sync(GR_ALL, m, 2));
+    const block_scale s = scale_of(m);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint2 q = rounded(v[i], s.inverse);
+        r.x[2 * i] = q.x, r.x[2 * i + 1] = q.y;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) r.scale[i] = __shfl_sync(GR_ALL, s.scale, 4 * (lane % 4 * 2 + i));
+}
+
+template <int N, bool RAW>
 GR_DEVICE void add_block(const gr_cu_fp8_product &p, uint32_t block, uint32_t first, uint32_t token,
                          const uint32_t (&low)[8], const uint32_t (&high)[8], float (&sum)[N][4])
 {
-    const uint32_t lane = threadIdx.x % GR_WARP, group = lane / 4, k = block * SIDE + lane % 4 * LANE_BYTES;
     const float w_scale =
         p.w_scales[(size_t)(first / SIDE) * (((p.in + SIDE - 1) / SIDE + 3) / 4 * 4) + block];
 #pragma unroll
     for (int n = 0; n < N; n++) {
-        const uint32_t at = token + 8 * n, mine = at + lane % 4 * 2;
-        uint32_t x[8];
+        row_block r;
         float d[4] = {};
-        read(p.x + (size_t)(at + group) * p.in, at + group < p.t, k, p.in, x);
+        if (RAW)
+            round_raw(p, block, token + 8 * n, r);
+        else
+            read_rounded(p, block, token + 8 * n, r);
 #pragma unroll
-        for (int i = 0; i < 8; i += 2) multiply(d, low[i], high[i], low[i + 1], high[i + 1], x[i], x[i + 1]);
-        const float s0 = mine < p.t ? w_scale * p.x_scales[(size_t)block * p.t + mine] : 0,
-                    s1 = mine + 1 < p.t ? w_scale * p.x_scales[(size_t)block * p.t + mine + 1] : 0;
+        for (int i = 0; i < 8; i += 2)
+            multiply(d, low[i], high[i], low[i + 1], high[i + 1], r.x[i], r.x[i + 1]);
+        const float s0 = w_scale * r.scale[0], s1 = w_scale * r.scale[1];
         sum[n][0] = fmaf(d[0], s0, sum[n][0]), sum[n][1] = fmaf(d[1], s1, sum[n][1]);
         sum[n][2] = fmaf(d[2], s0, sum[n][2]), sum[n][3] = fmaf(d[3], s1, sum[n][3]);
     }
 }
 
-template <int N> GR_KERNEL void __launch_bounds__(BLOCK) few_kernel(const gr_cu_fp8_product p)
+template <int N, bool RAW> GR_KERNEL void __launch_bounds__(BLOCK) few_kernel(const gr_cu_fp8_product p)
 {
     __shared__ float part[WARPS][8 * N][OUTPUTS + 1];
     const uint32_t warp = threadIdx.x / GR_WARP, lane = threadIdx.x % GR_WARP, group = lane / 4,
@@ -242,8 +285,8 @@ template <int N> GR_KERNEL void __launch_bounds__(BLOCK) few_kernel(const gr_cu_
         read(high_row, first + group + 8 < p.out, k, p.in, high[0]);
         read(low_row, first + group < p.out, next, p.in, low[1]);
         read(high_row, first + group + 8 < p.out, next, p.in, high[1]);
-        add_block<N>(p, block, first, token, low[0], high[0], sum);
-        if (block + WARPS < blocks) add_block<N>(p, block + WARPS, first, token, low[1], high[1], sum);
+        add_block<N, RAW>(p, block, first, token, low[0], high[0], sum);
+        if (block + WARPS < blocks) add_block<N, RAW>(p, block + WARPS, first, token, low[1], high[1], sum);
     }
 #pragma unroll
     for (int n = 0; n < N; n++)
@@ -263,14 +306,18 @@ template <int N> GR_KERNEL void __launch_bounds__(BLOCK) few_kernel(const gr_cu_
 extern "C" void gr_cu_fp8_few(cudaStream_t st, const gr_cu_fp8_product *p)
 {
     const uint32_t outputs = gr_ceil_div(p->out, OUTPUTS);
-    assert(p->in % 16 == 0);
+    assert(p->in % 16 == 0 && (!p->raw || p->t <= GR_CU_FP8_RAW));
     if (!p->t || !p->out) return;
-    if (p->t <= 8)
-        few_kernel<1><<<outputs, BLOCK, 0, st>>>(*p);
+    if (p->raw && p->t <= 8)
+        few_kernel<1, true><<<outputs, BLOCK, 0, st>>>(*p);
+    else if (p->raw)
+        few_kernel<2, true><<<outputs, BLOCK, 0, st>>>(*p);
+    else if (p->t <= 8)
+        few_kernel<1, false><<<outputs, BLOCK, 0, st>>>(*p);
     else if (p->t <= 16)
-        few_kernel<2><<<outputs, BLOCK, 0, st>>>(*p);
+        few_kernel<2, false><<<outputs, BLOCK, 0, st>>>(*p);
     else if (p->t <= 32)
-        few_kernel<4><<<outputs, BLOCK, 0, st>>>(*p);
+        few_kernel<4, false><<<outputs, BLOCK, 0, st>>>(*p);
     else
-        few_kernel<8><<<dim3(outputs, gr_ceil_div(p->t, 64)), BLOCK, 0, st>>>(*p);
+        few_kernel<8, false><<<dim3(outputs, gr_ceil_div(p->t, 64)), BLOCK, 0, st>>>(*p);
 }

@@ -24,9 +24,12 @@ void gr_cu_fp8_turn(cudaStream_t st, const uint8_t *values, const float *scales,
 void gr_cu_fp8_rows(cudaStream_t st, const gr_bf16 *x, uint8_t *values, float *scales, uint32_t t,
                     uint32_t cols);
 
+#define GR_CU_FP8_RAW 16
+
 /* y [t, out] = scale (x W^T + bias) + add, rounded once. y == add is fine. */
 typedef struct gr_cu_fp8_product {
     uint32_t t, in, out;
+    const gr_bf16 *raw; /* x, to be rounded on the way: of GR_CU_FP8_RAW rows at most; NULL: x is rounded */
     const uint8_t *x, *w;
     const float *x_scales, *w_scales;
     const gr_bf16 *bias, *add; /* NULL: none */
