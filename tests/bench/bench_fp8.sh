@@ -1,7 +1,7 @@
 #!/bin/sh
 # Learning curves of the quickstart in bf16 (fp32 on the CPU device), with rollouts in FP8, and all in FP8: the mean reward of 25
 # iterations behind each hundredth, of four seeds; a line a run, and the mean and spread of the last ones.
-# usage: curves.sh GRAPHRUN DEVICE [SEED...]
+# usage: bench_fp8.sh GRAPHRUN DEVICE [SEED...]
 set -eu
 gr=$(realpath "$1")
 device=$2
@@ -14,9 +14,9 @@ graphs/quickstart/data.sh "$work"
 "$gr" init --config graphs/quickstart/config.json --tokenizer graphs/quickstart --seed 1 -o "$work/model" >/dev/null
 "$gr" exec graphs/quickstart/warmup.yaml --set model="$work/model" --set data="$work/warmup.jsonl" --device "$device" --out "$work/warmup" >/dev/null 2>&1
 "$gr" export "$work/warmup" -o "$work/warm" >/dev/null
-cat >"$work/curves.yaml" <<END
+cat >"$work/fp8.yaml" <<END
 use: [$PWD/graphs/quickstart.yaml, $PWD/graphs/parts/correction.yaml]
-graph: curves
+graph: bench-fp8
 params: {rollout_in: bf16, train_in: bf16}
 models: {actor: {precision: {rollout: \$rollout_in, train: \$train_in}}}
 nodes:
@@ -29,7 +29,7 @@ run: {checkpoint: {last: false}}
 END
 for in in "bf16 bf16" "fp8 bf16" "fp8 fp8"; do
     for seed; do
-        "$gr" exec "$work/curves.yaml" --set model="$work/warm" --set data="$work/train.jsonl" --set run.seed="$seed" --set rollout_in="${in% *}" \
+        "$gr" exec "$work/fp8.yaml" --set model="$work/warm" --set data="$work/train.jsonl" --set run.seed="$seed" --set rollout_in="${in% *}" \
             --set train_in="${in#* }" --device "$device" --out "$work/run" >/dev/null 2>"$work/err" || { cat "$work/err"; exit 1; }
         sed -nE 's/^\{"step": ([0-9]+), .*"reward_mean": ([0-9.e-]+).*"logprob_gap_max": ([0-9.e-]+).*/\1 \2 \3/p' "$work/run/metrics.jsonl" |
             awk -v name="rollout ${in% *}, train ${in#* }, seed $seed" '
