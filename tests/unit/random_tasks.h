@@ -74,7 +74,7 @@ static inline void random_objects(gr_tasks *p, draw *d, const char *prefix, uint
         gr_place place = pick_below(d, 5) == 0 ? GR_HOST : GR_DEVICE;
         if (span == GR_SPAN_TEMP && place == GR_DEVICE && i % 3 == 0) span = GR_SPAN_SPILL;
         gr_tasks_object(p, &(gr_object){name, c, span, place, GR_ALIGN * (1ULL + pick_below(d, 12)),
-                                        gr_span_is_brief(span) ? NULL : models[pick_below(d, 2)], i});
+                                        gr_span_is_brief(span) ? NULL : models[pick_below(d, 2)], i, 0});
     }
 }
 
