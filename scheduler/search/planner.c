@@ -226,6 +226,7 @@ static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_g
         .policy = o->policy,
         .bits = view->run.bits,
         .quick = o->quick,
+        .hurry = o->hurry,
         .parts = (uint32_t)GR_MAX(view->n_roles, (size_t)1) * gr_traffic_orders(view),
         .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
         .host_budget_bytes = o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
