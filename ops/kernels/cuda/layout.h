@@ -35,4 +35,14 @@ typedef struct gr_cu_head_ws { /* n rows; what the use does not need is empty */
 void gr_cu_head_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, gr_head_use use,
                        gr_cu_head_ws *w);
 
+/* The same of a part of the vocabulary (ops/kernels/head.h), whose hidden states are the caller's. own: rows
+ * of the final norm's backward pass. */
+typedef struct gr_cu_part_ws {
+    void *gemm, *sums;
+    float *logits, *logit;
+    void *part;
+} gr_cu_part_ws;
+void gr_cu_part_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, uint32_t own, gr_head_use use,
+                       gr_cu_part_ws *w);
+
 #endif

@@ -227,7 +227,7 @@ static void test_experts_are_divided_whole(void **state)
     (void)state;
     for (uint32_t parts = 2; parts <= 8; parts *= 2)
         for (uint32_t count = parts; count <= 16; count += parts) {
-            const gr_slicing cut = {1, parts};
+            const gr_slicing cut = {1, parts, 1};
             const gr_model_shape s = expert_shape(count, count % 3 == 0), slice = gr_tp_shape(&s, cut);
             const uint64_t n = gr_bucket_elems(&s, 1), part = gr_bucket_elems(&slice, 1);
             float *whole = calloc(n, sizeof(float)), *own = calloc(part, sizeof(float));
