@@ -719,7 +719,7 @@ static void plan(gr_rollout *r, const gr_rows *rows, const gr_choices *how, step
         a->cached[i] = s->cached;
         memcpy(a->table + (size_t)i * stride, s->table, stride * sizeof(*a->table));
         if (a->held) a->held[i] = s->held;
-        a->draw[i][0] = s->seq;
+        a->draw[i][0] = r->turns ? gr_turns_draws(r, s->seq) : s->seq;
         a->draw[i][1] = rows->response_len[s->seq];
     }
     a->offset[n] = r->n_tokens = n;

@@ -487,12 +487,13 @@ static void set_slot(gr_rollout *r, const gr_rows *rows, uint32_t at, const gr_s
     const uint32_t stride = r->bounds.stride;
     memcpy(in->table + (size_t)*n_changes * stride, slot->table, stride * sizeof(*slot->table));
     if (in->held) in->held[*n_changes] = slot->held;
-    in->change[(*n_changes)++] = (gr_slot_change){.slot = at,
-                                                  .from = GR_SLOT_SET,
-                                                  .id = slot->next,
-                                                  .position = gr_rollout_length(rows, slot->seq) - 1,
-                                                  .sequence = slot->seq,
-                                                  .token = rows->response_len[slot->seq]};
+    in->change[(*n_changes)++] =
+        (gr_slot_change){.slot = at,
+                         .from = GR_SLOT_SET,
+                         .id = slot->next,
+                         .position = gr_rollout_length(rows, slot->seq) - 1,
+                         .sequence = r->turns ? gr_turns_draws(r, slot->seq) : slot->seq,
+                         .token = rows->response_len[slot->seq]};
 }
 
 static void place(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows, uint32_t at,

@@ -4,7 +4,6 @@
 # (77) where there are not two devices or no mpirun.
 # usage: mesh.sh GRAPHRUN [experts]   the experts alone
 . "$(dirname "$0")/two.sh"
-export GRAPHRUN_TRY_EXPERTS=1
 
 both() { # AXIS OUT OPTIONS...
     axis=$1

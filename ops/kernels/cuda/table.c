@@ -78,7 +78,7 @@ static const gr_head_ops head = {
     RUNS(head_forward), RUNS(head_backward), .head = &head, RUNS(value_forward), RUNS(value_backward), \
     RUNS(copy_blocks), RUNS(head_sample), RUNS(zero), RUNS(copy), RUNS(copy_rows), RUNS(add),          \
     RUNS(sum_squares), RUNS(optim_step), RUNS(checksum), .losses = true, RUNS(code_run),               \
-    .steps = &gr_steps_cuda
+    .steps = &gr_steps_cuda, .rings = true
 
 /* Measured: docs/PERFORMANCE.md, "What strict costs". */
 #define STRICT_ATTENTION 2.2
