@@ -228,7 +228,7 @@ struct gr_kernels {
     uint64_t (*value_ws_bytes)(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads);
 
     /* ---- model, packed sequences ---- */
-    /* x [T, H] = embedding rows of ids. */
+    /* x [T, H] = embedding rows of ids; 0 where an id is below 0, and backward nothing. */
     void (*embed_forward)(gr_queue *q, const gr_model_shape *s, const void *embed, const gr_packed *b,
                           void *x);
     /* grad_embed [V, H] += dx [T, H] by id, in token order. */
@@ -250,6 +250,9 @@ struct gr_kernels {
                           const void *x, const gr_head_rows *rows, const float *d_logprob,
                           const float *d_entropy, void *dx, void *grad_norm, void *grad_lm, gr_dtype grads,
                           void *ws);
+
+    /* The same, and the embedding, where ranks have parts of the vocabulary (ops/kernels/head.h). */
+    const struct gr_head_ops *head;
 
     /* ---- value head, a chunk of rows at a time ---- */
     /* value[i], i < n, of the hidden state at token row[i]; row strictly increasing, n <= chunk_rows of ws.

@@ -463,7 +463,7 @@ static piece copy_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, cons
 static bool is_cut(const gr_bytes *b, const gr_model *m, uint32_t bucket, gr_tp_block *blocks, size_t *n)
 {
     if (m->sharding.parts < 2 || !bucket || bucket > m->shape.layers) return false;
-    *n = gr_tp_blocks(&m->shape, (gr_slicing){m->sharding.parts, 1},
+    *n = gr_tp_blocks(&m->shape, (gr_slicing){m->sharding.parts, 1, 1},
                       gr_comm_rank(b->comm) % m->sharding.parts, bucket, blocks);
     return true;
 }
