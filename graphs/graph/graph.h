@@ -244,6 +244,14 @@ typedef struct gr_model_sharding {
     gr_model_shape slice;       /* the shape of one of these parts (ops/model/tp.h) */
 } gr_model_sharding;
 
+/* models: NAME: precision:, what the products of its layers compute in: those of rollouts, and those of
+ * log-prob passes and updates. */
+typedef struct gr_precision {
+    bool rollout, train; /* in FP8; else in the device's type */
+    gr_loc at;
+    gr_model_shape shape; /* the model's, of a pass in FP8 */
+} gr_precision;
+
 struct gr_model {
     const char *name;
     gr_loc at;
@@ -256,6 +264,7 @@ struct gr_model {
     bool implied;    /* nobody wrote it: the frozen one beneath adapters */
     gr_train train;
     gr_lora lora;
+    gr_precision precision;
     const gr_node *update; /* the node that trains it; NULL */
     gr_model_residency residency;
     gr_model_sharding sharding;
@@ -400,6 +409,7 @@ typedef struct gr_sink {
 #define GR_RUN_TIMEOUT        600
 #define GR_STOP_AFTER_SKIPPED 20
 #define GR_CHECK_EVERY        100
+#define GR_RUN_SAMPLES        4
 
 typedef struct gr_run_settings {
     uint32_t steps;                             /* 0: use epochs */
@@ -412,6 +422,7 @@ typedef struct gr_run_settings {
     gr_stop stop;
     uint64_t seed;
     uint32_t samples; /* lines of samples.jsonl an iteration */
+    bool keep_all;    /* every response of the iteration is kept */
     uint32_t timeout; /* seconds that ranks wait for one that stays where it is; 0: for ever */
     uint32_t
         stop_after_skipped; /* optimizer steps in a row that train nothing before the run ends; 0: never */

@@ -3,6 +3,7 @@
 
 #include "ops/parallel/cross.h"
 #include "ops/parallel/merge.h"
+#include "ops/parallel/quantize.h"
 #include "ops/parallel/sharding.h"
 #include "runtime/io/progress.h"
 #include "runtime/comm/watchdog.h"
@@ -41,8 +42,8 @@ static gr_status run_kind(gr_running *r, const gr_bound *b, const gr_call *c, gr
     switch (w->kind) {
     case GR_STEP_RUN:
         gr_run_check_task(r, w, c);
-        if (w->kernel != GR_MERGE_KERNEL) return run_op(b, c, d);
-        gr_merge_run(c);
+        if (w->kernel != GR_MERGE_KERNEL && w->kernel != GR_QUANTIZE_KERNEL) return run_op(b, c, d);
+        (w->kernel == GR_MERGE_KERNEL ? gr_merge_run : gr_quantize_run)(c);
         return GR_OK;
     case GR_STEP_SEND:
     case GR_STEP_RECV:
