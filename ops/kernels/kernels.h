@@ -169,12 +169,14 @@ typedef struct gr_optim {
 
 /* The same elements of a model's parts. */
 typedef struct gr_optim_range {
-    void *w;       /* working weights */
-    const void *g; /* gradients, of type grads */
-    float *master; /* NULL: w itself, or with low */
-    uint16_t *low; /* NULL: none; else w, which is bf16, and this are the master (gr_f32_join) */
-    void *m, *v;   /* of type moments; v: of AdamW alone */
+    void *w;                  /* working weights */
+    const void *g;            /* gradients, of type grads */
+    float *master;            /* NULL: w itself, or with low */
+    uint16_t *low;            /* NULL: none; else w, which is bf16, and this are the master (gr_f32_join) */
+    void *m, *v;              /* of type moments; v: of AdamW alone */
+    float *m_scale, *v_scale; /* of int8: of their blocks of 64, in whole blocks (ops/simd/moments.h) */
     gr_dtype grads, moments;
+    gr_chance chance; /* of int8: how they are rounded, by the key of this step */
 } gr_optim_range;
 
 /* Sizes of passes that keep the device busy, without more memory than that needs. */

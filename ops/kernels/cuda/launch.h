@@ -232,6 +232,10 @@ typedef struct gr_cu_optim_range { /* as gr_optim_range, [n] each, from a multip
     void *m, *v;
     gr_cu_dtype grads, moments;
     uint64_t n;
+    /* m_scale not NULL: moments are int8 (ops/simd/moments.h), and moments above says nothing */
+    float *m_scale, *v_scale;
+    uint32_t chance;
+    uint64_t first; /* the number of the first element, for chance */
 } gr_cu_optim_range;
 /* One pass over all of them. how, r: host memory, read during the call. */
 void gr_cu_optim_step(cudaStream_t st, const gr_cu_optim *how, const gr_cu_optim_range *r);

@@ -322,8 +322,19 @@ void gr_cuda_optim_step(gr_queue *q, const gr_optim *how, bool decay, const gr_o
                            .correction2 = corrects ? (float)(1 - pow(how->beta2, how->step)) : 1,
                            .grad_scale = how->grad_scale,
                            .kind = (gr_cu_optim_kind)how->kind};
-    const gr_cu_optim_range range = {
-        r->w, r->g, r->master, r->low, r->m, r->v, gr_cu_type(r->grads), gr_cu_type(r->moments), n};
+    const gr_cu_optim_range range = {.w = r->w,
+                                     .g = r->g,
+                                     .master = r->master,
+                                     .low = r->low,
+                                     .m = r->m,
+                                     .v = r->v,
+                                     .grads = gr_cu_type(r->grads),
+                                     .moments = gr_cu_type(r->moments),
+                                     .n = n,
+                                     .m_scale = r->m_scale,
+                                     .v_scale = r->v_scale,
+                                     .chance = r->chance.key,
+                                     .first = r->chance.first};
     gr_cu_optim_step(q->stream, &a, &range);
 }
 
