@@ -440,7 +440,7 @@ void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
         print_path(out, g->models[i]->files.checkpoint, paths);
         gr_str_putc(out, '\n');
         if (g->models[i]->value_head) gr_str_puts(out, "    head: value\n");
-        if (g->models[i]->trained) print_train(g->models[i], paths, out);
+        if (g->models[i]->trained && !g->models[i]->follows) print_train(g->models[i], paths, out);
         print_residency(&g->models[i]->residency, out);
         if (g->models[i]->pool) gr_str_printf(out, "    pool: %s\n", g->models[i]->pool->name);
         if (g->models[i]->sharding.gather)
@@ -508,7 +508,10 @@ static void explain_model(const gr_model *m, gr_str *out)
 {
     gr_str_printf(out, "model %s: %s%s%s%s\n", m->name, m->files.checkpoint,
                   m->files.random ? ", random weights" : "",
-                  m->shape.head == GR_HEAD_VALUE ? ", value head" : "", m->update ? ", trained" : "");
+                  m->shape.head == GR_HEAD_VALUE ? ", value head" : "",
+                  m->follows  ? ", follows another"
+                  : m->update ? ", trained"
+                              : "");
     if (!gr_model_has_lora(m)) return;
     const gr_adapter_desc *a = &m->lora.shape.adapter;
     gr_str_printf(out, "    by adapters of rank %u, which count %g times, on", a->rank, (double)a->scale);
@@ -543,7 +546,10 @@ void gr_graph_explain(const gr_graph *g, gr_str *out)
                           g->n_roles > 1 ? ", ranks " : "",
                           g->n_roles > 1 ? g->roles[n->placement.role].text : "");
         if (n->model)
-            gr_str_printf(out, "    %s model %s %s\n", n->model->update == n ? "trains" : "reads",
+            gr_str_printf(out, "    %s model %s %s\n",
+                          n->op->follows          ? "writes"
+                          : n->model->update == n ? "trains"
+                                                  : "reads",
                           n->model->name,
                           n->timing.new_version ? "after its update" : "as the iteration began");
         for (size_t j = 0; j < n->results.n_columns; j++) explain_column(n->results.columns[j], out);

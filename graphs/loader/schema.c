@@ -89,6 +89,7 @@ static json_t *kind_schema(const gr_key *k)
         return pattern("^[^.]+\\..+$");
     case GR_KEY_NODE:
     case GR_KEY_MODEL:
+    case GR_KEY_SECOND_MODEL:
         return json_pack("{s:s}", "type", "string");
     case GR_KEY_VALUE:
         return json_object();

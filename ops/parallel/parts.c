@@ -22,7 +22,7 @@ gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_
 {
     uint64_t n = gr_shard_elems(gr_bucket_elems(gr_model_trains(m), bucket), ranks);
     return (gr_state_bytes){k->master && m->train.master ? n * sizeof(float) : 0,
-                            n * gr_dtype_size(m->train.moments), gr_optim_moments(m->train.optimizer)};
+                            n * gr_dtype_size(m->train.moments), gr_model_moments(m)};
 }
 
 uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket)
