@@ -85,7 +85,7 @@ static void check_copy(gr_graph *g, gr_node *n, gr_diag *d)
         return;
     }
     check_from(n, d);
-    c->to->train.master = c->to->train.master || averages(n);
+    if (averages(n)) c->to->train.master = GR_MASTER_F32;
     if (!c->to->follows) {
         gr_diag_error(d, at, GR_E_INVALID,
                       "model '%s' has 'train' settings: a model is trained, or it follows another",

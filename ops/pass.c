@@ -4,6 +4,7 @@
 #include "ops/kernels/experts.h"
 #include "ops/kernels/workspace.h"
 #include "ops/base/configs.h"
+#include "ops/model/fp8.h"
 
 #include <assert.h>
 #include <math.h>
@@ -366,6 +367,7 @@ uint64_t gr_hidden_bytes(const gr_kernels *k, const gr_model_shape *s, uint64_t 
 
 const gr_model_shape *gr_node_shape(const gr_node *n)
 {
+    if (gr_node_fp8(n)) return &n->model->precision.shape;
     if (n->placement.parts > 1) return &n->model->sharding.slice;
     return gr_mesh_any(&n->placement.mesh) ? &n->model->sharding.train_slice : &n->model->shape;
 }
@@ -413,7 +415,13 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
     const double projections = 2.0 * ((double)gr_layer_token_macs(d, s->hidden) - apart);
     double weights = (double)gr_bucket_elems(s, 1 + layer) - experts_elems(d, s->hidden),
            activations = tokens * (8.0 * s->hidden + 4.0 * inner + delta_values(d));
+    if (s->fp8)
+        weights = (double)gr_fp8_bucket_bytes(s, 1 + layer, gr_dtype_size(k->dtype)) /
+                  (double)gr_dtype_size(k->dtype);
     w->cost.flops = times * tokens * projections;
+    w->cost.fp8 = !s->fp8     ? 0
+                  : times > 1 ? w->cost.flops / 2
+                              : w->cost.flops; /* gradients of weights are not */
     w->cost.attention = times * tokens * 2.0 * gr_layer_keys(d, length) *
                         (d->mixer == GR_MIXER_LATENT ? d->latent.heads : d->attention.heads) *
                         head_width(d, k->invariant && times <= 1) * (times > 1 ? 1 : k->attention_cost);
@@ -570,9 +578,9 @@ void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, doub
 
 void gr_cost_times(gr_task *w, double times)
 {
-    double *const all[] = {&w->cost.flops, &w->cost.bytes,  &w->cost.attention,
-                           &w->cost.kv,    &w->cost.head,   &w->cost.logits,
-                           &w->comm.sums,  &w->comm.summed, &w->comm.exchanged};
+    double *const all[] = {&w->cost.flops,  &w->cost.fp8,      &w->cost.bytes,  &w->cost.attention,
+                           &w->cost.kv,     &w->cost.head,     &w->cost.logits, &w->comm.sums,
+                           &w->comm.summed, &w->comm.exchanged};
     for (size_t i = 0; i < GR_LEN(all); i++) *all[i] *= times;
     times_experts(&w->cost.experts, times);
 }
@@ -593,6 +601,7 @@ static void add_experts(gr_experts_cost *to, const gr_experts_cost *part)
 void gr_cost_add(gr_task *w, const gr_task *part)
 {
     w->cost.flops += part->cost.flops;
+    w->cost.fp8 += part->cost.fp8;
     w->cost.bytes += part->cost.bytes;
     w->cost.attention += part->cost.attention;
     w->cost.kv += part->cost.kv;

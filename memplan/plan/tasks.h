@@ -27,6 +27,9 @@ typedef struct gr_object {
     uint64_t bytes;
     const char *model; /* weights, gradients, moments, KV caches: whose; else NULL */
     uint32_t bucket;   /* of the model; else GR_NONE */
+    /* 1 + an object of the same span without which its contents cannot be saved: its save step reads both; 0:
+     * there is none. */
+    uint32_t saved_with;
 } gr_object;
 
 /* The two times of a lane. On a device that runs work later than it is given (gr_tasks.queued; CUDA), a lane
@@ -103,6 +106,7 @@ typedef struct gr_experts_cost {
 /* What one execution takes, for the cost model. */
 typedef struct gr_task_cost {
     double flops, bytes;  /* arithmetic of matrix products; memory read and written */
+    double fp8;           /* of flops, that of products in FP8 */
     uint32_t rows, width; /* of the products: rows of the batch, about the sides of the weights; 0: large */
     double attention, kv; /* arithmetic of attention; bytes of keys and values read from the pool */
     uint32_t length;      /* of the sequences attended to */
@@ -181,6 +185,7 @@ typedef struct gr_tasks {
                                  reduction; 0: they are not */
     uint64_t sharded, synced; /* bits by model: its weights are sharded; its rollout copy was filled */
     uint64_t merged;          /* bits by model: adapters are merged into its weights */
+    uint64_t quantized;       /* bits by model: its copy in FP8 is of its weights */
     uint64_t grouped;         /* bits by model: it is sharded over the ranks of a host */
     uint32_t node_ranks;      /* ranks of a host, where there are such models */
     uint32_t captured;        /* layers in the graphs of kernels that a device captures once and keeps */
