@@ -110,6 +110,7 @@ const gr_kernels gr_kernels_cpu = {
     .copy = copy,
     .copy_rows = copy_rows,
     .add = gr_cpu_add,
+    .blend = gr_cpu_blend,
     .sum_squares_ws_bytes = gr_cpu_sum_squares_ws_bytes,
     .sum_squares = gr_cpu_sum_squares,
     .checksum = gr_host_checksum,

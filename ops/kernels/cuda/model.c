@@ -300,6 +300,12 @@ void gr_cuda_add(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_
     gr_cu_add(q->stream, to, from, gr_cu_type(type), n);
 }
 
+void gr_cuda_blend(gr_queue *q, void *to, float *master, const void *from, float decay, float share,
+                   uint64_t n)
+{
+    gr_cu_blend(q->stream, to, master, from, decay, share, n);
+}
+
 void gr_cuda_checksum(gr_queue *q, const void *x, uint64_t bytes, uint64_t *parts)
 {
     gr_cu_checksum(q->stream, x, bytes, parts);
