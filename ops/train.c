@@ -813,7 +813,7 @@ static void run_step(const gr_call *c, train_state *t)
 static bool has_gap(const gr_node *n)
 {
     const gr_node *maker = gr_rows_maker(n->rows);
-    return maker->op->generates && maker->model == n->model &&
+    return maker->op->generates && !gr_rows_joined(n->rows) && maker->model == n->model &&
            n->timing.new_version == maker->timing.new_version;
 }
 

@@ -174,6 +174,7 @@ static const double *column_data(bench *x, const gr_column *c)
                  {"old_logprob.entropy", b->entropy},
                  {"rollout.length", b->length},
                  {"pairs.second", b->second},
+                 {"both.source", b->second},
                  {"prm_logprob", b->sampled},
                  {"teacher_logprob", b->ref},
                  {"other_logprob", b->old},
@@ -492,6 +493,7 @@ static const loss_case losses[] = {
     {"forking", "forking", NULL, NULL, NULL},
     {"distill", "distill", NULL, NULL, NULL},
     {"distill", "opsd", NULL, NULL, NULL},
+    {"luffy", "luffy", NULL, NULL, NULL},
     {"raft", "raft", NULL, NULL, NULL},
     {"rest_em", "rest_em", NULL, NULL, NULL},
 };
