@@ -141,7 +141,7 @@ static void check_chat(const gr_node *n, gr_diag *d)
 /* Nothing is tokenized, and nothing put beside what is there. */
 static void check_ids(const gr_node *n, gr_diag *d)
 {
-    const gr_data_cfg *c = n->cfg;
+    gr_data_cfg *c = n->cfg;
     const char *const keys[] = {"prompt", "response", "pair"}, *const texts[] = {c->template, c->response,
                                                                                  c->pair};
     for (size_t i = 0; i < GR_LEN(keys) && c->ids; i++)
@@ -149,9 +149,10 @@ static void check_ids(const gr_node *n, gr_diag *d)
             gr_diag_error(d, key_at(n, keys[i]), GR_E_INVALID,
                           "with 'ids' '%s' is one \"{field}\" of the record, with a list of ids, not '%s'",
                           keys[i], texts[i]);
-    if (c->ids && gr_value_get(n->value, "eos"))
+    if (c->ids && c->eos && gr_value_get(n->value, "eos"))
         gr_diag_error(d, key_at(n, "eos"), GR_E_INVALID,
                       "'eos' does not go with 'ids': responses are taken as they stand");
+    c->eos = c->eos && !c->ids; /* so the resolved graph says it */
 }
 
 static bool reads_prompt(const gr_node *n)
@@ -258,7 +259,7 @@ typedef struct data_state {
 static bool adds_eos(const data_state *s)
 {
     const gr_data_cfg *c = s->node->cfg;
-    return c->eos && !c->ids && gr_session_model(s->session, s->node)->shape.n_eos;
+    return c->eos && gr_session_model(s->session, s->node)->shape.n_eos;
 }
 
 /* Whether its last token is a stop id: of ids that are taken as they stand it may be one. */

@@ -108,7 +108,7 @@ no() { # PATTERN SED
     refused "$1" "$gr" exec bad.yaml --out bad --steps 1
 }
 no "with 'ids' 'response' is one .*not '.ids. '" 's/response: "{ids}"/response: "{ids} "/'
-no "'eos' does not go with 'ids'" 's/ids: true/ids: true, eos: false/'
+no "'eos' does not go with 'ids'" 's/ids: true/ids: true, eos: true/'
 no "field 'response' must be a list of ids" 's/response: "{ids}"/response: "{response}"/'
 no "field 'logprobs': item 0 is no id of the model, from 0 to 15" 's/response: "{ids}"/response: "{logprobs}"/'
 no "field 'idz'|no field 'idz'|'idz'" 's/response: "{ids}"/response: "{idz}"/'
