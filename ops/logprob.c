@@ -65,20 +65,21 @@ static void declare_logprob(const gr_graph *g, const gr_node *n, const gr_choice
     uint32_t scratch = GR_NONE;
     if (out[0] == GR_NONE)
         scratch = gr_tasks_temp(p, GR_CAT_WORKSPACE, how->head_rows * sizeof(float), "logprob_chunk");
-    uint32_t norm = gr_forward_weights(n, k, p, 1 + s->layers);
+    uint32_t norm = gr_forward_last(n, k, p);
     uint32_t lm = s->tied ? gr_forward_weights(n, k, p, 0) : GR_NONE;
-    gr_head_cost(gr_tasks_run(p, GR_FORWARD_HEAD, 0,
-                              (gr_use[]){[HEAD_NORM] = {norm, GR_READ},
-                                         [HEAD_EMBED] = {lm, GR_READ},
-                                         [HEAD_PACKED] = {f.packed, GR_READ},
-                                         [HEAD_X] = {f.x, GR_READ},
-                                         [HEAD_WS] = {head_ws, GR_WRITE},
-                                         [HEAD_LOGPROB] = {out[0], GR_UPDATE | GR_BY_QUEUE},
-                                         [HEAD_ENTROPY] = {out[1], GR_UPDATE | GR_BY_QUEUE},
-                                         [HEAD_SUM_P2] = {out[2], GR_UPDATE | GR_BY_QUEUE},
-                                         [HEAD_SCRATCH] = {scratch, GR_WRITE}},
-                              N_HEAD, "head"),
-                 k, s, f.cost.rows / n->placement.parts, 1);
+    gr_task *head = gr_tasks_run(p, GR_FORWARD_HEAD, 0,
+                                 (gr_use[]){[HEAD_NORM] = {norm, GR_READ},
+                                            [HEAD_EMBED] = {lm, GR_READ},
+                                            [HEAD_PACKED] = {f.packed, GR_READ},
+                                            [HEAD_X] = {f.x, GR_READ},
+                                            [HEAD_WS] = {head_ws, GR_WRITE},
+                                            [HEAD_LOGPROB] = {out[0], GR_UPDATE | GR_BY_QUEUE},
+                                            [HEAD_ENTROPY] = {out[1], GR_UPDATE | GR_BY_QUEUE},
+                                            [HEAD_SUM_P2] = {out[2], GR_UPDATE | GR_BY_QUEUE},
+                                            [HEAD_SCRATCH] = {scratch, GR_WRITE}},
+                                 N_HEAD, "head");
+    gr_head_cost(head, k, s, f.cost.rows / n->placement.parts, 1);
+    gr_forward_head_cost(head, n);
     gr_forward_end(n, p, &f, out, GR_LEN(out));
 }
 
@@ -114,7 +115,7 @@ static gr_status run_logprob(const gr_call *c, gr_diag *d)
     if (c->kernel != GR_FORWARD_HEAD) return gr_forward_run(c, d);
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
     gr_micro pack = gr_micro_at(c->ptr[HEAD_PACKED], &b);
-    run_head(c, c->state, &pack);
+    if (gr_forward_has_head(c)) run_head(c, c->state, &pack);
     return GR_OK;
 }
 
@@ -138,4 +139,5 @@ const gr_op gr_op_logprob = {
     .run = run_logprob,
     .more = gr_forward_more,
     .trips = gr_forward_trips,
+    .sends = gr_forward_sends,
 };

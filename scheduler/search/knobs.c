@@ -134,7 +134,9 @@ static bool is_sharded(const gr_knobs *s, const uint32_t *level, const gr_model 
 static uint32_t shards_of(const gr_knobs *s, const uint32_t *level, const gr_model *m)
 {
     uint32_t node = node_ranks(s->g);
-    if (!node || m->sharding.over == GR_SHARD_ALL || gr_model_is_sent(s->g, m)) return 0;
+    const bool piped =
+        gr_mesh_size(&m->sharding.mesh, GR_AXIS_PIPELINE) > 1; /* its stages are of all ranks */
+    if (!node || m->sharding.over == GR_SHARD_ALL || gr_model_is_sent(s->g, m) || piped) return 0;
     if (m->sharding.over == GR_SHARD_NODE) return node;
     if (is_trained(s->g, m))
         return s->grouped >> m->index & 1 && !level_about(s, level, KNOB_REACH, m) ? node : 0;
