@@ -122,10 +122,10 @@ static void check_context(const gr_node *n, const gr_generate_cfg *c, gr_diag *d
 {
     const uint32_t prompt = c->prompts->bounds.prompt_tokens;
     if (!c->max_context)
-        gr_diag_error(
-            d, c->environment.at, GR_E_INVALID,
-            "'environment' needs 'max_context': the most tokens of a conversation, its prompt and what "
-            "the environment says included");
+        gr_diag_error(d, c->environment.at, GR_E_INVALID,
+                      "'%s' needs 'max_context': the most tokens of a conversation, its prompt and what "
+                      "the environment says included",
+                      c->serve.open ? "serve" : "environment");
     else if (c->endpoint && c->max_context <= c->max_tokens)
         gr_diag_error(d, gr_value_get(n->value, "max_context")->at, GR_E_INVALID,
                       "max_context: %u holds no turn of %u tokens and what it answers", c->max_context,
@@ -147,6 +147,11 @@ bool gr_environment_read(gr_generate_cfg *c, const gr_node *n, gr_arena *arena, 
     const size_t before = d->n_errors;
     gr_environment_cfg *e = &c->environment;
     *e = (gr_environment_cfg){0};
+    if (c->serve.open) { /* who calls answers; a session that fails is its caller's */
+        *e = (gr_environment_cfg){.at = c->endpoint->at, .timeout = 60};
+        check_context(n, c, d);
+        return d->n_errors == before;
+    }
     if (!v) {
         check_alone(n, d);
         return false;

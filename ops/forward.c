@@ -3,6 +3,7 @@
 
 #include "ops/kernels/layer.h"
 #include "ops/parallel/merge.h"
+#include "ops/parallel/quantize.h"
 #include "ops/parallel/sharding.h"
 #include "ops/parallel/stages.h"
 #include "ops/tunables.h"
@@ -75,6 +76,7 @@ uint32_t gr_forward_weights(const gr_node *n, const gr_kernels *k, gr_tasks *p, 
 {
     const gr_stages stages = gr_stages_of(n);
     if (stages.n > 1) return gr_piece_weights(p, k, n, &stages, bucket);
+    if (gr_node_fp8(n)) return gr_quantize_object(p, k, n->model, gr_reads_rollout(n), bucket);
     return gr_reads_rollout(n) ? gr_sharding_rollout(p, k, n->model, bucket)
                                : gr_sharding_params(p, k, n->model, "", bucket);
 }
@@ -149,6 +151,7 @@ gr_forward gr_forward_declare(const gr_graph *g, const gr_node *n, const gr_choi
              routes = b.routes ? gr_routes_object(p, g, n->rows) : GR_NONE;
     gr_merge_declare(p, k, n->model, how->threads);
     if (gr_reads_rollout(n)) gr_sharding_sync(p, k, n->model);
+    if (gr_node_fp8(n)) gr_quantize_declare(p, k, n->model, gr_reads_rollout(n));
     gr_forward f = {.cost = gr_micro_cost_of(&b, &n->bounds, n->placement.task.seqs)};
     const bool piped = gr_node_piped(n),
                collectives = piped || (!gr_reads_rollout(n) && gr_sharding_gathers(p, n->model));

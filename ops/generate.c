@@ -22,7 +22,7 @@ static const gr_key keys[] = {
     {"turns", GR_KEY_UINT, CFG(turns), false, NULL, 1, 1024, NULL, "with environment: the model's turns in a conversation, at most; default 1"},
     {"max_context", GR_KEY_UINT, CFG(max_context), false, NULL, 1, 1 << 22, NULL, "with environment: most tokens of a conversation, prompt and answers included; behind the prompt it has this less the most tokens of a prompt"},
     {"environment", GR_KEY_VALUE, CFG(answers), false, NULL, 0, 0, NULL, "{command, http or function, workers, in_flight, timeout, retries, metrics, record, replay}: who answers the model's turns (docs/ENVIRONMENTS.md)"},
-    {"serve", GR_KEY_VALUE, CFG(endpoint), false, NULL, 0, 0, NULL, "with environment: {port, host, token, name, calls, body}: its processes are harnesses, which call the rollout over HTTP for each turn (docs/ENVIRONMENTS.md)"},
+    {"serve", GR_KEY_VALUE, CFG(endpoint), false, NULL, 0, 0, NULL, "with environment: {port, host, token, name, calls, body}: its processes are harnesses, which call the rollout over HTTP for each turn (docs/ENVIRONMENTS.md); alone, with open: true, an endpoint for whoever calls, as of graphrun serve"},
     {"temperature", GR_KEY_SCALAR, CFG(temperature), false, "1", 0, 100, NULL, "sampling temperature; 0 is greedy; an expression must stay above 0"},
     {"top_p", GR_KEY_NUMBER, CFG(top_p), false, "1", 1e-6, 1, NULL, "sample from the fewest tokens of this much probability; 1 is off"},
     {"top_k", GR_KEY_UINT, CFG(top_k), false, "0", 0, 1 << 24, NULL, "sample from this many most likely tokens; 0 is off"},
@@ -106,12 +106,22 @@ static void check_turns(const gr_node *n, const gr_generate_cfg *c, gr_diag *d)
     const gr_model_shape *s = &n->model->shape;
     for (uint32_t kind = 0; kind < s->n_kinds; kind++) {
         if (gr_layer_state(&s->kinds[kind]) == GR_STATE_PAGED) continue;
-        gr_diag_error(d, c->answers->at, GR_E_INVALID,
+        gr_diag_error(d, c->environment.at, GR_E_INVALID,
                       "'environment': conversations are not supported of model '%s', which has layers of the "
                       "gated delta rule",
                       n->model->name);
         return;
     }
+}
+
+/* It never comes to its end by itself. */
+static void check_open(const gr_graph *g, const gr_generate_cfg *c, gr_diag *d)
+{
+    for (size_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i]->op->trains)
+            gr_diag_error(d, c->endpoint->at, GR_E_INVALID,
+                          "'open' of 'serve' goes on until it is asked to stop: '%s' would never train",
+                          g->nodes[i]->name);
 }
 
 static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
@@ -133,7 +143,8 @@ static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
                                  .seqs = b->groups * c->samples,
                                  .prompt_tokens = b->prompt_tokens,
                                  .response_tokens = c->max_tokens};
-    const bool answered = gr_environment_read(c, n, g->arena, d), served = gr_serve_read(c, n, d);
+    const bool served = gr_serve_read(c, n, d), answered = gr_environment_read(c, n, g->arena, d);
+    if (served && c->serve.open) check_open(g, c, d);
     if (answered) {
         check_turns(n, c, d);
         if (served) n->bounds.prompt_tokens = 1; /* a session brings its own: its first token stands for it */

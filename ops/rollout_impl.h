@@ -181,6 +181,8 @@ typedef struct gr_rollout {
 /* ---- rollout.c -------------------------------------------------------------------------------------------
  */
 
+/* The weights of a bucket that its steps read. */
+uint32_t gr_rollout_weights(gr_tasks *p, const gr_node *n, const gr_kernels *k, uint32_t bucket);
 uint32_t gr_rollout_kv_object(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k);
 uint32_t gr_rollout_head_ws(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k);
 void gr_rollout_declare_finish(const gr_node *n, uint32_t worked, uint32_t routes, gr_tasks *p);
@@ -256,6 +258,9 @@ gr_status gr_turns_take(gr_rollout *r, gr_rows *rows, void (*end)(gr_rollout *r,
 gr_status gr_turns_wait(gr_rollout *r, const gr_rows *rows, gr_diag *d);
 /* The rows are whole. */
 gr_status gr_turns_report(const gr_rollout *r, const gr_rows *rows, gr_diag *d);
+/* What the draws of a row's tokens are made of: its number, or that of its session where one follows another
+ * in it. */
+uint32_t gr_turns_draws(const gr_rollout *r, uint32_t seq);
 /* How many times the loop may turn for conversations beyond what their tokens take. */
 uint64_t gr_turns_trips(const gr_node *n);
 /* How often the tokens of a conversation may be sampled: tries. */
@@ -273,7 +278,10 @@ gr_status gr_served_open(struct gr_served **out, const gr_rollout *r, gr_diag *d
 void gr_served_close(struct gr_served *s); /* NULL is fine */
 /* An iteration begins. s NULL is fine. */
 void gr_served_begin(struct gr_served *s, const gr_rollout *r);
-gr_serve *gr_served_by(const struct gr_served *s); /* NULL: of NULL */
+/* It listens: whoever asks for that is told so. s NULL is fine. */
+void gr_served_listens(const struct gr_served *s, const gr_rollout *r);
+gr_serve *gr_served_by(const struct gr_served *s);                 /* NULL: of NULL */
+const gr_chat_template *gr_served_chat(const struct gr_served *s); /* NULL: there is none */
 /* Why a session whose harness has ended it did so. */
 gr_stopped gr_served_stopped(const gr_rows *rows, uint32_t seq, gr_serve_end_reason refused);
 

@@ -1,6 +1,7 @@
 /* ops/rollout_served.c: a rollout that is served: its endpoint, and a session's turns (ops/serve/serve.h). */
 #include "ops/rollout_impl.h"
 
+#include "ops/base/functions.h"
 #include "ops/encode.h"
 #include "runtime/base/secret.h"
 
@@ -61,6 +62,8 @@ gr_status gr_served_open(struct gr_served **out, const gr_rollout *r, gr_diag *d
     gr_status st = gr_wire_program(&s->program, at, d);
     if (!st) st = token_of(c, &s->token, d);
     const unsigned port = c->port ? c->port + r->session->rank : 0;
+    if (!st && c->open && r->session->ranks > 1)
+        st = gr_diag_error(d, at, GR_E_INVALID, "'open' of 'serve' is of one rank: its callers know one URL");
     if (!st && port > 65535)
         st = gr_diag_error(d, at, GR_E_INVALID, "port: rank %u would listen on %u", r->session->rank, port);
     if (st) return st;
@@ -77,7 +80,8 @@ gr_status gr_served_open(struct gr_served **out, const gr_rollout *r, gr_diag *d
                                                .chat = s->chat,
                                                .no_chat = s->no_chat,
                                                .date = gr_default_date,
-                                               .sessions = r->node->bounds.seqs});
+                                               .sessions = r->node->bounds.seqs,
+                                               .open = c->open});
     return GR_OK;
 }
 
@@ -95,6 +99,20 @@ void gr_served_close(struct gr_served *s)
 void gr_served_begin(struct gr_served *s, const gr_rollout *r)
 {
     if (s) gr_serve_temperature(s->serve, gr_session_number(r->session, &r->cfg->temperature));
+}
+
+void gr_served_listens(const struct gr_served *s, const gr_rollout *r)
+{
+    const gr_functions *f = r->session->functions;
+    if (!s || !r->cfg->serve.open || !f || !f->listens) return;
+    char *url = gr_serve_url(s->serve);
+    f->listens(f->user, url, s->token);
+    free(url);
+}
+
+const gr_chat_template *gr_served_chat(const struct gr_served *s)
+{
+    return s ? s->chat : NULL;
 }
 
 gr_serve *gr_served_by(const struct gr_served *s)

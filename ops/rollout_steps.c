@@ -199,8 +199,7 @@ static gr_task *model_work(const gr_node *n, const gr_kernels *k, gr_tasks *p, u
 {
     const uint32_t buckets = gr_model_buckets(&n->model->shape);
     gr_use *uses = gr_arena_alloc(p->arena, (buckets + n_more) * sizeof(*uses));
-    for (uint32_t b = 0; b < buckets; b++)
-        uses[b] = (gr_use){gr_sharding_rollout(p, k, n->model, b), GR_READ};
+    for (uint32_t b = 0; b < buckets; b++) uses[b] = (gr_use){gr_rollout_weights(p, n, k, b), GR_READ};
     memcpy(uses + buckets, more, n_more * sizeof(*uses));
     return gr_tasks_run(p, kernel, 0, uses, buckets + n_more, "%s", what);
 }
@@ -487,12 +486,13 @@ static void set_slot(gr_rollout *r, const gr_rows *rows, uint32_t at, const gr_s
     const uint32_t stride = r->bounds.stride;
     memcpy(in->table + (size_t)*n_changes * stride, slot->table, stride * sizeof(*slot->table));
     if (in->held) in->held[*n_changes] = slot->held;
-    in->change[(*n_changes)++] = (gr_slot_change){.slot = at,
-                                                  .from = GR_SLOT_SET,
-                                                  .id = slot->next,
-                                                  .position = gr_rollout_length(rows, slot->seq) - 1,
-                                                  .sequence = slot->seq,
-                                                  .token = rows->response_len[slot->seq]};
+    in->change[(*n_changes)++] =
+        (gr_slot_change){.slot = at,
+                         .from = GR_SLOT_SET,
+                         .id = slot->next,
+                         .position = gr_rollout_length(rows, slot->seq) - 1,
+                         .sequence = r->turns ? gr_turns_draws(r, slot->seq) : slot->seq,
+                         .token = rows->response_len[slot->seq]};
 }
 
 static void place(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows, uint32_t at,

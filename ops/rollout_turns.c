@@ -9,6 +9,7 @@
 #include "ops/reward/http_command.h"
 #include "ops/text/tool_calls.h"
 #include "runtime/base/json.h"
+#include "runtime/base/signals.h"
 #include "runtime/comm/watchdog.h"
 #include "runtime/io/inputs.h"
 
@@ -111,7 +112,8 @@ static gr_status open_environment(gr_rollout *r, gr_diag *d)
                                      .n_metrics = e->metrics.n,
                                      .again = same_files,
                                      .user = r,
-                                     .serve = gr_served_by(r->turns->served)};
+                                     .serve = gr_served_by(r->turns->served),
+                                     .open = r->cfg->serve.open};
     st = gr_environment_new(&r->turns->env, &c, d);
     free(command);
     return st;
@@ -165,6 +167,7 @@ gr_status gr_turns_inputs(const gr_rollout *r, const char *owner, gr_inputs *in,
 
 uint64_t gr_turns_trips(const gr_node *n)
 {
+    if (((const gr_generate_cfg *)n->cfg)->serve.open) return UINT32_MAX; /* it ends when it is asked to */
     return (uint64_t)n->placement.task.seqs * n->bounds.turns * 2 * gr_turns_tries(n);
 }
 
@@ -197,10 +200,11 @@ void gr_turns_begin(gr_rollout *r, gr_rows *rows)
     t->failure = NULL;
     t->failures = 0;
     t->encoder = gr_data_encoder(prompts_of(r));
-    t->form = gr_tool_form_of(gr_encoder_chat(t->encoder));
+    t->form = gr_tool_form_of(t->served ? gr_served_chat(t->served) : gr_encoder_chat(t->encoder));
     gr_environment_at(t->env, r->session->step, r->session->round);
     gr_served_begin(t->served, r);
     t->failed = gr_environment_listen(t->env, &t->messages);
+    if (!t->failed) gr_served_listens(t->served, r);
     if (r->kept && !t->begun) t->failed = gr_environment_went_on(t->env, r->session->step - 1, &t->messages);
     t->begun = true;
     if (t->resumed) tell_again(r, rows);
@@ -235,6 +239,10 @@ static void ask_to_start(gr_rollout *r, const gr_rows *rows, uint32_t seq)
 {
     struct gr_turns *t = r->turns;
     t->at[seq].open = t->at[seq].asked = true;
+    if (r->cfg->serve.open) {
+        gr_environment_start(t->env, seq, t->at[seq].attempt, NULL);
+        return;
+    }
     json_t *fields = fields_of_start(r, rows->record[rows->group[seq]]);
     if (r->kept) gr_environment_at(t->env, rows->born[rows->group[seq]], r->session->round);
     if (fields) gr_environment_start(t->env, seq, t->at[seq].attempt, fields);
@@ -418,18 +426,27 @@ static bool stop(gr_rollout *r, gr_rows *rows, uint32_t seq, gr_stopped why)
     return true;
 }
 
+/* The row is the next one's: another try for the rollout, another session for who calls. */
+static bool begin_anew(gr_rollout *r, gr_rows *rows, gr_rollout_slot *s)
+{
+    r->turns->at[s->seq].attempt++;
+    forget(r, rows, s);
+    s->waits = true;
+    ask_to_start(r, rows, s->seq);
+    return false;
+}
+
+uint32_t gr_turns_draws(const gr_rollout *r, uint32_t seq)
+{
+    return seq + (r->cfg->serve.open ? r->turns->at[seq].attempt * r->work.seqs : 0);
+}
+
 /* It is tried again from the start, or its row is masked. True: it has ended. */
 static bool fail(gr_rollout *r, gr_rows *rows, gr_rollout_slot *s, const char *error, bool late)
 {
     struct gr_turns *t = r->turns;
     const uint32_t seq = s->seq;
-    if (t->at[seq].attempt < r->cfg->environment.retries) {
-        t->at[seq].attempt++;
-        forget(r, rows, s);
-        s->waits = true;
-        ask_to_start(r, rows, seq);
-        return false;
-    }
+    if (t->at[seq].attempt < r->cfg->environment.retries) return begin_anew(r, rows, s);
     if (!t->failures++) t->failure = gr_strdup(error);
     clear_scores(r, rows, seq);
     return stop(r, rows, seq, late ? GR_STOPPED_TIME : GR_STOPPED_ERROR);
@@ -520,6 +537,7 @@ static bool take_answer(gr_rollout *r, gr_rows *rows, gr_rollout_slot *s, const 
     at->asked = false;
     if (a->error) return fail(r, rows, s, a->error, a->late);
     add_scores(rows, seq, at->number, a);
+    if (a->done && r->cfg->serve.open && !gr_signals_stop()) return begin_anew(r, rows, s);
     if (a->done)
         return stop(r, rows, seq,
                     r->cfg->serve.host ? gr_served_stopped(rows, seq, a->refused) : GR_STOPPED_DONE);

@@ -5,7 +5,7 @@
 
 #include "ops/environment_keys.h"
 
-static const char *const known[] = {"port", "host", "token", "name", "calls", "body", NULL};
+static const char *const known[] = {"port", "host", "token", "name", "calls", "body", "open", NULL};
 
 static gr_status read_bytes(uint64_t *out, const gr_pair *p, gr_diag *d)
 {
@@ -26,6 +26,14 @@ static gr_status read_token(const char **out, const gr_pair *p, gr_diag *d)
     return GR_OK;
 }
 
+static gr_status read_open(bool *out, const gr_pair *p, gr_diag *d)
+{
+    const char *text = p->value.kind == GR_VALUE_SCALAR ? p->value.text : "";
+    *out = !strcmp(text, "true");
+    if (*out || !strcmp(text, "false")) return GR_OK;
+    return gr_diag_error(d, p->value.at, GR_E_INVALID, "'%s' must be true or false", p->key);
+}
+
 static gr_status read_pair(gr_serve_cfg *s, const gr_pair *p, gr_diag *d)
 {
     if (!strcmp(p->key, "port")) return gr_map_count(&s->port, p, 0, 65535, d);
@@ -34,9 +42,10 @@ static gr_status read_pair(gr_serve_cfg *s, const gr_pair *p, gr_diag *d)
     if (!strcmp(p->key, "name")) return gr_map_text(&s->name, p, d);
     if (!strcmp(p->key, "token")) return read_token(&s->token, p, d);
     if (!strcmp(p->key, "body")) return read_bytes(&s->body, p, d);
+    if (!strcmp(p->key, "open")) return read_open(&s->open, p, d);
     const char *near = gr_near(p->key, known, GR_LEN(known) - 1);
     return gr_diag_error(d, p->at, GR_E_INVALID, "unknown key '%s' in serve%s%s%s", p->key,
-                         near ? "; did you mean '" : "; it has port, host, token, name, calls, body",
+                         near ? "; did you mean '" : "; it has port, host, token, name, calls, body, open",
                          near ? near : "", near ? "'?" : "");
 }
 
@@ -50,9 +59,15 @@ bool gr_serve_read(gr_generate_cfg *c, const gr_node *n, gr_diag *d)
     if (v->kind != GR_VALUE_MAP && v->kind != GR_VALUE_NULL)
         gr_diag_error(d, v->at, GR_E_INVALID, "'serve' is a map, such as {port: 0}");
     for (size_t i = 0; v->kind == GR_VALUE_MAP && i < v->n; i++) (void)!read_pair(&c->serve, &v->pairs[i], d);
-    if (!c->answers)
+    if (!c->answers && !c->serve.open)
         gr_diag_error(d, v->at, GR_E_INVALID,
                       "'serve' needs 'environment': its processes are the harnesses that call");
+    if (c->answers && c->serve.open)
+        gr_diag_error(d, v->at, GR_E_INVALID,
+                      "'open' of 'serve' does not go with 'environment': who calls begins the sessions");
+    if (c->serve.open && n->timing.every)
+        gr_diag_error(d, v->at, GR_E_INVALID,
+                      "'open' of 'serve' is of no validation: it goes on until it is asked to stop");
     if (c->answers && c->answers->kind == GR_VALUE_MAP && gr_value_get(c->answers, "function"))
         gr_diag_error(d, v->at, GR_E_INVALID,
                       "'serve' needs an environment of processes ('command' or 'http'): a function is "

@@ -55,6 +55,8 @@ enum {
     REPORT_FORMAT,
     PORT,
     HOST,
+    SERVED,
+    RUN_FILES,
     N_OPTIONS
 };
 
@@ -121,6 +123,9 @@ static const option options[N_OPTIONS] = {
     [PORT] = {"port", "N", 0, COUNT, AT(port), 0, NULL, "port to listen on; default: a free one"},
     [HOST] = {"host", "ADDRESS", 0, TEXT, AT(host), 0, NULL,
               "address to listen on; default: 127.0.0.1, which this machine alone can reach"},
+    [SERVED] = {"model", "NAME", 0, TEXT, AT(model), 0, NULL, "model of the run, where it has several"},
+    [RUN_FILES] = {"out", "DIR", 'o', TEXT, AT(ask.out), 0, NULL,
+                   "keep graph, plan and trace there; default: nothing is kept"},
     [CAPACITY] = {"capacity", "BYTES", 0, BYTES, AT(capacity), 0, NULL,
                   "size of the memory to pack into; default: the smallest that can be found"},
 };
@@ -163,6 +168,13 @@ static const command commands[] = {
      "other"},
     {"watch", "RUN...", GR_OPERANDS_MAX, BIT(HOST) | BIT(PORT), 0, true,
      "serve that page while the runs go on, and their numbers for Prometheus under /metrics"},
+    {"serve", "MODEL", 1,
+     BIT(SET) | BIT(DEVICE) | BIT(BUDGET) | BIT(HOST_BUDGET) | BIT(HARDWARE) | BIT(HOST) | BIT(PORT) |
+         BIT(SERVED) | BIT(RUN_FILES),
+     0, true,
+     "answer calls of OpenAI's form with a checkpoint (a folder, or RUN[@STEP|@best]): print the plan and "
+     "the "
+     "URL, and go on until SIGINT or SIGTERM; docs/ENVIRONMENTS.md has the calls and what --set may set"},
     {"audit", "RUN [STEP]", 2, 0, 0, true,
      "run iterations again from their checkpoint, in another folder, and compare metrics and weights with "
      "the recorded bits"},

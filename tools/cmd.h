@@ -23,6 +23,7 @@ int gr_cmd_schema(const gr_args *a, gr_diag *d);
 int gr_cmd_report(const gr_args *a, gr_diag *d);
 int gr_cmd_watch(const gr_args *a, gr_diag *d);
 int gr_cmd_audit(const gr_args *a, gr_diag *d);
+int gr_cmd_serve(const gr_args *a, gr_diag *d);
 
 /* The exit status of a library call. */
 int gr_exit_status(gr_status st);

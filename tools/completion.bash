@@ -3,7 +3,7 @@ _graphrun()
 {
     local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words=
     if [ "$COMP_CWORD" = 1 ]; then
-        words='check plan exec verify diff pack init ops schema calibrate export report watch audit --help'
+        words='check plan exec verify diff pack init ops schema calibrate export report watch serve audit --help'
     else
         case $before in
         --device) COMPREPLY=($(compgen -W 'cpu cuda' -- "$word")); return ;;
@@ -25,6 +25,7 @@ _graphrun()
         export) words='--help --out --model --dtype --shard --merge --accept-changes' ;;
         report) words='--help --out --format' ;;
         watch) words='--help --port --host' ;;
+        serve) words='--help --set --device --hardware --budget --host-budget --port --host --model --out' ;;
         audit) words='--help' ;;
         esac
     fi

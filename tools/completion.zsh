@@ -16,6 +16,7 @@ _graphrun() {
             'export:write the weights of a run in Hugging Face form'
             'report:sum up run directories; html: a page with curves, times, memory and samples, several runs over each other'
             'watch:serve that page while the runs go on, and their numbers for Prometheus under /metrics'
+            'serve:answer calls of OpenAI'\''s form with a checkpoint (a folder, or RUN[@STEP|@best]): print the plan and the URL, and go on until SIGINT or SIGTERM; docs/ENVIRONMENTS.md has the calls and what --set may set'
             'audit:run iterations again from their checkpoint, in another folder, and compare metrics and weights with the recorded bits'
         )
         _describe command commands
@@ -99,6 +100,17 @@ _graphrun() {
     watch) _arguments -S '--help[show the options]' \
         '--port=[port to listen on; default\: a free one]:N:' \
         '--host=[address to listen on; default\: 127.0.0.1, which this machine alone can reach]:ADDRESS:' \
+        '*:file:_files' ;;
+    serve) _arguments -S '--help[show the options]' \
+        '*--set=[override a parameter of the graph; may be repeated]:KEY=VALUE:' \
+        '--device=[device to run on; default\: cuda where there is one]:NAME:(cpu cuda)' \
+        '--hardware=[machine to plan for; default\: this one]:NAME|FILE:_files' \
+        '--budget=[device memory, such as 80GiB; default, and max\: all that is usable]:BYTES|max:' \
+        '--host-budget=[host memory that the plan may use; default, and max\: all that is usable]:BYTES|max:' \
+        '--port=[port to listen on; default\: a free one]:N:' \
+        '--host=[address to listen on; default\: 127.0.0.1, which this machine alone can reach]:ADDRESS:' \
+        '--model=[model of the run, where it has several]:NAME:' \
+        '--out=[keep graph, plan and trace there; default\: nothing is kept]:DIR:_files' \
         '*:file:_files' ;;
     audit) _arguments -S '--help[show the options]' \
         '*:file:_files' ;;

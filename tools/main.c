@@ -26,7 +26,7 @@ static const struct {
     {"exec", gr_cmd_exec},     {"verify", gr_cmd_verify}, {"init", gr_cmd_init},
     {"ops", gr_cmd_ops},       {"schema", gr_cmd_schema}, {"export", gr_cmd_export},
     {"report", gr_cmd_report}, {"pack", gr_cmd_pack},     {"calibrate", gr_cmd_calibrate},
-    {"watch", gr_cmd_watch},   {"audit", gr_cmd_audit},
+    {"watch", gr_cmd_watch},   {"audit", gr_cmd_audit},   {"serve", gr_cmd_serve},
 };
 
 void gr_cmd_say(gr_diag *d, const char *before)

@@ -47,12 +47,13 @@ typedef struct gr_environment_cfg {
     const char *record, *replay; /* resolved paths; NULL */
 } gr_environment_cfg;
 
-/* Where a rollout is called by harnesses; set by the op's check from the map `serve`. */
+/* Where a rollout is called from outside; set by the op's check from the map `serve`. */
 typedef struct gr_serve_cfg {
     const char *host; /* NULL: it is not */
     const char *token, *name;
     uint32_t port, calls;
     uint64_t body; /* bytes */
+    bool open;     /* who calls begins sessions, and it goes on until it is asked to stop */
 } gr_serve_cfg;
 
 typedef struct gr_generate_cfg {

@@ -46,6 +46,10 @@ typedef struct gr_function {
 typedef struct gr_functions {
     const gr_function *of;
     size_t n;
+    /* Told, on the compute lane, where an endpoint that is open listens (`serve: {open: true}`). NULL: nobody
+     * asks. */
+    void (*listens)(void *user, const char *url, const char *token);
+    void *user;
 } gr_functions;
 
 /* The one of that name that answers, or that scores. GR_E_INVALID: there is none; at: where the graph names

@@ -3,14 +3,20 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ops/reward/pool.h"
 #include "runtime/base/json.h"
+#include "runtime/base/signals.h"
 
-enum { LINE_BYTES = 4 << 20, ID_BITS = 24 }; /* of an id: the number of the conversation */
+enum {
+    LINE_BYTES = 4 << 20,
+    ID_BITS = 24,  /* of an id: the number of the conversation */
+    CALLS_MS = 200 /* that calls are waited for without looking for a signal */
+};
 
 typedef struct conversation {
     uint64_t id;           /* of this try; 0: none is open */
@@ -23,7 +29,7 @@ typedef struct conversation {
 struct gr_environment {
     gr_environment_config cfg;
     gr_pool *pool;     /* who answers; or */
-    gr_caller *caller; /* that; both NULL: replay */
+    gr_caller *caller; /* that; both NULL: replay, or calls */
     conversation *all; /* [conversations] */
     uint64_t tries;    /* ever */
     uint32_t step, round;
@@ -350,7 +356,10 @@ gr_status gr_environment_new(gr_environment **out, const gr_environment_config *
     gr_environment *e = gr_calloc(1, sizeof(*e));
     e->cfg = *c;
     e->all = gr_calloc(c->conversations, sizeof(*e->all));
-    gr_status st = c->replay ? read_record(e, d) : c->answer ? open_caller(e, d) : open_pool(e, d);
+    gr_status st = c->replay   ? read_record(e, d)
+                   : c->answer ? open_caller(e, d)
+                   : c->open   ? GR_OK
+                               : open_pool(e, d);
     if (!st && c->record && !(e->record = fopen(c->record, "ae")))
         st = gr_diag_error(d, c->at, GR_E_IO, "cannot write '%s': %s", c->record, strerror(errno));
     if (st)
@@ -389,7 +398,7 @@ void gr_environment_clock(gr_environment *e, uint32_t step, uint32_t trip)
 
 bool gr_environment_replays(const gr_environment *e)
 {
-    return !e->pool && !e->caller;
+    return e->replay;
 }
 
 void gr_environment_go_on(gr_environment *e, uint32_t number, uint32_t attempt, uint32_t turns, bool asked)
@@ -434,13 +443,13 @@ void gr_environment_start(gr_environment *e, uint32_t number, uint32_t attempt, 
     gr_environment_end(e, number);
     e->all[number] = (conversation){
         .id = ++e->tries << ID_BITS | number, .step = e->step, .round = e->round, .attempt = attempt};
-    json_object_update(message, (json_t *)(uintptr_t)fields);
+    if (fields) json_object_update(message, (json_t *)(uintptr_t)fields);
     if (e->cfg.serve) {
         json_t *told = gr_serve_begin(e->cfg.serve, number, e->all[number].id);
         json_object_update(message, told);
         json_decref(told);
     }
-    send(e, number, e->cfg.serve ? GR_ANSWER_SESSION : GR_ANSWER_START, message);
+    if (!e->cfg.open) send(e, number, e->cfg.serve ? GR_ANSWER_SESSION : GR_ANSWER_START, message);
     json_decref(message);
 }
 
@@ -457,7 +466,7 @@ void gr_environment_said(gr_environment *e, uint32_t number, uint32_t turn, cons
     conversation *c = &e->all[number];
     c->turn = turn + 1;
     gr_serve_answer(e->cfg.serve, number, said);
-    gr_pool_alive(e->pool, c->id, false);
+    if (e->pool) gr_pool_alive(e->pool, c->id, false);
     c->runs = false;
     if (c->held) add_ready(e, c->held);
     c->held = NULL;
@@ -498,6 +507,7 @@ void gr_environment_end(gr_environment *e, uint32_t number)
 size_t gr_environment_pending(const gr_environment *e)
 {
     if (e->caller) return gr_caller_pending(e->caller);
+    if (e->cfg.open) return 1; /* whoever may call */
     return (e->pool ? gr_pool_pending(e->pool) : e->missing != NULL) + e->n - e->next;
 }
 
@@ -570,8 +580,19 @@ static gr_answer *answer_of_call(gr_environment *e, const gr_serve_turn *t)
     conversation *c = &e->all[t->number];
     *a = (gr_answer){.number = t->number, .is_call = true, .max_tokens = t->max_tokens};
     for (size_t i = 0; i < t->n; i++) GR_PUSH(a->ids.id, a->ids.n, a->ids.cap, t->ids[i]);
-    gr_pool_alive(e->pool, c->id, true);
+    if (e->pool) gr_pool_alive(e->pool, c->id, true);
     c->runs = true;
+    return a;
+}
+
+/* A session that its callers are done with. */
+static gr_answer *answer_of_end(const gr_environment *e)
+{
+    uint32_t number;
+    if (!e->cfg.open || !gr_serve_over(e->cfg.serve, &number)) return NULL;
+    gr_answer *a = gr_calloc(1, sizeof(*a));
+    *a = (gr_answer){.number = number, .done = true};
+    a->metrics = gr_calloc(e->cfg.n_metrics + 1, sizeof(*a->metrics)); /* + 1: never of size 0 */
     return a;
 }
 
@@ -581,10 +602,22 @@ static gr_status next_ready(gr_environment *e, gr_answer **out, gr_diag *d)
     bool found = false;
     *out = e->next < e->n ? e->ready[e->next++] : NULL;
     if (*out || !e->cfg.serve) return GR_OK;
+    if ((*out = answer_of_end(e))) return GR_OK;
     const gr_status st = gr_serve_next(e->cfg.serve, &turn, &found, d);
     if (found) *out = answer_of_call(e, &turn);
-    gr_pool_also(e->pool, gr_serve_fd(e->cfg.serve));
+    if (!found && !st) *out = answer_of_end(e); /* a call may want a row that another session has */
+    if (e->pool) gr_pool_also(e->pool, gr_serve_fd(e->cfg.serve));
     return st;
+}
+
+/* Nobody is told anything: calls are all that comes. */
+static gr_status next_of_calls(gr_environment *e, int timeout_ms, gr_answer **out, gr_diag *d)
+{
+    struct pollfd calls = {gr_serve_fd(e->cfg.serve), POLLIN, 0};
+    const int wait = timeout_ms < 0 ? CALLS_MS : GR_MIN(timeout_ms, (int)CALLS_MS);
+    if (!wait) return GR_OK;
+    poll(&calls, 1, wait);
+    return next_ready(e, out, d);
 }
 
 /* The end of a session whose call still runs is told behind the turn. */
@@ -610,8 +643,9 @@ gr_status gr_environment_next(gr_environment *e, int timeout_ms, gr_answer **out
 {
     *out = NULL;
     if (gr_environment_replays(e)) return next_replayed(e, timeout_ms, out, d);
+    if (e->cfg.open && gr_signals_stop()) gr_serve_finish(e->cfg.serve);
     gr_status st = next_ready(e, out, d);
-    if (!st && !*out) st = next_of_pool(e, timeout_ms, out, d);
+    if (!st && !*out) st = (e->cfg.open ? next_of_calls : next_of_pool)(e, timeout_ms, out, d);
     if (st || !*out) return st;
     if ((*out)->done && e->cfg.serve) (*out)->refused = gr_serve_refused(e->cfg.serve, (*out)->number);
     return e->cfg.timed ? GR_OK : write_record(e, *out, d);

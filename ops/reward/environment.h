@@ -16,7 +16,8 @@
  *     {"id": 7, "type": "start", "record": {...}, "url", "token", "model", "session", "prompt_token_ids"}
  * reply: {"id": 7, "reward"?, "metrics"?}
  *
- * What a call adds is an answer like another: ids, in place of a text.
+ * What a call adds is an answer like another: ids, in place of a text. Where the endpoint is open nobody is
+ * told of sessions: a conversation that starts waits for whoever calls, and is done when its session leaves.
  *
  * An id names one try at one conversation and is never used again. What was answered may be written to a file
  * and, in another run, read from it instead of asking anybody.
@@ -47,6 +48,7 @@ typedef struct gr_environment_config {
     gr_status (*again)(void *user, gr_diag *d); /* as of a pool */
     void *user;
     gr_serve *serve; /* whom the processes call; NULL: they answer turns. Not with a replay, nor timed */
+    bool open;       /* there are none: who calls begins a session, until the process is asked to stop */
 } gr_environment_config;
 
 typedef struct gr_environment gr_environment;

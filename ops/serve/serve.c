@@ -13,7 +13,7 @@ enum { NOT_OPEN = 0 }; /* calls are numbered from 1 */
 typedef struct session {
     uint64_t id;      /* 0: it has not begun, or has ended */
     gr_ids ids;       /* all that it holds; while a call is open, what that one is about */
-    size_t before;    /* of these, those before the last call */
+    size_t had;       /* of these, those that its row has */
     json_t *messages; /* of the calls so far and the replies, as gr_serve_call has them; NULL: unknown */
     json_t *variables;
     uint32_t turns;
@@ -21,12 +21,28 @@ typedef struct session {
     json_int_t open;      /* the number of the call that waits for its turn; NOT_OPEN */
     gr_serve_call call;   /* the last one */
     json_t *body, *reply; /* of it; reply NULL: it is open */
+    /* This and the next, where callers begin sessions. Without a name it has one call. */
+    char *name;
+    bool taken, leaves; /* somebody's; on its way out of its row */
+    uint64_t used;      /* the later, the larger */
 } session;
+
+/* Sessions of callers: more than there are rows. */
+typedef struct visitors {
+    json_t *waiting;  /* calls that wait for a row, as the wire has them */
+    session *resting; /* sessions with a name and no row, in the order in which they left theirs */
+    size_t n_resting;
+    uint32_t *over; /* [sessions] rows that sessions have left */
+    uint32_t n_over;
+    uint64_t uses;
+    bool closing;
+} visitors;
 
 struct gr_serve {
     gr_serve_config cfg;
     gr_wire *wire; /* NULL: it rests */
     session *all;
+    visitors of; /* where callers begin sessions */
 };
 
 /* ---- sessions -------------------------------------------------------------------------------------------
@@ -37,6 +53,10 @@ gr_serve *gr_serve_new(const gr_serve_config *c)
     gr_serve *s = gr_calloc(1, sizeof(*s));
     s->cfg = *c;
     s->all = gr_calloc(c->sessions, sizeof(*s->all));
+    if (!c->open) return s;
+    s->of.waiting = json_array();
+    s->of.resting = gr_calloc(GR_SERVE_REMEMBERED, sizeof(*s->of.resting));
+    s->of.over = gr_calloc(c->sessions, sizeof(*s->of.over));
     return s;
 }
 
@@ -48,6 +68,7 @@ static void release(session *x)
     json_decref(x->body);
     json_decref(x->reply);
     free(x->ids.id);
+    free(x->name);
     *x = (session){.open = NOT_OPEN};
 }
 
@@ -56,6 +77,10 @@ void gr_serve_free(gr_serve *s)
     if (!s) return;
     gr_serve_rest(s);
     for (uint32_t i = 0; i < s->cfg.sessions; i++) release(&s->all[i]);
+    for (size_t i = 0; i < s->of.n_resting; i++) release(&s->of.resting[i]);
+    json_decref(s->of.waiting);
+    free(s->of.resting);
+    free(s->of.over);
     free(s->all);
     free(s);
 }
@@ -87,17 +112,31 @@ static void answer(gr_serve *s, json_int_t call, unsigned status, json_t *reply)
     json_decref(reply);
 }
 
+char *gr_serve_url(const gr_serve *s)
+{
+    const char *host = s->cfg.wire.host, *open = strchr(host, ':') ? "[" : "", *close = *open ? "]" : "";
+    return gr_printf("http://%s%s%s:%u", open, host, close, s->wire ? gr_wire_port(s->wire) : 0);
+}
+
+/* Out of its row, which is the next one's. */
+static void leave(gr_serve *s, session *x)
+{
+    x->leaves = true;
+    s->of.over[s->of.n_over++] = (uint32_t)(x - s->all);
+}
+
 json_t *gr_serve_begin(gr_serve *s, uint32_t number, uint64_t id)
 {
     session *x = &s->all[number];
     release(x);
     x->id = id;
-    const char *host = s->cfg.wire.host, *open = strchr(host, ':') ? "[" : "", *close = *open ? "]" : "";
-    return json_pack("{s:o, s:s, s:s, s:o}", "url",
-                     json_sprintf("http://%s%s%s:%u/session/%" PRIu64 "/v1", open, host, close,
-                                  s->wire ? gr_wire_port(s->wire) : 0, id),
-                     "token", s->cfg.wire.token, "model", s->cfg.rules.model, "session",
-                     json_sprintf("%" PRIu64, id));
+    if (s->of.closing) leave(s, x);
+    char *url = gr_serve_url(s);
+    json_t *told =
+        json_pack("{s:o, s:s, s:s, s:o}", "url", json_sprintf("%s/session/%" PRIu64 "/v1", url, id), "token",
+                  s->cfg.wire.token, "model", s->cfg.rules.model, "session", json_sprintf("%" PRIu64, id));
+    free(url);
+    return told;
 }
 
 void gr_serve_end(gr_serve *s, uint32_t number, const char *why)
@@ -315,10 +354,7 @@ static refusal accept(gr_serve *s, session *x, const gr_serve_call *c)
                                                      x->ids.n, rules->max_context));
     }
     if (!r.why && !x->ids.n) r = bad("messages", gr_strdup("the context has no token"));
-    if (r.why)
-        x->ids.n = before;
-    else
-        x->before = before;
+    if (r.why) x->ids.n = before;
     return r;
 }
 
@@ -378,6 +414,8 @@ void gr_serve_answer(gr_serve *s, uint32_t number, const gr_serve_said *said)
     x->open = NOT_OPEN;
     x->turns++;
     for (uint32_t i = 0; i < said->n; i++) GR_PUSH(x->ids.id, x->ids.n, x->ids.cap, said->ids[i]);
+    x->had = x->ids.n;
+    if (s->cfg.open && (!x->name || s->of.closing)) leave(s, x);
     if (!x->messages) return;
     json_t *messages = json_copy(x->messages);
     json_array_append_new(messages, gr_reply_message(&x->call, said));
@@ -416,38 +454,157 @@ static void tokenize(gr_serve *s, json_int_t number, const json_t *body)
     free(ids.id);
 }
 
+/* ---- sessions that callers begin ------------------------------------------------------------------------
+ *
+ * Each call without a session's name has a row to itself. A session with a name keeps its row, and so its
+ * keys and values, until another call needs it; then it rests, and goes on in another row, from the same ids.
+ */
+
+static session *named(const gr_serve *s, const char *name)
+{
+    for (uint32_t i = 0; name && i < s->cfg.sessions; i++)
+        if (s->all[i].name && !s->all[i].leaves && !strcmp(s->all[i].name, name)) return &s->all[i];
+    return NULL;
+}
+
+static session *free_row(const gr_serve *s)
+{
+    for (uint32_t i = 0; i < s->cfg.sessions; i++)
+        if (s->all[i].id && !s->all[i].taken && !s->all[i].leaves) return &s->all[i];
+    return NULL;
+}
+
+static void forget_resting(gr_serve *s, size_t i)
+{
+    memmove(s->of.resting + i, s->of.resting + i + 1, (--s->of.n_resting - i) * sizeof(*s->of.resting));
+}
+
+/* What it holds is kept; its row is free. */
+static void rest(gr_serve *s, session *x)
+{
+    if (s->of.n_resting == GR_SERVE_REMEMBERED) {
+        release(&s->of.resting[0]);
+        forget_resting(s, 0);
+    }
+    s->of.resting[s->of.n_resting++] = *x;
+    *x = (session){.id = x->id, .open = NOT_OPEN, .taken = true};
+    leave(s, x);
+}
+
+/* The row of a session that has rested has nothing of it yet. */
+static void take_row(gr_serve *s, session *x, const char *name)
+{
+    const uint64_t id = x->id;
+    for (size_t i = 0; name && i < s->of.n_resting; i++) {
+        if (strcmp(s->of.resting[i].name, name)) continue;
+        *x = s->of.resting[i];
+        x->had = 0;
+        forget_resting(s, i);
+        break;
+    }
+    x->id = id;
+    x->taken = true;
+    if (name && !x->name) x->name = gr_strdup(name);
+}
+
+static session *longest_idle(const gr_serve *s)
+{
+    session *found = NULL;
+    for (uint32_t i = 0; i < s->cfg.sessions; i++) {
+        session *x = &s->all[i];
+        if (x->name && !x->leaves && x->open == NOT_OPEN && (!found || x->used < found->used)) found = x;
+    }
+    return found;
+}
+
+/* A row for each call that waits, as far as there are sessions without an open one. */
+static void make_room(gr_serve *s)
+{
+    size_t leaving = 0;
+    for (uint32_t i = 0; i < s->cfg.sessions; i++) leaving += s->all[i].leaves;
+    for (session *x; leaving < json_array_size(s->of.waiting) && (x = longest_idle(s)); leaving++) rest(s, x);
+}
+
+bool gr_serve_over(gr_serve *s, uint32_t *number)
+{
+    if (s->cfg.open && s->wire) make_room(s);
+    if (!s->of.n_over) return false;
+    *number = s->of.over[0];
+    memmove(s->of.over, s->of.over + 1, --s->of.n_over * sizeof(*s->of.over));
+    return true;
+}
+
+void gr_serve_finish(gr_serve *s)
+{
+    if (s->of.closing) return;
+    s->of.closing = true;
+    for (size_t i = 0; i < json_array_size(s->of.waiting); i++)
+        answer(s, json_integer_value(json_object_get(json_array_get(s->of.waiting, i), "call")), 503,
+               gr_reply_error("closing", "the server is being stopped"));
+    json_array_clear(s->of.waiting);
+    for (uint32_t i = 0; i < s->cfg.sessions; i++)
+        if (s->all[i].id && !s->all[i].leaves && s->all[i].open == NOT_OPEN) leave(s, &s->all[i]);
+}
+
+/* True: it asks for a turn of *found. Where there is no row for it, it waits. */
+static bool visit(gr_serve *s, const char *name, json_t *line, gr_call_kind kind, session **found)
+{
+    const json_int_t number = json_integer_value(json_object_get(line, "call"));
+    session *x = named(s, name);
+    if (s->of.closing) {
+        answer(s, number, 503, gr_reply_error("closing", "the server is being stopped"));
+        return false;
+    }
+    if (!x && (x = free_row(s))) take_row(s, x, name);
+    if (!x) {
+        json_array_append(s->of.waiting, line);
+        return false;
+    }
+    x->used = ++s->of.uses;
+    *found = x;
+    if (take_turn(s, x, number, kind, json_object_get(line, "body"))) return true;
+    if (!x->turns && x->open == NOT_OPEN) { /* it was refused, and there is no session */
+        const uint64_t id = x->id;
+        release(x);
+        x->id = id;
+    }
+    return false;
+}
+
 /* ---- paths ----------------------------------------------------------------------------------------------
  */
 
-/* The session that a path begins with ("/session/7"), else that of the header; *rest: the path behind it.
- * NULL: none that is open. named: whether the call names one. */
-static session *session_of(gr_serve *s, const json_t *line, const char **rest, bool *named)
+/* The name that a path begins with ("/session/7"), else that of the header, to free(); *rest: the path behind
+ * it. NULL: the call names none. */
+static char *name_of(const json_t *line, const char **rest)
 {
     static const char prefix[] = "/session/";
     const char *path = json_string_value(json_object_get(line, "path")),
                *header = json_string_value(json_object_get(line, "session"));
-    const bool in_path = path && !strncmp(path, prefix, strlen(prefix));
-    const char *text = in_path ? path + strlen(prefix) : header;
     *rest = path ? path : "";
-    *named = text;
-    if (!text || *text < '0' || *text > '9') return NULL;
-    char *end = NULL;
-    const uint64_t id = strtoull(text, &end, 10);
-    if (in_path) *rest = end;
+    if (!path || strncmp(path, prefix, strlen(prefix))) return header ? gr_strdup(header) : NULL;
+    const char *name = path + strlen(prefix);
+    *rest = name + strcspn(name, "/");
+    return gr_strndup(name, (size_t)(*rest - name));
+}
+
+/* Of those that harnesses were told of; NULL: none that is open. */
+static session *numbered(const gr_serve *s, const char *name)
+{
+    if (!name || !*name || name[strspn(name, "0123456789")]) return NULL;
+    const uint64_t id = strtoull(name, NULL, 10);
     for (uint32_t i = 0; i < s->cfg.sessions && id; i++)
-        if (s->all[i].id == id && (in_path || !*end)) return &s->all[i];
+        if (s->all[i].id == id) return &s->all[i];
     return NULL;
 }
 
 /* True: it asks for a turn of *x. */
-static bool take_call(gr_serve *s, const json_t *line, session **x)
+static bool take_call_of(gr_serve *s, json_t *line, const char *name, const char *path, session **x)
 {
     const json_int_t number = json_integer_value(json_object_get(line, "call"));
-    const char *method = json_string_value(json_object_get(line, "method")), *rest;
+    const char *method = json_string_value(json_object_get(line, "method"));
     json_t *body = json_object_get(line, "body");
-    bool named;
-    *x = session_of(s, line, &rest, &named);
-    const gr_call_kind kind = gr_call_kind_of(method ? method : "", rest);
+    const gr_call_kind kind = gr_call_kind_of(method ? method : "", path);
     if (kind == GR_CALL_MODELS)
         answer(s, number, 200, gr_reply_models(&s->cfg.rules));
     else if (kind == GR_CALL_HEALTH)
@@ -456,14 +613,34 @@ static bool take_call(gr_serve *s, const json_t *line, session **x)
         tokenize(s, number, body);
     else if (kind == GR_CALL_UNKNOWN)
         refuse(s, number, (refusal){404, "path", gr_strdup("this path is not served here")});
-    else if (!*x)
+    else if (s->cfg.open)
+        return visit(s, name, line, kind, x);
+    else if (!(*x = numbered(s, name)))
         refuse(s, number,
                (refusal){404, "no_session",
-                         gr_strdup(named ? "no session of this name is open: it has ended, or never was"
-                                         : "a call belongs to a session: by its path, or X-Session-ID")});
+                         gr_strdup(name ? "no session of this name is open: it has ended, or never was"
+                                        : "a call belongs to a session: by its path, or X-Session-ID")});
     else
         return take_turn(s, *x, number, kind, body);
     return false;
+}
+
+static bool take_call(gr_serve *s, json_t *line, session **x)
+{
+    const char *path;
+    char *name = name_of(line, &path);
+    const bool asks = take_call_of(s, line, name, path, x);
+    free(name);
+    return asks;
+}
+
+/* One that waited, where there is a row by now; else one of the wire. The caller frees it. */
+static gr_status next_line(gr_serve *s, json_t **line, gr_diag *d)
+{
+    if (!json_array_size(s->of.waiting) || !free_row(s)) return gr_wire_next(s->wire, line, d);
+    *line = json_incref(json_array_get(s->of.waiting, 0));
+    json_array_remove(s->of.waiting, 0);
+    return GR_OK;
 }
 
 gr_status gr_serve_next(gr_serve *s, gr_serve_turn *out, bool *found, gr_diag *d)
@@ -473,14 +650,14 @@ gr_status gr_serve_next(gr_serve *s, gr_serve_turn *out, bool *found, gr_diag *d
     session *x = NULL;
     *found = false;
     if (!s->wire) return GR_OK;
-    while (!*found && !(st = gr_wire_next(s->wire, &line, d)) && line) {
+    while (!*found && !(st = next_line(s, &line, d)) && line) {
         *found = take_call(s, line, &x);
         json_decref(line);
     }
     if (*found)
         *out = (gr_serve_turn){.number = (uint32_t)(x - s->all),
-                               .ids = x->ids.id + x->before,
-                               .n = x->ids.n - x->before,
+                               .ids = x->ids.id + x->had,
+                               .n = x->ids.n - x->had,
                                .max_tokens = x->call.max_tokens};
     return st;
 }

@@ -13,6 +13,9 @@
  *
  * A call that repeats the one before gets the same reply: a client that lost it may ask again.
  *
+ * Where it is open, nobody begins sessions but who calls: a call without the name of a session is one of its
+ * own, and a name that is new begins one. Sessions share the rows there are; a call waits until one is free.
+ *
  * Everything runs on the caller's thread; the wire (ops/serve/wire.h) is another process. Threads: a gr_serve
  * belongs to one thread at a time.
  */
@@ -30,8 +33,12 @@ typedef struct gr_serve_config {
     const gr_chat_template *chat; /* NULL: only token ids can be sent */
     const char *no_chat;          /* and why */
     const char *date;             /* that templates see */
-    uint32_t sessions;            /* by number, from 0 */
+    uint32_t sessions;            /* by number, from 0; rows */
+    bool open;                    /* who calls begins them */
 } gr_serve_config;
+
+/* Sessions of an open one, with a name and without a row, that are remembered: the newest. */
+#define GR_SERVE_REMEMBERED 4096u
 
 typedef struct gr_serve gr_serve;
 
@@ -45,7 +52,8 @@ void gr_serve_temperature(gr_serve *s, double temperature);
 /* Begin and cease to listen; open calls are told that the rollout has ended. */
 GR_NODISCARD gr_status gr_serve_listen(gr_serve *s, gr_diag *d);
 void gr_serve_rest(gr_serve *s);
-int gr_serve_fd(const gr_serve *s); /* readable when something is to be done; -1 while it rests */
+int gr_serve_fd(const gr_serve *s);    /* readable when something is to be done; -1 while it rests */
+char *gr_serve_url(const gr_serve *s); /* of the host, to free(); while it listens */
 
 /* Session `number` begins, under the name `id`. What its harness is told: {"url", "token", "model",
  * "session"}; a new reference. */
@@ -76,6 +84,11 @@ typedef struct gr_serve_said {
     bool cut;                 /* at max_tokens, or by the room */
 } gr_serve_said;
 void gr_serve_answer(gr_serve *s, uint32_t number, const gr_serve_said *said);
+
+/* Of one that is open: a row that its session has left, and that is to end and to begin anew; false: none. */
+bool gr_serve_over(gr_serve *s, uint32_t *number);
+/* No call comes in from here on; sessions leave their rows when their open calls have got their turns. */
+void gr_serve_finish(gr_serve *s);
 
 /* Why a session could not have gone on: calls beyond its room or its turns were refused. */
 typedef enum gr_serve_end_reason { GR_SERVE_FREE, GR_SERVE_TURNS, GR_SERVE_ROOM } gr_serve_end_reason;

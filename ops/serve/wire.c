@@ -13,15 +13,15 @@
 
 #include "runtime/base/guard.h"
 
-enum { START_MS = 60000, MOST_STARTS = 10, LINE_SPARE = 1 << 20 };
+enum { START_MS = 60000, MOST_STARTS = 10, STARTS = MOST_STARTS + 1, LINE_SPARE = 1 << 20 };
 
 struct gr_wire {
     gr_wire_config cfg;
     char *program, *host, *token;
-    gr_guard guard; /* pid 0: it does not run */
-    int fd;         /* our end of its input and output */
-    unsigned port, starts;
-    gr_str in, out; /* read and not yet a whole line; to be written */
+    gr_guard guard;        /* pid 0: it does not run */
+    int fd;                /* our end of its input and output */
+    unsigned port, starts; /* starts: of the process, ever; each numbers its calls from 1 */
+    gr_str in, out;        /* read and not yet a whole line; to be written */
 };
 
 gr_status gr_wire_program(char **out, gr_loc at, gr_diag *d)
@@ -202,17 +202,29 @@ static gr_status start_again(gr_wire *w, gr_diag *d)
     return start(w, d);
 }
 
+/* A call's number among those of all processes: what one that has ended was asked is not answered to another
+ * one's caller. */
+static json_t *take_call(gr_wire *w)
+{
+    json_t *call = take_line(w);
+    const json_t *number = json_object_get(call, "call");
+    if (number)
+        json_object_set_new(call, "call", json_integer(json_integer_value(number) * STARTS + w->starts));
+    return call;
+}
+
 gr_status gr_wire_next(gr_wire *w, json_t **call, gr_diag *d)
 {
     write_more(w);
-    *call = take_line(w);
+    *call = take_call(w);
     if (*call) return GR_OK;
     if (!read_more(w)) return start_again(w, d);
-    *call = take_line(w);
+    *call = take_call(w);
     return GR_OK;
 }
 
 void gr_wire_answer(gr_wire *w, json_int_t call, unsigned status, const json_t *reply)
 {
-    write_line(w, json_pack("{s:I, s:i, s:O}", "call", call, "status", (int)status, "reply", reply));
+    if (call % STARTS != w->starts) return;
+    write_line(w, json_pack("{s:I, s:i, s:O}", "call", call / STARTS, "status", (int)status, "reply", reply));
 }

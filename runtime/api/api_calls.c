@@ -135,7 +135,7 @@ gr_api_calls *gr_api_calls_new(const graphrun_ask *a)
                                        .answer = c->given[i].answer ? answer : NULL,
                                        .user = &c->given[i]};
     }
-    c->functions = (gr_functions){c->function, a->n_functions};
+    c->functions = (gr_functions){.of = c->function, .n = a->n_functions};
     c->n_watches = a->n_watches;
     c->watch = gr_calloc(a->n_watches, sizeof(*c->watch));
     c->watched = gr_calloc(a->n_watches, sizeof(*c->watched));

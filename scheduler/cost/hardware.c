@@ -31,8 +31,8 @@
  * memory bandwidth, and what a pinned copy reaches on their PCIe generation. flops: bf16 matrices at large
  * shapes. Usable memory: as the driver reports it. Overhead: context, libraries and loaded kernels, on H200
  * as calibration counts them (564.8 MiB, of which runs were seen to take 546.8), and NCCL, as two ranks were
- * seen to take it (895 to 915 MiB, and up to 950 where weights are sent between roles); elsewhere an upper
- * bound of all.
+ * seen to take it (895 to 915 MiB, up to 950 where weights are sent between roles, and 972 to 980 where rows
+ * go to the holders of experts); elsewhere an upper bound of all.
  * host_bytes: what a host of such machines has for one device. Link: what a rank of an all-gather within a
  * host receives a second for large messages, and what a collective takes beside that (H200: fitted to 64 MB,
  * 512 MB and 2 GB over four devices; the others: the same part of their links' published rate); a sum over
@@ -54,7 +54,7 @@ static const gr_hardware profiles[] = {
      .device_bytes = 143771 * MIB,
      .host_bytes = 224 * GIB,
      .overhead_bytes = 565 * MIB,
-     .part = {[GR_LIBRARY_COMM] = 960 * MIB},
+     .part = {[GR_LIBRARY_COMM] = 984 * MIB},
      .step_ns = 5000,
      .link = 339 * GB,
      .collective_ns = 100000,

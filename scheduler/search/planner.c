@@ -143,23 +143,10 @@ static gr_status check_ops(const gr_graph *g, const gr_kernels *k, gr_diag *d)
     return st;
 }
 
-/* On two CUDA devices their exchanges have ended in an illegal access of memory. For who looks for it, and
- * for plans that nobody runs, the environment lifts this. */
-static bool experts_refused(const gr_model *m, const gr_kernels *k)
-{
-    return m->sharding.train.experts > 1 && k->queued && !getenv("GRAPHRUN_TRY_EXPERTS");
-}
-
 /* What the device's kernels are not made for, of a model or of its slices. */
 static gr_status check_shape(const gr_model *m, const gr_kernels *k, gr_diag *d)
 {
     char buf[GR_UNFIT_MAX];
-    if (experts_refused(m, k))
-        return gr_diag_error(
-            d, m->sharding.mesh_at[GR_AXIS_EXPERT], GR_E_INVALID,
-            "model '%s': 'expert: %u' has not passed its test on two CUDA devices yet: it is for "
-            "the CPU device; 'tensor' and 'context' share a model among CUDA devices",
-            m->name, m->sharding.train.experts);
     if (gr_mesh_size(&m->sharding.mesh, GR_AXIS_PIPELINE) > 1 && k->queued &&
         !getenv("GRAPHRUN_TRY_PIPELINE"))
         return gr_diag_error(
@@ -169,6 +156,8 @@ static gr_status check_shape(const gr_model *m, const gr_kernels *k, gr_diag *d)
             m->name, gr_mesh_size(&m->sharding.mesh, GR_AXIS_PIPELINE));
     const char *unfit = gr_layers_unfit(k, &m->shape, buf);
     bool slice = !unfit && (m->sharding.parts > 1 || gr_slicing_parts(m->sharding.train) > 1);
+    if (!unfit && (m->precision.rollout || m->precision.train))
+        unfit = gr_layers_unfit(k, &m->precision.shape, buf);
     if (slice) unfit = gr_layers_unfit(k, &m->sharding.slice, buf);
     if (slice && !unfit) unfit = gr_layers_unfit(k, &m->sharding.train_slice, buf);
     if (!unfit) return GR_OK;

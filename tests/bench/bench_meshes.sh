@@ -3,7 +3,6 @@
 # experts on some along two, for models of 8B to 671B on hosts of 8 H200. Nothing runs: it plans. Minutes a row for the large ones.
 # usage: bench_meshes.sh GRAPHRUN [RANKS [MODEL...]]   ranks: 8x8 64x8 512x8
 set -eu
-export GRAPHRUN_TRY_EXPERTS=1
 gr=$(realpath "$1")
 ranks=${2:-8x8 64x8 512x8}
 shift $(($# < 2 ? $# : 2))

@@ -2,9 +2,8 @@
 # Training on a mesh of two CUDA devices, along each axis: the first iteration's numbers are near those of one rank, runs
 # repeat to the bit, sharded or not, resumed or not; along context strict keeps its promise; nothing is above the plan. Skips
 # (77) where there are not two devices or no mpirun.
-# usage: mesh.sh GRAPHRUN [experts]   the experts alone
+# usage: mesh.sh GRAPHRUN [experts | pipeline]   the experts, or the stages of a pipeline, alone
 . "$(dirname "$0")/two.sh"
-export GRAPHRUN_TRY_EXPERTS=1
 
 both() { # AXIS OUT OPTIONS...
     axis=$1
@@ -71,6 +70,13 @@ strict() {
     done
 }
 
+if [ "${2:-all}" = pipeline ]; then # the first iteration of one rank is near
+    export GRAPHRUN_TRY_PIPELINE=1
+    train one --steps 6
+    along pipeline
+    echo "all is well"
+    exit 0
+fi
 if [ "${2:-all}" = all ]; then
     train one --steps 6
     along context

@@ -87,7 +87,6 @@ refused "'expert: 4' and tensor do not go together" "$gr" plan cut.yaml "$@" --s
 refused "'expert: 4' does not divide the ranks of a host.*shard: node" "$gr" plan cut.yaml "$@" --set models.actor.shard=node --ranks 2x2
 sed 's/^graph: tiny/&\ncanonical: true/' cut.yaml >canonical.yaml
 refused "'expert: 4' and canonical do not go together" "$gr" plan canonical.yaml "$@" --ranks 4
-refused "model 'actor': 'expert: 4' has not passed its test on two CUDA devices yet" "$gr" plan cut.yaml "$@" --hardware h200 --ranks 4
 [ "$slow" = 1 ] || exit 0
 
 # ---- the long form ---------------------------------------------------------------------------------------

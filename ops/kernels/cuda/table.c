@@ -68,7 +68,7 @@ static const gr_layer_ops layer_loose = {LAYER, .attend_ws_bytes = gr_cu_attend_
     .unfit = gr_cu_unfit, RUNS(detach), RUNS(check), RUNS(embed_forward), RUNS(embed_backward),            \
     RUNS(head_forward), RUNS(head_backward), RUNS(value_forward), RUNS(value_backward), RUNS(copy_blocks), \
     RUNS(head_sample), RUNS(zero), RUNS(copy), RUNS(copy_rows), RUNS(add), RUNS(sum_squares),              \
-    RUNS(optim_step), RUNS(checksum), .losses = true, RUNS(code_run), .steps = &gr_steps_cuda
+    RUNS(optim_step), RUNS(checksum), .losses = true, RUNS(code_run), .steps = &gr_steps_cuda, .rings = true
 
 /* Measured: docs/PERFORMANCE.md, "What strict costs". */
 #define STRICT_ATTENTION 2.2

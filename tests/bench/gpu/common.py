@@ -55,6 +55,11 @@ SHAPES = {  # published ones; Qwen3, head_dim 128, 8 heads of keys and values, v
                       num_hidden_layers=28, num_attention_heads=8, num_key_value_heads=2, head_dim=256, full_attention_interval=4,
                       partial_rotary_factor=0.25, linear_num_key_heads=16, linear_num_value_heads=16, linear_key_head_dim=128,
                       linear_value_head_dim=128, linear_conv_kernel_dim=4, tie_word_embeddings=True),
+    # 8B's width in the layers of Qwen3.5-9B (with the vocabulary of the others): beside 8B, a parameter
+    "9B-hybrid": dict(model_type="qwen3_5_text", architectures=["Qwen3_5ForCausalLM"], hidden_size=4096, intermediate_size=12288,
+                      num_hidden_layers=32, num_attention_heads=16, num_key_value_heads=4, head_dim=256, full_attention_interval=4,
+                      partial_rotary_factor=0.25, linear_num_key_heads=16, linear_num_value_heads=32, linear_key_head_dim=128,
+                      linear_value_head_dim=128, linear_conv_kernel_dim=4, tie_word_embeddings=False),
     # to try the scripts where there is no GPU
     "tiny": dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                  head_dim=16, vocab_size=600, tie_word_embeddings=True),

@@ -4,7 +4,6 @@
 # measured, tokens a second on a device, and peaks.
 # usage: experts.sh GRAPHRUN [SEQUENCES [LAYERS]]
 set -eu
-export GRAPHRUN_TRY_EXPERTS=1
 gr=$(realpath "$1")
 sequences=${2:-64} layers=${3:-12}
 project=$(realpath "$(dirname "$0")/../../..")
