@@ -14,7 +14,7 @@ static double layer_macs(const gr_node *n, uint32_t layer)
 {
     const gr_model_shape *s = &n->model->shape;
     const gr_layer_desc *d = gr_layer(s, layer);
-    const double length = (double)n->rows->bounds.prompt_tokens + n->rows->bounds.response_tokens;
+    const double length = (double)n->bounds.prompt_tokens + n->bounds.response_tokens;
     return (double)gr_layer_token_macs(d, s->hidden) +
            (double)gr_layer_pair_macs(d) * gr_layer_keys(d, length) / 2;
 }
@@ -23,7 +23,7 @@ static double layer_macs(const gr_node *n, uint32_t layer)
 static double head_macs(const gr_node *n)
 {
     const gr_model_shape *s = &n->model->shape;
-    const double response = n->rows->bounds.response_tokens, prompt = n->rows->bounds.prompt_tokens;
+    const double response = n->bounds.response_tokens, prompt = n->bounds.prompt_tokens;
     return s->head == GR_HEAD_VALUE ? s->hidden
                                     : (double)s->vocab * s->hidden * response / (prompt + response);
 }
