@@ -27,7 +27,7 @@ gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_
     return (gr_state_bytes){.form = form,
                             .master = n * master[form],
                             .moment = gr_moment_bytes(m->train.moments, n),
-                            .moments = gr_optim_moments(m->train.optimizer)};
+                            .moments = gr_model_moments(m)};
 }
 
 static uint64_t state_bytes(const gr_kernels *k, const gr_model *m, uint32_t bucket, uint32_t ranks)

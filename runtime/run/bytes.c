@@ -476,9 +476,9 @@ static gr_status read_moment(gr_bytes *b, gr_weights *from, uint32_t bucket, con
 static gr_status open_moments(gr_bytes *b, const gr_model *m, gr_diag *d)
 {
     model_files *f = &b->files[m->index];
-    if (!b->from || f->m) return GR_OK;
+    if (!b->from || f->m || !gr_model_moments(m)) return GR_OK;
     char *path = gr_printf("%s/%s/optimizer.safetensors", b->from, m->name);
-    const bool two = gr_optim_moments(m->train.optimizer) > 1;
+    const bool two = gr_model_moments(m) > 1;
     gr_status st = gr_weights_open(&f->m, gr_model_trains(m), path, "m.", d);
     if (!st && two) st = gr_weights_open(&f->v, gr_model_trains(m), path, "v.", d);
     if (!st) st = hold(b, f->m, m, "optimizer", d);
@@ -490,7 +490,7 @@ static gr_status open_moments(gr_bytes *b, const gr_model *m, gr_diag *d)
 /* The pieces of a bucket's training state. */
 typedef struct state_pieces {
     gr_master master_is;
-    bool has_v;
+    bool has_m, has_v;
     piece master, m, v;
 } state_pieces;
 
@@ -510,7 +510,7 @@ static state_pieces state_of(const gr_bytes *b, const gr_model *m, uint32_t buck
     second.at = first.at + bytes.moment;
     second.form = type == GR_I8 ? FORM_V8 : form_of(type);
     second.scales = (char *)gr_moment_scale(second.at, type, n, 0);
-    return (state_pieces){bytes.form, bytes.moments > 1, master, first, second};
+    return (state_pieces){bytes.form, bytes.moments > 0, bytes.moments > 1, master, first, second};
 }
 
 /* Whether a model's weights are the upper half of their master. */
@@ -544,7 +544,7 @@ static piece copy_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, cons
 static bool is_cut(const gr_bytes *b, const gr_model *m, uint32_t bucket, gr_tp_block *blocks, size_t *n)
 {
     if (m->sharding.parts < 2 || !bucket || bucket > m->shape.layers) return false;
-    *n = gr_tp_blocks(&m->shape, (gr_slicing){m->sharding.parts, 1},
+    *n = gr_tp_blocks(&m->shape, (gr_slicing){m->sharding.parts, 1, 1},
                       gr_comm_rank(b->comm) % m->sharding.parts, bucket, blocks);
     return true;
 }
@@ -602,7 +602,7 @@ gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_queu
     state_pieces s = state_of(b, m, o->bucket, address, q);
     gr_status st = s.master_is != GR_MASTER_NONE ? read_weights(b, m, o->bucket, &s.master, d) : GR_OK;
     if (!st) st = open_moments(b, m, d);
-    if (!st) st = read_moment(b, b->files[m->index].m, o->bucket, &s.m, d);
+    if (!st && s.has_m) st = read_moment(b, b->files[m->index].m, o->bucket, &s.m, d);
     return st || !s.has_v ? st : read_moment(b, b->files[m->index].v, o->bucket, &s.v, d);
 }
 
@@ -614,6 +614,11 @@ static const char *const weights[] = {""}, *const moments[] = {"m.", "v."};
 static bool saves_state(const gr_bytes *b, const gr_model *m)
 {
     return b->saved.state >> m->index & 1;
+}
+
+static bool saves_moments(const gr_bytes *b, const gr_model *m)
+{
+    return saves_state(b, m) && gr_model_moments(m);
 }
 
 static bool saves_lagged(const gr_bytes *b, const gr_model *m)
@@ -642,9 +647,9 @@ static gr_status open_writers(gr_bytes *b, const gr_model *m, gr_diag *d)
     if (!st && saves_state(b, m)) st = write_config(dir, m, d);
     if (!st && saves_state(b, m))
         st = gr_weights_writer_new(&f->to_weights, s, dir, weights_stem(m), weights, 1, GR_ST_F32, 0, d);
-    if (!st && saves_state(b, m))
-        st = gr_weights_writer_new(&f->to_moments, s, dir, "optimizer", moments,
-                                   gr_optim_moments(m->train.optimizer), GR_ST_F32, 0, d);
+    if (!st && saves_moments(b, m))
+        st = gr_weights_writer_new(&f->to_moments, s, dir, "optimizer", moments, gr_model_moments(m),
+                                   GR_ST_F32, 0, d);
     if (!st && saves_lagged(b, m))
         st = gr_weights_writer_new(&f->to_lagged, &m->shape, dir, "lagged", weights, 1, GR_ST_F32, 0, d);
     free(dir);
@@ -659,9 +664,9 @@ static gr_status join_writers(gr_bytes *b, const gr_model *m, gr_diag *d)
     gr_status st = GR_OK;
     if (saves_state(b, m))
         st = gr_weights_writer_join(&f->to_weights, gr_model_trains(m), dir, weights_stem(m), weights, 1, d);
-    if (!st && saves_state(b, m))
+    if (!st && saves_moments(b, m))
         st = gr_weights_writer_join(&f->to_moments, gr_model_trains(m), dir, "optimizer", moments,
-                                    gr_optim_moments(m->train.optimizer), d);
+                                    gr_model_moments(m), d);
     if (!st && saves_lagged(b, m))
         st = gr_weights_writer_join(&f->to_lagged, &m->shape, dir, "lagged", weights, 1, d);
     free(dir);
@@ -686,8 +691,8 @@ static void make_seals(gr_bytes *b)
         const gr_model *m = b->g->models[i];
         gr_seal **s = b->files[i].seals;
         if (b->sealed.state >> i & 1) s[0] = gr_weights_seal_new(gr_model_trains(m), weights, 1);
-        if (b->sealed.state >> i & 1)
-            s[1] = gr_weights_seal_new(gr_model_trains(m), moments, gr_optim_moments(m->train.optimizer));
+        if (b->sealed.state >> i & 1 && gr_model_moments(m))
+            s[1] = gr_weights_seal_new(gr_model_trains(m), moments, gr_model_moments(m));
         if (b->sealed.lagged >> i & 1) s[2] = gr_weights_seal_new(&m->shape, weights, 1);
     }
 }
@@ -828,7 +833,7 @@ gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, cons
         return save_copy(b, m, o->bucket, copy_of(b, m, o->bucket, address, q), d);
     state_pieces s = state_of(b, m, o->bucket, address, q);
     gr_status st = save_master(b, m, o->bucket, &s, with, q, d);
-    if (!st) st = save_piece(b, f->to_moments, 0, m, o->bucket, s.m, NULL, d);
+    if (!st && s.has_m) st = save_piece(b, f->to_moments, 0, m, o->bucket, s.m, NULL, d);
     return st || !s.has_v ? st : save_piece(b, f->to_moments, 1, m, o->bucket, s.v, NULL, d);
 }
 

@@ -15,6 +15,7 @@ struct flat {
     double *sums;
     gr_optim_kind kind;
     gr_optim_consts k;
+    float decay, share;
     float *w, *m, *s;
     char *bytes;
 };
@@ -47,6 +48,22 @@ void gr_cpu_add(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t
     (void)type;
     struct flat f = {.n = n, .w = to, .x = from};
     gr_team_run(q->team, add_rank, &f);
+}
+
+static void blend_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct flat *f = arg;
+    uint64_t first, last;
+    gr_team_range(f->n, GRAIN, rank, size, &first, &last);
+    for (uint64_t i = first; i < last; i++) f->w[i] = f->decay * f->w[i] + f->share * f->x[i];
+}
+
+void gr_cpu_blend(gr_queue *q, void *to, float *master, const void *from, float decay, float share,
+                  uint64_t n)
+{
+    (void)master; /* weights are fp32 themselves */
+    struct flat f = {.n = n, .w = to, .x = from, .decay = decay, .share = share};
+    gr_team_run(q->team, blend_rank, &f);
 }
 
 /* ---- checksums -------------------------------------------------------------------------------------------

@@ -562,6 +562,26 @@ extern "C" void gr_cu_add(cudaStream_t st, void *to, const void *from, gr_cu_dty
         plus_kernel<<<grid, BLOCK, 0, st>>>((gr_bf16 *)to, (const gr_bf16 *)from, n);
 }
 
+/* A thread four neighbours at a time, as above. Nothing is contracted: the bits are the CPU's. */
+GR_KERNEL void __launch_bounds__(BLOCK)
+    blend_kernel(gr_bf16 *__restrict__ to, float *__restrict__ master, const gr_bf16 *__restrict__ from,
+                 float decay, float share, uint64_t n)
+{
+    const uint64_t i = ((uint64_t)blockIdx.x * BLOCK + threadIdx.x) * 4;
+    for (uint64_t k = i; k < n && k < i + 4; k++) {
+        const float x = __fadd_rn(__fmul_rn(decay, master[k]), __fmul_rn(share, gr_get(from + k)));
+        master[k] = x;
+        gr_put(to + k, x);
+    }
+}
+
+extern "C" void gr_cu_blend(cudaStream_t st, gr_bf16 *to, float *master, const gr_bf16 *from, float decay,
+                            float share, uint64_t n)
+{
+    const uint32_t grid = gr_ceil_div(n, (uint64_t)BLOCK * 4);
+    if (n) blend_kernel<<<grid, BLOCK, 0, st>>>(to, master, from, decay, share, n);
+}
+
 /* ---- rounding
  * ------------------------------------------------------------------------------------------------ */
 

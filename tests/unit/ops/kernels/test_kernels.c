@@ -363,6 +363,26 @@ static void test_lion_and_sgd_keep_one_moment(void **state)
     }
 }
 
+/* Two products and a sum, each rounded to fp32, whatever the team; a share of all of it is a copy. */
+static void test_blend_is_a_moving_average(void **state)
+{
+    (void)state;
+    enum { M = 9001 };
+    static float to[M], from[M], want[M];
+    gr_team *team = NULL;
+    assert_int_equal(gr_team_new(&team, 3, NULL), GR_OK);
+    fill(to, M, 1, 1), fill(from, M, 2, 1);
+    for (int i = 0; i < M; i++) {
+        const volatile float kept = 0.75f * to[i], taken = 0.25f * from[i];
+        want[i] = kept + taken;
+    }
+    K.blend(&(gr_queue){.team = team}, to, NULL, from, 0.75f, 0.25f, M);
+    assert_memory_equal(to, want, sizeof(want));
+    K.blend(&(gr_queue){0}, to, NULL, from, 0, 1, M);
+    assert_memory_equal(to, from, sizeof(from));
+    gr_team_free(team);
+}
+
 /* Of an optimizer step on the host. fp32: the device's bits. Else the same step of the widened values, each
  * rounded to nearest even; the master, which is fp32, has no rounding. */
 static void test_adamw_on_the_host_rounds_what_is_no_fp32(void **state)
@@ -705,6 +725,7 @@ int main(void)
         cmocka_unit_test(test_a_split_master_steps_as_fp32),
         cmocka_unit_test(test_optimizers_equal_torch_and_the_paper),
         cmocka_unit_test(test_lion_and_sgd_keep_one_moment),
+        cmocka_unit_test(test_blend_is_a_moving_average),
         cmocka_unit_test(test_a_checksum_is_the_same_on_any_team_and_another_one_for_every_bit),
         cmocka_unit_test(test_the_sum_of_squares_is_exact_for_integers_and_the_same_on_any_team),
     };
