@@ -3,6 +3,7 @@
 
 #include "ops/kernels/layer.h"
 #include "ops/parallel/merge.h"
+#include "ops/parallel/quantize.h"
 #include "ops/parallel/sharding.h"
 #include "ops/tunables.h"
 #include "runtime/io/progress.h"
@@ -72,6 +73,7 @@ bool gr_forward_runs_with(const gr_node *n, const gr_choices *c)
 
 uint32_t gr_forward_weights(const gr_node *n, const gr_kernels *k, gr_tasks *p, uint32_t bucket)
 {
+    if (gr_node_fp8(n)) return gr_quantize_object(p, k, n->model, gr_reads_rollout(n), bucket);
     return gr_reads_rollout(n) ? gr_sharding_rollout(p, k, n->model, bucket)
                                : gr_sharding_params(p, k, n->model, "", bucket);
 }
@@ -114,6 +116,7 @@ gr_forward gr_forward_declare(const gr_graph *g, const gr_node *n, const gr_choi
              routes = b.routes ? gr_routes_object(p, g, n->rows) : GR_NONE;
     gr_merge_declare(p, k, n->model, how->threads);
     if (gr_reads_rollout(n)) gr_sharding_sync(p, k, n->model);
+    if (gr_node_fp8(n)) gr_quantize_declare(p, k, n->model, gr_reads_rollout(n));
     gr_forward f = {.cost = gr_micro_cost_of(&b, &n->bounds, n->placement.task.seqs)};
     const bool collectives = !gr_reads_rollout(n) && gr_sharding_gathers(p, n->model);
     f.packed = gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "packed");

@@ -4,6 +4,7 @@
 #include "ops/kernels/experts.h"
 #include "ops/kernels/workspace.h"
 #include "ops/base/configs.h"
+#include "ops/model/fp8.h"
 
 #include <assert.h>
 #include <math.h>
@@ -366,6 +367,7 @@ uint64_t gr_hidden_bytes(const gr_kernels *k, const gr_model_shape *s, uint64_t 
 
 const gr_model_shape *gr_node_shape(const gr_node *n)
 {
+    if (gr_node_fp8(n)) return &n->model->precision.shape;
     if (n->placement.parts > 1) return &n->model->sharding.slice;
     return gr_mesh_any(&n->placement.mesh) ? &n->model->sharding.train_slice : &n->model->shape;
 }
@@ -413,6 +415,9 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
     const double projections = 2.0 * ((double)gr_layer_token_macs(d, s->hidden) - apart);
     double weights = (double)gr_bucket_elems(s, 1 + layer) - experts_elems(d, s->hidden),
            activations = tokens * (8.0 * s->hidden + 4.0 * inner + delta_values(d));
+    if (s->fp8)
+        weights = (double)gr_fp8_bucket_bytes(s, 1 + layer, gr_dtype_size(k->dtype)) /
+                  (double)gr_dtype_size(k->dtype);
     w->cost.flops = times * tokens * projections;
     w->cost.attention = times * tokens * 2.0 * gr_layer_keys(d, length) *
                         (d->mixer == GR_MIXER_LATENT ? d->latent.heads : d->attention.heads) *

@@ -4,6 +4,7 @@
 #include "ops/kernels/workspace.h"
 #include "ops/pass.h"
 #include "ops/parallel/merge.h"
+#include "ops/parallel/quantize.h"
 #include "ops/parallel/sharding.h"
 #include "ops/tunables.h"
 #include "runtime/io/progress.h"
@@ -256,6 +257,12 @@ static step_arrays arrays_at(void *block, const gr_step_bounds *b)
     return layout(&c, b);
 }
 
+uint32_t gr_rollout_weights(gr_tasks *p, const gr_node *n, const gr_kernels *k, uint32_t bucket)
+{
+    return gr_node_fp8(n) ? gr_quantize_object(p, k, n->model, true, bucket)
+                          : gr_sharding_rollout(p, k, n->model, bucket);
+}
+
 uint32_t gr_rollout_kv_object(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const gr_model_shape *s = gr_node_shape(n);
@@ -359,12 +366,12 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
 {
     gr_merge_declare(p, k, n->model, how->threads);
     gr_sharding_sync(p, k, n->model);
+    if (gr_node_fp8(n)) gr_quantize_declare(p, k, n->model, true);
     p->rollout = true; /* from here on the device is the rollout's */
     if (k->steps) {
         gr_rollout_steps_declare(g, n, how, k, p);
         return;
     }
-    const gr_model *m = n->model;
     const gr_model_shape *s = gr_node_shape(n);
     gr_step_bounds b = bounds_of(g, n, how, k);
     gr_pass_bounds pass = {.tokens = b.tokens,
@@ -396,13 +403,13 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                             [PLAN_KV] = {kv, GR_UPDATE}},
                  N_PLAN, "plan");
     gr_tasks_run(p, ROLLOUT_EMBED, 0,
-                 (gr_use[]){[STEP_WEIGHTS] = {gr_sharding_rollout(p, k, m, 0), GR_READ},
+                 (gr_use[]){[STEP_WEIGHTS] = {gr_rollout_weights(p, n, k, 0), GR_READ},
                             [STEP_ARRAYS] = {step, GR_READ},
                             [STEP_X] = {x, GR_WRITE}},
                  N_EMBED, "embed");
     for (uint32_t l = 0; l < s->layers; l++) {
         gr_task *w = gr_tasks_run(p, ROLLOUT_LAYER, l,
-                                  (gr_use[]){[STEP_WEIGHTS] = {gr_sharding_rollout(p, k, m, 1 + l), GR_READ},
+                                  (gr_use[]){[STEP_WEIGHTS] = {gr_rollout_weights(p, n, k, 1 + l), GR_READ},
                                              [STEP_ARRAYS] = {step, b.choices ? GR_UPDATE : GR_READ},
                                              [STEP_X] = {x, GR_UPDATE},
                                              [STEP_KV] = {kv, GR_UPDATE},
@@ -415,8 +422,8 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
     gr_head_cost(
         gr_tasks_run(
             p, ROLLOUT_SAMPLE, 0,
-            (gr_use[]){[SAMPLE_NORM] = {gr_sharding_rollout(p, k, m, 1 + s->layers), GR_READ},
-                       [SAMPLE_EMBED] = {s->tied ? gr_sharding_rollout(p, k, m, 0) : GR_NONE, GR_READ},
+            (gr_use[]){[SAMPLE_NORM] = {gr_rollout_weights(p, n, k, 1 + s->layers), GR_READ},
+                       [SAMPLE_EMBED] = {s->tied ? gr_rollout_weights(p, n, k, 0) : GR_NONE, GR_READ},
                        [SAMPLE_ARRAYS] = {step, GR_UPDATE},
                        [SAMPLE_X] = {x, GR_READ},
                        [SAMPLE_WS] = {head_ws, GR_WRITE},

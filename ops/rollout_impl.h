@@ -181,6 +181,8 @@ typedef struct gr_rollout {
 /* ---- rollout.c -------------------------------------------------------------------------------------------
  */
 
+/* The weights of a bucket that its steps read. */
+uint32_t gr_rollout_weights(gr_tasks *p, const gr_node *n, const gr_kernels *k, uint32_t bucket);
 uint32_t gr_rollout_kv_object(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k);
 uint32_t gr_rollout_head_ws(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k);
 void gr_rollout_declare_finish(const gr_node *n, uint32_t worked, uint32_t routes, gr_tasks *p);

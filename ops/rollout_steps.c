@@ -199,8 +199,7 @@ static gr_task *model_work(const gr_node *n, const gr_kernels *k, gr_tasks *p, u
 {
     const uint32_t buckets = gr_model_buckets(&n->model->shape);
     gr_use *uses = gr_arena_alloc(p->arena, (buckets + n_more) * sizeof(*uses));
-    for (uint32_t b = 0; b < buckets; b++)
-        uses[b] = (gr_use){gr_sharding_rollout(p, k, n->model, b), GR_READ};
+    for (uint32_t b = 0; b < buckets; b++) uses[b] = (gr_use){gr_rollout_weights(p, n, k, b), GR_READ};
     memcpy(uses + buckets, more, n_more * sizeof(*uses));
     return gr_tasks_run(p, kernel, 0, uses, buckets + n_more, "%s", what);
 }

@@ -1,6 +1,7 @@
 /* ops/summary.c: the end of an iteration and of a validation: metrics, states, samples. */
 #include "ops/summary.h"
 
+#include "graphs/expr/expr_apply.h"
 #include "ops/base/configs.h"
 #include "ops/data.h"
 #include "ops/env.h"
@@ -80,6 +81,34 @@ static const gr_node *rows_to_look_at(const gr_graph *g, const gr_node *rows, bo
     return found;
 }
 
+/* What a loss reads of these rows, or of rows that were drawn from them: there what they were drawn from. */
+static size_t loss_values(const gr_graph *g, const gr_node *update, const gr_node *rows,
+                          const gr_column **out)
+{
+    const gr_loss *loss = update ? ((const gr_update_cfg *)update->cfg)->loss.loss : NULL;
+    gr_env_reads r;
+    size_t n = 0;
+    gr_env_reads_init(&r);
+    if (loss) gr_env_reads_add_loss(&r, g, loss);
+    for (size_t i = 0; i < r.n; i++) {
+        const gr_column *c = g->columns[r.columns[i]];
+        while (c->from && c->rows != rows) c = c->from;
+        const bool of_groups = c->level == GR_LEVEL_GROUP && c->rows == rows->groups;
+        if (of_groups || (c->rows == rows && c->level != GR_LEVEL_POSITION)) out[n++] = c;
+    }
+    gr_env_reads_release(&r);
+    return n;
+}
+
+static const gr_column *advantage_of(const gr_graph *g, const gr_subject *s)
+{
+    const gr_column **values = gr_calloc(g->n_columns + 1, sizeof(*values)), *found = NULL;
+    for (size_t i = loss_values(g, s->update, s->scored, values); i-- > 0;)
+        if (strstr(values[i]->name, "advantage")) found = values[i];
+    free(values);
+    return found;
+}
+
 gr_subject gr_graph_subject(const gr_graph *g)
 {
     gr_subject s = {0};
@@ -93,6 +122,7 @@ gr_subject gr_graph_subject(const gr_graph *g)
     s.scored = rows_to_look_at(g, s.update ? s.update->rows : rollout, true);
     s.reward = reward_of(g, s.scored);
     if (!s.update) return s;
+    s.advantage = advantage_of(g, &s);
     s.policy_logprob = first_of(g, asks_logprob, s.rows, s.update->model, true);
     s.ref_logprob = first_of(g, asks_logprob, s.rows, s.update->model, false);
     return s;
@@ -164,6 +194,12 @@ static void collect(gr_env_reads *r, const gr_graph *g)
     gr_env_reads_add_column(r, g, s.reward);
     gr_env_reads_add_column(r, g, main_column(s.policy_logprob));
     gr_env_reads_add_column(r, g, main_column(s.ref_logprob));
+    if (g->run.samples || g->run.keep_all) gr_env_reads_add_column(r, g, s.advantage);
+    if (!g->run.keep_all || !s.scored) return;
+    const gr_column **values = gr_calloc(g->n_columns + 1, sizeof(*values));
+    for (size_t i = loss_values(g, s.update, s.scored, values); i-- > 0;)
+        gr_env_reads_add_column(r, g, values[i]);
+    free(values);
 }
 
 static uint64_t metrics_bytes(const gr_env_reads *r, const gr_graph *g, bool validation)
@@ -260,6 +296,8 @@ typedef struct summary_state {
     uint32_t *state; /* [states] metrics */
     gr_subject about;
     const gr_column *policy, *ref;
+    gr_shown shown;
+    gr_shown_column *values; /* [shown.n_values] */
     rows_metrics rows;
     uint32_t reward, kl;
     validated *validated;
@@ -302,6 +340,16 @@ static void list_log_and_state(summary_state *t)
         t->state[i] = gr_session_name(s, t->node, "state.%s", g->state[i].name);
 }
 
+static void list_values(summary_state *t)
+{
+    const gr_graph *g = t->session->graph;
+    const gr_column **values = gr_arena_alloc(t->memory, (g->n_columns + 1) * sizeof(*values));
+    const size_t n = loss_values(g, t->about.update, t->about.scored, values);
+    t->values = gr_arena_alloc(t->memory, (n + 1) * sizeof(*t->values));
+    for (size_t i = 0; i < n; i++) t->values[i].column = values[i];
+    t->shown.n_values = n;
+}
+
 static void list_validated(summary_state *t)
 {
     const gr_graph *g = t->session->graph;
@@ -333,6 +381,7 @@ static gr_status open_summary(gr_session *s, const gr_node *n, void **state, gr_
     t->about = gr_graph_subject(s->graph);
     t->policy = main_column(t->about.policy_logprob);
     t->ref = main_column(t->about.ref_logprob);
+    if (s->graph->run.keep_all && t->about.scored) list_values(t);
     t->rows = name_rows(t, "");
     t->reward = gr_session_name(s, n, "reward_mean");
     t->kl = gr_session_name(s, n, "kl");
@@ -377,20 +426,32 @@ static void summarize_rows(gr_session *s, const gr_rows *rows, const rows_metric
     gr_session_metric(s, m->tokens, all);
 }
 
-/* A sequence's score: of a dense reward, the sum over its tokens. */
-static double score_of(const gr_rows *rows, const gr_column *c, const float *data, uint32_t seq)
+double gr_shown_at(const gr_shown *s, const gr_shown_column *c, uint32_t seq, uint32_t token)
 {
-    if (c->level == GR_LEVEL_SEQ) return data[seq];
-    double sum = 0;
-    for (uint32_t t = rows->token_offset[seq]; t < rows->token_offset[seq + 1]; t++)
-        if (gr_rows_counts(rows, t)) sum += data[t];
-    return sum;
+    const gr_level level = c->column ? c->column->level : GR_LEVEL_SCALAR;
+    if (!c->data || level == GR_LEVEL_SCALAR) return NAN;
+    const uint32_t at = level == GR_LEVEL_TOKEN ? token : level == GR_LEVEL_SEQ ? seq : s->rows->group[seq];
+    return gr_expr_load(c->data, c->column->dtype, at);
 }
 
-static double mean_score(const gr_rows *rows, const gr_column *c, const float *data)
+double gr_shown_number(const gr_shown *s, const gr_shown_column *c, uint32_t seq, bool mean)
 {
+    if (!c->column || c->column->level != GR_LEVEL_TOKEN) return gr_shown_at(s, c, seq, 0);
     double sum = 0;
-    for (uint32_t i = 0; i < *rows->n_seqs; i++) sum += score_of(rows, c, data, i);
+    uint32_t n = 0;
+    for (uint32_t t = s->rows->token_offset[seq]; t < s->rows->token_offset[seq + 1]; t++) {
+        if (!gr_rows_counts(s->rows, t)) continue;
+        sum += gr_shown_at(s, c, seq, t);
+        n++;
+    }
+    return mean ? sum / n : sum; /* the mean of none is NaN */
+}
+
+static double mean_score(const gr_rows *rows, const gr_column *c, const void *data)
+{
+    const gr_shown s = {.rows = rows, .reward = {c, data}};
+    double sum = 0;
+    for (uint32_t i = 0; i < *rows->n_seqs; i++) sum += gr_shown_number(&s, &s.reward, i, false);
     return sum / GR_MAX(*rows->n_seqs, 1u);
 }
 
@@ -412,21 +473,34 @@ static double mean_kl(const gr_node *node, const gr_rows *rows, const float *pol
     return sum / GR_MAX(n, 1u);
 }
 
-static const float *column_data(const gr_env *e, const gr_column *c)
+static const void *column_data(const gr_env *e, const gr_column *c)
 {
     return c ? e->columns[c->id].data : NULL;
 }
 
-static void keep_samples(gr_session *s, const gr_subject *about, const gr_rows *rows, const float *reward)
+/* What a node that `when` left out would have written is of an earlier iteration, or of nobody. */
+static gr_shown_column shown_column(const summary_state *t, const gr_column *c)
 {
-    if (!s->sample) return;
-    uint32_t n = GR_MIN(s->graph->run.samples, *rows->n_groups),
-             step = GR_MAX(*rows->n_groups / GR_MAX(n, 1u), 1u);
-    for (uint32_t i = 0, seq = 0; i < n; i++) {
+    const bool left_out = c && t->session->skipped[c->node->index];
+    return (gr_shown_column){c, left_out ? NULL : column_data(&t->env, c)};
+}
+
+static gr_status show_samples(summary_state *t, const gr_rows *rows, gr_diag *d)
+{
+    gr_session *s = t->session;
+    const uint32_t n = GR_MIN(s->graph->run.samples, *rows->n_groups),
+                   step = GR_MAX(*rows->n_groups / GR_MAX(n, 1u), 1u);
+    t->shown.node = t->about.scored;
+    t->shown.rows = rows;
+    t->shown.reward = shown_column(t, t->about.reward);
+    t->shown.advantage = shown_column(t, s->sample || s->keep ? t->about.advantage : NULL);
+    for (size_t i = 0; i < t->shown.n_values; i++) t->values[i] = shown_column(t, t->values[i].column);
+    t->shown.values = t->values;
+    for (uint32_t i = 0, seq = 0; s->sample && i < n; i++) {
         while (seq < *rows->n_seqs && rows->group[seq] < i * step) seq++;
-        double score = reward ? score_of(rows, about->reward, reward, seq) : NAN;
-        s->sample(s, about->scored, rows, seq, score);
+        s->sample(s, &t->shown, seq);
     }
+    return s->keep ? s->keep(s, &t->shown, d) : GR_OK;
 }
 
 static double evaluate_one(summary_state *t, const gr_expr *x, void *ws)
@@ -475,7 +549,7 @@ static void step_records(summary_state *t, void *ws)
     }
 }
 
-static void summarize_subject(summary_state *t)
+static gr_status summarize_subject(summary_state *t, gr_diag *d)
 {
     gr_session *s = t->session;
     const gr_subject *about = &t->about;
@@ -486,7 +560,7 @@ static void summarize_subject(summary_state *t)
     if (reward) gr_session_metric(s, t->reward, mean_score(scored, about->reward, reward));
     if (ref && (policy || gr_rows_maker(about->rows)->op->generates))
         gr_session_metric(s, t->kl, mean_kl(about->rows, rows, policy, ref));
-    keep_samples(s, about, scored, reward);
+    return show_samples(t, scored, d);
 }
 
 static gr_status run_summary(const gr_call *c, gr_diag *d)
@@ -495,7 +569,8 @@ static gr_status run_summary(const gr_call *c, gr_diag *d)
     if (st) return st;
     summary_state *t = c->state;
     gr_env_begin(&t->env, c->ptr + N_SUMMARY);
-    if (t->about.rows && !t->session->skipped[t->about.rows->index]) summarize_subject(t);
+    if (t->about.rows && !t->session->skipped[t->about.rows->index]) st = summarize_subject(t, d);
+    if (st) return st;
     evaluate_all(t, t->log, t->session->graph->n_log, c->ptr[SUMMARY_WS]);
     evaluate_all(t, t->metrics, t->n_metrics, c->ptr[SUMMARY_WS]);
     step_states(t, c->ptr[SUMMARY_WS]);

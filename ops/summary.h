@@ -21,11 +21,31 @@ bool gr_is_validation_score(const char *metric);
 
 /* What metrics and samples are about: the rollout that the policy is trained on (or the first row maker), the
  * update of its model, the reward; NULL where there is none. scored: the rows that the reward, lengths and
- * samples are of; other than rows where those are some sequences of these, such as the best ones. */
+ * samples are of; other than rows where those are some sequences of these, such as the best ones. advantage:
+ * of scored, what the update's loss reads under a name with this word in it. */
 typedef struct gr_subject {
     const gr_node *rows, *scored, *update, *policy_logprob, *ref_logprob;
-    const gr_column *reward;
+    const gr_column *reward, *advantage;
 } gr_subject;
 gr_subject gr_graph_subject(const gr_graph *g);
+
+/* A column, as it is at the end of an iteration: f32 of its level, or what its dtype says. */
+typedef struct gr_shown_column {
+    const gr_column *column; /* NULL: there is none, or its node did not run */
+    const void *data;
+} gr_shown_column;
+
+/* The responses of an iteration, as samples show them. */
+typedef struct gr_shown {
+    const gr_node *node; /* whose rows */
+    const struct gr_rows *rows;
+    gr_shown_column reward, advantage;
+    const gr_shown_column *values; /* what the update's loss reads of these rows; of a run that keeps all */
+    size_t n_values;
+} gr_shown;
+/* A sequence's number: of a column a token the sum over the tokens that count, or their mean. NaN: none. */
+double gr_shown_number(const gr_shown *s, const gr_shown_column *c, uint32_t seq, bool mean);
+/* One of a token's, counted in the rows, or of the sequence or group that it is of. */
+double gr_shown_at(const gr_shown *s, const gr_shown_column *c, uint32_t seq, uint32_t token);
 
 #endif

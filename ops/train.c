@@ -620,7 +620,8 @@ static gr_optim_range range_of(const gr_call *c, const gr_shard *own, uint64_t a
     uint64_t moment = at * gr_dtype_size(train->moments), first = c->how->sharded ? 0 : own->first;
     return (gr_optim_range){.w = w + (first + at) * gr_dtype_size(k->dtype),
                             .g = g + at * gr_dtype_size(train->grads),
-                            .master = state.master ? (float *)kept + at : NULL,
+                            .master = state.form == GR_MASTER_F32 ? (float *)kept + at : NULL,
+                            .low = state.form == GR_MASTER_SPLIT ? (uint16_t *)kept + at : NULL,
                             .m = m + moment,
                             .v = state.moments > 1 ? m + state.moment + moment : NULL,
                             .grads = train->grads,

@@ -2,6 +2,7 @@
 #include "ops/kernels/layer.h"
 #include "ops/model/adapters.h"
 #include "ops/parallel/merge.h"
+#include "ops/parallel/quantize.h"
 #include "ops/parallel/sharding.h"
 #include "ops/train_impl.h"
 #include "ops/tunables.h"
@@ -345,11 +346,13 @@ static void add_objects(declaring *w)
 
 static uint32_t params(declaring *w, uint32_t bucket)
 {
+    if (gr_node_fp8(w->n)) return gr_quantize_object(w->p, w->k, w->n->model, false, bucket);
     return gr_sharding_params(w->p, w->k, w->n->model, w->pass.all, bucket);
 }
 
 static uint32_t back_params(declaring *w, uint32_t bucket)
 {
+    if (gr_node_fp8(w->n)) return params(w, bucket);
     return gr_sharding_params(w->p, w->k, w->n->model, w->pass.back, bucket);
 }
 
@@ -751,13 +754,14 @@ static void declare_zero(declaring *w)
     }
 }
 
-/* State is read and written; weights are written, and read where they are their own master. */
+/* State is read and written; weights are written, and read where they are their own master or a half of it.
+ */
 static double step_bytes(const declaring *w, uint32_t bucket)
 {
     gr_state_bytes state = gr_state_bytes_of(w->k, w->n->model, bucket, 1);
     double weights = (double)gr_part_bytes(w->k, w->n->model, gr_part_stepped(w->n->model), bucket);
     return grad_bytes(w, bucket) + 2.0 * (double)(state.master + state.moments * state.moment) +
-           (state.master ? 1 : 2) * weights;
+           (state.form == GR_MASTER_F32 ? 1 : 2) * weights;
 }
 
 /* What is summed over nodes is declared one bucket ahead of the norm that reads it: the sum of the next one
@@ -822,6 +826,13 @@ static void declare_step(declaring *w)
                                     N_FINISH, "finish"));
 }
 
+/* What passes compute with, where it is made of the weights. */
+static void declare_weights(declaring *w)
+{
+    gr_merge_declare(w->p, w->k, w->n->model, w->how->threads);
+    if (gr_node_fp8(w->n)) gr_quantize_declare(w->p, w->k, w->n->model, false);
+}
+
 void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                       gr_tasks *p)
 {
@@ -836,8 +847,8 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
     const gr_update_cfg *c = n->cfg;
     const uint32_t steps = c->epochs * w.shape.mini_batches;
     const uint64_t bit = 1ULL << n->model->index;
-    gr_merge_declare(p, k, n->model, how->threads);
-    const uint64_t merged = p->merged & bit;
+    declare_weights(&w);
+    const uint64_t merged = p->merged & bit, quantized = gr_node_fp8(n) ? p->quantized & bit : 0;
     gr_tasks_loop(p, TRAIN_LOOP_MINI, steps, false, "mini_batches");
     if (!how->whole_grads) declare_zero(&w);
     if (w.o.tally.tally != GR_NONE)
@@ -856,8 +867,11 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
     if (w.shape.role != GR_LOSS_BATCH) share_current(&w);
     if (!balances(&w)) gr_tally_declare_take(p, n, &w.o.tally, TRAIN_TALLY);
     declare_step(&w);
-    if (steps > 1) gr_merge_declare(p, k, n->model, how->threads); /* of the next one, or behind the last */
+    if (steps > 1) declare_weights(&w); /* of the next one, or behind the last */
     gr_tasks_end(p);
-    if (steps > 1) p->merged |= merged;
+    if (steps > 1) {
+        p->merged |= merged;
+        p->quantized |= quantized;
+    }
     gr_env_reads_release(&w.reads);
 }

@@ -13,6 +13,7 @@
 #include "runtime/io/checkpoint_dir.h"
 #include "runtime/base/json.h"
 #include "runtime/io/metrics.h"
+#include "runtime/io/responses.h"
 #include "ops/base/session.h"
 #include "runtime/base/files.h"
 #include "runtime/base/visible.h"
@@ -297,8 +298,10 @@ static gr_status add_sample(gr_str *out, const gr_jsonl *file, size_t row, gr_di
         gr_str_puts(out, i ? "" : " -> ");
         gr_str_release(&text);
     }
-    const json_t *reward = st ? NULL : json_object_get(line, "reward");
+    const json_t *reward = st ? NULL : json_object_get(line, "reward"),
+                 *advantage = st ? NULL : json_object_get(line, "advantage");
     if (json_is_number(reward)) gr_str_printf(out, "  reward %g", json_number_value(reward));
+    if (json_is_number(advantage)) gr_str_printf(out, "  advantage %.3g", json_number_value(advantage));
     gr_str_putc(out, '\n');
     json_decref(line);
     return st;
@@ -323,6 +326,18 @@ static gr_status add_samples(gr_str *out, const char *run, gr_diag *d)
     return st;
 }
 
+static gr_status add_kept(gr_str *out, const char *run, gr_diag *d)
+{
+    uint64_t *steps = NULL;
+    size_t n = 0;
+    gr_status st = gr_responses_steps(run, &steps, &n, d);
+    if (n)
+        gr_str_printf(out, "responses  kept whole in %s/samples, of steps %llu to %llu\n", run,
+                      (unsigned long long)steps[0], (unsigned long long)steps[n - 1]);
+    free(steps);
+    return st;
+}
+
 /* One run as text. */
 static gr_status sum_up(const char *run, gr_str *out, gr_diag *d)
 {
@@ -341,6 +356,7 @@ static gr_status sum_up(const char *run, gr_str *out, gr_diag *d)
         add_peaks(out, &r);
         st = add_checkpoints(out, run, d);
     }
+    if (!st) st = add_kept(out, run, d);
     if (!st) st = add_samples(out, run, d);
     report_release(&r);
     return st;

@@ -15,6 +15,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
 #include "runtime/io/metrics.h"
+#include "runtime/io/responses.h"
 #include "runtime/io/seal.h"
 
 extern const char gr_run_page[]; /* tools/run.html */
@@ -143,6 +144,51 @@ json_t *gr_page_lines(const char *run, const char *name, gr_page_place *at, gr_d
     return NULL;
 }
 
+/* ---- all responses --------------------------------------------------------------------------------------
+ */
+
+/* What a person does not read, of which there is most. */
+static void drop_lists(json_t *line)
+{
+    static const char *const lists[] = {"prompt_ids", "ids", "logprobs", "versions"};
+    json_t *values = json_object_get(line, "values"), *value;
+    const char *key;
+    void *next;
+    for (size_t i = 0; i < GR_LEN(lists); i++) json_object_del(line, lists[i]);
+    json_object_foreach_safe(values, next, key, value) if (json_is_array(value)) json_object_del(values, key);
+}
+
+json_t *gr_page_responses(const char *run, uint64_t step, gr_diag *d)
+{
+    gr_str text = {0};
+    bool cut = false;
+    json_t *lines = NULL, *line;
+    size_t i;
+    if (!gr_responses_read(run, step, GR_PAGE_LINES_BYTES, &text, &cut, d)) {
+        lines = json_array();
+        if (text.len) take_lines(lines, text.text, text.len);
+        json_array_foreach(lines, i, line) drop_lists(line);
+    }
+    gr_str_release(&text);
+    return lines ? json_pack("{s:o, s:b}", "lines", lines, "cut", cut) : NULL;
+}
+
+json_t *gr_page_kept(const char *run)
+{
+    uint64_t *steps = NULL;
+    size_t n = 0;
+    gr_diag unheard;
+    gr_diag_init(&unheard);
+    json_t *list = json_array();
+    if (!gr_responses_steps(run, &steps, &n, &unheard) && n) {
+        json_array_append_new(list, json_integer((json_int_t)steps[0]));
+        json_array_append_new(list, json_integer((json_int_t)steps[n - 1]));
+    }
+    gr_diag_release(&unheard);
+    free(steps);
+    return list;
+}
+
 /* ---- the page -------------------------------------------------------------------------------------------
  */
 
@@ -209,6 +255,17 @@ static gr_status add_lines(const char *run, json_t *entry, gr_diag *d)
     return st ? st : all_lines(run, "samples.jsonl", entry, "samples", d);
 }
 
+/* Of a page that asks nobody: those of the last iteration. */
+static gr_status add_responses(const char *run, json_t *entry, gr_diag *d)
+{
+    json_t *kept = gr_page_kept(run), *last = json_array_get(kept, 1);
+    json_t *got = last ? gr_page_responses(run, (uint64_t)json_integer_value(last), d) : NULL;
+    const gr_status st = last && !got ? GR_E_INVALID : GR_OK;
+    if (got) json_object_set_new(entry, "responses", json_pack("{s:O, s:o}", "step", last, "got", got));
+    json_decref(kept);
+    return st;
+}
+
 static gr_status describe(const char *run, bool live, json_t *list, gr_diag *d)
 {
     json_t *entry = json_object(), *graph = NULL;
@@ -220,6 +277,7 @@ static gr_status describe(const char *run, bool live, json_t *list, gr_diag *d)
         json_object_set_new(entry, "metrics", json_array());
         json_object_set_new(entry, "samples", json_array());
         if (!live) st = add_lines(run, entry, d);
+        if (!st && !live) st = add_responses(run, entry, d);
     }
     json_decref(graph);
     json_array_append_new(list, entry);

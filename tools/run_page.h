@@ -25,6 +25,13 @@ typedef struct gr_page_place {
  * reference; NULL with a message where the file cannot be read. */
 json_t *gr_page_lines(const char *run, const char *name, gr_page_place *at, gr_diag *d);
 
+/* All responses of an iteration of a run with `samples: all`, without their ids and what there is for each of
+ * them: {"lines": [...], "cut": whether GR_PAGE_LINES_BYTES were not enough}. A new reference; NULL with a
+ * message where there are none. */
+json_t *gr_page_responses(const char *run, uint64_t step, gr_diag *d);
+/* The first and the last of such iterations, as a list; empty: there are none. */
+json_t *gr_page_kept(const char *run);
+
 /* The page of n runs. live: without lines, which it asks for; else with all there are, the newest of more
  * than GR_PAGE_LINES_BYTES, with a warning. GR_E_INVALID where a folder is no run. */
 GR_NODISCARD gr_status gr_page_runs(const char *const *runs, size_t n, bool live, gr_str *out, gr_diag *d);

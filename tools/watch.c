@@ -2,7 +2,9 @@
  *
  *     GET /?token=T                              the page
  *     GET /data?run=N&metrics=PLACE&samples=PLACE  lines that came behind these places; a place is BYTES or
- * BYTES-MARK GET /metrics                               the last iteration of each run, for Prometheus
+ * BYTES-MARK
+ *     GET /responses?run=N&step=S                all responses of an iteration, of a run that keeps them
+ *     GET /metrics                               the last iteration of each run, for Prometheus
  *
  * The page has the token in its address; whoever asks for the others sends it as `Authorization: Bearer T`. A
  * request names no file: runs are those that were given, by number. Nothing can be changed from outside. One
@@ -111,20 +113,53 @@ static bool add_lines(json_t *all, const char *run, const char *key, const char 
     return true;
 }
 
-static enum MHD_Result send_data(const server *s, struct MHD_Connection *c)
+/* Takes all. */
+static enum MHD_Result answer_json(struct MHD_Connection *c, json_t *all)
+{
+    char *text = json_dumps(all, JSON_COMPACT);
+    gr_str body = {.text = text, .len = text ? strlen(text) : 0};
+    json_decref(all);
+    return answer(c, MHD_HTTP_OK, "application/json", &body);
+}
+
+/* NULL: there is none of the number that was asked for. */
+static const char *run_asked(const server *s, struct MHD_Connection *c)
 {
     const char *number = argument(c, "run");
     char *end = NULL;
     const unsigned long i = number ? strtoul(number, &end, 10) : s->n_runs;
-    if (i >= s->n_runs || *end) return refuse(c, MHD_HTTP_BAD_REQUEST, "'run' is not the number of a run");
+    return i >= s->n_runs || *end ? NULL : s->runs[i];
+}
+
+static const char no_run[] = "'run' is not the number of a run";
+
+static enum MHD_Result send_responses(const server *s, struct MHD_Connection *c)
+{
+    const char *run = run_asked(s, c), *step = argument(c, "step");
+    uint64_t number = 0;
+    int end = 0;
+    if (!run) return refuse(c, MHD_HTTP_BAD_REQUEST, no_run);
+    if (!step || sscanf(step, "%" SCNu64 "%n", &number, &end) != 1 || step[end])
+        return refuse(c, MHD_HTTP_BAD_REQUEST, "'step' is not the number of an iteration");
+    gr_diag d;
+    gr_diag_init(&d);
+    json_t *got = gr_page_responses(run, number, &d);
+    const enum MHD_Result sent = got ? answer_json(c, got) : failed(c, &d);
+    gr_diag_release(&d);
+    return sent;
+}
+
+static enum MHD_Result send_data(const server *s, struct MHD_Connection *c)
+{
+    const char *run = run_asked(s, c);
+    if (!run) return refuse(c, MHD_HTTP_BAD_REQUEST, no_run);
     gr_diag d;
     gr_diag_init(&d);
     json_t *all = json_object();
-    const bool ok = add_lines(all, s->runs[i], "metrics", "metrics.jsonl", argument(c, "metrics"), &d) &&
-                    add_lines(all, s->runs[i], "samples", "samples.jsonl", argument(c, "samples"), &d);
-    char *text = ok ? json_dumps(all, JSON_COMPACT) : NULL;
-    gr_str body = {.text = text, .len = text ? strlen(text) : 0};
-    const enum MHD_Result sent = ok ? answer(c, MHD_HTTP_OK, "application/json", &body) : failed(c, &d);
+    const bool ok = add_lines(all, run, "metrics", "metrics.jsonl", argument(c, "metrics"), &d) &&
+                    add_lines(all, run, "samples", "samples.jsonl", argument(c, "samples"), &d);
+    json_object_set_new(all, "kept", gr_page_kept(run));
+    const enum MHD_Result sent = ok ? answer_json(c, json_incref(all)) : failed(c, &d);
     json_decref(all);
     gr_diag_release(&d);
     return sent;
@@ -162,7 +197,8 @@ static enum MHD_Result handle(void *user, struct MHD_Connection *c, const char *
     static const struct {
         const char *path;
         enum MHD_Result (*send)(const server *s, struct MHD_Connection *c);
-    } pages[] = {{"/", send_page}, {"/data", send_data}, {"/metrics", send_numbers}};
+    } pages[] = {
+        {"/", send_page}, {"/data", send_data}, {"/responses", send_responses}, {"/metrics", send_numbers}};
     const server *s = user;
     (void)version, (void)bytes, (void)own;
     if (strcmp(method, MHD_HTTP_METHOD_GET) || *n)

@@ -150,6 +150,10 @@ typedef struct gr_train_group {
     bool has_lr, has_decay; /* else the model's */
 } gr_train_group;
 
+/* What is kept beside weights of bf16, so that steps smaller than their last bit are not lost: nothing; a
+ * copy in fp32; or the bits of it that the weights lack (runtime/base/half.h). */
+typedef enum gr_master { GR_MASTER_NONE, GR_MASTER_F32, GR_MASTER_SPLIT } gr_master;
+
 typedef struct gr_train { /* models: NAME: train: */
     gr_optim_kind optimizer;
     gr_number lr;
@@ -162,7 +166,7 @@ typedef struct gr_train { /* models: NAME: train: */
     /* [buckets][tensors of the bucket, as gr_bucket_ranges has them]: from 1; 0: none; NULL: no groups */
     const uint8_t *const *group_of;
     gr_dtype grads, moments;
-    bool master; /* where weights have fewer bits than fp32, an fp32 master is kept */
+    gr_master master; /* where weights have fewer bits than fp32 */
 } gr_train;
 
 /* models: NAME: train: lora:. What a graph calls one model is then two: a frozen one, whose weights others
@@ -240,6 +244,14 @@ typedef struct gr_model_sharding {
     gr_model_shape slice;       /* the shape of one of these parts (ops/model/tp.h) */
 } gr_model_sharding;
 
+/* models: NAME: precision:, what the products of its layers compute in: those of rollouts, and those of
+ * log-prob passes and updates. */
+typedef struct gr_precision {
+    bool rollout, train; /* in FP8; else in the device's type */
+    gr_loc at;
+    gr_model_shape shape; /* the model's, of a pass in FP8 */
+} gr_precision;
+
 struct gr_model {
     const char *name;
     gr_loc at;
@@ -252,6 +264,7 @@ struct gr_model {
     bool implied;    /* nobody wrote it: the frozen one beneath adapters */
     gr_train train;
     gr_lora lora;
+    gr_precision precision;
     const gr_node *update; /* the node that trains it; NULL */
     gr_model_residency residency;
     gr_model_sharding sharding;
@@ -396,6 +409,7 @@ typedef struct gr_sink {
 #define GR_RUN_TIMEOUT        600
 #define GR_STOP_AFTER_SKIPPED 20
 #define GR_CHECK_EVERY        100
+#define GR_RUN_SAMPLES        4
 
 typedef struct gr_run_settings {
     uint32_t steps;                             /* 0: use epochs */
@@ -408,6 +422,7 @@ typedef struct gr_run_settings {
     gr_stop stop;
     uint64_t seed;
     uint32_t samples; /* lines of samples.jsonl an iteration */
+    bool keep_all;    /* every response of the iteration is kept */
     uint32_t timeout; /* seconds that ranks wait for one that stays where it is; 0: for ever */
     uint32_t
         stop_after_skipped; /* optimizer steps in a row that train nothing before the run ends; 0: never */

@@ -78,6 +78,7 @@ static bool number_in_range(gr_loader *l, const gr_key *k, const gr_value *v, bo
     const bool any = k->min == 0 && k->max == 0;
     range_str(k,
               whole && any ? "a whole number below 2^32"
+              : k->choices ? gr_arena_printf(l->arena, "'%s' or a whole number", k->choices[0])
               : whole      ? "a whole number"
                            : "a number",
               wanted, sizeof(wanted));
@@ -279,7 +280,10 @@ static void fill(gr_loader *l, const gr_key *k, const gr_value *v, void *cfg, gr
         fill_bool(l, k, v, at);
         break;
     case GR_KEY_UINT:
-        if (number_in_range(l, k, v, true, &x)) *(uint32_t *)at = (uint32_t)x;
+        if (k->choices && v->kind == GR_VALUE_SCALAR && !strcmp(v->text, k->choices[0]))
+            *(uint32_t *)at = UINT32_MAX;
+        else if (number_in_range(l, k, v, true, &x))
+            *(uint32_t *)at = (uint32_t)x;
         break;
     case GR_KEY_NUMBER:
         number_in_range(l, k, v, false, at);

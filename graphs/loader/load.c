@@ -3,6 +3,7 @@
 #include "runtime/base/files.h"
 #include "graphs/loader/load.h"
 #include "ops/base/configs.h"
+#include "ops/base/nodes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -249,6 +250,32 @@ static void warn_of_truncated_sampling(gr_loader *l, const gr_node *n)
     }
 }
 
+/* Whether anything reads the log-probs that a rollout sampled with, or has them computed again. */
+static bool heeds_sampler(const gr_loader *l, const gr_node *rollout)
+{
+    for (size_t i = 0; i < l->g->n_columns; i++) {
+        const gr_column *c = l->g->columns[i];
+        if (c->read && c->node == rollout && c->of_rows == GR_ROWS_LOGPROB) return true;
+    }
+    for (size_t i = 0; i < l->g->n_nodes; i++) {
+        const gr_node *n = l->g->nodes[i];
+        if (n->op->logprob && n->model == rollout->model && gr_reads_rollout(n)) return true;
+    }
+    return false;
+}
+
+static void warn_of_precision(gr_loader *l, const gr_node *n)
+{
+    const gr_precision *p = &n->model->precision;
+    const gr_node *rollout = n->rows ? gr_rows_maker(n->rows) : NULL;
+    if (p->rollout == p->train || !rollout || rollout->model != n->model || heeds_sampler(l, rollout)) return;
+    gr_diag_warn(
+        l->d, p->at,
+        "model '%s' samples and trains in different precision, and nothing reads '%s.logprob': weight "
+        "the loss of '%s' by token_weight(...) of parts/correction.yaml, as graphs/grpo_fp8.yaml does",
+        n->model->name, rollout->name, n->name);
+}
+
 static void warn_of_params(gr_loader *l)
 {
     for (size_t i = 0; i < l->g->source->n_params; i++) {
@@ -298,8 +325,10 @@ static void warn(gr_loader *l)
 {
     gr_order_warn(l);
     for (size_t i = 0; i < l->g->n_nodes; i++)
-        if (l->order[i]->updates && l->g->nodes[i]->model->shape.head == GR_HEAD_LM)
+        if (l->order[i]->updates && l->g->nodes[i]->model->shape.head == GR_HEAD_LM) {
             warn_of_truncated_sampling(l, l->g->nodes[i]);
+            warn_of_precision(l, l->g->nodes[i]);
+        }
     for (size_t i = 0; i < l->g->source->n_formulas; i++) {
         const gr_formula *f = l->g->source->formulas[i];
         if (!f->owner || f->owner->live) warn_of_single_groups(l, f);
@@ -330,6 +359,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     if (!l->d->n_errors) gr_check_kept(l);
     if (!l->d->n_errors) gr_check_parallel(l);
     if (!l->d->n_errors) gr_check_lora(l);
+    if (!l->d->n_errors) gr_check_precision(l);
     if (!l->d->n_errors) gr_check_best(l);
     if (!l->d->n_errors) gr_read_stop(l);
     if (!l->d->n_errors) mark_read(l);

@@ -146,7 +146,7 @@ const char *gr_path_from(gr_arena *arena, gr_loc at, const char *path);
 
 /* keys.c */
 extern const gr_key gr_train_keys[], gr_residency_keys[], gr_parallel_keys[], gr_run_keys[],
-    gr_checkpoint_keys[], gr_lora_keys[], gr_on_keys[];
+    gr_checkpoint_keys[], gr_lora_keys[], gr_on_keys[], gr_precision_keys[];
 extern const gr_key gr_validate_keys[];   /* every, before: of any node; in gr_node */
 extern const char *const gr_node_keys[];  /* the keys of every node, NULL-terminated */
 extern const char *const gr_top_keys[];   /* of the file */
@@ -178,6 +178,10 @@ const gr_ranks_pool *gr_pool_named(gr_loader *l, const gr_value *v);
 /* The pool of every node that does not say it; what cannot be so is reported. After gr_order. */
 void gr_map_pools(gr_loader *l);
 
+/* precision.c: `precision:` of a model; checked when shapes are known. */
+void gr_read_precision(gr_loader *l, const gr_value *v, gr_model *m);
+void gr_check_precision(gr_loader *l);
+
 /* lora.c: `lora:` of a model's training. What is frozen beneath it is found or added after
  * gr_find_checkpoints; what is not built is refused after gr_map_pools. */
 void gr_read_lora(gr_loader *l, const gr_value *v, gr_model *m);
@@ -207,8 +211,8 @@ void gr_read_functions(gr_loader *l);
 
 /* checkpoint.c: m->checkpoint, m->random and the shape of every model. */
 void gr_find_checkpoints(gr_loader *l);
-/* The folder of a model's adapters: path, where it is one, or of this model in a run's step directory, also as
- * RUN@STEP or RUN@best; else path. */
+/* The folder of a model's adapters: path, where it is one, or of this model in a run's step directory, also
+ * as RUN@STEP or RUN@best; else path. */
 const char *gr_adapters_folder(gr_arena *arena, const char *path, const char *model);
 
 /* groups.c: `groups:` of a model's `train:`; and which tensors they are of, when its shape is known. */

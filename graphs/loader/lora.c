@@ -128,6 +128,7 @@ static const gr_model *add_base(gr_loader *l, const gr_model *m)
     base->implied = true;
     base->trained = false;
     base->lora = (gr_lora){0};
+    base->precision = (gr_precision){0};
     base->train = (gr_train){0};
     base->sharding = (gr_model_sharding){.tensor = 1, .parts = 1};
     if (l->g->n_models == GR_MODELS_MAX)

@@ -297,7 +297,8 @@ static void print_train(const gr_model *m, gr_paths paths, gr_str *out)
     const gr_train *t = &m->train;
     char b1[32], b2[32];
     gr_str_printf(out, "    train: {optimizer: %s", optimizers[t->optimizer]);
-    if (!t->master) gr_str_puts(out, ", master: none");
+    if (t->master != GR_MASTER_F32)
+        gr_str_puts(out, t->master == GR_MASTER_SPLIT ? ", master: split" : ", master: none");
     if (t->grads == GR_BF16) gr_str_puts(out, ", grads: bf16");
     if (t->moments == GR_BF16) gr_str_puts(out, ", moments: bf16");
     gr_str_puts(out, ", lr: ");
@@ -314,6 +315,13 @@ static void print_train(const gr_model *m, gr_paths paths, gr_str *out)
     if (m->lora.at.line) print_lora(m, paths, out);
     if (t->n_groups) print_groups(t, out);
     gr_str_puts(out, "}\n");
+}
+
+static void print_precision(const gr_precision *p, gr_str *out)
+{
+    if (!p->rollout && !p->train) return;
+    gr_str_printf(out, "    precision: {rollout: %s, train: %s}\n", p->rollout ? "fp8" : "bf16",
+                  p->train ? "fp8" : "bf16");
 }
 
 static void print_parallel(const gr_mesh *m, gr_str *out)
@@ -361,7 +369,8 @@ static const char *const bits_rules[] = {GR_BITS_RULE_MAP(X)};
 static void print_run(const gr_graph *g, gr_str *out)
 {
     const gr_run_settings *r = &g->run;
-    gr_str_printf(out, "run: {seed: %llu, samples: %u", (unsigned long long)r->seed, r->samples);
+    gr_str_printf(out, "run: {seed: %llu, samples: ", (unsigned long long)r->seed);
+    gr_str_printf(out, r->keep_all ? "all" : "%u", r->samples);
     if (r->bits) gr_str_printf(out, ", bits: %s", bits_rules[r->bits]);
     if (r->timeout != GR_RUN_TIMEOUT) gr_str_printf(out, ", timeout: %u", r->timeout);
     if (r->stop_after_skipped != GR_STOP_AFTER_SKIPPED)
@@ -440,6 +449,7 @@ void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
         gr_str_putc(out, '\n');
         if (g->models[i]->value_head) gr_str_puts(out, "    head: value\n");
         if (g->models[i]->trained) print_train(g->models[i], paths, out);
+        print_precision(&g->models[i]->precision, out);
         print_residency(&g->models[i]->residency, out);
         if (g->models[i]->pool) gr_str_printf(out, "    pool: %s\n", g->models[i]->pool->name);
         if (g->models[i]->sharding.gather)
@@ -508,6 +518,12 @@ static void explain_model(const gr_model *m, gr_str *out)
     gr_str_printf(out, "model %s: %s%s%s%s\n", m->name, m->files.checkpoint,
                   m->files.random ? ", random weights" : "",
                   m->shape.head == GR_HEAD_VALUE ? ", value head" : "", m->update ? ", trained" : "");
+    const gr_precision *p = &m->precision;
+    if (p->rollout || p->train)
+        gr_str_printf(out, "    products of its layers in FP8: of %s\n",
+                      !p->train     ? "rollouts"
+                      : !p->rollout ? "log-prob passes and updates"
+                                    : "rollouts, log-prob passes and updates");
     if (!gr_model_has_lora(m)) return;
     const gr_adapter_desc *a = &m->lora.shape.adapter;
     gr_str_printf(out, "    by adapters of rank %u, which count %g times, on", a->rank, (double)a->scale);

@@ -74,7 +74,7 @@ static json_t *kind_schema(const gr_key *k)
     case GR_KEY_BOOL:
         return json_pack("{s:s}", "type", "boolean");
     case GR_KEY_UINT:
-        return number_schema(k, true);
+        return k->choices ? any_of(number_schema(k, true), choices_schema(k)) : number_schema(k, true);
     case GR_KEY_NUMBER:
         return number_schema(k, false);
     case GR_KEY_SCALAR:
@@ -211,8 +211,9 @@ static json_t *model_schema(form f)
                              *const shards[] = {"auto", "all", "node", NULL};
     json_t *tensor = json_pack("{s:s, s:i, s:i}", "type", "integer", "minimum", 1, "maximum", GR_TP_MAX);
     json_t *properties =
-        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "checkpoint", value_of(text_schema(), f),
-                  "head", one_of(heads, f), "train", value_of(train_schema(f), f), "residency",
+        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "checkpoint",
+                  value_of(text_schema(), f), "head", one_of(heads, f), "train", value_of(train_schema(f), f),
+                  "precision", value_of(table_schema(gr_precision_keys, json_object(), f), f), "residency",
                   value_of(table_schema(gr_residency_keys, json_object(), f), f), "gather",
                   one_of(gathers, f), "shard", one_of(shards, f), "tensor", value_of(tensor, f), "parallel",
                   value_of(any_of(table_schema(gr_parallel_keys, json_object(), f), auto_schema()), f),
@@ -341,6 +342,7 @@ void gr_graph_ops(gr_str *out)
         "                       matrix: the checkpoint's if it has one, else drawn at random; default:\n"
         "                       the checkpoint's own head\n"
         "    train              settings of the optimizer; without it the model never changes\n"
+        "    precision          whether the products of its layers are in FP8; default: they are not\n"
         "    residency          where its state is kept; default: --policy\n"
         "    gather             how a rollout's own copy is filled where training's weights are sharded:\n"
         "                       whole, through a gathered copy of all weights; layer, through one layer\n"
@@ -357,6 +359,7 @@ void gr_graph_ops(gr_str *out)
     print_keys_of("models: NAME: train", gr_train_keys, out);
     print_keys_of("models: NAME: train: lora", gr_lora_keys, out);
     print_keys_of("models: NAME: train: groups", gr_group_keys, out);
+    print_keys_of("models: NAME: precision", gr_precision_keys, out);
     print_keys_of("models: NAME: residency", gr_residency_keys, out);
     print_keys_of("models: NAME: parallel", gr_parallel_keys, out);
     print_keys_of("pools: NAME", gr_pool_keys, out);

@@ -11,7 +11,7 @@
 const char *const gr_top_keys[] = {"graph",  "doc",           "params",    "use", "functions", "pools",
                                    "models", "nodes",         "state",     "run", "log",       "on",
                                    "strict", "deterministic", "canonical", NULL};
-const char *const gr_model_keys[] = {"checkpoint", "head",   "train",    "residency", "gather",
+const char *const gr_model_keys[] = {"checkpoint", "head",   "train",    "precision", "residency", "gather",
                                      "shard",      "tensor", "parallel", "pool",      NULL};
 
 /* ---- tables ----------------------------------------------------------------------------------------------
@@ -19,7 +19,8 @@ const char *const gr_model_keys[] = {"checkpoint", "head",   "train",    "reside
 
 static const char *const optimizers[] = {"adamw", "lion", "sgd", NULL}; /* as gr_optim_kind */
 static const char *const dtypes[] = {"fp32", "bf16", NULL};             /* as gr_dtype */
-static const char *const masters[] = {"none", "fp32", NULL};
+static const char *const masters[] = {"none", "fp32", "split", NULL};   /* as gr_master */
+static const char *const all[] = {"all", NULL};
 static const char *const best_is[] = {"max", "min", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 
@@ -76,7 +77,7 @@ const gr_key gr_train_keys[] = {
     {"groups", GR_KEY_VALUE, offsetof(train_cfg, groups), false, NULL, 0, 0, NULL, "[{tensors: pattern, lr: ..., weight_decay: ...}]: settings of tensors whose name in the checkpoint the pattern matches, the first that does"},
     {"grads", GR_KEY_ENUM, offsetof(train_cfg, grads), false, "fp32", 0, 0, dtypes, "type in which the gradients of micro-batches are added up"},
     {"moments", GR_KEY_ENUM, offsetof(train_cfg, moments), false, "fp32", 0, 0, dtypes, "type of the optimizer's moments"},
-    {"master", GR_KEY_ENUM, offsetof(train_cfg, master), false, "fp32", 0, 0, masters, "master weights beside bf16 weights; on the CPU device weights are fp32 and need no master"},
+    {"master", GR_KEY_ENUM, offsetof(train_cfg, master), false, "fp32", 0, 0, masters, "what is kept beside bf16 weights: fp32, a copy; split, the 16 bits that they lack of it, the same master in half the memory; on the CPU device weights are fp32 and need no master"},
     {"lora", GR_KEY_VALUE, offsetof(train_cfg, lora), false, NULL, 0, 0, NULL, "train low-rank adapters alone, beside frozen weights; see below"},
     {0}};
 
@@ -96,7 +97,7 @@ const gr_key gr_run_keys[] = {
     {"bits", GR_KEY_ENUM, RUN(bits), false, "fit", 0, 0, bits,
      "when a choice that changes the bits of results is made: keep, never; fit, where nothing fits without; prefer, where it saves 5 % of the time, too; any, where it saves time"},
     {"stop", GR_KEY_TEXT, RUN(stop), false, NULL, 0, 0, NULL, "the run ends after an iteration in which this holds: an expression over metrics, states, step and progress"},
-    {"samples", GR_KEY_UINT, RUN(samples), false, "4", 0, 1 << 20, NULL, "lines of samples.jsonl an iteration"},
+    {"samples", GR_KEY_UINT, RUN(samples), false, "4", 0, 1 << 20, all, "lines of samples.jsonl an iteration; all: every response too, with ids and log-probs, in RUN/samples"},
     {"stop_after_skipped", GR_KEY_UINT, RUN(stop_after_skipped), false, "20", 0, UINT32_MAX, NULL, "the run ends, with status 1, after so many optimizer steps in a row whose gradients are not finite, or iterations in a row with a state that is not; 0: never"},
     {"timeout", GR_KEY_UINT, RUN(timeout), false, "600", 0, 86400, NULL, "seconds after which a rank that stays in one step while others wait counts as hanging, and the run ends; 0: never"},
     {"check", GR_KEY_UINT, RUN(check), false, "100", 0, UINT32_MAX, NULL, "every so many iterations ranks compare what they hold in common, above all weights; where they differ the run ends; 0: never"},
@@ -220,7 +221,7 @@ static void read_train(gr_loader *l, const gr_value *v, gr_model *m)
     m->train.schedule = (gr_schedule_kind)cfg.schedule;
     m->train.grads = (gr_dtype)cfg.grads;
     m->train.moments = (gr_dtype)cfg.moments;
-    m->train.master = cfg.master != 0;
+    m->train.master = (gr_master)cfg.master;
     if (m->train.optimizer != GR_OPTIM_SGD) read_betas(l, cfg.betas, &m->train);
     if (cfg.groups) gr_read_groups(l, cfg.groups, m);
     if (cfg.lora) gr_read_lora(l, cfg.lora, m);
@@ -293,13 +294,14 @@ static void read_model(gr_loader *l, const gr_pair *p)
     const gr_value *checkpoint = gr_value_get(&p->value, "checkpoint"),
                    *head = gr_value_get(&p->value, "head"), *train = gr_value_get(&p->value, "train"),
                    *residency = gr_value_get(&p->value, "residency"),
+                   *precision = gr_value_get(&p->value, "precision"),
                    *gather = gr_value_get(&p->value, "gather"), *shard = gr_value_get(&p->value, "shard"),
                    *tensor = gr_value_get(&p->value, "tensor"),
                    *parallel = gr_value_get(&p->value, "parallel"), *pool = gr_value_get(&p->value, "pool");
     for (size_t i = 0; i < p->value.n; i++) {
         const gr_value *v = &p->value.pairs[i].value;
         if (v != checkpoint && v != head && v != train && v != residency && v != gather && v != shard &&
-            v != tensor && v != parallel && v != pool)
+            v != tensor && v != parallel && v != pool && v != precision)
             gr_unknown_key(l, &p->value.pairs[i], what, NULL, gr_model_keys);
     }
     if (!checkpoint)
@@ -310,6 +312,7 @@ static void read_model(gr_loader *l, const gr_pair *p)
     m->files.at = checkpoint ? checkpoint->at : p->at;
     if (head) read_head(l, head, m);
     if (train) read_train(l, train, m);
+    if (precision) gr_read_precision(l, precision, m);
     if (residency) read_residency(l, residency, m);
     if (gather) read_gather(l, gather, m);
     if (shard) read_shard(l, shard, m);
@@ -426,7 +429,8 @@ static void read_run(gr_loader *l)
                                   .best_is_least = checkpoint.best_is == 1,
                                   .stop = {.text = run.stop},
                                   .seed = run.seed,
-                                  .samples = run.samples,
+                                  .samples = run.samples == UINT32_MAX ? GR_RUN_SAMPLES : run.samples,
+                                  .keep_all = run.samples == UINT32_MAX,
                                   .timeout = run.timeout,
                                   .stop_after_skipped = run.stop_after_skipped,
                                   .check = run.check,

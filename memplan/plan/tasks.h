@@ -27,6 +27,9 @@ typedef struct gr_object {
     uint64_t bytes;
     const char *model; /* weights, gradients, moments, KV caches: whose; else NULL */
     uint32_t bucket;   /* of the model; else GR_NONE */
+    /* 1 + an object of the same span without which its contents cannot be saved: its save step reads both; 0:
+     * there is none. */
+    uint32_t saved_with;
 } gr_object;
 
 /* The two times of a lane. On a device that runs work later than it is given (gr_tasks.queued; CUDA), a lane
@@ -181,6 +184,7 @@ typedef struct gr_tasks {
                                  reduction; 0: they are not */
     uint64_t sharded, synced; /* bits by model: its weights are sharded; its rollout copy was filled */
     uint64_t merged;          /* bits by model: adapters are merged into its weights */
+    uint64_t quantized;       /* bits by model: its copy in FP8 is of its weights */
     uint64_t grouped;         /* bits by model: it is sharded over the ranks of a host */
     uint32_t node_ranks;      /* ranks of a host, where there are such models */
     uint32_t captured;        /* layers in the graphs of kernels that a device captures once and keeps */

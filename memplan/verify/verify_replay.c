@@ -272,14 +272,16 @@ static void do_file(replay *r, uint32_t i)
     bool save = s->kind == GR_STEP_SAVE;
     bool here = save ? path == GR_PATH_CHECKPOINT || path == GR_PATH_FINAL
                      : path == GR_PATH_INIT || path == GR_PATH_RESUME;
-    uint32_t e = save && s->n_reads == 1 ? s->reads[0] : !save && s->n_writes == 1 ? s->writes[0] : GR_NONE;
     const gr_entry *l = r->v->p->ledger;
-    if (!here || e == GR_NONE || s->n_reads + s->n_writes != 1 || strcmp(l[e].what, s->what) ||
-        s->bytes != l[e].bytes)
+    const uint32_t o = gr_tasks_find(r->v->g, s->what),
+                   with = save && o != GR_NONE ? r->v->g->objects[o].saved_with : 0, n = with ? 2 : 1;
+    uint32_t e = save && s->n_reads == n ? s->reads[0] : !save && s->n_writes == 1 ? s->writes[0] : GR_NONE;
+    if (!here || e == GR_NONE || s->n_reads + s->n_writes != n || strcmp(l[e].what, s->what) ||
+        s->bytes != l[e].bytes || (with && strcmp(l[s->reads[1]].what, r->v->g->objects[with - 1].name)))
         gr_verify_wrong(r->v, "transitions", "%s step %u '%s' (%s) does not name the copy or bytes it should",
                         gr_path_str(path), i, s->what, gr_step_kind_str(s->kind));
     else if (save)
-        check_current(r, i, e);
+        do_run(r, i);
     else
         write_contents(r, e);
 }

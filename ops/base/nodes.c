@@ -102,3 +102,9 @@ bool gr_reads_rollout(const gr_node *n)
     if (n->op->generates) return true;
     return n->op->logprob && ((const gr_logprob_cfg *)n->cfg)->weights == GR_WEIGHTS_ROLLOUT;
 }
+
+bool gr_node_fp8(const gr_node *n)
+{
+    const gr_precision *p = &n->model->precision;
+    return gr_reads_rollout(n) ? p->rollout : p->train;
+}

@@ -33,4 +33,7 @@ bool gr_rows_split(const gr_node *rows);
 /* Whether a node reads the weights that generate. */
 bool gr_reads_rollout(const gr_node *n);
 
+/* Whether the products of its model's layers are in FP8. */
+bool gr_node_fp8(const gr_node *n);
+
 #endif

@@ -23,7 +23,7 @@
 
 typedef enum gr_key_kind {
     GR_KEY_BOOL,   /* bool */
-    GR_KEY_UINT,   /* uint32_t, within [min, max] */
+    GR_KEY_UINT,   /* uint32_t, within [min, max]; or the word choices[0], which is UINT32_MAX */
     GR_KEY_NUMBER, /* double, within [min, max] */
     GR_KEY_SCALAR, /* gr_number: a number within [min, max], or an expression */
     GR_KEY_TEXT,   /* const char * */
@@ -77,7 +77,7 @@ typedef struct gr_key {
     bool required;
     const char *fallback;
     double min, max;            /* both 0: any */
-    const char *const *choices; /* ENUM: NULL-terminated */
+    const char *const *choices; /* ENUM: NULL-terminated; UINT: a word, or NULL */
     const char *doc;            /* one line, lower case, no full stop */
 } gr_key;
 

@@ -14,6 +14,7 @@
 
 typedef struct gr_session gr_session;
 struct gr_rows;
+struct gr_shown;
 struct gr_session {
     const gr_graph *graph;
     const gr_kernels *kernels;
@@ -36,12 +37,13 @@ struct gr_session {
     size_t n_listeners, cap_listeners;
     double *numbers;    /* by place in gr_graph.changing: of this iteration */
     double *next_state; /* by state index: what the iteration's end computed */
-    /* Called for each row to be kept as a sample; NULL: none. score NaN: there is no reward. */
-    void (*sample)(gr_session *s, const gr_node *node, const struct gr_rows *rows, uint32_t seq,
-                   double score);
+    /* Called for each row to be kept as a sample, and for all of an iteration (ops/summary.h); NULL: none. */
+    void (*sample)(gr_session *s, const struct gr_shown *what, uint32_t seq);
+    gr_status (*keep)(gr_session *s, const struct gr_shown *what, gr_diag *d);
     const struct gr_functions *functions; /* of the program that runs it; NULL: none */
     const struct gr_inputs *inputs;       /* what was read, complete before anything runs; NULL: not known */
     void *user;                           /* of sample: the gr_record of this iteration */
+    const char *keep_dir;                 /* of keep: the folder that it writes into */
 };
 
 /* Who wants to know of finished sequences, see gr_session_listen. */

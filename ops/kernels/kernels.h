@@ -171,7 +171,8 @@ typedef struct gr_optim {
 typedef struct gr_optim_range {
     void *w;       /* working weights */
     const void *g; /* gradients, of type grads */
-    float *master; /* NULL: w itself */
+    float *master; /* NULL: w itself, or with low */
+    uint16_t *low; /* NULL: none; else w, which is bf16, and this are the master (gr_f32_join) */
     void *m, *v;   /* of type moments; v: of AdamW alone */
     gr_dtype grads, moments;
 } gr_optim_range;
@@ -200,7 +201,7 @@ typedef struct gr_kernels gr_kernels;
 struct gr_kernels {
     const char *device;
     gr_dtype dtype;   /* of weights and hidden states */
-    bool master;      /* trained weights have an fp32 master beside them, else they are their own */
+    bool master;      /* trained weights have a master beside them, else they are their own: fp32 */
     gr_place columns; /* where values of the batch lie; on the host, kernels reach them through its pool */
     bool queued;      /* its device runs work later than it is given (runtime/device/device.h) */
     bool invariant;   /* batch invariance holds: see above */

@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <stdio.h>
 
+#include "ops/model/fp8.h"
 #include "runtime/comm/comm.h"
 
 static const gr_layer_part *mixer_of(const gr_layer_desc *d)
@@ -26,8 +27,19 @@ static const gr_layer_part *mlp_of(const gr_layer_desc *d)
 /* ---- tensors and products --------------------------------------------------------------------------------
  */
 
+/* NULL, or where a projection's scales lie. */
+static const void *fp8_tensor(const gr_layer_call *l, gr_tensor_slot slot, const float **scales)
+{
+    gr_fp8_tensor t;
+    if (slot == GR_T_COUNT || !gr_fp8_tensor_at(l->s, l->bucket, slot, gr_dtype_size(l->k->dtype), &t))
+        return NULL;
+    if (scales) *scales = t.scales == UINT64_MAX ? NULL : (const void *)(l->w + t.scales);
+    return l->w + t.at;
+}
+
 const void *gr_layer_tensor(const gr_layer_call *l, gr_tensor_slot slot)
 {
+    if (l->s->fp8) return fp8_tensor(l, slot, NULL);
     const uint64_t at = slot == GR_T_COUNT ? UINT64_MAX : gr_tensor_offset(l->s, l->bucket, slot);
     return at == UINT64_MAX ? NULL : l->w + at * gr_dtype_size(l->k->dtype);
 }
@@ -41,13 +53,17 @@ void *gr_layer_grad(const gr_layer_call *l, gr_tensor_slot slot)
 gr_product gr_layer_product(const gr_layer_call *l, const void *x, uint32_t in, gr_tensor_slot slot,
                             gr_tensor_slot bias, uint32_t out)
 {
-    return (gr_product){l->b.n, in, out, x, gr_layer_tensor(l, slot), gr_layer_tensor(l, bias)};
+    gr_product p = {l->b.n, in, out, x, gr_layer_tensor(l, slot), gr_layer_tensor(l, bias), NULL};
+    if (l->s->fp8) fp8_tensor(l, slot, &p.scales);
+    return p;
 }
 
 uint64_t gr_layer_product_ws(const gr_layer_call *l, uint32_t in, uint32_t out)
 {
-    return l->ops->product_ws_bytes(l->bounds.tokens, in, out, l->bounds.threads,
-                                    l->use == GR_LAYER_BACKWARD);
+    const bool back = l->use == GR_LAYER_BACKWARD;
+    const uint64_t plain = l->ops->product_ws_bytes(l->bounds.tokens, in, out, l->bounds.threads, back);
+    if (!l->s->fp8) return plain;
+    return GR_MAX(plain, l->ops->fp8_ws_bytes(l->bounds.tokens, in, out, l->bounds.threads, back));
 }
 
 static bool is_sliced(const gr_layer_call *l)
@@ -612,5 +628,6 @@ const char *gr_layers_unfit(const gr_kernels *k, const gr_model_shape *s, char b
         snprintf(buf, GR_UNFIT_MAX, "%s", why);
         return buf;
     }
+    if (s->fp8 && !k->layer->quantize) return "'precision: fp8'";
     return k->unfit ? k->unfit(s, buf) : NULL;
 }

@@ -49,8 +49,18 @@ typedef struct gr_norm {
 typedef struct gr_product {
     uint32_t t, in, out;
     const void *x, *w;
-    const void *bias; /* [out]; NULL: none */
+    const void *bias;    /* [out]; NULL: none */
+    const float *scales; /* w is in FP8, and these are its scales (ops/model/fp8.h); NULL: it is not. A
+                            product for the gradient of w does not read w, and is the same either way */
 } gr_product;
+
+/* w [rows, cols] of the device's type, made FP8. */
+typedef struct gr_quantize {
+    uint32_t rows, cols;
+    const void *w;
+    void *values;  /* [rows, cols] E4M3 */
+    float *scales; /* [gr_fp8_blocks(rows), gr_fp8_scale_ld(cols)]; what fills up rows is 0 */
+} gr_quantize;
 
 /* out [rows, in] = w + scale b a, rounded once: an adapter a [rank, in], b [rows, rank] made part of what it
  * stands beside. out and w do not overlap. */
@@ -129,6 +139,10 @@ typedef struct gr_layer_ops {
 
     /* ---- products ---- */
     uint64_t (*product_ws_bytes)(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward);
+    /* The same where weights are in FP8. */
+    uint64_t (*fp8_ws_bytes)(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward);
+    /* NULL: the device has no products in FP8. */
+    void (*quantize)(gr_queue *q, const gr_quantize *c);
     /* y [t, out] = x w^T + bias */
     void (*product)(gr_queue *q, const gr_product *p, void *y, void *ws);
     /* Fused: y [t, out] = add + scale (x w^T + bias), summed over the queue's peers where sliced (each of

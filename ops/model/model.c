@@ -215,6 +215,18 @@ uint64_t gr_tensor_offset(const gr_model_shape *s, uint32_t bucket, gr_tensor_sl
     return offset;
 }
 
+bool gr_tensor_dims(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot, uint64_t *rows,
+                    uint64_t *cols)
+{
+    gr_tensor_slot first, last;
+    bucket_slots(s, bucket, &first, &last);
+    if (slot < first || slot > last) return false;
+    const struct dims d = slot_dims(s, bucket, slot);
+    *rows = d.rows;
+    *cols = d.cols;
+    return d.rows > 0;
+}
+
 /* Of the rule's input: q, k and v; z; b; a. By head q, k, v, z, b, a. */
 static uint32_t delta_in_rows(const gr_delta_desc *d, unsigned i)
 {

@@ -55,6 +55,7 @@ typedef struct gr_model_shape {
     uint32_t parts;          /* of a slice (ops/model/tp.h): the layers have one of so many parts; else 0 */
     gr_adapter_desc adapter; /* rank not 0: buckets hold what is trained beside a frozen model of this shape,
                                 the adapters, and a value head whole */
+    bool fp8;                /* passes compute with layers whose projections are in FP8 (ops/model/fp8.h) */
     uint32_t n_kinds;
     gr_layer_desc kinds[GR_LAYER_KINDS_MAX]; /* layers that differ */
     uint8_t kind_of[GR_LAYERS_MAX];          /* [layers] which of them each is: gr_layer */
@@ -177,6 +178,10 @@ uint64_t gr_bucket_elems(const gr_model_shape *s, uint32_t bucket);
 
 /* Element offset of a tensor in its bucket; UINT64_MAX where this model does not have it. */
 uint64_t gr_tensor_offset(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot);
+
+/* Rows and columns of a tensor (cols 0: it has one dimension); false: this model does not have it. */
+bool gr_tensor_dims(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot, uint64_t *rows,
+                    uint64_t *cols);
 
 /* A tensor that is several of ours: rows of them in turn. */
 typedef struct gr_woven {

@@ -20,9 +20,14 @@ const gr_model *gr_bucket_base(const gr_model *m, uint32_t bucket)
 
 gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_t bucket, uint32_t ranks)
 {
-    uint64_t n = gr_shard_elems(gr_bucket_elems(gr_model_trains(m), bucket), ranks);
-    return (gr_state_bytes){k->master && m->train.master ? n * sizeof(float) : 0,
-                            n * gr_dtype_size(m->train.moments), gr_optim_moments(m->train.optimizer)};
+    static const uint64_t master[] = {
+        [GR_MASTER_NONE] = 0, [GR_MASTER_F32] = sizeof(float), [GR_MASTER_SPLIT] = sizeof(uint16_t)};
+    const uint64_t n = gr_shard_elems(gr_bucket_elems(gr_model_trains(m), bucket), ranks);
+    const gr_master form = k->master ? m->train.master : GR_MASTER_NONE;
+    return (gr_state_bytes){.form = form,
+                            .master = n * master[form],
+                            .moment = n * gr_dtype_size(m->train.moments),
+                            .moments = gr_optim_moments(m->train.optimizer)};
 }
 
 uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket)
@@ -70,12 +75,15 @@ uint32_t gr_model_object(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr
     bool apart = (copy || merged || away) && p->validate != GR_NONE; /* contents do not cross to that path */
     snprintf(name, sizeof(name), "%s.%s%s.%u", m->name, apart ? "validate_" : "",
              away ? "received" : names[part], bucket);
+    const bool split = part == GR_PART_STATE && gr_state_bytes_of(k, m, bucket, 1).form == GR_MASTER_SPLIT;
+    const uint32_t upper = split ? gr_model_object(p, k, m, gr_part_stepped(m), bucket) : GR_NONE;
     gr_object o = {.name = name,
                    .category = away ? GR_CAT_ROLLOUT : categories[part],
                    .span = part == GR_PART_GRADS || copy || merged || away ? GR_SPAN_SCRATCH : GR_SPAN_KEEP,
                    .place = GR_DEVICE,
                    .bytes = own_bytes(p, k, m, part, bucket),
                    .model = m->name,
-                   .bucket = bucket};
+                   .bucket = bucket,
+                   .saved_with = split ? upper + 1 : 0};
     return gr_tasks_object(p, &o);
 }

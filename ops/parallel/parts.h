@@ -12,9 +12,9 @@
 #include "ops/kernels/kernels.h"
 
 /* params: the weights that passes compute with; of a model with adapters what these make of the frozen ones
- * (ops/parallel/merge.h); adapters: what an update of such a model changes in their place; state: the fp32
- * master where the device keeps one, then the moments; rollout: a copy of the weights that
- * generates, where those of training are sharded over ranks, or on others; lagged: one of the iteration
+ * (ops/parallel/merge.h); adapters: what an update of such a model changes in their place; state: the master,
+ * or what weights lack of it, where the device keeps one, then the moments; rollout: a copy of the weights
+ * that generates, where those of training are sharded over ranks, or on others; lagged: one of the iteration
  * before
  * (`lag: 1`), which lives on */
 typedef enum gr_model_part {
@@ -53,7 +53,8 @@ uint32_t gr_model_object(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr
 
 /* Its training state, or the shard that one of many ranks has of it, piece by piece. */
 typedef struct gr_state_bytes {
-    uint64_t master, moment; /* bytes of the master (0: none) and of each moment */
+    gr_master form;
+    uint64_t master, moment; /* bytes of the master (NONE: 0) and of each moment */
     uint32_t moments;        /* how many the optimizer keeps */
 } gr_state_bytes;
 gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_t bucket, uint32_t ranks);

@@ -354,6 +354,7 @@ void gr_sharding_stepped(gr_tasks *p, const gr_kernels *k, const gr_model *m, ui
     const gr_model_part part = gr_part_stepped(m);
     p->synced &= ~(1ULL << m->index); /* what generates from here on has the new weights */
     p->merged &= ~(1ULL << m->index);
+    p->quantized &= ~(1ULL << m->index);
     if (gr_sharding_shards(p, m) < 2 || sharded(p, m)) return;
     named(what, "", "gather", bucket);
     of_shards(p, m, GR_STEP_GATHER, SHARDING_STEPPED, bucket, gr_part_bytes(k, m, part, bucket),

@@ -1,5 +1,6 @@
 """The structs of _library.py are those of graphrun.h: a C program prints sizes and offsets."""
 import ctypes
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -36,12 +37,47 @@ def test_every_function_of_the_header_is_bound():
     assert header.count("GRAPHRUN_EXPORT ") - 1 == len(lib._CALLS), named  # less its definition
 
 
-def test_torch_cuda_libraries_are_found_beside_each_other(tmp_path):
-    """A package that holds libraries as torch's do: the newest name is loaded."""
-    for folder, name in (("cublas", "libcublasLt.so.13"), ("cudnn", "libcudnn.so.9")):
-        (tmp_path / folder / "lib").mkdir(parents=True)
-        source = tmp_path / "x.c"
-        source.write_text("int x;\n")
-        subprocess.run(["cc", "-shared", source, "-o", tmp_path / folder / "lib" / name], check=True)
-    assert [Path(x).name for x in lib.load_cuda([str(tmp_path)])] == ["libcublasLt.so.13", "libcudnn.so.9"]
-    assert lib.load_cuda([str(tmp_path / "nothing")]) == []
+NVIDIA = ["libcublasLt.so.13", "libcudnn.so.9", "libnccl.so.2"]
+
+
+def nvidia_package(folder, *files):
+    """Libraries as torch's packages hold them."""
+    folder.mkdir()
+    source = folder / "x.c"
+    source.write_text("int x;\n")
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["cc", "-shared", source, "-o", folder / name], check=True)
+    return str(folder)
+
+
+def test_torch_cuda_libraries_are_found_by_the_names_that_are_asked_for(tmp_path):
+    """In one folder, as of CUDA 13, or one for each; another version beside them is not taken."""
+    new = nvidia_package(tmp_path / "new", "cu13/lib/libcublasLt.so.13", "cudnn/lib/libcudnn.so.9", "nccl/lib/libnccl.so.2")
+    old = nvidia_package(tmp_path / "old", "cublas/lib/libcublasLt.so.12", "cudnn/lib/libcudnn.so.9")
+    assert [Path(x).name for x in lib.load_cuda(NVIDIA, [new])] == NVIDIA
+    assert [Path(x).name for x in lib.load_cuda(NVIDIA, [old])] == ["libcudnn.so.9"]
+    assert lib.load_cuda(NVIDIA, [str(tmp_path / "nothing")]) == []
+
+
+def test_a_missing_cuda_library_says_where_it_comes_from(tmp_path, monkeypatch):
+    monkeypatch.setattr(lib, "CUDA", tmp_path / "cuda")
+    assert "GRAPHRUN_LIBRARY names another" in lib._why(OSError("libcudnn.so.9: cannot open shared object file"))
+    lib.CUDA.write_text("libcudnn.so.9\n")
+    assert "pip install torch" in lib._why(OSError("libcudnn.so.9: cannot open shared object file"))
+    assert "GRAPHRUN_LIBRARY names another" in lib._why(OSError("libyaml-0.so.2: cannot open shared object file"))
+
+
+def test_the_program_is_told_of_packages_that_lie_elsewhere(tmp_path, monkeypatch):
+    from graphrun import __main__ as command
+
+    away = nvidia_package(tmp_path / "nvidia", "cudnn/lib/libcudnn.so.9")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
+    monkeypatch.setattr(command, "cuda_files", lambda: [f"{away}/cudnn/lib/libcudnn.so.9"])
+    command._find_cuda()
+    assert os.environ["LD_LIBRARY_PATH"] == f"/mine:{away}/cudnn/lib"
+    beside = Path(command.__file__).resolve().parent.parent / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
+    monkeypatch.setattr(command, "cuda_files", lambda: [str(beside)])
+    command._find_cuda()
+    assert os.environ["LD_LIBRARY_PATH"] == "/mine"

@@ -1,6 +1,8 @@
 /* runtime/comm/comm.c: what holds of any group of ranks: agreement, splitting, ends. */
 #include "runtime/comm/comm.h"
 
+#include "runtime/comm/watchdog.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,9 +71,48 @@ void gr_comm_close(gr_comm *c)
     if (c) c->type->close(c);
 }
 
+/* The first of the n latest calls that did not lie at one place on all ranks; n: they all did. */
+static gr_status first_apart(const gr_tp_group *p, uint32_t n, uint32_t *first)
+{
+    uint64_t both[2 * GR_TP_PLACES]; /* the largest, and the complements of the least */
+    for (uint32_t i = 0; i < n; i++) both[i] = p->places.at[i], both[n + i] = ~p->places.at[i];
+    gr_status st = p->comm->type->host_reduce(p->comm, both, 2 * n * sizeof(*both), GR_COMM_MAX_U64, p->d);
+    for (*first = 0; *first < n && both[*first] == ~both[n + *first];) ++*first;
+    return st;
+}
+
+static gr_status compare_places(gr_tp_group *p)
+{
+    gr_tp_places *t = &p->places;
+    const uint32_t n = (uint32_t)(t->calls - t->compared);
+    uint32_t i;
+    gr_status st = first_apart(p, n, &i);
+    t->compared = t->calls;
+    if (st || i == n) return st;
+    return gr_diag_error(p->d, (gr_loc){0}, GR_E_FAILED,
+                         "iteration %u, step '%s': its %u ranks add or gather on memory at different places "
+                         "of their arenas, here at byte %llu: a fault of graphrun",
+                         t->of[i].iteration, t->of[i].step, p->comm->ranks, (unsigned long long)t->at[i]);
+}
+
+/* Whether the call may be made: all ranks answer alike. */
+static bool same_place(gr_tp_group *p, const gr_queue *q, const void *x)
+{
+    gr_tp_places *t = &p->places;
+    const uint64_t i = t->calls - t->compared;
+    if (p->failed || !p->arena.bytes) return !p->failed;
+    const uintptr_t at = (uintptr_t)x - (uintptr_t)p->arena.base;
+    t->at[i] = at < p->arena.bytes ? at : UINT64_MAX;
+    gr_watchdog_where(&t->of[i].iteration, &t->of[i].step);
+    if (q->at.step) t->of[i].step = q->at.step; /* other lanes begin steps, too */
+    t->calls++;
+    if (t->calls % GR_TP_PLACES == 0 || (t->calls & (t->calls - 1)) == 0) p->failed = compare_places(p);
+    return !p->failed;
+}
+
 static void reduce_over(gr_tp_group *p, gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how)
 {
-    if (!p->failed) p->failed = p->comm->type->all_reduce(p->comm, q, x, bytes, how, p->d);
+    if (same_place(p, q, x)) p->failed = p->comm->type->all_reduce(p->comm, q, x, bytes, how, p->d);
 }
 
 void gr_tp_sum(gr_queue *q, void *x, uint64_t bytes, gr_comm_reduction how)
@@ -103,14 +144,14 @@ void gr_tp_gather(gr_queue *q, void *x, uint64_t part, uint32_t elem_bytes)
 {
     gr_tp_group *p = q->peers;
     const gr_comm_parts whole = {x, p->comm->ranks * part, part, elem_bytes};
-    if (!p->failed) p->failed = p->comm->type->all_gather(p->comm, q, &whole, p->d);
+    if (same_place(p, q, x)) p->failed = p->comm->type->all_gather(p->comm, q, &whole, p->d);
 }
 
 void gr_tp_scatter(gr_queue *q, void *x, uint64_t part, uint32_t elem_bytes, void *staging)
 {
     gr_tp_group *p = q->peers;
     const gr_comm_parts whole = {x, p->comm->ranks * part, part, elem_bytes};
-    if (!p->failed) p->failed = p->comm->type->reduce_scatter(p->comm, q, &whole, staging, p->d);
+    if (same_place(p, q, x)) p->failed = p->comm->type->reduce_scatter(p->comm, q, &whole, staging, p->d);
 }
 
 bool gr_tp_send_rows(gr_queue *q, const gr_comm_exchange *e)

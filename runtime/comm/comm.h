@@ -135,6 +135,21 @@ GR_NODISCARD gr_status gr_comm_open_nccl(gr_comm **out, gr_comm *host, const gr_
  * them all. c NULL, one rank: *out is NULL. GR_E_INVALID on all of them for a color that is too large. */
 GR_NODISCARD gr_status gr_comm_split(gr_comm **out, gr_comm *c, uint32_t color, gr_diag *d);
 
+/* Sums, gathers and scatters within a task want memory at the same place of the arena on all ranks: NCCL's
+ * window is symmetric, and writes to this rank's place on the others. A plan says so of its entries, and not
+ * of what a task lays out in one. So every rank keeps the places of the calls of a group. They are compared,
+ * on every device, before the first call, the second, the fourth and so on, then before every
+ * GR_TP_PLACES-th: ranks that differ end with an error that names the step of the first such call. */
+#define GR_TP_PLACES 64
+typedef struct gr_tp_places {
+    uint64_t calls, compared;
+    uint64_t at[GR_TP_PLACES]; /* of the calls since: bytes from the arena's beginning; outside: UINT64_MAX */
+    struct {
+        uint32_t iteration;
+        const char *step;
+    } of[GR_TP_PLACES];
+} gr_tp_places;
+
 /* Ranks that run a task together, while kernels of a queue work on it: a tensor-parallel group, of which each
  * has a shard of one layer (ops/model/tp.h); or a context group, which has the tokens of the same sequences
  * (runtime/comm/mesh.h); or holders, of which each has some of the experts. */
@@ -142,6 +157,8 @@ struct gr_tp_group {
     gr_comm *comm;
     gr_diag *d;
     gr_status failed; /* the first sum that was */
+    gr_memory arena;  /* of the device, on this rank; of no bytes: places are not compared */
+    gr_tp_places places;
 };
 
 /* x, a partial product on each rank of the queue's group, becomes their sum (or what else `how` says): an
@@ -159,8 +176,8 @@ void gr_tp_exchange(gr_queue *q, const void *from, void *to, uint64_t bytes, uin
 void gr_tp_gather(gr_queue *q, void *x, uint64_t part, uint32_t elem_bytes);
 void gr_tp_scatter(gr_queue *q, void *x, uint64_t part, uint32_t elem_bytes, void *staging);
 /* Of the holders of experts: what each sends to each. Whether there is no failure so far: with one, nothing
- * is exchanged. Memory that a collective of NCCL uses must lie at one place of the arena on all ranks; theirs
- * follows from the tokens that each has, so they send each other messages alone. */
+ * is exchanged. Where their memory lies follows from the tokens that each has, so they send each other
+ * messages alone: those may lie anywhere, and are not compared. */
 bool gr_tp_send_rows(gr_queue *q, const gr_comm_exchange *e);
 /* The most ranks of such a group. */
 #define GR_PEERS_MAX 64

@@ -12,6 +12,7 @@
 
 #include "runtime/base/aside.h"
 #include "runtime/base/files.h"
+#include "runtime/io/responses.h"
 
 static gr_status io_error(gr_diag *d, const char *doing, const char *path)
 {
@@ -306,6 +307,7 @@ gr_status gr_checkpoint_set_aside(char **aside, const char *run, uint64_t step, 
     if (!st && s.n && s.list[s.n - 1] > step) {
         st = make_aside(aside, run, step, d);
         if (!st) st = copy_records(run, *aside, d);
+        if (!st) st = gr_responses_link(run, *aside, d);
         if (!st) st = move_behind(run, *aside, step, s.list, s.n, d);
     }
     free(s.list);

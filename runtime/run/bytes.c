@@ -41,6 +41,8 @@ struct gr_bytes {
     const gr_kernels *k;
     float *buffer; /* [cap] of what the device has otherwise */
     uint64_t cap;
+    uint16_t *halves; /* [cap_halves] the low ones of a split master, while it is put together */
+    uint64_t cap_halves;
     float *whole; /* [cap_whole] a bucket that this rank has a shard of */
     uint64_t cap_whole;
     gr_comm *comm; /* NULL: one rank */
@@ -101,6 +103,7 @@ void gr_bytes_free(gr_bytes *b)
     free_seals(b);
     free(b->files);
     free(b->buffer);
+    free(b->halves);
     free(b->whole);
     free(b->from);
     free(b->to);
@@ -157,11 +160,25 @@ static gr_status hold_beside(const gr_bytes *b, model_files *f, const gr_model *
     return !st && seal ? gr_weights_hold(f->weights, seal, d) : st;
 }
 
-/* A piece of an object: n elements of a type at an address. first: which of its bucket's the first one is. */
+/* How elements lie there: as fp32; as the nearest bf16; or as one of the halves of fp32 that
+ * runtime/base/half.h defines. */
+typedef enum form { FORM_F32, FORM_BF16, FORM_HIGH, FORM_LOW } form;
+
+static form form_of(gr_dtype type)
+{
+    return type == GR_F32 ? FORM_F32 : FORM_BF16;
+}
+
+static uint64_t form_size(form f)
+{
+    return f == FORM_F32 ? sizeof(float) : sizeof(uint16_t);
+}
+
+/* A piece of an object: n elements at an address. first: which of its bucket's the first one is. */
 typedef struct piece {
     char *at;
     uint64_t first, n;
-    gr_dtype type;
+    form form;
     gr_queue *q;
 } piece;
 
@@ -181,7 +198,7 @@ static piece own_piece(const gr_bytes *b, const gr_model *m, uint32_t bucket)
 
 static bool reads_straight(const piece *p)
 {
-    return !p->q->device && p->type == GR_F32;
+    return !p->q->device && p->form == FORM_F32;
 }
 
 /* Where n floats can be put: at the piece itself, or in the buffer. */
@@ -211,13 +228,18 @@ typedef struct conversion {
     const piece *p;
 } conversion;
 
+static uint16_t half_of(float x, form f)
+{
+    return f == FORM_HIGH ? gr_f32_high(x) : f == FORM_LOW ? gr_f32_low(x) : gr_f32_to_bf16(x);
+}
+
 static void narrow(void *arg, unsigned rank, unsigned n)
 {
     const conversion *c = arg;
     const part x = part_of(c->b, c->p, rank);
     (void)n;
     for (uint64_t i = 0; i < x.n; i++) { /* halves never overtake what is still to be read */
-        const uint16_t h = gr_f32_to_bf16(x.at[i]);
+        const uint16_t h = half_of(x.at[i], c->p->form);
         memcpy((char *)x.at + i * sizeof(h), &h, sizeof(h));
     }
 }
@@ -234,11 +256,21 @@ static void widen(void *arg, unsigned rank, unsigned n)
     }
 }
 
+/* Upper halves, widened, become what they are the upper halves of. */
+static void join(void *arg, unsigned rank, unsigned n)
+{
+    const conversion *c = arg;
+    const part x = part_of(c->b, c->p, rank);
+    (void)n;
+    for (uint64_t i = 0; i < x.n; i++)
+        x.at[i] = gr_f32_join((uint16_t)(gr_bits_of_f32(x.at[i]) >> 16), c->b->halves[x.first + i]);
+}
+
 /* Move what room() was filled with. */
 static void put(gr_bytes *b, const piece *p)
 {
     if (reads_straight(p)) return;
-    if (p->type != GR_BF16) {
+    if (p->form == FORM_F32) {
         gr_device_write(p->q, p->at, b->buffer, p->n * sizeof(float));
         return;
     }
@@ -254,7 +286,7 @@ static const float *get(gr_bytes *b, const piece *p)
 {
     float *f = room(b, p);
     if (reads_straight(p)) return f;
-    if (p->type != GR_BF16) {
+    if (p->form == FORM_F32) {
         gr_device_read(p->q, f, p->at, p->n * sizeof(float));
         return f;
     }
@@ -276,7 +308,7 @@ static gr_status begin_head(gr_bytes *b, const gr_model *m, uint32_t bucket, gr_
     const uint64_t n = gr_bucket_elems(&m->shape, bucket);
     gr_queue host = {.team = q->team};
     float *whole = gr_malloc(n * sizeof(*whole));
-    gr_status st = read_weights(b, m->lora.ends, bucket, &(piece){(char *)whole, 0, n, GR_F32, &host}, d);
+    gr_status st = read_weights(b, m->lora.ends, bucket, &(piece){(char *)whole, 0, n, FORM_F32, &host}, d);
     for (gr_tensor_slot slot = GR_T_VALUE; slot <= GR_T_VALUE_BIAS && !st; slot++) {
         const uint64_t from = gr_tensor_offset(&m->shape, bucket, slot),
                        to = gr_tensor_offset(&m->lora.shape, bucket, slot);
@@ -359,7 +391,7 @@ static gr_status read_weights(gr_bytes *b, const gr_model *m, uint32_t bucket, c
 static gr_status read_moment(gr_bytes *b, gr_weights *from, uint32_t bucket, const piece *p, gr_diag *d)
 {
     if (!from) {
-        b->k->zero(p->q, p->at, p->n * gr_dtype_size(p->type));
+        b->k->zero(p->q, p->at, p->n * form_size(p->form));
         return GR_OK;
     }
     gr_status st = gr_weights_read_part(from, bucket, p->first, p->n, room(b, p), d);
@@ -383,7 +415,8 @@ static gr_status open_moments(gr_bytes *b, const gr_model *m, gr_diag *d)
 
 /* The pieces of a bucket's training state. */
 typedef struct state_pieces {
-    bool has_master, has_v;
+    gr_master master_is;
+    bool has_v;
     piece master, m, v;
 } state_pieces;
 
@@ -393,11 +426,18 @@ static state_pieces state_of(const gr_bytes *b, const gr_model *m, uint32_t buck
     gr_state_bytes bytes = gr_state_bytes_of(b->k, m, bucket, shards_of(b, m));
     piece own = own_piece(b, m, bucket);
     char *at = (char *)(uintptr_t)address, *moments = at + bytes.master;
-    return (state_pieces){.has_master = bytes.master != 0,
+    const form f = form_of(m->train.moments), master = bytes.form == GR_MASTER_SPLIT ? FORM_LOW : FORM_F32;
+    return (state_pieces){.master_is = bytes.form,
                           .has_v = bytes.moments > 1,
-                          .master = {at, own.first, own.n, GR_F32, q},
-                          .m = {moments, own.first, own.n, m->train.moments, q},
-                          .v = {moments + bytes.moment, own.first, own.n, m->train.moments, q}};
+                          .master = {at, own.first, own.n, master, q},
+                          .m = {moments, own.first, own.n, f, q},
+                          .v = {moments + bytes.moment, own.first, own.n, f, q}};
+}
+
+/* Whether a model's weights are the upper half of their master. */
+static bool is_split(const gr_bytes *b, const gr_model *m, uint32_t bucket)
+{
+    return m->trained && gr_state_bytes_of(b->k, m, bucket, 1).form == GR_MASTER_SPLIT;
 }
 
 /* Weights are there as a whole, or as a shard. */
@@ -407,7 +447,7 @@ static piece weights_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, c
     bool sharded = shards_of(b, m) > 1 && (b->p->sharded >> m->index & 1);
     piece p = sharded ? own_piece(b, m, bucket) : (piece){.n = gr_bucket_elems(gr_model_trains(m), bucket)};
     p.at = (char *)(uintptr_t)address;
-    p.type = b->k->dtype;
+    p.form = is_split(b, m, bucket) ? FORM_HIGH : form_of(b->k->dtype);
     p.q = q;
     return p;
 }
@@ -415,8 +455,8 @@ static piece weights_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, c
 /* A copy that every rank has whole, or its slice of. */
 static piece copy_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, const void *address, gr_queue *q)
 {
-    return (piece){(char *)(uintptr_t)address, 0, gr_bucket_elems(&m->sharding.slice, bucket), b->k->dtype,
-                   q};
+    return (piece){(char *)(uintptr_t)address, 0, gr_bucket_elems(&m->sharding.slice, bucket),
+                   is_split(b, m, bucket) ? FORM_HIGH : form_of(b->k->dtype), q};
 }
 
 /* Whether it is a slice, and what it has of the bucket. */
@@ -454,7 +494,7 @@ static gr_status read_copy(gr_bytes *b, const gr_model *m, uint32_t bucket, cons
     const uint64_t n = gr_bucket_elems(&m->shape, bucket);
     float *whole = gr_malloc(n * sizeof(*whole));
     gr_queue host = {.team = p->q->team};
-    gr_status st = read_lagged(b, m, bucket, &(piece){(char *)whole, 0, n, GR_F32, &host}, d);
+    gr_status st = read_lagged(b, m, bucket, &(piece){(char *)whole, 0, n, FORM_F32, &host}, d);
     float *slice = room(b, p);
     memset(slice, 0, p->n * sizeof(*slice));
     for (size_t i = 0; i < n_blocks && !st; i++)
@@ -479,7 +519,7 @@ gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *address, gr_queu
         return read_copy(b, m, o->bucket, &p, d);
     }
     state_pieces s = state_of(b, m, o->bucket, address, q);
-    gr_status st = s.has_master ? read_weights(b, m, o->bucket, &s.master, d) : GR_OK;
+    gr_status st = s.master_is != GR_MASTER_NONE ? read_weights(b, m, o->bucket, &s.master, d) : GR_OK;
     if (!st) st = open_moments(b, m, d);
     if (!st) st = read_moment(b, b->files[m->index].m, o->bucket, &s.m, d);
     return st || !s.has_v ? st : read_moment(b, b->files[m->index].v, o->bucket, &s.v, d);
@@ -625,26 +665,39 @@ static void look_finite(void *arg, unsigned rank, unsigned n)
     if (!gr_f32_all_finite(l->x + first, last - first)) l->bad = true;
 }
 
-static gr_status put_part(gr_bytes *b, gr_weights_writer *to, size_t set, uint32_t bucket, const piece *p,
-                          gr_diag *d)
+/* The floats whose upper halves are at p, or that are there. */
+static const float *get_master(gr_bytes *b, const piece *p, const piece *low)
 {
-    finite_look look = {.x = get(b, p), .n = p->n};
+    const float *high = get(b, p);
+    if (!low) return high;
+    if (b->cap_halves < low->n)
+        b->halves = gr_realloc(b->halves, (b->cap_halves = low->n) * sizeof(*b->halves));
+    gr_device_read(p->q, b->halves, low->at, low->n * sizeof(*b->halves));
+    gr_team_run(p->q->team, join, &(conversion){b, p});
+    return high;
+}
+
+static gr_status put_part(gr_bytes *b, gr_weights_writer *to, size_t set, uint32_t bucket, const piece *p,
+                          const piece *low, gr_diag *d)
+{
+    finite_look look = {.x = get_master(b, p, low), .n = p->n};
     gr_team_run(p->q->team, look_finite, &look);
     b->not_finite = b->not_finite || look.bad;
     return gr_weights_writer_put_part(to, p->q->team, set, bucket, p->first, p->n, look.x, d);
 }
 
-/* Of weights that all ranks have, each writes its shard; of what replicas have, the first one. */
+/* Of weights that all ranks have, each writes its shard; of what replicas have, the first one. low: the lower
+ * halves of what p has the upper ones of, this rank's shard; or NULL. */
 static gr_status save_piece(gr_bytes *b, gr_weights_writer *to, size_t set, const gr_model *m,
-                            uint32_t bucket, piece p, gr_diag *d)
+                            uint32_t bucket, piece p, const piece *low, gr_diag *d)
 {
     piece own = own_piece(b, m, bucket);
     if (!to) return GR_OK;                                      /* ranks of another role save it */
     if (gr_comm_rank(b->comm) >= shards_of(b, m)) return GR_OK; /* as the first replica does */
-    p.at += (own.first - p.first) * gr_dtype_size(p.type);
+    p.at += (own.first - p.first) * form_size(p.form);
     p.first = own.first;
     p.n = own.n;
-    return p.n ? put_part(b, to, set, bucket, &p, d) : GR_OK;
+    return p.n ? put_part(b, to, set, bucket, &p, low, d) : GR_OK;
 }
 
 /* Of slices, those of the first ranks that have all of them; what each has whole, the first one writes. */
@@ -653,7 +706,7 @@ static gr_status save_copy(gr_bytes *b, const gr_model *m, uint32_t bucket, piec
     gr_weights_writer *to = b->files[m->index].to_lagged;
     gr_tp_block blocks[GR_TP_BLOCKS_MAX];
     size_t n;
-    if (!is_cut(b, m, bucket, blocks, &n)) return save_piece(b, to, 0, m, bucket, p, d);
+    if (!is_cut(b, m, bucket, blocks, &n)) return save_piece(b, to, 0, m, bucket, p, NULL, d);
     gr_status st = GR_OK;
     if (!to || gr_comm_rank(b->comm) >= m->sharding.parts) return GR_OK;
     const float *slice = get(b, &p);
@@ -670,21 +723,33 @@ static gr_status save_copy(gr_bytes *b, const gr_model *m, uint32_t bucket, piec
     return st;
 }
 
-gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, gr_queue *q, gr_diag *d)
+/* What weights are saved from: a master, or the weights and what they lack of it. */
+static gr_status save_master(gr_bytes *b, const gr_model *m, uint32_t bucket, const state_pieces *s,
+                             const void *with, gr_queue *q, gr_diag *d)
+{
+    gr_weights_writer *to = b->files[m->index].to_weights;
+    if (s->master_is == GR_MASTER_NONE) return GR_OK; /* saved as they are */
+    if (s->master_is == GR_MASTER_F32) return save_piece(b, to, 0, m, bucket, s->master, NULL, d);
+    return save_piece(b, to, 0, m, bucket, weights_of(b, m, bucket, with, q), &s->master, d);
+}
+
+gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, const void *with, gr_queue *q,
+                        gr_diag *d)
 {
     const gr_model *m;
     const gr_object *o = find(b, what, &m);
     model_files *f = &b->files[m->index];
     if (o->category == GR_CAT_WEIGHTS) {
         if (gr_state_bytes_of(b->k, m, o->bucket, 1).master) return GR_OK; /* saved from it */
-        return save_piece(b, f->to_weights, 0, m, o->bucket, weights_of(b, m, o->bucket, address, q), d);
+        return save_piece(b, f->to_weights, 0, m, o->bucket, weights_of(b, m, o->bucket, address, q), NULL,
+                          d);
     }
     if (o->category == GR_CAT_ROLLOUT)
         return save_copy(b, m, o->bucket, copy_of(b, m, o->bucket, address, q), d);
     state_pieces s = state_of(b, m, o->bucket, address, q);
-    gr_status st = s.has_master ? save_piece(b, f->to_weights, 0, m, o->bucket, s.master, d) : GR_OK;
-    if (!st) st = save_piece(b, f->to_moments, 0, m, o->bucket, s.m, d);
-    return st || !s.has_v ? st : save_piece(b, f->to_moments, 1, m, o->bucket, s.v, d);
+    gr_status st = save_master(b, m, o->bucket, &s, with, q, d);
+    if (!st) st = save_piece(b, f->to_moments, 0, m, o->bucket, s.m, NULL, d);
+    return st || !s.has_v ? st : save_piece(b, f->to_moments, 1, m, o->bucket, s.v, NULL, d);
 }
 
 gr_status gr_bytes_finish(gr_bytes *b, gr_diag *d)

@@ -5,7 +5,7 @@
  * them, those read until gr_bytes_from or gr_bytes_free, those written until gr_bytes_finish. Restoring reads
  * just the bytes of the bucket: straight to where the plan says it lies, where host memory can be read into
  * and types are the same, else by way of a buffer of one bucket. Files hold fp32. Weights that have a master
- * are saved from it.
+ * are saved from it, or from themselves and the low bits beside.
  *
  * Of many ranks each restores what is its own, a shard of a bucket or all of it, and reads no other bytes;
  * and each saves its shard into files that they write together. Of several roles the ranks of one do; of
@@ -46,8 +46,9 @@ GR_NODISCARD gr_status gr_bytes_restore(gr_bytes *b, const char *what, void *add
 
 /* Save from here on: into this directory, one folder a trained model. All ranks call it, and finish. */
 GR_NODISCARD gr_status gr_bytes_to(gr_bytes *b, const char *step_dir, gr_diag *d);
-GR_NODISCARD gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, gr_queue *q,
-                                     gr_diag *d);
+/* with: of an object that is saved with another (gr_object.saved_with) the address of that one, else NULL. */
+GR_NODISCARD gr_status gr_bytes_save(gr_bytes *b, const char *what, const void *address, const void *with,
+                                     gr_queue *q, gr_diag *d);
 /* All was saved: files become complete. */
 GR_NODISCARD gr_status gr_bytes_finish(gr_bytes *b, gr_diag *d);
 /* Whether all that this rank has saved since gr_bytes_to is finite. */

@@ -39,24 +39,25 @@ static gr_status split_nodes(gr_comms *c, uint32_t node_ranks, gr_diag *d)
 
 /* Along an axis of a task's mesh: ranks that are so far from each other, and so many, are one group, whatever
  * they share. */
-static gr_status split_along(gr_comms *c, const gr_mesh *mesh, gr_axis axis, gr_diag *d)
+static gr_status split_along(gr_comms *c, const gr_mesh *mesh, gr_axis axis, const gr_memory *arena,
+                             gr_diag *d)
 {
     if (gr_mesh_size(mesh, axis) < 2 || gr_comms_peers(c, mesh, axis)) return GR_OK;
     c->peers = gr_realloc(c->peers, (c->n_peers + 1) * sizeof(*c->peers));
     gr_run_peers *p = &c->peers[c->n_peers];
-    *p = (gr_run_peers){.stride = gr_mesh_stride(mesh, axis)};
+    *p = (gr_run_peers){.stride = gr_mesh_stride(mesh, axis), .group.arena = *arena};
     gr_status st =
         gr_comm_split(&p->group.comm, c->own_device, gr_mesh_group(mesh, gr_comm_rank(c->own), axis), d);
     if (!st) c->n_peers++;
     return st;
 }
 
-static gr_status split_peers(gr_comms *c, const gr_tasks *p, gr_diag *d)
+static gr_status split_peers(gr_comms *c, const gr_tasks *p, const gr_memory *arena, gr_diag *d)
 {
     gr_status st = GR_OK;
     for (size_t i = 0; i < p->n_tasks; i++)
         for (int axis = 0; axis < GR_N_AXES && !st; axis++)
-            st = split_along(c, &p->task[i].comm.mesh, (gr_axis)axis, d);
+            st = split_along(c, &p->task[i].comm.mesh, (gr_axis)axis, arena, d);
     return st;
 }
 
@@ -65,7 +66,7 @@ gr_status gr_comms_open_device(gr_comms *c, const gr_graph *g, const gr_tasks *p
 {
     gr_status st = join_devices(c, gr_graph_one_role(g), device, arena, d);
     if (!st) st = split_nodes(c, p->node_ranks, d);
-    if (!st) st = split_peers(c, p, d);
+    if (!st) st = split_peers(c, p, arena, d);
     return st;
 }
 

@@ -7,6 +7,7 @@
 #include "runtime/io/checkpoint_dir.h"
 #include "runtime/io/metrics.h"
 #include "runtime/io/progress.h"
+#include "runtime/io/responses.h"
 #include "runtime/io/tensorboard.h"
 #include "runtime/io/trace.h"
 #include "runtime/base/files.h"
@@ -172,6 +173,7 @@ gr_status gr_outputs_resume(gr_outputs *o, uint32_t step, gr_diag *d)
     gr_status st = o->options->has_from ? set_aside(o, step, d) : GR_OK;
     if (!st) st = gr_lines_open(&o->metrics, metrics, from, d);
     if (!st) st = gr_lines_open(&o->samples, samples, from, d);
+    if (!st) st = gr_responses_remove_behind(o->options->out, step, d);
     free(metrics);
     free(samples);
     return st;
@@ -481,6 +483,7 @@ static gr_status write_sample(gr_outputs *o, uint32_t step, const gr_sample *x, 
     gr_lines_text(o->samples, "response", x->response.text ? x->response.text : "", x->response.len);
     if (x->segments.len) gr_lines_json(o->samples, "segments", x->segments.text);
     gr_lines_number(o->samples, "reward", x->score);
+    if (x->has_advantage) gr_lines_number(o->samples, "advantage", x->advantage);
     char **keep = o->first_sample ? &o->last_sample : &o->first_sample;
     free(*keep);
     *keep = shown(x);

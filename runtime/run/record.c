@@ -55,7 +55,7 @@ static bool is_models(const gr_rows *rows, uint32_t seq, uint32_t token)
     return gr_rows_counts(rows, rows->token_offset[seq] + token);
 }
 
-static void add_segments(const gr_tokenizer *t, const gr_rows *rows, uint32_t seq, gr_str *out)
+void gr_record_segments(const gr_tokenizer *t, const gr_rows *rows, uint32_t seq, bool tokens, gr_str *out)
 {
     const int32_t *ids = gr_rows_ids(rows, seq) + rows->prompt_len[seq];
     gr_str text = {0};
@@ -65,8 +65,9 @@ static void add_segments(const gr_tokenizer *t, const gr_rows *rows, uint32_t se
         text.len = 0;
         for (to = from; to < rows->response_len[seq] && is_models(rows, seq, to) == model; to++)
             (void)gr_tokenizer_append(t, ids[to], false, &text);
-        gr_str_printf(out, "%s{\"by\": \"%s\", \"text\": ", from ? ", " : "",
-                      model ? "model" : "environment");
+        gr_str_printf(out, "%s{\"by\": \"%s\", ", from ? ", " : "", model ? "model" : "environment");
+        if (tokens) gr_str_printf(out, "\"tokens\": %u, ", to - from);
+        gr_str_puts(out, "\"text\": ");
         gr_json_add_text(out, text.text ? text.text : "", text.len);
         gr_str_putc(out, '}');
     }
@@ -74,14 +75,19 @@ static void add_segments(const gr_tokenizer *t, const gr_rows *rows, uint32_t se
     gr_str_release(&text);
 }
 
-void gr_record_sample(gr_session *s, const gr_node *node, const gr_rows *rows, uint32_t seq, double score)
+void gr_record_sample(gr_session *s, const gr_shown *what, uint32_t seq)
 {
     gr_record *r = s->user;
-    gr_sample x = {.seq = seq, .score = score};
+    const gr_node *node = what->node;
+    const gr_rows *rows = what->rows;
+    gr_sample x = {.seq = seq,
+                   .has_advantage = what->advantage.column,
+                   .score = gr_shown_number(what, &what->reward, seq, false),
+                   .advantage = gr_shown_number(what, &what->advantage, seq, true)};
     gr_tokenizer_decode(gr_session_tokenizer(s, node), gr_rows_ids(rows, seq), rows->prompt_len[seq], false,
                         &x.prompt);
     gr_response_text(s, node, rows, seq, &x.response, NULL);
-    if (rows->turns) add_segments(gr_session_tokenizer(s, node), rows, seq, &x.segments);
+    if (rows->turns) gr_record_segments(gr_session_tokenizer(s, node), rows, seq, false, &x.segments);
     GR_PUSH(r->samples, r->n_samples, r->cap_samples, x);
 }
 
@@ -149,6 +155,8 @@ void gr_record_pack(const gr_record *r, gr_str *out)
         pack_text(out, s->response.text, s->response.len);
         pack_text(out, s->segments.text, s->segments.len);
         gr_str_add(out, (const char *)&s->score, sizeof(s->score));
+        pack_u64(out, s->has_advantage);
+        gr_str_add(out, (const char *)&s->advantage, sizeof(s->advantage));
     }
     pack_text(out, r->notes.text, r->notes.len);
     pack_text(out, r->state.text, r->state.len);
@@ -207,6 +215,8 @@ static void take_sample(reader *f, gr_record *r)
     take_text(f, &s.response);
     take_text(f, &s.segments);
     take_bytes(f, &s.score, sizeof(s.score));
+    s.has_advantage = take_u64(f);
+    take_bytes(f, &s.advantage, sizeof(s.advantage));
     GR_PUSH(r->samples, r->n_samples, r->cap_samples, s);
 }
 

@@ -8,12 +8,14 @@
 
 #include "ops/base/rows.h"
 #include "ops/base/session.h"
+#include "ops/summary.h"
 
 typedef struct gr_sample {
     uint32_t seq;
     gr_str prompt, response;
     gr_str segments; /* of a conversation who said what, as JSON; else empty */
-    double score;    /* NaN: there is no reward */
+    bool has_advantage;
+    double score, advantage; /* NaN: there is none */
 } gr_sample;
 
 typedef struct gr_record {
@@ -36,7 +38,10 @@ void gr_record_free(gr_record *r); /* NULL is fine */
 /* Take the metrics and notes that the session has now. */
 void gr_record_take_measures(gr_record *r, gr_session *s);
 /* gr_session.sample; user: the gr_record. */
-void gr_record_sample(gr_session *s, const gr_node *node, const gr_rows *rows, uint32_t seq, double score);
+void gr_record_sample(gr_session *s, const gr_shown *what, uint32_t seq);
+/* Who said what of a response, as JSON: [{"by": "model", "text": ...}, {"by": "environment", ...}]; tokens:
+ * with the tokens of each. */
+void gr_record_segments(const gr_tokenizer *t, const gr_rows *rows, uint32_t seq, bool tokens, gr_str *out);
 
 const struct gr_metric *gr_record_find(const gr_record *r, const char *name); /* NULL: there is none */
 

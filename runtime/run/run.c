@@ -1,4 +1,5 @@
 /* runtime/run/run.c: a run from its first iteration to its last. */
+#include "runtime/run/run_keep.h"
 #include "runtime/run/run_parts.h"
 
 #include "ops/parallel/parts.h"
@@ -279,6 +280,8 @@ static gr_status open_all(gr_running *r, const gr_kernels *k, gr_diag *d)
     r->session.steps = total_steps(r);
     r->session.progress = gr_outputs_progress(r->outputs);
     r->session.sample = keeps_samples(r) ? gr_record_sample : NULL;
+    r->session.keep = keeps_samples(r) && r->g->run.keep_all ? gr_run_keep : NULL;
+    r->session.keep_dir = gr_arena_printf(r->memory, "%s/samples", r->o->out);
     r->control = gr_control_new(r->g, r->comms.all, r->comms.own);
     r->bytes = gr_bytes_new(r->g, r->p->tasks, k, r->comms.own, saved_by(r, false));
     gr_bytes_seal(r->bytes, saved_by(r, true));

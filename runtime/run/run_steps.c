@@ -3,6 +3,7 @@
 
 #include "ops/parallel/cross.h"
 #include "ops/parallel/merge.h"
+#include "ops/parallel/quantize.h"
 #include "ops/parallel/sharding.h"
 #include "runtime/io/progress.h"
 #include "runtime/comm/watchdog.h"
@@ -41,8 +42,8 @@ static gr_status run_kind(gr_running *r, const gr_bound *b, const gr_call *c, gr
     switch (w->kind) {
     case GR_STEP_RUN:
         gr_run_check_task(r, w, c);
-        if (w->kernel != GR_MERGE_KERNEL) return run_op(b, c, d);
-        gr_merge_run(c);
+        if (w->kernel != GR_MERGE_KERNEL && w->kernel != GR_QUANTIZE_KERNEL) return run_op(b, c, d);
+        (w->kernel == GR_MERGE_KERNEL ? gr_merge_run : gr_quantize_run)(c);
         return GR_OK;
     case GR_STEP_SEND:
     case GR_STEP_RECV:
@@ -118,9 +119,10 @@ static gr_status run_file(gr_running *r, const gr_step *s, gr_queue *q, gr_diag 
     const bool back = s->kind == GR_STEP_RESTORE;
     const gr_object *o = &r->p->tasks->objects[gr_tasks_find(r->p->tasks, s->what)];
     void *at = gr_executor_address(r->executor, back ? s->writes[0] : s->reads[0]);
+    void *with = s->n_reads > 1 ? gr_executor_address(r->executor, s->reads[1]) : NULL;
     if (o->model)
         return back ? gr_bytes_restore(r->bytes, s->what, at, q, d)
-                    : gr_bytes_save(r->bytes, s->what, at, q, d);
+                    : gr_bytes_save(r->bytes, s->what, at, with, q, d);
     const gr_node *n = keeper_of(r, s->what);
     void *state = r->session.state[n->index];
     return back ? n->op->take_back(state, at, r->folder, d) : n->op->keep(state, at, r->folder, d);

@@ -412,11 +412,12 @@ static void file_path(builder *b, gr_path_id id, gr_step_kind kind)
                        .body_last = GR_NONE,
                        .resident_bytes = resident,
                        .ns = (uint64_t)(1e9 * (double)g->objects[o].bytes / rate)};
-        uint32_t *id_copy = copy_ids(b->p->arena, &home, 1);
+        const uint32_t with = g->objects[o].saved_with;
+        const uint32_t homes[] = {home, with ? b->l->home[with - 1] : GR_NONE};
         if (kind == GR_STEP_SAVE)
-            s->reads = id_copy, s->n_reads = 1;
+            s->reads = copy_ids(b->p->arena, homes, s->n_reads = with ? 2 : 1);
         else
-            s->writes = id_copy, s->n_writes = 1;
+            s->writes = copy_ids(b->p->arena, homes, s->n_writes = 1);
     }
     free(trained);
     b->p->paths[id].n = n;

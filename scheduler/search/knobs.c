@@ -56,10 +56,11 @@ static bool copy_is_asked_for(const gr_model *m)
            m->residency.policy[GR_RESOURCE_ROLLOUT_WEIGHTS] > GR_POLICY_AUTO || host_step_is_asked_for(m);
 }
 
-/* Whether its weights are merged with adapters, or into those of one that has them: both are whole. */
+/* Whether its weights are merged with adapters, or into those of one that has them, or made FP8: all of these
+ * are whole. */
 static bool is_merged(const gr_graph *g, const gr_model *m)
 {
-    bool merged = gr_model_has_lora(m);
+    bool merged = gr_model_has_lora(m) || m->precision.rollout || m->precision.train;
     for (size_t i = 0; i < g->n_models; i++)
         merged = merged || g->models[i]->lora.base == m || g->models[i]->lora.ends == m;
     return merged;

@@ -101,6 +101,7 @@ const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_p
     gr_str s = {0};
     bool keep_length = lr_depends_on_steps(g) || g->columns[g->column_progress]->read;
     same.run.checkpoint_every = same.run.checkpoint_keep = same.run.samples = 0;
+    same.run.keep_all = false;
     same.run.checkpoint_last = true;
     same.run.best = NULL;
     same.run.stop.text = NULL;

@@ -357,6 +357,7 @@ static void declare_transfer(const gr_traffic *t, const transfer *c, const gr_gr
     w->comm.messages_ns = gr_sides_ns(&t->hw, from, to, messages_of(from, to, c->model));
     if (!c->model || sends) return;
     p->merged &= ~(1ULL << c->model->index); /* with what was there before */
+    p->quantized &= ~(1ULL << c->model->index);
     if (!gr_model_has_lora(c->model))
         gr_sharding_cut(p, k, view->models[c->model->index], copy_of(c), c->bucket);
 }

@@ -51,6 +51,10 @@ status=0
 [ $status = 1 ] || fail "exit status $status"
 has 'cannot listen on 203.0.113.9'
 
+mkdir "$run/samples"
+echo '{"step": 1, "sequence": 0, "prompt": "1+2=", "response": "3", "prompt_ids": [7], "ids": [5, 1], "logprobs": [-1, 0], "reward": 0, "advantage": 0.5, "values": {"adv": 0.5, "old": [1, 2]}}' |
+    gzip >"$run/samples/step-1.jsonl.gz"
+
 "$graphrun" watch "$run" >"$dir/said" &
 server=$!
 i=0
@@ -75,6 +79,16 @@ has "Content-Security-Policy: default-src 'none'"
 has '"graph":"small \u003ci>"'
 has '"live":true'
 lacks 0.25
+
+# All responses of an iteration, without what is there for each of their ids.
+ask 401 GET "/responses?run=0&step=1"
+ask 200 GET "/responses?run=0&step=1" "$token"
+has '{"lines":[{"step":1,"sequence":0,"prompt":"1+2=","response":"3","reward":0,"advantage":0.5,"values":{"adv":0.5}}],"cut":false}'
+ask 500 GET "/responses?run=0&step=2" "$token"
+has "samples/step-2.jsonl.gz'"
+for wrong in "run=0" "run=1&step=1" "run=0&step=1x" "run=0&step=../run"; do ask 400 GET "/responses?$wrong" "$token"; done
+ask 200 GET "/data?run=0" "$token"
+has '"kept":[1,1]'
 
 # Lines, those that come, half a line, none.
 ask 200 GET "/data?run=0" "$token"

@@ -10,6 +10,7 @@
 
 #include "ops/kernels/kernels.h"
 #include "ops/simd/simd.h"
+#include "runtime/base/half.h"
 
 #define HALF 4e-3 /* relative norm of the error that rounding to bf16 may leave: 2^-9 at most an element */
 #define FULL 2e-5 /* of fp32 sums over thousands of terms */
@@ -640,7 +641,7 @@ static void check_adamw(size_t n, gr_cu_dtype grads, gr_cu_dtype moments, bool w
     gr_bf16 *d_w = with_master ? device_poisoned(n * 2) : device_copy(w, n * 2);
     void *d_g = device_copy(g, n * gr_size(grads)), *d_m = device_copy(m, n * size),
          *d_v = device_copy(v, n * size);
-    gr_cu_optim_step(NULL, k, d_master, d_w, d_g, grads, d_m, d_v, moments, n);
+    gr_cu_optim_step(NULL, k, &(gr_cu_optim_range){d_w, d_g, d_master, NULL, d_m, d_v, grads, moments, n});
     void *got_m = take(name, d_m, n * size), *got_v = take(name, d_v, n * size);
     gr_bf16 *got_w = take(name, d_w, n * 2);
     float *got = with_master ? take(name, d_master, n * 4) : NULL;
@@ -698,7 +699,7 @@ static void check_one_moment(size_t n, gr_optim_kind kind, gr_cu_dtype grads, gr
     float *d_master = with_master ? device_copy(master, n * 4) : NULL;
     gr_bf16 *d_w = with_master ? device_poisoned(n * 2) : device_copy(w, n * 2);
     void *d_g = device_copy(g, n * gr_size(grads)), *d_m = device_copy(m, n * gr_size(moments));
-    gr_cu_optim_step(NULL, &k, d_master, d_w, d_g, grads, d_m, NULL, moments, n);
+    gr_cu_optim_step(NULL, &k, &(gr_cu_optim_range){d_w, d_g, d_master, NULL, d_m, NULL, grads, moments, n});
     const gr_optim_range r = {.w = w,
                               .g = g,
                               .master = with_master ? master : NULL,
@@ -717,6 +718,71 @@ static void check_one_moment(size_t n, gr_optim_kind kind, gr_cu_dtype grads, gr
     }
     free(master), free(g32), free(m32), free(g), free(m), free(w), free(got_m), free(got_w);
     CUDA(cudaFree(d_g));
+}
+
+static void step_both(const gr_cu_optim *how, gr_bf16 *d_w, float *d_master, uint16_t *d_low, const void *d_g,
+                      gr_cu_dtype grads, float *const d_m[2], float *const d_v[2], size_t n, size_t other)
+{
+    const bool two = how->kind == GR_CU_ADAMW;
+    for (int k = 0; k < 2; k++) {
+        const gr_cu_optim_range r = {d_w + (k ? other : 0),
+                                     d_g,
+                                     k ? NULL : d_master,
+                                     k ? d_low : NULL,
+                                     d_m[k],
+                                     two ? d_v[k] : NULL,
+                                     grads,
+                                     GR_CU_F32,
+                                     n};
+        gr_cu_optim_step(NULL, how, &r);
+    }
+}
+
+/* A master in two halves is the fp32 one, to the bit, step after step; and weights round to the nearest. */
+static void check_split(size_t n, gr_cu_optim_kind kind, gr_cu_dtype grads)
+{
+    char name[96];
+    snprintf(name, sizeof(name), "split master n %zu kind %d grads %s", n, (int)kind, type_name(grads));
+    float *master = random_floats(n, 0.5f, 51), *zero = gr_calloc(n, sizeof(*zero));
+    uint16_t *low = gr_malloc(n * sizeof(*low));
+    const size_t other = gr_align(n, 64); /* the other weights */
+    gr_bf16 *w = gr_calloc(2 * other, sizeof(*w));
+    for (size_t i = 0; i < n; i++) w[other + i] = gr_f32_high(master[i]), low[i] = gr_f32_low(master[i]);
+    gr_bf16 *d_w = device_copy(w, 2 * other * 2);
+    float *d_master = device_copy(master, n * 4);
+    uint16_t *d_low = device_copy(low, n * 2);
+    float *const d_m[] = {device_copy(zero, n * 4), device_copy(zero, n * 4)}, *const d_v[] = {
+                                                                                   device_copy(zero, n * 4),
+                                                                                   device_copy(zero, n * 4)};
+    for (int step = 1; step <= 4; step++) {
+        gr_cu_optim how = adamw_how;
+        how.kind = kind;
+        how.correction1 = kind == GR_CU_ADAMW ? 1 - pow(how.beta1, step) : 1;
+        how.correction2 = kind == GR_CU_ADAMW ? 1 - pow(how.beta2, step) : 1;
+        float *g32 = random_floats(n, 0.1f, 60 + (uint64_t)step);
+        void *g = as_type(g32, n, grads), *d_g = device_copy(g, n * gr_size(grads));
+        step_both(&how, d_w, d_master, d_low, d_g, grads, d_m, d_v, n, other);
+        CUDA(cudaDeviceSynchronize());
+        CUDA(cudaFree(d_g));
+        free(g32), free(g);
+    }
+    float *got = take(name, d_master, n * 4), *joined = gr_malloc(n * sizeof(*joined));
+    uint16_t *got_low = take(name, d_low, n * 2);
+    gr_bf16 *got_w = take(name, d_w, 2 * other * 2);
+    size_t off = 0;
+    for (size_t i = 0; i < n; i++) {
+        const gr_bf16 high = got_w[other + i];
+        joined[i] = gr_f32_join(high, got_low[i]);
+        off += high != got_w[i] && got_low[i] != 0x8000; /* to even on one side, away on the other */
+        off += high != gr_f32_high(got[i]);
+    }
+    report_equal(name, "master", joined, got, n * 4);
+    report_equal(name, "weights that round another way", &off, &(size_t){0}, sizeof(off));
+    free(master), free(zero), free(low), free(w), free(got), free(joined), free(got_low), free(got_w);
+    for (int k = 0; k < 2; k++) {
+        CUDA(cudaFree(d_m[k]));
+        CUDA(cudaFree(d_v[k]));
+    }
 }
 
 /* Several steps beside the CPU kernel, which is checked against torch. */
@@ -740,7 +806,8 @@ static void check_adamw_cpu(void)
                                    .grad_scale = how.grad_scale};
         float *g = random_floats(N, 0.1f, 20 + (uint64_t)step), *d_g = device_copy(g, N * 4);
         gr_simd_best()->adamw(&k, w, g, m, v, N);
-        gr_cu_optim_step(NULL, &how, d_w, d_half, d_g, GR_CU_F32, d_m, d_v, GR_CU_F32, N);
+        gr_cu_optim_step(NULL, &how,
+                         &(gr_cu_optim_range){d_half, d_g, d_w, NULL, d_m, d_v, GR_CU_F32, GR_CU_F32, N});
         CUDA(cudaDeviceSynchronize());
         CUDA(cudaFree(d_g));
         free(g);
@@ -844,6 +911,9 @@ static void test_flat(void)
             check_one_moment(sizes[i], k & 8 ? GR_OPTIM_LION : GR_OPTIM_SGD, k & 1 ? GR_CU_BF16 : GR_CU_F32,
                              k & 2 ? GR_CU_BF16 : GR_CU_F32, k & 4);
     check_adamw_cpu();
+    for (size_t i = 0; i < GR_LEN(sizes); i++)
+        for (int k = 0; k < 6; k++)
+            check_split(sizes[i], (gr_cu_optim_kind)(k % 3), k < 3 ? GR_CU_F32 : GR_CU_BF16);
     for (int type = 0; type < 2; type++) {
         check_sum_squares(0, (gr_cu_dtype)type);
         check_sum_squares(1, (gr_cu_dtype)type);
@@ -951,7 +1021,7 @@ typedef struct bench {
     uint32_t *slot;
     uint64_t n;
     gr_cu_dtype grads, moments;
-    bool master;
+    bool master, split;
 } bench;
 
 static void run_norm(void *arg, int i)
@@ -1031,8 +1101,10 @@ static void run_adamw(void *arg, int i)
 {
     (void)i;
     const bench *k = arg;
-    gr_cu_optim_step(NULL, &adamw_how, k->master ? k->f[0] : NULL, k->w, k->f[1], k->grads, k->f[2], k->f[3],
-                     k->moments, k->n);
+    gr_cu_optim_step(NULL, &adamw_how,
+                     &(gr_cu_optim_range){k->w, k->f[1], k->master ? k->f[0] : NULL,
+                                          k->split ? (uint16_t *)k->f[0] : NULL, k->f[2], k->f[3], k->grads,
+                                          k->moments, k->n});
 }
 
 static void run_sum_squares(void *arg, int i)
@@ -1127,11 +1199,17 @@ static void bench_flat(bench *k)
 {
     for (int i = 0; i < 4; i++) k->f[i] = device_random_f32(k->n, 41 + (uint64_t)i);
     for (int i = 0; i < 8; i++) {
-        k->master = !(i & 4), k->grads = i & 1 ? GR_CU_BF16 : GR_CU_F32,
+        k->master = !(i & 4), k->split = false, k->grads = i & 1 ? GR_CU_BF16 : GR_CU_F32,
         k->moments = i & 2 ? GR_CU_BF16 : GR_CU_F32;
         const double each = (k->master ? 10 : 4) + gr_size(k->grads) + 4 * gr_size(k->moments);
         bench_line("adamw", run_adamw, k, each * (double)k->n, "grads %s moments %s%s", type_name(k->grads),
                    type_name(k->moments), k->master ? " master" : "");
+    }
+    k->split = true;
+    for (int i = 0; i < 2; i++) {
+        k->grads = GR_CU_BF16, k->moments = i ? GR_CU_BF16 : GR_CU_F32;
+        bench_line("adamw", run_adamw, k, (8 + 2 + 4.0 * gr_size(k->moments)) * (double)k->n,
+                   "grads bf16 moments %s split master", type_name(k->moments));
     }
     for (int i = 0; i < 2; i++) {
         k->grads = i ? GR_CU_BF16 : GR_CU_F32;

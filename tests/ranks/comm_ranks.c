@@ -297,6 +297,28 @@ static void test_threads(void)
     free(x);
 }
 
+/* A group's calls on one place of every rank's memory go on; one of them elsewhere on one rank is found by
+ * all, at the latest when as many have come as are kept, and nothing is done from there on. */
+static void test_places(uint32_t before, uint32_t after)
+{
+    static float memory[4 * GR_TP_PLACES], staging[GR_PEERS_MAX];
+    gr_diag d;
+    gr_diag_init(&d);
+    gr_tp_group group = {.comm = comm, .d = &d, .arena = {(char *)memory, sizeof(memory)}};
+    gr_queue q = {.peers = &group};
+    for (uint32_t i = 0; i < before; i++) gr_tp_sum(&q, memory + i, sizeof(*memory), GR_COMM_SUM_F32);
+    check(!group.failed, "calls at one place are refused");
+    gr_watchdog_step(0, 4, "update.forward.1", GR_WATCHDOG_TIMEOUT);
+    gr_tp_gather(&q, memory + (comm->rank == 1), 1, sizeof(*memory));
+    gr_watchdog_step(0, 4, "update.forward.2", GR_WATCHDOG_TIMEOUT);
+    for (uint32_t i = 1; i < after; i++) gr_tp_scatter(&q, memory, 1, sizeof(*memory), staging);
+    check((group.failed == GR_E_FAILED) == (comm->ranks > 1), "a call at two places is not found");
+    check(comm->ranks < 2 || strstr(d.messages[0].text, "iteration 4, step 'update.forward.1': its"),
+          "it is not said which call lies at two places");
+    gr_diag_release(&d);
+    gr_watchdog_step(0, 3, "update.step.1", GR_WATCHDOG_TIMEOUT);
+}
+
 static void test_refused(void)
 {
     gr_comm *none = comm;
@@ -338,6 +360,9 @@ int main(int argc, char **argv)
     test_nested();
     test_messages();
     test_threads();
+    test_places(0, 1); /* the first is compared before it is made */
+    test_places(5, 3);
+    test_places(GR_TP_PLACES + 1, GR_TP_PLACES - 1);
     test_refused();
     if (!comm->rank) printf("%u ranks agree\n", comm->ranks);
     gr_comm_close(comm);

@@ -73,7 +73,7 @@ static inline void random_objects(gr_tasks *p, draw *d, const char *prefix, uint
         snprintf(name, sizeof(name), "%s.%u", prefix, i);
         gr_place place = pick_below(d, 5) == 0 ? GR_HOST : GR_DEVICE;
         gr_tasks_object(p, &(gr_object){name, c, span, place, GR_ALIGN * (1ULL + pick_below(d, 12)),
-                                        span == GR_SPAN_TEMP ? NULL : models[pick_below(d, 2)], i});
+                                        span == GR_SPAN_TEMP ? NULL : models[pick_below(d, 2)], i, 0});
     }
 }
 

@@ -17,7 +17,7 @@ static inline uint32_t named(gr_tasks *p, const char *model, const char *kind, u
 {
     char name[64];
     snprintf(name, sizeof(name), "%s.%s.%u", model, kind, i);
-    return gr_tasks_object(p, &(gr_object){name, c, span, GR_DEVICE, bytes, model, i});
+    return gr_tasks_object(p, &(gr_object){name, c, span, GR_DEVICE, bytes, model, i, 0});
 }
 
 static inline void cost(gr_task *w, uint64_t bytes, double tokens)
@@ -48,7 +48,7 @@ static inline void rollout(gr_tasks *p, const shape *s, const char *node, uint32
     gr_tasks_node(p, node, GR_LANE_COMPUTE, false);
     p->rollout = true;
     uint32_t kv = gr_tasks_object(
-        p, &(gr_object){name, GR_CAT_KV, GR_SPAN_SCRATCH, GR_DEVICE, s->kv_bytes, NULL, GR_NONE});
+        p, &(gr_object){name, GR_CAT_KV, GR_SPAN_SCRATCH, GR_DEVICE, s->kv_bytes, NULL, GR_NONE, 0});
     uint32_t hidden = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, s->act_bytes, "hidden");
     uint32_t next = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, 256, "next");
     forward(p, s, "actor", "prefill", hidden, NULL, 100);
@@ -121,7 +121,7 @@ static inline gr_tasks *grpo(const shape *s)
     uint32_t old = gr_tasks_temp(p, GR_CAT_COLUMNS, 4096, "old"),
              ref = gr_tasks_temp(p, GR_CAT_COLUMNS, 4096, "ref");
     uint32_t reward = gr_tasks_object(
-        p, &(gr_object){"batch.reward", GR_CAT_COLUMNS, GR_SPAN_TEMP, GR_HOST, 1024, NULL, GR_NONE});
+        p, &(gr_object){"batch.reward", GR_CAT_COLUMNS, GR_SPAN_TEMP, GR_HOST, 1024, NULL, GR_NONE, 0});
     uint32_t adv = gr_tasks_temp(p, GR_CAT_COLUMNS, 4096, "advantage");
     gr_use clear[] = {{old, GR_WRITE}, {ref, GR_WRITE}};
     gr_tasks_run(p, 14, 0, clear, 2, "clear");

@@ -83,7 +83,7 @@ void gr_head_logits(gr_queue *q, const gr_model_shape *s, const float *norm, con
 {
     struct head l = {.s = s, .v = gr_simd_best(), .norm = norm, .x = x, .row = row, .n = n, .w = w};
     const bool capped = s->logit_softcap > 0;
-    const gr_product p = {n, s->hidden, s->vocab, w->row, lm, NULL};
+    const gr_product p = {n, s->hidden, s->vocab, w->row, lm, NULL, NULL};
     l.inv_temperature = capped ? inv_temperature : inv_temperature * s->logit_scale;
     gr_team_run(q->team, norm_rank, &l);
     gr_cpu_product(q, &p, w->logits, w->gemm);
@@ -186,7 +186,7 @@ void gr_cpu_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm
     gr_head_ws_layout(&c, s, rows->n, GR_HEAD_GRADIENT, gr_team_size(q->team), &w);
     struct head l = {s,  gr_simd_best(), norm, x,         rows->row, rows->n, rows->inv_temperature,
                      &w, rows->target,   NULL, d_logprob, d_entropy, dx,      grad_norm};
-    const gr_product p = {rows->n, s->hidden, s->vocab, w.row, lm, NULL};
+    const gr_product p = {rows->n, s->hidden, s->vocab, w.row, lm, NULL, NULL};
     if (!(s->logit_softcap > 0)) l.inv_temperature *= s->logit_scale;
     gr_team_run(q->team, softmax_back_rank, &l);
     gr_cpu_product_dx(q, &p, w.logits, w.drow, w.gemm);

@@ -14,6 +14,10 @@
 
 static void linear(gr_queue *q, const gr_product *p, float *y, void *ws)
 {
+    if (p->scales) {
+        gr_cpu_fp8_product(q, p, y, ws);
+        return;
+    }
     gr_gemm_job g = {p->t, p->out, p->in, {p->x, p->in, false}, {p->w, p->in, true}, y, p->out, false, NULL};
     gr_gemm(q, &g, ws);
 }
@@ -106,6 +110,10 @@ void gr_cpu_scale(gr_queue *q, const void *x, float scale, uint64_t n, void *y)
 
 void gr_cpu_product_dx(gr_queue *q, const gr_product *p, const void *dy, void *dx, void *ws)
 {
+    if (p->scales) {
+        gr_cpu_fp8_product_dx(q, p, dy, dx, ws);
+        return;
+    }
     gr_gemm_job g = {p->t, p->in, p->out, {dy, p->out, false}, {p->w, p->in, false}, dx, p->in, false, NULL};
     gr_gemm(q, &g, ws);
 }

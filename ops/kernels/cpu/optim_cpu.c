@@ -160,7 +160,7 @@ static gr_optim_consts consts_of(const gr_optim *how, bool decay)
 
 void gr_cpu_optim_step(gr_queue *q, const gr_optim *how, bool decay, const gr_optim_range *r, uint64_t n)
 {
-    assert(!r->master && r->grads == GR_F32 && r->moments == GR_F32);
+    assert(!r->master && !r->low && r->grads == GR_F32 && r->moments == GR_F32);
     struct flat f = {
         .v = gr_simd_best(), .kind = how->kind, .n = n, .x = r->g, .w = r->w, .m = r->m, .s = r->v};
     f.k = consts_of(how, decay);
@@ -198,6 +198,17 @@ static void put_back(void *p, gr_dtype type, uint64_t n, const float *from)
     for (uint64_t i = 0; i < n && type != GR_F32; i++) half[i] = gr_f32_to_bf16(from[i]);
 }
 
+static float *joined(const uint16_t *high, const uint16_t *low, uint64_t n, float *room)
+{
+    for (uint64_t i = 0; i < n; i++) room[i] = gr_f32_join(high[i], low[i]);
+    return room;
+}
+
+static void split(uint16_t *high, uint16_t *low, uint64_t n, const float *from)
+{
+    for (uint64_t i = 0; i < n; i++) high[i] = gr_f32_high(from[i]), low[i] = gr_f32_low(from[i]);
+}
+
 /* Elements [at, at + n), n at most GRAIN: what is not fp32 goes through the stack. */
 static void host_block(const struct host_step *h, uint64_t at, uint64_t n)
 {
@@ -205,14 +216,20 @@ static void host_block(const struct host_step *h, uint64_t at, uint64_t n)
     const gr_optim_range *r = h->r;
     char *w = element(r->w, h->weights, at), *g = element(r->g, r->grads, at);
     char *m = element(r->m, r->moments, at), *v = r->v ? element(r->v, r->moments, at) : NULL;
-    float *master = r->master ? r->master + at : widened(w, h->weights, n, room[0]);
+    uint16_t *halves = (uint16_t *)(void *)w, *low = r->low ? r->low + at : NULL;
+    float *master = low         ? joined(halves, low, n, room[0])
+                    : r->master ? r->master + at
+                                : widened(w, h->weights, n, room[0]);
     const float *grad = widened(g, r->grads, n, room[1]);
     float *first = widened(m, r->moments, n, room[2]);
     float *second = v ? widened(v, r->moments, n, room[3]) : NULL;
     step_n(h->v, h->kind, &h->k, master, grad, first, second, n);
     put_back(m, r->moments, n, first);
     if (v) put_back(v, r->moments, n, second);
-    put_back(w, h->weights, n, master);
+    if (low)
+        split(halves, low, n, master);
+    else
+        put_back(w, h->weights, n, master);
     if (r->master && h->weights == GR_F32) memcpy(w, master, n * sizeof(float));
 }
 

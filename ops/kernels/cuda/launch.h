@@ -215,10 +215,17 @@ typedef struct gr_cu_optim {                    /* as gr_optim; decay 0 where we
     float grad_scale;
     gr_cu_optim_kind kind;
 } gr_cu_optim;
-/* One pass: master (fp32; NULL: w itself is the master), w (bf16), moments m and v of moment_type, gradient g
- * of grad_type. how: host memory, read during the call. */
-void gr_cu_optim_step(cudaStream_t st, const gr_cu_optim *how, float *master, gr_bf16 *w, const void *g,
-                      gr_cu_dtype grad_type, void *m, void *v, gr_cu_dtype moment_type, uint64_t n);
+typedef struct gr_cu_optim_range { /* as gr_optim_range, [n] each, from a multiple of 64 elements on */
+    gr_bf16 *w;
+    const void *g;
+    float *master; /* NULL: w itself, or with low */
+    uint16_t *low; /* NULL: none; else w and this are the master, as gr_f32_join of runtime/base/half.h */
+    void *m, *v;
+    gr_cu_dtype grads, moments;
+    uint64_t n;
+} gr_cu_optim_range;
+/* One pass over all of them. how, r: host memory, read during the call. */
+void gr_cu_optim_step(cudaStream_t st, const gr_cu_optim *how, const gr_cu_optim_range *r);
 /* y [n] = scale x [n], bf16; y == x is fine. n a multiple of 8. */
 void gr_cu_scale(cudaStream_t st, const gr_bf16 *x, float scale, gr_bf16 *y, uint64_t n);
 /* to [n] += from [n], both of one type. */

@@ -231,8 +231,9 @@ void gr_cuda_optim_step(gr_queue *q, const gr_optim *how, bool decay, const gr_o
                            .correction2 = corrects ? (float)(1 - pow(how->beta2, how->step)) : 1,
                            .grad_scale = how->grad_scale,
                            .kind = (gr_cu_optim_kind)how->kind};
-    gr_cu_optim_step(q->stream, &a, r->master, r->w, r->g, gr_cu_type(r->grads), r->m, r->v,
-                     gr_cu_type(r->moments), n);
+    const gr_cu_optim_range range = {
+        r->w, r->g, r->master, r->low, r->m, r->v, gr_cu_type(r->grads), gr_cu_type(r->moments), n};
+    gr_cu_optim_step(q->stream, &a, &range);
 }
 
 void gr_cuda_code_run(gr_queue *q, const struct gr_code_call *c)

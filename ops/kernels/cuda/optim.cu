@@ -15,9 +15,95 @@ struct optim { /* constants, rounded to fp32 once they are computed, as ops/kern
     float keep, b1, beta2, b2, momentum, decay, step_size, inv_sqrt_bc2, eps, grad_scale;
 };
 
-template <typename G, typename M> struct optim_arrays {
-    float *master; /* MASTER only */
+/* Weights that are their own master. */
+struct own_master {
     gr_bf16 *w;
+    __device__ __forceinline__ void load4(uint64_t i, float (&f)[4]) const
+    {
+        gr_load4(w, i, f);
+    }
+    __device__ __forceinline__ void store4(uint64_t i, const float (&f)[4]) const
+    {
+        gr_store4(w, i, f);
+    }
+    __device__ __forceinline__ float get(uint64_t i) const
+    {
+        return gr_get(w + i);
+    }
+    __device__ __forceinline__ void put(uint64_t i, float x) const
+    {
+        gr_put(w + i, x);
+    }
+};
+
+/* An fp32 copy beside them. */
+struct copied_master {
+    gr_bf16 *w;
+    float *master;
+    __device__ __forceinline__ void load4(uint64_t i, float (&f)[4]) const
+    {
+        gr_load4(master, i, f);
+    }
+    __device__ __forceinline__ void store4(uint64_t i, const float (&f)[4]) const
+    {
+        gr_store4(master, i, f);
+        gr_store4(w, i, f);
+    }
+    __device__ __forceinline__ float get(uint64_t i) const
+    {
+        return master[i];
+    }
+    __device__ __forceinline__ void put(uint64_t i, float x) const
+    {
+        master[i] = x;
+        gr_put(w + i, x);
+    }
+};
+
+/* The low 16 bits beside them: gr_f32_join, gr_f32_high and gr_f32_low of runtime/base/half.h. */
+struct split_master {
+    gr_bf16 *w;
+    uint16_t *low;
+    static __device__ __forceinline__ float join(uint32_t high, uint32_t lower)
+    {
+        return __uint_as_float((high << 16) + lower - (lower & 0x8000u) * 2);
+    }
+    static __device__ __forceinline__ uint32_t bits_of(float x)
+    {
+        const uint32_t bits = __float_as_uint(x);
+        return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : bits;
+    }
+    __device__ __forceinline__ void load4(uint64_t i, float (&f)[4]) const
+    {
+        const uint2 h = *(const uint2 *)(w + i), l = *(const uint2 *)(low + i);
+        f[0] = join(h.x & 0xffff, l.x & 0xffff), f[1] = join(h.x >> 16, l.x >> 16);
+        f[2] = join(h.y & 0xffff, l.y & 0xffff), f[3] = join(h.y >> 16, l.y >> 16);
+    }
+    __device__ __forceinline__ void store4(uint64_t i, const float (&f)[4]) const
+    {
+        uint32_t h[4], l[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const uint32_t bits = bits_of(f[e]);
+            h[e] = bits + 0x8000u, l[e] = bits & 0xffff;
+        }
+        *(uint2 *)(w + i) = make_uint2(h[0] >> 16 | (h[1] & 0xffff0000u), h[2] >> 16 | (h[3] & 0xffff0000u));
+        *(uint2 *)(low + i) = make_uint2(l[0] | l[1] << 16, l[2] | l[3] << 16);
+    }
+    __device__ __forceinline__ float get(uint64_t i) const
+    {
+        return join(w[i], low[i]);
+    }
+    __device__ __forceinline__ void put(uint64_t i, float x) const
+    {
+        const uint32_t bits = bits_of(x);
+        w[i] = (gr_bf16)((bits + 0x8000u) >> 16);
+        low[i] = (uint16_t)bits;
+    }
+};
+
+template <typename G, typename M, typename W> struct optim_arrays {
+    W w;
     const G *g;
     M *m, *v; /* v: of optimizers with two moments */
     uint64_t n;
@@ -59,8 +145,8 @@ struct sgd {
     }
 };
 
-template <typename O, typename G, typename M, bool MASTER>
-GR_KERNEL void __launch_bounds__(BLOCK) optim_kernel(const optim k, const optim_arrays<G, M> a)
+template <typename O, typename G, typename M, typename W>
+GR_KERNEL void __launch_bounds__(BLOCK) optim_kernel(const optim k, const optim_arrays<G, M, W> a)
 {
     const uint64_t first = (uint64_t)blockIdx.x * TILE + threadIdx.x * EACH;
     float w[TIMES][EACH], g[TIMES][EACH], m[TIMES][EACH], v[TIMES][EACH];
@@ -71,10 +157,7 @@ GR_KERNEL void __launch_bounds__(BLOCK) optim_kernel(const optim k, const optim_
         gr_load4(a.g, i, g[j]);
         gr_load4(a.m, i, m[j]);
         if (O::two) gr_load4(a.v, i, v[j]);
-        if (MASTER)
-            gr_load4(a.master, i, w[j]);
-        else
-            gr_load4(a.w, i, w[j]);
+        a.w.load4(i, w[j]);
     }
 #pragma unroll
     for (int j = 0; j < TIMES; j++) {
@@ -84,60 +167,58 @@ GR_KERNEL void __launch_bounds__(BLOCK) optim_kernel(const optim k, const optim_
         for (int e = 0; e < EACH; e++) O::element(k, w[j][e], g[j][e], m[j][e], v[j][e]);
         gr_store4(a.m, i, m[j]);
         if (O::two) gr_store4(a.v, i, v[j]);
-        if (MASTER) gr_store4(a.master, i, w[j]);
-        gr_store4(a.w, i, w[j]);
+        a.w.store4(i, w[j]);
     }
     if (blockIdx.x + 1 < gridDim.x) return;
     const uint64_t i = a.n / EACH * EACH + threadIdx.x; /* what is left of the last four */
     if (i >= a.n) return;
-    float wi = MASTER ? a.master[i] : gr_get(a.w + i), mi = gr_get(a.m + i), vi = 0;
+    float wi = a.w.get(i), mi = gr_get(a.m + i), vi = 0;
     if (O::two) vi = gr_get(a.v + i);
     O::element(k, wi, gr_get(a.g + i), mi, vi);
     gr_put(a.m + i, mi);
     if (O::two) gr_put(a.v + i, vi);
-    if (MASTER) a.master[i] = wi;
-    gr_put(a.w + i, wi);
+    a.w.put(i, wi);
 }
 
 /* What a step is of, whatever its optimizer. */
 struct optim_call {
     cudaStream_t st;
     optim k;
-    float *master;
-    gr_bf16 *w;
-    const void *g;
-    void *m, *v;
-    gr_cu_dtype grads, moments;
-    uint64_t n;
+    gr_cu_optim_range r;
 };
+
+template <typename O, typename G, typename M, typename W>
+static void launch_with(const optim_call &c, const W &w)
+{
+    const optim_arrays<G, M, W> a = {w, (const G *)c.r.g, (M *)c.r.m, (M *)c.r.v, c.r.n};
+    optim_kernel<O, G, M, W><<<gr_ceil_div(c.r.n, TILE), BLOCK, 0, c.st>>>(c.k, a);
+}
 
 template <typename O, typename G, typename M> static void launch_optim(const optim_call &c)
 {
-    const optim_arrays<G, M> a = {c.master, c.w, (const G *)c.g, (M *)c.m, (M *)c.v, c.n};
-    const uint32_t grid = gr_ceil_div(c.n, TILE);
-    if (c.master)
-        optim_kernel<O, G, M, true><<<grid, BLOCK, 0, c.st>>>(c.k, a);
+    if (c.r.low)
+        launch_with<O, G, M>(c, split_master{c.r.w, c.r.low});
+    else if (c.r.master)
+        launch_with<O, G, M>(c, copied_master{c.r.w, c.r.master});
     else
-        optim_kernel<O, G, M, false><<<grid, BLOCK, 0, c.st>>>(c.k, a);
+        launch_with<O, G, M>(c, own_master{c.r.w});
 }
 
 template <typename O> static void launch_of(const optim_call &c)
 {
-    if (c.grads == GR_CU_F32 && c.moments == GR_CU_F32)
+    if (c.r.grads == GR_CU_F32 && c.r.moments == GR_CU_F32)
         launch_optim<O, float, float>(c);
-    else if (c.grads == GR_CU_F32)
+    else if (c.r.grads == GR_CU_F32)
         launch_optim<O, float, gr_bf16>(c);
-    else if (c.moments == GR_CU_F32)
+    else if (c.r.moments == GR_CU_F32)
         launch_optim<O, gr_bf16, float>(c);
     else
         launch_optim<O, gr_bf16, gr_bf16>(c);
 }
 
-extern "C" void gr_cu_optim_step(cudaStream_t st, const gr_cu_optim *how, float *master, gr_bf16 *w,
-                                 const void *g, gr_cu_dtype grad_type, void *m, void *v,
-                                 gr_cu_dtype moment_type, uint64_t n)
+extern "C" void gr_cu_optim_step(cudaStream_t st, const gr_cu_optim *how, const gr_cu_optim_range *r)
 {
-    if (!n) return;
+    if (!r->n) return;
     const optim k = {.keep = (float)(1 - how->lr * how->weight_decay),
                      .b1 = (float)(1 - how->beta1),
                      .beta2 = (float)how->beta2,
@@ -148,7 +229,7 @@ extern "C" void gr_cu_optim_step(cudaStream_t st, const gr_cu_optim *how, float 
                      .inv_sqrt_bc2 = (float)(1 / sqrt(how->correction2)),
                      .eps = (float)how->eps,
                      .grad_scale = how->grad_scale};
-    const optim_call c = {st, k, master, w, g, m, v, grad_type, moment_type, n};
+    const optim_call c = {st, k, *r};
     if (how->kind == GR_CU_LION)
         launch_of<lion>(c);
     else if (how->kind == GR_CU_SGD)

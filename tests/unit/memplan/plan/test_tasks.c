@@ -9,7 +9,7 @@ static void test_objects_are_found_by_name_and_rounded_up(void **state)
     for (uint32_t i = 0; i < 500; i++) {
         char name[32];
         snprintf(name, sizeof(name), "actor.params.%u", i);
-        gr_object o = {name, GR_CAT_WEIGHTS, GR_SPAN_KEEP, GR_DEVICE, 1 + i, "actor", i};
+        gr_object o = {name, GR_CAT_WEIGHTS, GR_SPAN_KEEP, GR_DEVICE, 1 + i, "actor", i, 0};
         assert_int_equal(gr_tasks_object(p, &o), i);
         assert_int_equal(gr_tasks_object(p, &o), i);
     }

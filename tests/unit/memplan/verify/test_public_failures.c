@@ -103,11 +103,11 @@ static gr_tasks *build_pair(void *user, const uint32_t *level)
     gr_tasks *p = gr_tasks_new();
     gr_tasks_node(p, "update", GR_LANE_COMPUTE, false);
     uint32_t w = gr_tasks_object(
-        p, &(gr_object){"actor.moments", GR_CAT_OPTIMIZER, GR_SPAN_KEEP, GR_DEVICE, 4096, "actor", 0});
+        p, &(gr_object){"actor.moments", GR_CAT_OPTIMIZER, GR_SPAN_KEEP, GR_DEVICE, 4096, "actor", 0, 0});
     gr_tasks_run(p, 0, 0, &(gr_use){w, GR_UPDATE}, 1, "step");
     gr_tasks_node(p, "rollout", GR_LANE_COMPUTE, false);
     uint32_t kv = gr_tasks_object(
-        p, &(gr_object){"rollout.kv", GR_CAT_KV, GR_SPAN_SCRATCH, GR_DEVICE, 4096, NULL, GR_NONE});
+        p, &(gr_object){"rollout.kv", GR_CAT_KV, GR_SPAN_SCRATCH, GR_DEVICE, 4096, NULL, GR_NONE, 0});
     gr_tasks_run(p, 0, 0, &(gr_use){kv, GR_WRITE}, 1, "prefill");
     return p;
 }

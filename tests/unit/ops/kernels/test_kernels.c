@@ -407,6 +407,66 @@ static void test_adamw_on_the_host_rounds_what_is_no_fp32(void **state)
     gr_team_free(team);
 }
 
+/* Every fp32 in halves is itself again, and its upper half is the nearest bf16; the only one of two where
+ * ties to even would be the other one is at a tie. */
+static void test_halves_of_fp32_are_exact(void **state)
+{
+    (void)state;
+    for (uint32_t high = 0; high < 1u << 16; high++)
+        for (uint32_t k = 0; k < 12; k++) {
+            static const uint16_t low[] = {0,      1,      2,      0x7ffe, 0x7fff, 0x8000,
+                                           0x8001, 0x8002, 0xfffe, 0xffff, 0x1234, 0xabcd};
+            const float x = gr_f32_of_bits(high << 16 | low[k]);
+            const uint16_t h = gr_f32_high(x), l = gr_f32_low(x);
+            if (isnan(x)) {
+                assert_true(isnan(gr_f32_join(h, l)) && isnan(gr_bf16_to_f32(h)));
+                continue;
+            }
+            assert_int_equal(gr_bits_of_f32(gr_f32_join(h, l)), gr_bits_of_f32(x));
+            if (l != 0x8000) assert_int_equal(h, gr_f32_to_bf16(x));
+            if (l == 0x8000) assert_true(fabsf(gr_bf16_to_f32(h)) > fabsf(x));
+        }
+}
+
+/* Steps with a split master are those with an fp32 one, to the bit: master, moments, and weights but for
+ * ties. */
+static void test_a_split_master_steps_as_fp32(void **state)
+{
+    (void)state;
+    enum { M = 9001 };
+    static float master[M], g[M], m[2][M], v[2][M];
+    static uint16_t w[2][M], low[M], hg[M];
+    gr_team *team = NULL;
+    assert_int_equal(gr_team_new(&team, 3, NULL), GR_OK);
+    for (int kind = GR_OPTIM_ADAMW; kind <= GR_OPTIM_SGD; kind++) {
+        fill(master, M, 1, 1);
+        for (int i = 0; i < M; i++) w[1][i] = gr_f32_high(master[i]), low[i] = gr_f32_low(master[i]);
+        memset(m, 0, sizeof(m)), memset(v, 0, sizeof(v));
+        for (uint32_t step = 1; step <= 6; step++) {
+            const gr_optim how = {1e-3, 0.9, 0.999, 1e-8, 0.1, step, 0.5f, (gr_optim_kind)kind};
+            fill(g, M, step, 1);
+            for (int i = 0; i < M; i++) hg[i] = gr_f32_to_bf16(g[i]);
+            for (int k = 0; k < 2; k++) {
+                const gr_optim_range r = {.w = w[k],
+                                          .g = hg,
+                                          .master = k ? NULL : master,
+                                          .low = k ? low : NULL,
+                                          .m = m[k],
+                                          .v = kind == GR_OPTIM_ADAMW ? v[k] : NULL,
+                                          .grads = GR_BF16};
+                gr_host_optim_step(&(gr_queue){.team = team}, GR_BF16, &how, true, &r, M);
+            }
+        }
+        for (int i = 0; i < M; i++) {
+            assert_int_equal(gr_bits_of_f32(gr_f32_join(w[1][i], low[i])), gr_bits_of_f32(master[i]));
+            assert_true(w[0][i] == w[1][i] || low[i] == 0x8000);
+        }
+        assert_memory_equal(m[0], m[1], sizeof(m[0]));
+        assert_memory_equal(v[0], v[1], sizeof(v[0]));
+    }
+    gr_team_free(team);
+}
+
 static uint64_t checksum(gr_team *team, const void *x, uint64_t bytes)
 {
     uint64_t parts[GR_CHECKSUM_PARTS];
@@ -522,6 +582,8 @@ int main(void)
         cmocka_unit_test(test_statistics_of_a_row_are_those_of_its_softmax),
         cmocka_unit_test(test_adamw_follows_its_formula_in_double),
         cmocka_unit_test(test_adamw_on_the_host_rounds_what_is_no_fp32),
+        cmocka_unit_test(test_halves_of_fp32_are_exact),
+        cmocka_unit_test(test_a_split_master_steps_as_fp32),
         cmocka_unit_test(test_optimizers_equal_torch_and_the_paper),
         cmocka_unit_test(test_lion_and_sgd_keep_one_moment),
         cmocka_unit_test(test_a_checksum_is_the_same_on_any_team_and_another_one_for_every_bit),

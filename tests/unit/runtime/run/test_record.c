@@ -17,7 +17,7 @@ static void add_metric(gr_record *r, const char *name, double value)
 
 static void add_sample(gr_record *r, uint32_t seq, const char *prompt, const char *response, double score)
 {
-    gr_sample s = {.seq = seq, .score = score};
+    gr_sample s = {.seq = seq, .score = score, .has_advantage = seq == 3, .advantage = score - 0.5};
     gr_str_puts(&s.prompt, prompt);
     if (*response) gr_str_puts(&s.response, response);
     GR_PUSH(r->samples, r->n_samples, r->cap_samples, s);
@@ -62,6 +62,8 @@ static void test_a_record_comes_back_as_it_was(void **state)
     assert_string_equal(back->samples[0].response.text, "4\n\x80");
     assert_true(back->samples[0].score == 1 && isnan(back->samples[1].score));
     assert_int_equal(back->samples[1].response.len, 0);
+    assert_true(back->samples[0].has_advantage && back->samples[0].advantage == 0.5);
+    assert_false(back->samples[1].has_advantage);
     assert_string_equal(back->notes.text, "all is 0\n");
     assert_string_equal(back->state.text, r->state.text);
     gr_record_free(back);

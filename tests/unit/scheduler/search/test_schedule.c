@@ -124,7 +124,7 @@ static gr_tasks *build_bursts(void *user, const uint32_t *level)
     for (uint32_t w = 0; w < 5; w++) {
         char name[16];
         snprintf(name, sizeof(name), "o.%u", w);
-        gr_object o = {name, GR_CAT_WEIGHTS, GR_SPAN_KEEP, GR_DEVICE, 1 << 20, "m", w};
+        gr_object o = {name, GR_CAT_WEIGHTS, GR_SPAN_KEEP, GR_DEVICE, 1 << 20, "m", w, 0};
         gr_use u = {w == 0 || w == 4 ? gr_tasks_temp(p, GR_CAT_WORKSPACE, GR_ALIGN, "ws.%u", w)
                                      : gr_tasks_object(p, &o),
                     w == 0 || w == 4 ? GR_WRITE : GR_UPDATE};
@@ -215,8 +215,8 @@ static void test_an_offload_beside_a_load_that_has_its_time(void **state)
     gr_hardware hw = machine();
     for (int part = 1; part <= 2; part++) { /* at the full rate one does nothing to the other */
         gr_tasks *g = gr_tasks_new();
-        const gr_object a = {"a.0", GR_CAT_WEIGHTS, GR_SPAN_KEEP, GR_DEVICE, 1 << 20, "m", 0},
-                        b = {"b.0", GR_CAT_WEIGHTS, GR_SPAN_KEEP, GR_DEVICE, 1 << 20, "m", 1};
+        const gr_object a = {"a.0", GR_CAT_WEIGHTS, GR_SPAN_KEEP, GR_DEVICE, 1 << 20, "m", 0, 0},
+                        b = {"b.0", GR_CAT_WEIGHTS, GR_SPAN_KEEP, GR_DEVICE, 1 << 20, "m", 1, 0};
         const gr_use read = {gr_tasks_object(g, &a), GR_READ}, write = {gr_tasks_object(g, &b), GR_WRITE};
         gr_tasks_node(g, "n", GR_LANE_COMPUTE, false);
         gr_tasks_run(g, 0, 0, &read, 1, "collective")->lane = GR_LANE_COMM;
@@ -244,7 +244,7 @@ static void test_state_streams_at_the_rates_of_the_host(void **state)
         for (uint32_t i = 0; i < BUCKETS; i++) {
             char name[16];
             snprintf(name, sizeof(name), "state.%u", i);
-            const gr_object o = {name, GR_CAT_OPTIMIZER, GR_SPAN_KEEP, GR_DEVICE, BYTES, "actor", i};
+            const gr_object o = {name, GR_CAT_OPTIMIZER, GR_SPAN_KEEP, GR_DEVICE, BYTES, "actor", i, 0};
             const gr_use u = {gr_tasks_object(g, &o), i ? GR_UPDATE : GR_WRITE}; /* the first is there */
             gr_tasks_run(g, 0, i, &u, 1, "step.%u", i)->cost.bytes = 3 * BYTES;
         }

@@ -1,0 +1,76 @@
+/* graphs/loader/precision.c: `precision:` of a model: read, and what is refused. */
+#include "graphs/loader/loader.h"
+#include "ops/base/configs.h"
+#include "ops/base/nodes.h"
+#include "ops/model/fp8.h"
+
+typedef struct precision_cfg {
+    int rollout, train;
+} precision_cfg;
+
+static const char *const kinds[] = {"bf16", "fp8", NULL};
+
+/* clang-format off */
+const gr_key gr_precision_keys[] = {
+    {"rollout", GR_KEY_ENUM, offsetof(precision_cfg, rollout), false, "bf16", 0, 0, kinds, "what the products of its layers compute in where it samples; bf16 is the device's own type, on the CPU device fp32"},
+    {"train", GR_KEY_ENUM, offsetof(precision_cfg, train), false, "bf16", 0, 0, kinds, "the same in log-prob passes and updates"},
+    {0}};
+/* clang-format on */
+
+void gr_read_precision(gr_loader *l, const gr_value *v, gr_model *m)
+{
+    precision_cfg cfg = {0};
+    m->precision.at = v->at;
+    if (v->broken || !gr_value_is_map(l, "precision", v)) return;
+    gr_keys_read(l, v, v->at, "precision", gr_precision_keys, NULL, &cfg, NULL);
+    m->precision.rollout = cfg.rollout != 0;
+    m->precision.train = cfg.train != 0;
+}
+
+static bool is_fp8(const gr_model *m)
+{
+    return m->precision.rollout || m->precision.train;
+}
+
+/* A copy in FP8 is made of layers that a rank has whole. */
+static const char *divided(const gr_loader *l, const gr_model *m)
+{
+    const bool ranks = l->o && l->o->ranks > 1;
+    if (ranks && m->sharding.tensor > 1) return "tensor";
+    if (ranks && (gr_mesh_any(&m->sharding.mesh) || m->sharding.mesh_auto)) return "parallel";
+    if (ranks && m->sharding.gather != GR_GATHER_DIRECT) return "gather";
+    if (ranks && m->residency.policy[GR_RESOURCE_ROLLOUT_WEIGHTS] > GR_POLICY_AUTO)
+        return "residency: {rollout_weights: ...}";
+    if (ranks && m->residency.policy[GR_RESOURCE_OPTIMIZER] == GR_POLICY_HOST)
+        return "residency: {optimizer: host}";
+    return NULL;
+}
+
+static void check_model(gr_loader *l, gr_model *m)
+{
+    const char *unfit = gr_fp8_unfit(&m->shape), *key = divided(l, m);
+    if (unfit)
+        gr_diag_error(l->d, m->precision.at, GR_E_INVALID,
+                      "model '%s' has %s, whose products are not built in FP8: leave 'precision' out",
+                      m->name, unfit);
+    else if (gr_model_has_lora(m))
+        gr_diag_error(l->d, m->precision.at, GR_E_INVALID,
+                      "model '%s': 'precision: fp8' with adapters is not built: leave it or 'lora' out",
+                      m->name);
+    else if (key)
+        gr_diag_error(l->d, m->precision.at, GR_E_INVALID,
+                      "model '%s': 'precision: fp8' needs whole layers on each rank, and '%s' divides them: "
+                      "leave one of the two out",
+                      m->name, key);
+}
+
+void gr_check_precision(gr_loader *l)
+{
+    for (size_t i = 0; i < l->g->n_models; i++) {
+        gr_model *m = l->g->models[i];
+        if (!is_fp8(m)) continue;
+        check_model(l, m);
+        m->precision.shape = m->shape;
+        m->precision.shape.fp8 = true;
+    }
+}

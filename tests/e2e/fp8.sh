@@ -1,0 +1,90 @@
+#!/bin/sh
+# Products in FP8: of rollouts, of passes, or of both; the gap between them, the same bits under any budget and after any stop,
+# whole plans proven, several ranks and pools, and what is refused.
+. "$(dirname "$0")/lib.sh"
+
+cat >more.sed <<'END'
+s/, schedule: cosine//
+s/metrics: .*/metrics: {ratio_max: token_max(exp(logprob - old_logprob))}/
+END
+sed -f more.sed grpo.yaml >bf16.yaml
+with() { # FILE ROLLOUT TRAIN
+    sed "s/actor: {/&precision: {rollout: $2, train: $3}, /" bf16.yaml >"$1"
+}
+with said.yaml bf16 bf16
+with mixed.yaml fp8 bf16
+with train.yaml bf16 fp8
+with all.yaml fp8 fp8
+
+# ---- what is not asked for changes nothing
+for g in bf16 said mixed all; do
+    status 0 "$gr" exec $g.yaml --steps 4 --out whole-$g
+done
+same_weights whole-bf16 whole-said
+same_metrics whole-bf16 whole-said
+status 0 "$gr" check mixed.yaml --explain
+has out 'products of its layers in FP8: of rollouts$'
+has err "mixed.yaml:4:[0-9]+: warning: model 'actor' samples and trains in different precision, and nothing reads 'rollout.logprob'"
+status 0 "$gr" check "$project/graphs/grpo_fp8.yaml" --set model=model --set data=train.jsonl --set max_prompt=8 --set max_tokens=8
+lacks err 'precision'
+
+# ---- where all passes compute alike there is no gap, else there is one, and it is small
+config wide.json qwen2 160 true true # blocks of 128 that are not full, in both directions
+sed -i 's/"initializer_range": 0.3/"initializer_range": 0.08/' wide.json
+"$gr" init --config wide.json --tokenizer "$project/graphs/quickstart" --seed 1 -o wide >/dev/null
+for g in mixed train all; do
+    status 0 "$gr" exec $g.yaml --set model=wide --set nodes.update.epochs=1 --set nodes.update.mini_batch=8 --steps 2 --out one-$g --check-memory
+    status 0 "$gr" plan $g.yaml --format json -o plan-$g.json
+    status 0 "$gr" verify plan-$g.json
+    has plan-$g.json '"actor.fp8.1"'
+    lacks plan-$g.json '"actor.fp8.[03]"|"ref.fp8'
+done
+for step in 1 2; do
+    [ "$(metric one-all $step logprob_gap_max)" = 0 ] || fail "a gap of $(metric one-all $step logprob_gap_max) in FP8 alone"
+    for g in mixed train; do
+        metric one-$g $step logprob_gap_max | awk '{ exit !($1 > 1e-3 && $1 < 0.5) }' ||
+            fail "$g: a gap of $(metric one-$g $step logprob_gap_max)"
+    done
+done
+[ "$(metric one-all 1 update.ratio_max)" = 1 ] || fail "the ratio of the first step is $(metric one-all 1 update.ratio_max)"
+[ "$(metric one-all 1 kl)" != "$(metric one-mixed 1 kl)" ] || fail "log-probs are not in FP8"
+! cmp -s one-all/checkpoints/step-2/actor/model.safetensors one-mixed/checkpoints/step-2/actor/model.safetensors ||
+    fail "updates are not in FP8"
+# the rollout's own log-probs, asked again with its weights
+sed 's/old_logprob: {/&weights: rollout, /' mixed.yaml >again.yaml
+echo 'log: {off: token_max(abs(old_logprob - rollout.logprob))}' >>again.yaml
+status 0 "$gr" exec again.yaml --steps 2 --out again
+[ "$(metric again 1 off) $(metric again 2 off)" = "0 0" ] || fail "weights: rollout are others: $(metric again 2 off)"
+
+# ---- budgets and stops; older weights have a copy of their own
+status 0 "$gr" exec all.yaml --out six
+any_budget all six
+any_stop all whole-all 4 1
+any_stop mixed whole-mixed 4 3
+sed -e '/epochs: 2/d' -e 's/rollout: {op: generate,/& lag: 1,/' all.yaml >lag.yaml
+status 0 "$gr" exec lag.yaml --steps 3 --out lag --check-memory
+has lag/plan.json '"actor.lagged_fp8.1"'
+metric lag 3 logprob_gap_max | awk '{ exit !($1 > 1e-3) }' || fail "the rollout has the newest weights"
+
+# ---- ranks: whole layers on each; between pools weights cross as they are
+if runs_ranks; then
+    status 0 "$gr" exec all.yaml --ranks 2 --steps 2 --out two --set run.check=1
+    [ "$(metric two 2 logprob_gap_max)" = 0 ] || fail "ranks: a gap of $(metric two 2 logprob_gap_max)"
+    sed -e 's/^params:/pools: {train: {share: 1}, roll: {share: 1}}\n&/' -e 's/actor: {/&pool: train, /' -e 's/rollout: {/&pool: roll, /' \
+        all.yaml >pools.yaml
+    status 0 "$gr" exec pools.yaml --ranks 2 --steps 4 --out pools --set run.check=1
+    same_weights whole-all pools
+fi
+
+# ---- refused, with the place
+wrong() { # PATTERN SED
+    sed "$2" mixed.yaml >wrong.yaml
+    refused "$1" "$gr" check wrong.yaml
+}
+wrong "wrong.yaml:4:[0-9]+: error: 'rollout' must be (one of )?bf16(,| or) fp8" 's/rollout: fp8/rollout: fp4/'
+wrong "wrong.yaml:4:[0-9]+: error: .*'roll'" 's/rollout: fp8/roll: fp8/'
+wrong "wrong.yaml:4:[0-9]+: error: model 'actor': 'precision: fp8' with adapters is not built" 's/train: {opt/train: {lora: {rank: 2}, opt/'
+model moe qwen3_moe 32 false false
+wrong "wrong.yaml:4:[0-9]+: error: model 'actor' has mixtures of experts, whose products are not built in FP8" 's/model: model/model: moe/'
+sed 's/actor: {/&tensor: 2, /' mixed.yaml >wrong.yaml
+refused "error: model 'actor': 'precision: fp8' needs whole layers on each rank, and 'tensor' divides them" "$gr" check wrong.yaml --ranks 2
