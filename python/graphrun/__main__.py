@@ -7,12 +7,11 @@ from graphrun._library import cuda_files
 
 
 def _find_cuda() -> None:
-    """Where torch's packages lie elsewhere than beside this one, the program's loader is told."""
-    here = Path(__file__).resolve().parent.parent
-    away = dict.fromkeys(os.path.dirname(f) for f in cuda_files() if here not in Path(f).resolve().parents)
-    if away:
+    """The program's loader is told where torch's packages lie: perhaps elsewhere than beside this one."""
+    folders = dict.fromkeys(os.path.dirname(f) for f in cuda_files())
+    if folders:
         own = os.environ.get("LD_LIBRARY_PATH")
-        os.environ["LD_LIBRARY_PATH"] = os.pathsep.join([*([own] if own else []), *away])
+        os.environ["LD_LIBRARY_PATH"] = os.pathsep.join([*([own] if own else []), *folders])
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """The structs of _library.py are those of graphrun.h: a C program prints sizes and offsets."""
 import ctypes
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -68,7 +69,7 @@ def test_a_missing_cuda_library_says_where_it_comes_from(tmp_path, monkeypatch):
     assert "GRAPHRUN_LIBRARY names another" in lib._why(OSError("libyaml-0.so.2: cannot open shared object file"))
 
 
-def test_the_program_is_told_of_packages_that_lie_elsewhere(tmp_path, monkeypatch):
+def test_the_program_is_told_where_the_packages_lie(tmp_path, monkeypatch):
     from graphrun import __main__ as command
 
     away = nvidia_package(tmp_path / "nvidia", "cudnn/lib/libcudnn.so.9")
@@ -76,8 +77,31 @@ def test_the_program_is_told_of_packages_that_lie_elsewhere(tmp_path, monkeypatc
     monkeypatch.setattr(command, "cuda_files", lambda: [f"{away}/cudnn/lib/libcudnn.so.9"])
     command._find_cuda()
     assert os.environ["LD_LIBRARY_PATH"] == f"/mine:{away}/cudnn/lib"
-    beside = Path(command.__file__).resolve().parent.parent / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
-    monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
-    monkeypatch.setattr(command, "cuda_files", lambda: [str(beside)])
+    monkeypatch.delenv("LD_LIBRARY_PATH")
+    monkeypatch.setattr(command, "cuda_files", lambda: [])
     command._find_cuda()
-    assert os.environ["LD_LIBRARY_PATH"] == "/mine"
+    assert "LD_LIBRARY_PATH" not in os.environ
+
+
+BUILDER = HEADER.parents[2] / "python/build_wheel.py"
+
+
+@pytest.mark.skipif(not shutil.which("readelf"), reason="no readelf")
+def test_a_wheel_with_cuda_asks_for_the_packages_of_what_it_loads(tmp_path):
+    spec = importlib.util.spec_from_file_location("build_wheel", BUILDER)
+    wheel = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(wheel)
+    for cuda, cudnn, packages in ((13, 9, ["nvidia-cublas>=13,<14", "nvidia-cudnn-cu13>=9,<10", "nvidia-nccl-cu13>=2.28"]),
+                                  (12, 8, ["nvidia-cublas-cu12>=12,<13", "nvidia-cudnn-cu12>=8,<9", "nvidia-nccl-cu12>=2.28"])):
+        names = [f"libcublasLt.so.{cuda}", f"libcudnn.so.{cudnn}"]
+        for name in names:
+            subprocess.run(["cc", "-shared", "-xc", "/dev/null", f"-Wl,-soname,{name}", "-o", tmp_path / name], check=True)
+        library = tmp_path / "libgraphrun.so.1"
+        subprocess.run(["cc", "-shared", "-xc", "/dev/null", "-Wl,--no-as-needed", *(f"-l:{x}" for x in names), f"-L{tmp_path}", "-o", library],
+                       check=True)
+        found = wheel._nvidia(library)
+        assert [*found] == [*names, "libnccl.so.2"]
+        assert wheel._packages(found) == packages
+    assert wheel._packages({}) == []
+    with pytest.raises(SystemExit, match="no build with CUDA"):
+        wheel._nvidia(tmp_path / names[0])
