@@ -176,7 +176,7 @@ static void fill_node(gr_loader *l, const gr_key *k, const gr_value *v, const gr
         return;
     }
     *out = from->node;
-    if (prompts || !strcmp(k->name, "of")) owner->node->of = from->node;
+    if (prompts ? owner->node->op->generates : !strcmp(k->name, "of")) owner->node->of = from->node;
 }
 
 static void fill_field(gr_loader *l, const gr_key *k, const gr_value *v, gr_field_ref *out,

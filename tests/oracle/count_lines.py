@@ -58,6 +58,7 @@ TABLE = [
     ("raft", "RAFT", None),
     ("rest_em", "ReST-EM", None),
     ("distill", "on-policy distillation, by samples", None),
+    ("opsd", "on-policy self-distillation (OPSD)", None),
     ("simpo", "SimPO", None),
     ("ipo", "IPO", None),
     ("orpo", "ORPO", None),

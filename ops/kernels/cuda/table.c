@@ -42,6 +42,7 @@ static const char *numerics_strict_nondeterministic(void)
 #define LAYER                                                                                             \
     .acts = 1 << GR_ACT_SILU | 1 << GR_ACT_GELU_TANH | 1 << GR_ACT_SWIGLU_OAI,                            \
     .attend_unfit = gr_cu_attend_unfit, .product_ws_bytes = gr_cu_product_ws_bytes,                       \
+    .fp8_ws_bytes = gr_cu_fp8_ws_bytes, .has_fp8 = true, RUNS(quantize),                                  \
     .back_ws_bytes = gr_cu_back_ws_bytes, .kv_block_bytes = gr_cu_kv_block_bytes, RUNS(norm),             \
     RUNS(norm_add), RUNS(norm_backward), RUNS(product), RUNS(product_add), RUNS(product_activate),        \
     .merge_ws_bytes = gr_cu_merge_ws_bytes, .adapters_back_ws_bytes = gr_cu_adapters_back_ws_bytes,       \

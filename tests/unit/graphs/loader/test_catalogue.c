@@ -490,6 +490,7 @@ static const loss_case losses[] = {
     {"opmd", "opmd", NULL, NULL, NULL},
     {"forking", "forking", NULL, NULL, NULL},
     {"distill", "distill", NULL, NULL, NULL},
+    {"distill", "opsd", NULL, NULL, NULL},
     {"raft", "raft", NULL, NULL, NULL},
     {"rest_em", "rest_em", NULL, NULL, NULL},
 };
