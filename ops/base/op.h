@@ -22,21 +22,22 @@
  */
 
 typedef enum gr_key_kind {
-    GR_KEY_BOOL,   /* bool */
-    GR_KEY_UINT,   /* uint32_t, within [min, max]; or the word choices[0], which is UINT32_MAX */
-    GR_KEY_NUMBER, /* double, within [min, max] */
-    GR_KEY_SCALAR, /* gr_number: a number within [min, max], or an expression */
-    GR_KEY_TEXT,   /* const char * */
-    GR_KEY_PATH,   /* const char *: resolved against the graph file's folder */
-    GR_KEY_ENUM,   /* int: index in choices */
-    GR_KEY_TEXTS,  /* gr_texts: one text or a list of them */
-    GR_KEY_UINTS,  /* gr_uints: one or a list */
-    GR_KEY_NODE,   /* const gr_node *: a row maker (prompts, generate, sequences, ...) */
-    GR_KEY_FIELD,  /* gr_field_ref: NODE.FIELD, a text field of data */
-    GR_KEY_MODEL,  /* gr_model *: also stored in node->model */
-    GR_KEY_EXPR,   /* gr_expression: any level, unless the op's check says otherwise */
-    GR_KEY_LOSS,   /* gr_loss_ref: parsed; compiled to gr_loss with the node's metrics by the loader */
-    GR_KEY_VALUE,  /* const gr_value *: for the op's own check (rules) */
+    GR_KEY_BOOL,         /* bool */
+    GR_KEY_UINT,         /* uint32_t, within [min, max]; or the word choices[0], which is UINT32_MAX */
+    GR_KEY_NUMBER,       /* double, within [min, max] */
+    GR_KEY_SCALAR,       /* gr_number: a number within [min, max], or an expression */
+    GR_KEY_TEXT,         /* const char * */
+    GR_KEY_PATH,         /* const char *: resolved against the graph file's folder */
+    GR_KEY_ENUM,         /* int: index in choices */
+    GR_KEY_TEXTS,        /* gr_texts: one text or a list of them */
+    GR_KEY_UINTS,        /* gr_uints: one or a list */
+    GR_KEY_NODE,         /* const gr_node *: a row maker (prompts, generate, sequences, ...) */
+    GR_KEY_FIELD,        /* gr_field_ref: NODE.FIELD, a text field of data */
+    GR_KEY_MODEL,        /* gr_model *: also stored in node->model */
+    GR_KEY_SECOND_MODEL, /* gr_model *: also stored in node->second */
+    GR_KEY_EXPR,         /* gr_expression: any level, unless the op's check says otherwise */
+    GR_KEY_LOSS,         /* gr_loss_ref: parsed; compiled to gr_loss with the node's metrics by the loader */
+    GR_KEY_VALUE,        /* const gr_value *: for the op's own check (rules) */
 } gr_key_kind;
 
 typedef struct gr_texts {
@@ -110,6 +111,7 @@ typedef struct gr_choices {
     uint32_t recompute;   /* how many layers, from the first, keep only their input for backward */
     uint32_t whole_grads; /* of an update of many shards: 1 where whole gradients are summed on each rank, and
                              reduced once a mini-batch (ops/parallel/sharding.h) */
+    uint32_t draft;       /* of a rollout: tokens that are drafted for a step, at most */
     uint32_t host_step;   /* of an update: 1 where the optimizer step of a bucket may be done on the host */
     unsigned threads;
 } gr_choices;
@@ -120,6 +122,7 @@ typedef struct gr_tunable {
     const char *name; /* as messages call it: "KV pool" */
     uint32_t n_levels;
     gr_level_bits bits;
+    bool exact; /* of GR_BITS_SPARE: its levels have the same bits all the same */
     /* What a level makes of the node's choices, those of the tunables before this one in the op's list made
      * already. */
     void (*set)(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c);
@@ -158,9 +161,11 @@ typedef struct gr_op {
     bool logprob;        /* its main field is the log-prob of its model for its rows */
     bool makes_rows;     /* its values have rows of their own */
     bool narrows;        /* its rows are some of those of `of`, with groups of its own */
+    bool joins;          /* its rows are those of `of` and others beside them, in the same groups */
     bool generates;      /* it samples responses with its model */
     bool returns;        /* its expression is about prompts that were made of the rows of `of` */
     bool trains;         /* it changes its model */
+    bool follows;        /* it makes its model follow another, the second (ops/copy.c) */
     bool passes;         /* it is one forward pass of its model over its rows (ops/forward.h) */
     bool scores;         /* its main field is a score of its rows: a validation reports it unasked */
     size_t cfg_bytes;
@@ -188,6 +193,8 @@ typedef struct gr_op {
      * are sharded already. NULL: nothing is chosen. */
     void (*default_choice)(const gr_node *n, const gr_kernels *k, gr_choices *c);
     /* Whether a node can be run with choices that a file says. NULL: with any. */
+    /* What a plan says of what was chosen, a line each; NULL: nothing. */
+    void (*note)(const gr_node *n, const gr_choices *c, gr_str *out);
     bool (*runs_with)(const gr_node *n, const gr_choices *c);
     /* What of a node these kernels do not do, and what to set instead, as an end of a sentence; NULL:
      * nothing. The callback NULL: nothing ever. */
@@ -206,6 +213,9 @@ typedef struct gr_op {
      * the one that needs most, and go on when more says no. ptr[1]: the rows. NULL: all ranks decide alike.
      */
     uint32_t (*trips)(const gr_call *c);
+    /* Of passes in stages (ops/parallel/stages.h): bytes that go to the next stage, or to the one before, in
+     * this trip, and bytes that come from it; 0: nothing does. NULL: it has no such passes. */
+    void (*sends)(const gr_call *c, bool next, uint64_t *goes, uint64_t *comes);
     /* Exact resume: add what must survive, and take it back. NULL: nothing. */
     void (*save)(void *state, const char *prefix, gr_state_file *out);
     gr_status (*load)(void *state, const char *prefix, const gr_state_file *in, gr_diag *d);

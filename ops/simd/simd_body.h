@@ -4,6 +4,7 @@
  * mm_thin MR divides GR_MR.
  */
 #include "ops/simd/vec16.h"
+#include "runtime/base/half.h"
 #include "runtime/base/philox.h"
 
 /* ---- matrices ------------------------------------------------------------------------------------------ */
@@ -440,6 +441,8 @@ static void sgd(const gr_optim_consts *k, float *w, const float *g, float *m, si
 
 #include "ops/simd/normal_body.h"
 
+#include "ops/simd/moments_body.h"
+
 const gr_simd SIMD = {
     .name = SIMD_NAME,
     .mm_rows = mm_rows,
@@ -469,4 +472,8 @@ const gr_simd SIMD = {
     .adamw = adamw,
     .lion = lion,
     .sgd = sgd,
+    .moments_widen = moments_widen,
+    .moments_narrow = moments_narrow,
+    .halves_join = halves_join,
+    .halves_split = halves_split,
 };
