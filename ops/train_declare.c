@@ -458,10 +458,19 @@ static void reduce(declaring *w, uint32_t bucket)
     if (all || reduces_each(w)) gr_sharding_reduce(w->p, w->k, w->n->model, bucket, all);
 }
 
+/* What a pass leaves for its backward one, which may be in the host pool meanwhile; not of a pipeline, whose
+ * micro-batches are all in one object. */
+static uint32_t kept_object(declaring *w, uint64_t bytes, const char *what, uint32_t l)
+{
+    return piped(w) ? gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%s%s.%u", w->pass.all, what, l)
+                    : gr_tasks_spill(w->p, GR_CAT_ACTIVATIONS, w->n->model->name, bytes, "%s%s.%u",
+                                     w->pass.all, what, l);
+}
+
 static uint32_t layer_in(declaring *w, uint32_t l)
 {
-    uint64_t bytes = piped(w) ? w->kept.places * w->kept.in : gr_hidden_bytes(w->k, w->s, w->bounds.tokens);
-    return gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sin.%u", w->pass.all, l);
+    const uint64_t bytes = gr_hidden_bytes(w->k, w->s, w->bounds.tokens);
+    return kept_object(w, piped(w) ? w->kept.places * w->kept.in : bytes, "in", l);
 }
 
 /* Of the layers that are recomputed, one's activations exist at a time. */
@@ -476,7 +485,7 @@ static uint32_t layer_acts(declaring *w, uint32_t l)
                      : piped(w)       ? w->kept.places * w->kept.acts
                                       : gr_layer_acts_bytes(w->k, w->layers, l, &w->bounds);
     return recomputed(w, l) ? gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sacts", w->pass.all)
-                            : gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sacts.%u", w->pass.all, l);
+                            : kept_object(w, bytes, "acts", l);
 }
 
 /* Where layers are recomputed, the workspaces of one take turns with those of the next: each lives for a
