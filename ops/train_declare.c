@@ -932,6 +932,13 @@ static double step_bytes(const declaring *w, uint32_t bucket)
            (state.form == GR_MASTER_F32 ? 1 : 2) * weights;
 }
 
+/* Moments of 8 bits are arithmetic to a host, not memory: on one thread a step with them takes 2.5 times one
+ * with fp32 moments and master, of 28 bytes (docs/PERFORMANCE.md). */
+static double coding_bytes(const declaring *w, uint32_t bucket)
+{
+    return 2.5 * 28 * (double)gr_bucket_elems(gr_model_trains(w->n->model), bucket);
+}
+
 /* What is summed over nodes is declared one bucket ahead of the norm that reads it: the sum of the next one
  * runs beside it. */
 static void declare_norms(declaring *w)
@@ -976,6 +983,7 @@ static void declare_step(declaring *w)
                        [STEP_TALLY] = {rebalances(w, b) ? o->tally.tally : GR_NONE, GR_READ}},
             N_STEP, "step.%u", b);
         step->cost.bytes = step_bytes(w, b) / shards;
+        if (m->train.moments == GR_I8) step->cost.host_bytes = coding_bytes(w, b) / shards;
         if (w->how->host_step) step->uses.host_with = state;
         gr_sharding_stepped(w->p, w->k, m, b);
     }

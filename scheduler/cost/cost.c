@@ -134,7 +134,8 @@ uint64_t gr_task_ns(const gr_task *w, const gr_hardware *h)
 
 uint64_t gr_task_host_ns(const gr_task *w, const gr_hardware *h)
 {
-    uint64_t ns = (uint64_t)llround(1e9 * w->cost.bytes / h->host_memory) + h->step_ns;
+    const double bytes = w->cost.host_bytes > 0 ? w->cost.host_bytes : w->cost.bytes;
+    uint64_t ns = (uint64_t)llround(1e9 * bytes / h->host_memory) + h->step_ns;
     return GR_MAX(ns, gr_task_ns(w, h)); /* no host is faster than its device */
 }
 

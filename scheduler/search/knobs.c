@@ -295,7 +295,8 @@ static void prefer_nodes(gr_knobs *s)
     free(level);
 }
 
-/* ---- luxuries: gradients that are reduced once a mini-batch -------------------------------------------- */
+/* ---- luxuries: gradients that are reduced once a mini-batch, drafts
+ * -------------------------------------------- */
 
 /* Predicted time of a program of which everything is resident. */
 static uint64_t resident_ns(const gr_tasks *p, const gr_hardware *hw)
@@ -392,12 +393,12 @@ static void add_nodes(gr_knobs *s)
     }
 }
 
-/* What is predicted to be faster takes memory, and has other bits: where these are to be kept, no budget may
- * have a say in it, and it is left out. */
+/* What is predicted to be faster takes memory, and may have other bits: where these are to be kept, no budget
+ * may have a say in it, and it is left out. */
 static bool is_wanted(const gr_knobs *s, const gr_node *n, const gr_tunable *t)
 {
     if (t->bits != GR_BITS_SPARE) return true;
-    return s->g->run.bits != GR_BITS_KEEP && is_worth_it(s, n, t);
+    return (t->exact || s->g->run.bits != GR_BITS_KEEP) && is_worth_it(s, n, t);
 }
 
 static void add_tunables_of(gr_knobs *s, const gr_node *n, bool luxuries)

@@ -294,6 +294,19 @@ static void transfers_release(transfers *c)
     free(c->whole);
 }
 
+/* What ops say of what was chosen for them. */
+static void add_notes(gr_planned *p)
+{
+    gr_str notes = {0};
+    gr_str_puts(&notes, p->plan->notes);
+    for (size_t i = 0; i < p->graph->n_nodes; i++) {
+        const gr_node *n = p->graph->nodes[i];
+        if (n->op->note && gr_node_runs(p->graph, n)) n->op->note(n, &p->choices[i], &notes);
+    }
+    p->plan->notes = gr_arena_strdup(p->plan->arena, notes.text ? notes.text : "");
+    gr_str_release(&notes);
+}
+
 static gr_status plan_role(gr_planned *p, const gr_plan_options *o, const gr_traffic *traffic,
                            const gr_rule *rules, size_t n_rules, gr_diag *d)
 {
@@ -307,6 +320,7 @@ static gr_status plan_role(gr_planned *p, const gr_plan_options *o, const gr_tra
     gr_knobs_choose(knobs, level, p->choices);
     p->tasks = from.build(from.user, level);
     gr_settings_write(p);
+    add_notes(p);
     free(level);
     const gr_graph *g = p->graph;
     if (st && g->n_roles > 1)
