@@ -26,8 +26,9 @@ typedef struct gr_layer_call {
     /* Where they have slices of the layer: a half works on all tokens, and this is the call on its own, which
      * it begins and ends with; else NULL. */
     const struct gr_layer_call *outer;
-    const char *w;                     /* the layer's bucket */
-    char *grad;                        /* its gradients */
+    bool whole;    /* this half is no slice, though the shape is one: of divided experts, of its own tokens */
+    const char *w; /* the layer's bucket */
+    char *grad;    /* its gradients */
     const gr_layer_adapters *adapters; /* whose the gradients are; NULL: the layer's own */
     gr_dtype grads;
     const gr_routing *routing; /* NULL: its routers choose, and tell nobody */

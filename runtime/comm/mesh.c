@@ -15,7 +15,7 @@ const char *gr_axis_str(gr_axis axis)
 uint32_t gr_mesh_stride(const gr_mesh *m, gr_axis axis)
 {
     const uint32_t tensor = gr_mesh_size(m, GR_AXIS_TENSOR);
-    if (axis == GR_AXIS_TENSOR) return 1;
+    if (axis == GR_AXIS_TENSOR || axis == GR_AXIS_EXPERT) return 1;
     return axis == GR_AXIS_DATA ? tensor * gr_mesh_size(m, GR_AXIS_CONTEXT) : tensor;
 }
 
