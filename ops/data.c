@@ -137,6 +137,16 @@ static void check_chat(const gr_node *n, gr_diag *d)
                       "'date' must be YEAR-MONTH-DAY, such as %s, not '%s'", gr_default_date, c->date);
 }
 
+static bool reads_prompt(const gr_node *n)
+{
+    static const char *const keys[] = {"template", "messages", "system"};
+    for (size_t i = 0; i < GR_LEN(keys); i++) {
+        const gr_value *v = gr_value_get(n->value, keys[i]);
+        if (v && v->text && strstr(v->text, "{prompt}")) return true;
+    }
+    return false;
+}
+
 /* Prompts of rows: as many as there are sequences. */
 static void check_of(gr_node *n, gr_diag *d)
 {
@@ -154,6 +164,13 @@ static void check_of(gr_node *n, gr_diag *d)
         gr_diag_error(
             d, key_at(n, "too_long"), GR_E_INVALID,
             "'too_long: drop' does not go with 'of': each row has its prompt; truncate_left cuts it");
+    const gr_node *maker = gr_rows_maker(n->of->rows);
+    if (maker->op->generates && ((const gr_generate_cfg *)maker->cfg)->serve.host && reads_prompt(n))
+        gr_diag_error(
+            d, n->at, GR_E_INVALID,
+            "'{prompt}': rows that harnesses made ('serve' of '%s') have no prompt; {response} has the "
+            "whole session but for its first token",
+            maker->name);
     check_chat(n, d);
     const uint32_t seqs = n->of->rows->bounds.seqs;
     n->bounds = (gr_rows_bounds){.groups = seqs, .seqs = seqs, .prompt_tokens = c->max_tokens};

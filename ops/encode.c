@@ -252,10 +252,14 @@ const gr_chat_template *gr_encoder_chat(const gr_encoder *e)
     return e->chat;
 }
 
-gr_status gr_encoder_more(const gr_encoder *e, const json_t *messages, int32_t last, gr_ids *ids, gr_diag *d)
+gr_status gr_encoder_more(const gr_encoder *e, const json_t *messages, int32_t last, const char *called,
+                          gr_ids *ids, gr_diag *d)
 {
-    const gr_chat_options options = {
-        .add_generation_prompt = true, .date = e->date, .variables = e->variables, .asked = e->asked};
+    const gr_chat_options options = {.add_generation_prompt = true,
+                                     .date = e->date,
+                                     .variables = e->variables,
+                                     .asked = e->asked,
+                                     .called = called};
     if (!e->chat)
         return gr_diag_error(
             d, e->at, GR_E_INVALID,

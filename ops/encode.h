@@ -53,8 +53,8 @@ GR_NODISCARD gr_status gr_encoder_run(const gr_encoder *e, const json_t *row, gr
 
 /* Append the ids of messages that follow what the model has said (gr_chat_encode_more); of one with a plain
  * template GR_E_INVALID. */
-GR_NODISCARD gr_status gr_encoder_more(const gr_encoder *e, const json_t *messages, int32_t last, gr_ids *ids,
-                                       gr_diag *d);
+GR_NODISCARD gr_status gr_encoder_more(const gr_encoder *e, const json_t *messages, int32_t last,
+                                       const char *called, gr_ids *ids, gr_diag *d);
 const gr_chat_template *gr_encoder_chat(const gr_encoder *e); /* NULL: a plain template */
 
 /* Say which date the chat template puts into the prompts, where no key gave one: after a run of the encoder,

@@ -18,7 +18,7 @@ static uint32_t groups_of(const gr_node *n)
 
 static gr_balance_bounds balance_bounds(const gr_node *n)
 {
-    const gr_rows_bounds *b = &n->rows->bounds;
+    const gr_rows_bounds *b = &n->bounds;
     return gr_balance_bounds_of(n->placement.task.seqs, b->seqs, b->prompt_tokens + b->response_tokens,
                                 groups_of(n));
 }
@@ -105,7 +105,7 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
                            const gr_micro_bounds *b, const gr_forward *f)
 {
     const gr_model_shape *s = gr_node_shape(n);
-    gr_pass_bounds bounds = gr_pass_bounds_of(b, &n->rows->bounds, how);
+    gr_pass_bounds bounds = gr_pass_bounds_of(b, &n->bounds, how);
     uint32_t ws =
         gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_layers_ws_bytes(k, s, &bounds, GR_LAYER_FORWARD), "ws");
     for (uint32_t l = 0; l < s->layers; l++) {
@@ -124,12 +124,26 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
     }
 }
 
+/* The rows that the pass reads: with other prompts, a copy that has these. */
+static uint32_t declare_rows(const gr_node *n, gr_tasks *p)
+{
+    const gr_node *prompts = gr_node_other_prompts(n);
+    const uint32_t rows = gr_rows_object(p, n->rows);
+    if (!prompts) return rows;
+    const uint32_t other = gr_tasks_host(p, GR_CAT_COLUMNS, gr_rows_bytes(&n->bounds), "rows");
+    gr_tasks_run(p, GR_FORWARD_PUT, 0,
+                 (gr_use[]){[GR_FORWARD_PUT_ROWS] = {rows, GR_READ | GR_BY_CODE},
+                            [GR_FORWARD_PUT_PROMPTS] = {gr_rows_object(p, prompts), GR_READ | GR_BY_CODE},
+                            [GR_FORWARD_PUT_OUT] = {other, GR_WRITE | GR_BY_CODE}},
+                 GR_N_FORWARD_PUT, "prompts");
+    return other;
+}
+
 gr_forward gr_forward_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                               gr_tasks *p, const uint32_t *out, size_t n_out)
 {
     gr_micro_bounds b = gr_forward_bounds(n, how);
-    uint32_t block = gr_rows_object(p, n->rows),
-             routes = b.routes ? gr_routes_object(p, g, n->rows) : GR_NONE;
+    const uint32_t block = declare_rows(n, p), routes = b.routes ? gr_routes_object(p, g, n->rows) : GR_NONE;
     gr_merge_declare(p, k, n->model, how->threads);
     if (gr_reads_rollout(n)) gr_sharding_sync(p, k, n->model);
     if (gr_node_fp8(n)) gr_quantize_declare(p, k, n->model, gr_reads_rollout(n));
@@ -171,8 +185,8 @@ gr_pass *gr_forward_open(gr_session *s, const gr_node *n, bool last)
     pass->longest_first = gr_rows_longest_first(s->graph, n->rows);
     pass->tally = gr_tally_open(s, n);
     const gr_balance_bounds most = balance_bounds(n);
-    gr_pass_open(pass, n->rows->bounds.seqs);
-    const uint32_t seqs = n->rows->bounds.seqs;
+    const uint32_t seqs = n->bounds.seqs;
+    gr_pass_open(pass, seqs);
     pass->balancer = gr_balancer_new(seqs, groups_of(n), &most);
     pass->asked_balancer = gr_balancer_new(seqs, groups_of(n), &most);
     return pass;
@@ -199,7 +213,7 @@ static void find_own(const gr_call *c, const gr_pass *pass, const gr_rows *rows,
 
 static void run_begin(const gr_call *c, gr_pass *pass, const gr_rows *rows)
 {
-    const gr_rows_bounds *b = &c->node->rows->bounds;
+    const gr_rows_bounds *b = &c->node->bounds;
     uint64_t n = pass->last ? b->seqs : (uint64_t)b->seqs * b->response_tokens;
     find_own(c, pass, rows, pass->balancer, &pass->own);
     pass->place = c->session->rank % gr_node_cut(c->node);
@@ -240,6 +254,23 @@ static gr_status run_tally(const gr_call *c, gr_pass *pass, gr_diag *d)
     return st;
 }
 
+/* Sequence for sequence: its response behind the prompt that was made of it. */
+static void run_put(const gr_call *c)
+{
+    const gr_rows rows = gr_rows_at(c->ptr[GR_FORWARD_PUT_ROWS], &c->node->rows->bounds),
+                  prompts =
+                      gr_rows_at(c->ptr[GR_FORWARD_PUT_PROMPTS], &gr_node_other_prompts(c->node)->bounds);
+    gr_rows out = gr_rows_at(c->ptr[GR_FORWARD_PUT_OUT], &c->node->bounds);
+    *out.n_groups = *out.n_seqs = out.token_offset[0] = 0;
+    for (uint32_t g = 0; g < *rows.n_groups; g++) gr_rows_add_group(&out, rows.record[g]);
+    for (uint32_t i = 0; i < *rows.n_seqs; i++)
+        gr_rows_add_seq(&out, rows.group[i],
+                        &(gr_seq_ids){.prompt = gr_rows_ids(&prompts, i),
+                                      .response = gr_rows_ids(&rows, i) + rows.prompt_len[i],
+                                      .n_prompt = prompts.prompt_len[i],
+                                      .n_response = rows.response_len[i]});
+}
+
 static void run_embed(const gr_call *c, const gr_pass *pass, const gr_micro_bounds *b, const gr_micro *pack,
                       const gr_packed *packed)
 {
@@ -257,11 +288,15 @@ static void run_embed(const gr_call *c, const gr_pass *pass, const gr_micro_boun
 gr_status gr_forward_run(const gr_call *c, gr_diag *d)
 {
     gr_pass *pass = c->state;
+    if (c->kernel == GR_FORWARD_PUT) {
+        run_put(c);
+        return GR_OK;
+    }
     if (c->kernel == GR_FORWARD_TALLY) return run_tally(c, pass, d);
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = gr_node_shape(c->node);
     if (c->kernel == GR_FORWARD_BEGIN || c->kernel == GR_FORWARD_PACK) {
-        gr_rows rows = gr_rows_at(c->ptr[GR_FORWARD_PACK_ROWS], &c->node->rows->bounds);
+        gr_rows rows = gr_rows_at(c->ptr[GR_FORWARD_PACK_ROWS], &c->node->bounds);
         if (c->kernel == GR_FORWARD_PACK) return run_pack(c, pass, &rows, d);
         run_begin(c, pass, &rows);
         return GR_OK;
@@ -291,7 +326,7 @@ void gr_forward_end(const gr_node *n, gr_tasks *p, const gr_forward *f, const ui
 
 uint32_t gr_forward_trips(const gr_call *c)
 {
-    gr_rows rows = gr_rows_at(c->ptr[GR_AGREE_ROWS], &c->node->rows->bounds);
+    gr_rows rows = gr_rows_at(c->ptr[GR_AGREE_ROWS], &c->node->bounds);
     gr_pass *pass = c->state;
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
     find_own(c, pass, &rows, pass->asked_balancer, &pass->asked);

@@ -2,7 +2,8 @@
  *
  * declare puts up: begin, and a loop over micro-batches of pack, embed and the layers; the op adds its head
  * (kernel GR_FORWARD_HEAD), which reads the hidden states x, and ends the loop with gr_forward_end. Of many
- * ranks each does its own sequences, and then all have the columns of all.
+ * ranks each does its own sequences, and then all have the columns of all. The bounds of its sequences are
+ * the node's own (gr_node.bounds), which are those of its rows but for other prompts (gr_node_other_prompts).
  */
 #ifndef GR_OPS_FORWARD_H
 #define GR_OPS_FORWARD_H
@@ -19,10 +20,12 @@ enum {
     GR_FORWARD_LAYER,
     GR_FORWARD_HEAD,
     GR_FORWARD_TALLY,
+    GR_FORWARD_PUT, /* other prompts in the place of the rows' own */
 };
 
 /* Operands of these works: their places among uses and pointers. Behind those of begin come the columns that
  * the head writes. */
+enum { GR_FORWARD_PUT_ROWS, GR_FORWARD_PUT_PROMPTS, GR_FORWARD_PUT_OUT, GR_N_FORWARD_PUT };
 enum { GR_FORWARD_BEGIN_ROWS, GR_FORWARD_BEGIN_TALLY, GR_N_FORWARD_BEGIN };
 enum {
     GR_FORWARD_PACK_ROWS,

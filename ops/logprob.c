@@ -4,6 +4,8 @@
 #include "ops/base/routes.h"
 #include "ops/base/rows.h"
 
+#include <string.h>
+
 #define CFG(f) GR_FORWARD_CFG(f)
 
 static const char *const weights[] = {"params", "rollout", NULL};
@@ -15,6 +17,7 @@ static const gr_key keys[] = {
     {"micro_tokens", GR_KEY_UINT, CFG(micro_tokens), false, "0", 0, 1 << 24, NULL, "most tokens of one packed pass; 0: the planner's choice"},
     {"weights", GR_KEY_ENUM, CFG(weights), false, "params", 0, 0, weights, "which copy of the weights is used: params, the one that trains; rollout, the one that generates, which may be tensor-parallel"},
     {"replay", GR_KEY_ENUM, CFG(replay), false, NULL, 0, 0, gr_replay_names, "the experts of tokens, of a model that has any: rollout, those that the rollout chose; compare, those that the routers choose here, compared with the rollout's in the metrics; default: those that the routers choose here"},
+    {"prompts", GR_KEY_NODE, CFG(prompts), false, NULL, 0, 0, NULL, "prompts that were made of these rows (op prompts with of): the same responses, each behind its own of these in the place of the prompt that it answers"},
     {0}};
 
 static const gr_field fields[] = {
@@ -24,11 +27,62 @@ static const gr_field fields[] = {
     {0}};
 /* clang-format on */
 
+/* A model that samples behind these prompts has them as its own tokens. */
+static const gr_node *read_by_other(const gr_graph *g, const gr_node *prompts, const gr_model *m)
+{
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const gr_node *n = g->nodes[i];
+        if (n->op->generates && n->of == prompts && m && n->model != m &&
+            strcmp(n->model->files.folder, m->files.folder) != 0)
+            return n;
+    }
+    return NULL;
+}
+
+static void check_prompts(const gr_graph *g, gr_node *n, const gr_node *prompts, gr_diag *d)
+{
+    const gr_loc at = gr_value_get(n->value, "prompts")->at;
+    const gr_node *maker = gr_rows_maker(n->rows), *other = read_by_other(g, prompts, maker->model);
+    if (!prompts->of || prompts->of->rows != n->rows)
+        gr_diag_error(d, at, GR_E_INVALID,
+                      "'prompts' must be made of the rows of '%s', one for each of them (op prompts with of: "
+                      "%s), and '%s' is not",
+                      n->of->name, n->of->name, prompts->name);
+    else if (maker->op->generates && ((const gr_generate_cfg *)maker->cfg)->serve.host)
+        gr_diag_error(d, at, GR_E_INVALID,
+                      "'prompts': of rows that harnesses made ('serve' of '%s') only the first token is a "
+                      "prompt: there is none to put another in the place of",
+                      maker->name);
+    else if (other)
+        gr_diag_error(
+            d, at, GR_E_INVALID,
+            "'%s' has tokens of model '%s', which '%s' samples with, and the responses have those of "
+            "'%s': give one of them prompts of its own",
+            prompts->name, other->model->name, other->name, maker->model->name);
+    if (((const gr_logprob_cfg *)n->cfg)->replay)
+        gr_diag_error(
+            d, at, GR_E_INVALID,
+            "'replay' has the experts that were chosen behind the rows' own prompts: it does not go "
+            "with 'prompts'");
+    n->bounds = (gr_rows_bounds){.groups = n->bounds.groups,
+                                 .seqs = n->bounds.seqs,
+                                 .prompt_tokens = prompts->bounds.prompt_tokens,
+                                 .response_tokens = n->bounds.response_tokens};
+    const uint64_t most = (uint64_t)n->bounds.prompt_tokens + n->bounds.response_tokens;
+    if (n->model->shape.max_positions && most > n->model->shape.max_positions)
+        gr_diag_error(d, at, GR_E_INVALID,
+                      "a sequence may have %u tokens of '%s' and %u of a response, but model '%s' has %u "
+                      "positions",
+                      n->bounds.prompt_tokens, prompts->name, n->bounds.response_tokens, n->model->name,
+                      n->model->shape.max_positions);
+}
+
 static void check_logprob(gr_graph *g, gr_node *n, gr_diag *d)
 {
-    (void)g;
+    const gr_logprob_cfg *c = n->cfg;
     gr_check_head(n, GR_HEAD_LM, d);
-    gr_check_micro_tokens(n, ((const gr_logprob_cfg *)n->cfg)->micro_tokens, &n->rows->bounds, d);
+    if (c->prompts) check_prompts(g, n, c->prompts, d);
+    gr_check_micro_tokens(n, c->micro_tokens, &n->bounds, d);
     gr_check_replay(n, d);
 }
 

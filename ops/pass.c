@@ -550,6 +550,9 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
         weights = (double)gr_fp8_bucket_bytes(s, 1 + layer, gr_dtype_size(k->dtype)) /
                   (double)gr_dtype_size(k->dtype);
     w->cost.flops = times * tokens * projections;
+    w->cost.fp8 = !s->fp8     ? 0
+                  : times > 1 ? w->cost.flops / 2
+                              : w->cost.flops; /* gradients of weights are not */
     w->cost.attention = times * tokens * 2.0 * gr_layer_keys(d, length) *
                         (d->mixer == GR_MIXER_LATENT ? d->latent.heads : d->attention.heads) *
                         head_width(d, k->invariant && times <= 1) * (times > 1 ? 1 : k->attention_cost);
@@ -746,9 +749,9 @@ void gr_embed_exchange_cost(gr_task *w, const gr_kernels *k, const gr_node *n, d
 
 void gr_cost_times(gr_task *w, double times)
 {
-    double *const all[] = {&w->cost.flops, &w->cost.bytes,  &w->cost.attention,
-                           &w->cost.kv,    &w->cost.head,   &w->cost.logits,
-                           &w->comm.sums,  &w->comm.summed, &w->comm.exchanged};
+    double *const all[] = {&w->cost.flops,  &w->cost.fp8,      &w->cost.bytes,  &w->cost.attention,
+                           &w->cost.kv,     &w->cost.head,     &w->cost.logits, &w->comm.sums,
+                           &w->comm.summed, &w->comm.exchanged};
     for (size_t i = 0; i < GR_LEN(all); i++) *all[i] *= times;
     times_experts(&w->cost.experts, times);
 }
@@ -769,6 +772,7 @@ static void add_experts(gr_experts_cost *to, const gr_experts_cost *part)
 void gr_cost_add(gr_task *w, const gr_task *part)
 {
     w->cost.flops += part->cost.flops;
+    w->cost.fp8 += part->cost.fp8;
     w->cost.bytes += part->cost.bytes;
     w->cost.attention += part->cost.attention;
     w->cost.kv += part->cost.kv;

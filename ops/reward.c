@@ -62,6 +62,20 @@ static void check_function(const gr_node *n, const gr_reward_cfg *c, gr_diag *d)
                       "'%s' goes with 'command': a function is called once, with all responses", wrong);
 }
 
+/* A rule reads what the model said: of conversations whose tokens were selected that is not known any more.
+ */
+static void check_turns(const gr_node *n, const gr_reward_cfg *c, gr_diag *d)
+{
+    if ((!c->rule && !c->rules) || !n->rows->bounds.turns) return;
+    for (const gr_node *r = n->rows; r->op->narrows; r = r->of->rows)
+        if (gr_value_get(r->value, "tokens"))
+            gr_diag_error(
+                d, n->at, GR_E_INVALID,
+                "a rule reads what the model said, and '%s' has left out tokens of conversations: score "
+                "the rows that it selects from, '%s'",
+                r->name, r->of->name);
+}
+
 static void check_reward(gr_graph *g, gr_node *n, gr_diag *d)
 {
     const gr_reward_cfg *c = n->cfg;
@@ -87,6 +101,7 @@ static void check_reward(gr_graph *g, gr_node *n, gr_diag *d)
         gr_diag_error(d, gr_value_get(n->value, "workers")->at, GR_E_INVALID,
                       "'workers' goes with 'command': one process asks the server");
     check_function(n, c, d);
+    check_turns(n, c, d);
     if (c->names.n && !c->command && !c->http && !c->function)
         gr_diag_error(d, c->names.at[0], GR_E_INVALID, "'names' goes with 'command', 'http' or 'function'");
     if (c->names.n && c->level)

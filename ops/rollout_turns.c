@@ -305,6 +305,7 @@ static void answer_call(gr_rollout *r, const gr_rows *rows, uint32_t seq)
                                          .text = t->text.text,
                                          .n_text = t->text.len,
                                          .tool_calls = calls,
+                                         .n_before = gr_tool_calls_at(t->form, t->text.text, t->text.len),
                                          .cut = rows->truncated[seq]});
     json_decref(calls);
 }
@@ -463,6 +464,24 @@ static void take_ids(gr_rollout *r, const gr_rows *rows, uint32_t seq, const gr_
     t->at[seq].most = a->max_tokens;
 }
 
+/* The function that the turn before called last, to free(); NULL: none. Of calls that are messages by
+ * channels: others' templates do not ask. */
+static char *called_last(gr_rollout *r, const gr_rows *rows, uint32_t seq)
+{
+    struct gr_turns *t = r->turns;
+    if (t->form != GR_TOOLS_HARMONY) return NULL;
+    const uint32_t begin = t->at[seq].begin, n = rows->response_len[seq] - begin;
+    turn_text(r, gr_rows_ids(rows, seq) + rows->prompt_len[seq] + begin, n);
+    json_t *calls = gr_tool_calls(t->form, t->text.text, t->text.len);
+    char *name = NULL;
+    for (size_t i = json_array_size(calls); i-- > 0 && !name;) {
+        const char *one = json_string_value(json_object_get(json_array_get(calls, i), "name"));
+        if (one) name = gr_strdup(one);
+    }
+    json_decref(calls);
+    return name;
+}
+
 /* The ids of what was said, once, into t->ids. */
 static gr_status encode(gr_rollout *r, const gr_rows *rows, uint32_t seq, const gr_answer *a, gr_diag *d)
 {
@@ -482,7 +501,10 @@ static gr_status encode(gr_rollout *r, const gr_rows *rows, uint32_t seq, const 
         return gr_diag_error(
             d, r->cfg->environment.at, GR_E_INVALID,
             "'messages' answers no start: the first ones are the prompt's; 'text' goes behind it");
-    return gr_encoder_more(t->encoder, a->messages, last, &t->ids, d);
+    char *called = called_last(r, rows, seq);
+    const gr_status st = gr_encoder_more(t->encoder, a->messages, last, called, &t->ids, d);
+    free(called);
+    return st;
 }
 
 /* False: there is no room for them and one token more. */

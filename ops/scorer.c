@@ -192,6 +192,23 @@ void gr_response_text(const gr_session *s, const gr_node *rows_node, const gr_ro
     cut_at_stop_text(rows_node, text, ends, rows->response_len[seq]);
 }
 
+/* What the model said in a conversation, a line a turn: what its environment said is neither right nor wrong.
+ */
+static void model_text(const gr_scorer *s, const gr_rows *rows, uint32_t seq, gr_str *text, uint32_t *ends)
+{
+    const gr_tokenizer *t = gr_session_tokenizer(s->session, s->node->rows);
+    const int32_t *ids = gr_rows_ids(rows, seq) + rows->prompt_len[seq];
+    const uint32_t n = rows->response_len[seq] - rows->ended[seq];
+    bool before = false;
+    for (uint32_t i = 0; i < rows->response_len[seq]; i++) {
+        const bool said = gr_rows_counts(rows, rows->token_offset[seq] + i);
+        if (said && !before && text->len) gr_str_putc(text, '\n');
+        if (said && i < n) (void)gr_tokenizer_append(t, ids[i], !before, text);
+        if (ends) ends[i] = (uint32_t)text->len;
+        before = said;
+    }
+}
+
 /* ---- scoring ---------------------------------------------------------------------------------------------
  */
 
@@ -246,7 +263,10 @@ static gr_status score_by_rule(gr_scorer *s, const gr_rows *rows, uint32_t seq, 
     gr_status st = turn_to(s, data, record, x, d);
     if (st) return st;
     x->text.len = 0;
-    gr_response_text(s->session, s->node->rows, rows, seq, &x->text, x->ends);
+    if (rows->turns)
+        model_text(s, rows, seq, &x->text, x->ends);
+    else
+        gr_response_text(s->session, s->node->rows, rows, seq, &x->text, x->ends);
     gr_rule_input in = {.text = x->text.len ? x->text.text : "",
                         .n = x->text.len,
                         .ends = x->ends,

@@ -13,39 +13,38 @@
 
 enum { KERNEL_SUMMARY };
 
-static bool generates(const gr_op *op)
+static bool generates(const gr_node *n)
 {
-    return op->generates;
+    return n->op->generates;
 }
 
-static bool trains(const gr_op *op)
+static bool trains(const gr_node *n)
 {
-    return op->trains;
+    return n->op->trains;
 }
 
-static bool asks_logprob(const gr_op *op)
+static bool asks_logprob(const gr_node *n)
 {
-    return op->logprob;
+    return n->op->logprob && !gr_node_other_prompts(n);
 }
 
-static bool scores_by_rule(const gr_op *op)
+static bool scores_by_rule(const gr_node *n)
 {
-    return op->scores && !op->passes;
+    return n->op->scores && !n->op->passes;
 }
 
-static bool scores_by_model(const gr_op *op)
+static bool scores_by_model(const gr_node *n)
 {
-    return op->scores && op->passes;
+    return n->op->scores && n->op->passes;
 }
 
 /* Of nodes that every iteration runs, but for updates, which may wait for their time. */
-static const gr_node *first_of(const gr_graph *g, bool (*is)(const gr_op *), const gr_node *rows,
+static const gr_node *first_of(const gr_graph *g, bool (*is)(const gr_node *), const gr_node *rows,
                                const gr_model *model, bool same)
 {
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
-        if (!is(n->op) || n->timing.every || (n->timing.when.expr && !n->op->trains) ||
-            (rows && n->rows != rows))
+        if (!is(n) || n->timing.every || (n->timing.when.expr && !n->op->trains) || (rows && n->rows != rows))
             continue;
         if (!model || (n->model == model) == same) return n;
     }

@@ -724,16 +724,21 @@ static gr_optim_range range_of(const gr_call *c, const gr_shard *own, uint64_t a
     const gr_train *train = &c->node->model->train;
     gr_state_bytes state = gr_state_bytes_of(k, c->node->model, c->arg, gr_shard_place_of(c).shards);
     char *w = c->ptr[STEP_WEIGHTS], *g = c->ptr[STEP_GRADS], *kept = c->ptr[STEP_STATE],
-         *m = kept + state.master;
-    uint64_t moment = at * gr_dtype_size(train->moments), first = c->how->sharded ? 0 : own->first;
+         *m = kept + state.master, *v = state.moments > 1 ? m + state.moment : NULL;
+    const uint64_t first = c->how->sharded ? 0 : own->first,
+                   n = gr_shard_elems(gr_bucket_elems(gr_model_trains(c->node->model), c->arg),
+                                      gr_shard_place_of(c).shards);
     return (gr_optim_range){.w = w + (first + at) * gr_dtype_size(k->dtype),
                             .g = g + at * gr_dtype_size(train->grads),
                             .master = state.form == GR_MASTER_F32 ? (float *)kept + at : NULL,
                             .low = state.form == GR_MASTER_SPLIT ? (uint16_t *)kept + at : NULL,
-                            .m = m + moment,
-                            .v = state.moments > 1 ? m + state.moment + moment : NULL,
+                            .m = gr_moment_at(m, train->moments, at),
+                            .v = v ? gr_moment_at(v, train->moments, at) : NULL,
+                            .m_scale = gr_moment_scale(m, train->moments, n, at),
+                            .v_scale = v ? gr_moment_scale(v, train->moments, n, at) : NULL,
                             .grads = train->grads,
-                            .moments = train->moments};
+                            .moments = train->moments,
+                            .chance = {.first = own->first + at}};
 }
 
 /* The bias that selects a layer's experts follows their load. */
@@ -782,6 +787,7 @@ static void run_step(const gr_call *c, train_state *t)
                     .grad_scale = t->scale};
     gr_tensor tensors[GR_BUCKET_TENSORS_MAX];
     gr_shard own = gr_shard_of(c, c->arg);
+    const uint32_t seed = (uint32_t)(t->session->graph->run.seed ^ gr_stream(m->name));
     size_t n = gr_bucket_ranges(gr_model_trains(m), c->arg, tensors);
     for (size_t i = 0; i < n; i++) {
         uint64_t elems = (uint64_t)tensors[i].rows * GR_MAX(tensors[i].cols, 1u);
@@ -789,6 +795,7 @@ static void run_step(const gr_call *c, train_state *t)
                  end = GR_MIN(tensors[i].offset + elems, own.first + own.n);
         if (first >= end) continue;
         gr_optim_range r = range_of(c, &own, first - own.first);
+        r.chance.key = gr_moment_mix(c->arg ^ gr_moment_mix(how.step ^ seed));
         bool decay = tensors[i].decay;
         const gr_optim its = settings_of(t->session, train, &how, c->arg, i, &decay);
         if (c->lane == GR_LANE_HOST)
@@ -806,7 +813,7 @@ static void run_step(const gr_call *c, train_state *t)
 static bool has_gap(const gr_node *n)
 {
     const gr_node *maker = gr_rows_maker(n->rows);
-    return maker->op->generates && maker->model == n->model &&
+    return maker->op->generates && !gr_rows_joined(n->rows) && maker->model == n->model &&
            n->timing.new_version == maker->timing.new_version;
 }
 

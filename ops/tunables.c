@@ -17,7 +17,7 @@ uint32_t gr_halvings(uint32_t from, uint32_t to)
 
 uint32_t gr_node_longest(const gr_node *n)
 {
-    return n->rows->bounds.prompt_tokens + n->rows->bounds.response_tokens;
+    return n->bounds.prompt_tokens + n->bounds.response_tokens;
 }
 
 /* Where the kernels are batch-invariant, passes are cut where the planner chooses without a change of bits;

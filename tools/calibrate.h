@@ -8,11 +8,12 @@
 #include "scheduler/cost/hardware.h"
 #include "scheduler/search/planner.h"
 #include "tools/args.h"
+#include "tools/repeats.h"
 
 typedef struct gr_bench_sizes {
     uint32_t rows[8], n_rows, widths[8], n_widths; /* the grid of matrix rates */
-    uint32_t rounds;
-    uint32_t short_length; /* of sequences of the grid */
+    uint32_t rounds;                               /* at most */
+    uint32_t short_length;                         /* of sequences of the grid */
     uint32_t lengths[GR_LENGTHS_MAX], n_lengths, attention_width, attention_tokens;
     uint32_t pool_length, pool_shared, group,
         slots; /* of sequences in the pool: what a group of them shares */
@@ -27,7 +28,10 @@ typedef struct gr_bench {
     gr_queue q;
     unsigned threads;
     const gr_bench_sizes *sizes;
-    gr_status st; /* of the first failure; its message is in d */
+    gr_repeats repeats;
+    double burst_least,
+        burst_most; /* seconds of a run in the fastest and the slowest burst of the last measurement */
+    gr_status st;   /* of the first failure; its message is in d */
     gr_diag *d;
     uint64_t used; /* of the arena */
     gr_model_shape shape;
@@ -54,8 +58,9 @@ void *gr_bench_place(gr_bench *b, const void *host, uint64_t bytes);
 /* n random numbers of the arena, in the type of weights. */
 void *gr_bench_random(gr_bench *b, uint64_t n);
 
-/* Seconds of the usual run, the one in the middle; of a device that runs later the mean over bursts of runs,
- * long enough to see the clocks that it keeps. */
+/* Seconds of the usual run, the one in the middle, or of the only one where that takes long: rounds repeat
+ * it; of a device that runs later the mean over bursts of runs, long enough to see the clocks that it keeps.
+ */
 double gr_bench_seconds(gr_bench *b, void (*run)(gr_bench *));
 
 /* Begin with an empty arena. Sequences of `length` tokens (the last of them shorter); paged: in the pool,

@@ -1,11 +1,13 @@
 /* graphrun calibrate: measure this machine and write what `--hardware FILE` reads.
  *
- * The device's own kernels are measured, at the shapes that plans ask about. On the CPU the fastest of
- * several runs counts. Work is given to a CUDA device in bursts, so that it never waits for the host, as in a
- * run, and the mean counts, once its clocks are what they are in a run: an H200 that was idle runs large
- * products at its highest clock, is held back by its power limit within 0.2 s (a pass of a layer of 1.7B
- * takes 2.49, then 2.85 ms), and by a few parts of a hundred more as it gets hot, within seconds. So it is
- * heated first, and before each measurement it works for as long as its clocks take to come down.
+ * The device's own kernels are measured, at the shapes that plans ask about. On the CPU the usual of several
+ * runs counts, in rounds over all shapes for a machine may be slower for a while; how far rounds differ says
+ * how sure the file is. There are as many rounds as a minute has room for. Work is given to a CUDA device in
+ * bursts, so that it never waits for the host, as in a run, and the mean counts, once its clocks are what
+ * they are in a run: an H200 that was idle runs large products at its highest clock, is held back by its
+ * power limit within 0.2 s (a pass of a layer of 1.7B takes 2.49, then 2.85 ms), and by a few parts of a
+ * hundred more as it gets hot, within seconds. So it is heated first, and before each measurement it works
+ * for as long as its clocks take to come down.
  */
 #include "tools/calibrate.h"
 
@@ -28,6 +30,8 @@
 enum {
     CACHES = 32 << 20,           /* bytes: weights of this many are not held by those nearest to a core */
     LEAST_NS = 20 * 1000 * 1000, /* of one measurement, all its runs */
+    LONG_NS = 100 * 1000 * 1000, /* of a run that is not repeated within a round */
+    LEAST_ROUNDS = 2,
     BURST_NS = 5 * 1000 * 1000,
     BURSTS_NS = 30 * 1000 * 1000,
     SETTLE_NS = 400 * 1000 * 1000, /* of what holds the clocks down, until they have come down */
@@ -43,7 +47,8 @@ enum {
     STEP_LENGTH = 16,        /* their length */
     STEP_WEIGHTS = 512 << 20 /* bytes that steps take in turn */
 };
-#define HEAT_NS (UINT64_C(8) * 1000 * 1000 * 1000)
+#define HEAT_NS   (UINT64_C(8) * 1000 * 1000 * 1000)
+#define ROUNDS_NS (UINT64_C(45) * 1000 * 1000 * 1000) /* no round begins after that */
 
 static const gr_bench_sizes sizes_cpu = {
     .rows = {1, 4, 16, 64, 256, 1024, 4096},
@@ -278,7 +283,13 @@ static double seconds_of_bursts(gr_bench *b, void (*run)(gr_bench *))
     const uint64_t settle = b->heavy ? SETTLE_NS : BURSTS_NS, enough = b->heavy ? SETTLED_NS : BURSTS_NS;
     uint64_t warm = 0, all = 0, n = 0;
     for (; warm < settle && !b->st; warm += burst_ns(b, run, times)) continue;
-    for (; all < enough && !b->st; n++) all += burst_ns(b, run, times);
+    b->burst_least = INFINITY, b->burst_most = 0;
+    for (; all < enough && !b->st; n++) {
+        const uint64_t ns = burst_ns(b, run, times);
+        b->burst_least = fmin(b->burst_least, (double)ns / (double)times / 1e9);
+        b->burst_most = fmax(b->burst_most, (double)ns / (double)times / 1e9);
+        all += ns;
+    }
     return (double)GR_MAX(all, UINT64_C(1)) / (double)(GR_MAX(n, UINT64_C(1)) * times) / 1e9;
 }
 
@@ -301,14 +312,28 @@ static int by_ns(const void *a, const void *b)
 double gr_bench_seconds(gr_bench *b, void (*run)(gr_bench *))
 {
     uint64_t ns[RUNS_MAX], all = 0, n = 0;
-    burst_ns(b, run, 1); /* kernels are loaded, plans built */
+    const uint64_t first = burst_ns(b, run, 1); /* kernels are loaded, plans built */
     if (b->q.device) return seconds_of_bursts(b, run);
+    if (first > LONG_NS) return (double)first / 1e9;
     while (n < 3 || (all < LEAST_NS && n < RUNS_MAX)) {
         ns[n] = burst_ns(b, run, 1);
         all += ns[n++];
     }
     qsort(ns, n, sizeof(*ns), by_ns); /* the usual run, the one in the middle */
     return (double)ns[n / 2] / 1e9;
+}
+
+/* Keeps what the last measurement took, by its name and the bench's sizes; returns it. */
+static double keep(gr_bench *b, double seconds, const char *what)
+{
+    static const char form[] = "%s, %u rows of width %u, length %u";
+    if (b->q.device) {
+        gr_repeats_add(&b->repeats, b->burst_least, form, what, b->tokens, b->shape.hidden, b->length);
+        b->repeats.at--;
+    }
+    gr_repeats_add(&b->repeats, b->q.device ? b->burst_most : seconds, form, what, b->tokens, b->shape.hidden,
+                   b->length);
+    return seconds;
 }
 
 /* ---- what plans ask about ----------------------------------------------------------------------------- */
@@ -331,7 +356,7 @@ static double pool_bytes(const gr_bench *b)
 /* Seconds of a layer in the step of a rollout. */
 static double step_seconds(gr_bench *b)
 {
-    return b->q.device ? gr_calibrate_cuda_decode(b) : gr_bench_seconds(b, gr_bench_extend);
+    return b->q.device ? gr_calibrate_cuda_decode(b) : keep(b, gr_bench_seconds(b, gr_bench_extend), "step");
 }
 
 /* Of a CUDA device: seconds an operation of a layer's step, but for the keys and values it reads. */
@@ -367,8 +392,10 @@ static void measure_matrix(gr_hardware *h, gr_bench *b)
         rate->width = z->widths[i % z->n_widths];
         gr_bench_open(b, rate->width, rate->rows, z->short_length, false);
         const double flops = layer_work(b, 0, 1).cost.flops;
-        const double forward = gr_bench_seconds(b, gr_bench_forward) - attention_seconds(h, b, 1);
-        const double backward = gr_bench_seconds(b, gr_bench_backward) - attention_seconds(h, b, 2);
+        const double forward =
+            keep(b, gr_bench_seconds(b, gr_bench_forward), "forward") - attention_seconds(h, b, 1);
+        const double backward =
+            keep(b, gr_bench_seconds(b, gr_bench_backward), "backward") - attention_seconds(h, b, 2);
         rate->forward += forward / flops;
         rate->backward += backward / (2 * flops);
         gr_bench_close(b);
@@ -400,8 +427,8 @@ static void measure_attention(attention *a, gr_bench *b)
     for (uint32_t i = 0; i <= z->n_lengths && !b->st; i++) {
         const uint32_t length = i ? z->lengths[i - 1] : z->short_length;
         gr_bench_open(b, z->attention_width, z->attention_tokens, length, false);
-        a->forward[i] += gr_bench_seconds(b, gr_bench_forward) / z->rounds;
-        a->backward[i] += gr_bench_seconds(b, gr_bench_backward) / z->rounds;
+        a->forward[i] += keep(b, gr_bench_seconds(b, gr_bench_forward), "forward");
+        a->backward[i] += keep(b, gr_bench_seconds(b, gr_bench_backward), "backward");
         a->flops[i] = layer_work(b, length, 1).cost.attention;
         gr_bench_close(b);
     }
@@ -413,12 +440,13 @@ static double rate_of_more(const double *operations, const double *seconds, uint
     return (operations[i] - operations[0]) / fmax(seconds[i] - seconds[0], seconds[i] / 100);
 }
 
-static void finish_attention(gr_hardware *h, const attention *a, const gr_bench_sizes *z)
+static void finish_attention(gr_hardware *h, const attention *a, const gr_bench_sizes *z, uint32_t rounds)
 {
     h->n_attention = z->n_lengths;
     for (uint32_t i = 1; i <= z->n_lengths; i++)
-        h->attention[i - 1] = (gr_attention_rate){z->lengths[i - 1], rate_of_more(a->flops, a->forward, i),
-                                                  2 * rate_of_more(a->flops, a->backward, i)};
+        h->attention[i - 1] =
+            (gr_attention_rate){z->lengths[i - 1], rounds * rate_of_more(a->flops, a->forward, i),
+                                2 * rounds * rate_of_more(a->flops, a->backward, i)};
 }
 
 /* Sequences in the pool, short and long ones. */
@@ -432,7 +460,7 @@ static void measure_pool(pool *p, gr_bench *b)
     for (int i = 0; i < 2 && !b->st; i++) {
         const uint32_t length = i ? z->pool_length : STEP_LENGTH;
         gr_bench_open(b, z->attention_width, z->slots, length, true);
-        p->seconds[i] += step_seconds(b) / z->rounds;
+        p->seconds[i] += step_seconds(b);
         p->flops[i] = layer_work(b, 2.0 * length, 1).cost.attention;
         p->bytes[i] = pool_bytes(b);
         gr_bench_close(b);
@@ -498,7 +526,8 @@ static void measure_memory(gr_hardware *h, gr_bench *b)
         b->k->optim_step(&b->q, &how, true, &all, copy / sizeof(float));
         step = fmin(step, (double)(gr_now_ns() - begin) / (7e9 * (double)copy));
     }
-    h->memory_bytes += step / b->sizes->rounds;
+    h->memory_bytes += step;
+    gr_repeats_add(&b->repeats, step, "memory, read and written");
 }
 
 static void copy_one(void *arg, unsigned rank, unsigned n)
@@ -535,8 +564,11 @@ static void measure_copies(gr_hardware *h, gr_bench *b)
          ranks *= 2) {
         gr_copy_rate *c = &h->copies[h->n_copies++];
         c->ranks = ranks;
-        c->h2d += copies_seconds(b, ranks);
-        c->both += copies_seconds(b, 2 * ranks);
+        const double one = copies_seconds(b, ranks), both = copies_seconds(b, 2 * ranks);
+        gr_repeats_add(&b->repeats, one, "copies of %u ranks", ranks);
+        gr_repeats_add(&b->repeats, both, "copies of %u ranks, both ways", ranks);
+        c->h2d += one;
+        c->both += both;
     }
 }
 
@@ -671,8 +703,11 @@ static gr_status measure_all(gr_hardware *h, gr_bench *b, gr_diag *d)
     pool paged = {0};
     for (uint32_t i = 0; i < GR_RATES_MAX; i++) h->rates[i] = (gr_rate){0};
     for (uint32_t i = 0; i < GR_COPIES_MAX; i++) h->copies[i] = (gr_copy_rate){0};
-    for (uint32_t round = 0; round < b->sizes->rounds && !st;
-         round++) { /* a machine may be slower for a while */
+    const uint64_t begin = gr_now_ns();
+    uint32_t rounds = 0;
+    for (; rounds < b->sizes->rounds && !st && (rounds < LEAST_ROUNDS || gr_now_ns() - begin < ROUNDS_NS);
+         rounds++) {
+        gr_repeats_round(&b->repeats);
         if (cuda)
             st = measure_on_cuda(h, b, d);
         else
@@ -684,12 +719,12 @@ static gr_status measure_all(gr_hardware *h, gr_bench *b, gr_diag *d)
         if (!st) st = b->st;
     }
     if (st) return st;
-    finish_matrix(h, b->sizes->rounds);
-    if (!cuda) finish_attention(h, &packed, b->sizes);
+    finish_matrix(h, rounds);
+    if (!cuda) finish_attention(h, &packed, b->sizes, rounds);
     if (!cuda) {
-        h->memory_bytes = 1 / h->memory_bytes;
-        finish_copies(h, b->sizes->rounds);
-        h->decode_attention = rate_of_more(paged.flops, paged.seconds, 1);
+        h->memory_bytes = rounds / h->memory_bytes;
+        finish_copies(h, rounds);
+        h->decode_attention = rounds * rate_of_more(paged.flops, paged.seconds, 1);
         h->host_memory = h->memory_bytes; /* the host pool is the same memory, and the kernel the same */
     }
     measure_head(h, b);
@@ -700,11 +735,19 @@ static gr_status measure_all(gr_hardware *h, gr_bench *b, gr_diag *d)
     return b->st;
 }
 
-static gr_status calibrate(gr_hardware *h, const gr_plan_options *o, gr_diag *d)
+/* How much a file can be relied on. */
+typedef struct trust {
+    gr_repeats repeats;
+    double waited; /* share of the time that threads were ready and others ran */
+    double load;   /* of each processor, when measuring began */
+} trust;
+
+static gr_status calibrate(gr_hardware *h, const gr_plan_options *o, trust *t, gr_diag *d)
 {
     uint64_t before = gr_process_resident();
     const bool cuda = !strcmp(o->kernels->device, "cuda");
     const gr_device_type *type;
+    const gr_turns begin = gr_turns_read();
     gr_bench b = {.k = o->kernels, .threads = o->threads, .sizes = cuda ? &sizes_cuda : &sizes_cpu, .d = d};
     *h = o->hardware;
     gr_status st = gr_device_find(&type, b.k->device, d);
@@ -714,6 +757,9 @@ static gr_status calibrate(gr_hardware *h, const gr_plan_options *o, gr_diag *d)
         measure_overhead(h, &b, before);
     }
     if (!st) st = measure_all(h, &b, d);
+    const gr_turns end = gr_turns_read(); /* while the threads are there */
+    t->waited = gr_turns_waited(&begin, &end);
+    t->repeats = b.repeats;
     close_device(&b);
     if (!st && cuda) st = measure_host(h, b.threads, d);
     if (!st && cuda) st = gr_calibrate_cuda_copies(h, d);
@@ -761,35 +807,52 @@ static void print_summary(const gr_hardware *h, const char *path)
            (double)h->layer_graph_bytes / 1024);
 }
 
-/* How long this thread worked, and how long it waited for a processor while others did; all 0 where the
- * system does not say. */
-typedef struct turns {
-    unsigned long long ran, waited;
-} turns;
-
-static turns read_turns(void)
+/* What others do now, for those who would rather wait than measure. */
+static double say_load(void)
 {
-    turns t = {0};
-    FILE *f = fopen("/proc/thread-self/schedstat", "r");
-    if (f && fscanf(f, "%llu %llu", &t.ran, &t.waited) != 2) t = (turns){0};
+    char text[128] = "";
+    FILE *f = fopen("/proc/loadavg", "r");
+    if (f && !fgets(text, sizeof(text), f)) *text = '\0';
     if (f) fclose(f);
-    return t;
+    const unsigned processors = (unsigned)GR_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
+    const double load = gr_load_of(text, processors);
+    if (load > 0.5)
+        fprintf(stderr,
+                "note: this machine is busy: in the last minute %.1f tasks shared its %u processors; what is "
+                "measured "
+                "may be too slow\n",
+                load * processors, processors);
+    return load;
 }
 
-/* The share of its time that it waited since; says so where that is much. */
-static double share_waited(const turns *since, gr_diag *d)
+/* What makes a file doubtful. */
+static void warn_of_doubts(const trust *t, gr_diag *d)
 {
-    const double much = 0.05;
-    const turns now = read_turns();
-    const double ran = (double)(now.ran - since->ran), waited = (double)(now.waited - since->waited);
-    const double share = waited > 0 ? waited / (ran + waited) : 0;
-    if (share > much)
+    const double much = 0.05, far = 0.2, usual = gr_repeats_usual(&t->repeats);
+    if (t->waited > much)
         gr_diag_warn(
             d, (gr_loc){0},
             "this machine is busy: measuring waited for a processor for %.0f %% of its time, and rates "
             "may come out too low; calibrate again when it is quiet",
-            100 * share);
-    return share;
+            100 * t->waited);
+    if (usual > far)
+        gr_diag_warn(
+            d, (gr_loc){0},
+            "repeats of the same measurement differ by %.0f %%: predictions by this file are as unsure; "
+            "calibrate again when nothing else runs",
+            100 * usual);
+}
+
+static void print_trust(const trust *t)
+{
+    const gr_repeat *worst = gr_repeats_worst(&t->repeats);
+    if (worst)
+        printf("  repeats     of half of all measurements within %.1f %%; the worst %.0f %%: %s\n",
+               100 * gr_repeats_usual(&t->repeats), 100 * gr_repeat_spread(worst), worst->name);
+    printf(
+        "  host        %.1f %% of the time that measuring took it waited for a processor; load %.1f for each "
+        "processor before\n",
+        100 * t->waited, t->load);
 }
 
 /* Measuring takes minutes: a place that cannot be written is told before. */
@@ -816,18 +879,18 @@ int gr_cmd_calibrate(const gr_args *a, gr_diag *d)
         st =
             gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--hardware is for --from: this machine is measured");
     if (!st) st = check_out(a->ask.out, d);
-    const turns before = read_turns();
-    if (!st) st = a->n_from ? gr_calibrate_from(&h, a, &o, &said, d) : calibrate(&h, &o, d);
-    const double waited = st || a->n_from ? 0 : share_waited(&before, d);
+    trust sure = {0};
+    if (!st && !a->n_from) sure.load = say_load();
+    if (!st) st = a->n_from ? gr_calibrate_from(&h, a, &o, &said, d) : calibrate(&h, &o, &sure, d);
+    if (!st && !a->n_from) warn_of_doubts(&sure, d);
     int status = a->n_from || st == GR_E_INVALID ? gr_exit_status_input(st) : gr_exit_status(st);
     if (!st) gr_hardware_write(&h, &text);
     if (!st) status = gr_cmd_finish(&text, a->ask.out, d);
     if (!status && a->ask.out) print_summary(&h, a->ask.out);
-    if (!status && a->ask.out && !a->n_from)
-        printf("  host        %.1f %% of the time that measuring took it waited for a processor\n",
-               100 * waited);
+    if (!status && a->ask.out && !a->n_from) print_trust(&sure);
     if (!status && a->ask.out && said.len)
         printf("  runs        %s took, of what was predicted:\n%s", a->n_from > 1 ? "they" : "it", said.text);
     gr_str_release(&said);
+    gr_repeats_release(&sure.repeats);
     return status;
 }

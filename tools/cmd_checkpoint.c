@@ -47,7 +47,8 @@ int gr_cmd_export(const gr_args *a, gr_diag *d)
     if (!st && a->merge && !adapters)
         st = gr_diag_error(d, (gr_loc){from, 0, 0}, GR_E_INVALID, "--merge is for a model with adapters");
     if (!st && adapters)
-        st = gr_checkpoint_export_adapters(a->ask.out, from, a->merge, dtype, shard_bytes, a->accept_changes, d);
+        st = gr_checkpoint_export_adapters(a->ask.out, from, a->merge, dtype, shard_bytes, a->accept_changes,
+                                           d);
     else if (!st)
         st = gr_checkpoint_export(a->ask.out, from, dtype, shard_bytes, a->accept_changes, d);
     if (!st) printf("wrote %s as %s to %s\n", from, dtype == GR_ST_BF16 ? "bfloat16" : "float32", a->ask.out);

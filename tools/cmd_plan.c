@@ -21,7 +21,7 @@ static void plan_text(const gr_plan *p, const gr_graph *g, const gr_args *a, gr_
     else if (!strcmp(format, "dot"))
         gr_draw_dot(p, g, out);
     else if (!strcmp(format, "svg"))
-        gr_draw_svg(p, out);
+        gr_draw_svg(p, g, out);
     else if (!strcmp(format, "html"))
         gr_draw_html(p, g, out);
     else

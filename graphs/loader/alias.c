@@ -8,7 +8,7 @@
  * There an old_logprob of the rollout's own model is left out too, however many steps the update makes, and
  * its name stands for the rollout's log-probs; but not where an expression names both, so as to compare them.
  * A log-prob node that asks for a rollout's experts (`replay`) is one of its own, unless the update asks
- * alike.
+ * alike; and so is one under other prompts (`prompts`).
  */
 #include "graphs/loader/loader.h"
 
@@ -96,7 +96,8 @@ static bool stands_for_rollout(const gr_loader *l, const gr_unresolved *dr)
 {
     const gr_node *n = dr->node, *rollout = n->of;
     if (!n->op || !n->op->logprob || dr->bad || dr->alias || n->results.n_metrics || n->timing.every ||
-        n->timing.new_version || gr_value_get(n->value, "when") || gr_value_get(n->value, "replay"))
+        n->timing.new_version || gr_value_get(n->value, "when") || gr_value_get(n->value, "replay") ||
+        gr_value_get(n->value, "prompts"))
         return false;
     if (!rollout || !rollout->op || !rollout->op->makes_rows || !gr_field_find(rollout, "logprob") ||
         rollout->model != n->model || rollout->timing.every || rollout->timing.new_version ||
@@ -154,7 +155,7 @@ static bool is_own_logprob(const gr_loader *l, const gr_unresolved *dr, const gr
     const gr_node *n = dr->node;
     return n->op && n->op->logprob && !dr->bad && n->model == u->node->model && n->of == u->node->of &&
            !n->timing.new_version && !n->results.n_metrics && !gr_value_get(n->value, "when") &&
-           same_replay(n, u->node) && read_by_update_alone(l, dr, u);
+           !gr_value_get(n->value, "prompts") && same_replay(n, u->node) && read_by_update_alone(l, dr, u);
 }
 
 static void drop_edge(gr_unresolved *u, size_t edge)

@@ -389,7 +389,7 @@ static const gr_ranks_pool *pool_of_model(const gr_graph *g, const gr_model *m)
  * their inputs. NULL: it reads nothing. */
 static const gr_ranks_pool *pool_of_inputs(const gr_node *n)
 {
-    if (n->of && (n->op->lane == GR_LANE_HOST || n->op->narrows)) return n->of->placement.pool;
+    if (n->of && (n->op->lane == GR_LANE_HOST || n->op->narrows || n->op->joins)) return n->of->placement.pool;
     const gr_node *last = NULL;
     for (size_t i = 0; i < n->n_inputs; i++)
         if (n->inputs[i]->placement.pool && (!last || n->inputs[i]->index > last->index)) last = n->inputs[i];
@@ -434,6 +434,15 @@ static void check_updates(gr_loader *l)
                       "'%s' trains model '%s', whose weights are on pool '%s', not '%s'", n->name,
                       n->model->name, n->model->pool->name, n->placement.pool->name);
     }
+}
+
+static void check_copies(gr_loader *l)
+{
+    for (size_t i = 0; i < l->g->n_nodes && l->g->n_roles > 1; i++)
+        if (l->g->nodes[i]->op->follows)
+            gr_diag_error(l->d, l->g->nodes[i]->at, GR_E_INVALID,
+                          "'%s' copies weights, which is not built for pools on several sets of ranks",
+                          l->g->nodes[i]->name);
 }
 
 static void check_repeated(gr_loader *l)
@@ -496,6 +505,7 @@ void gr_map_pools(gr_loader *l)
     if (!l->g->n_pools) return;
     check_updates(l);
     find_pools(l->g);
+    check_copies(l);
     check_repeated(l);
     check_models(l);
     check_idle(l);

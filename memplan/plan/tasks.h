@@ -106,6 +106,7 @@ typedef struct gr_experts_cost {
 /* What one execution takes, for the cost model. */
 typedef struct gr_task_cost {
     double flops, bytes;  /* arithmetic of matrix products; memory read and written */
+    double fp8;           /* of flops, that of products in FP8 */
     uint32_t rows, width; /* of the products: rows of the batch, about the sides of the weights; 0: large */
     double attention, kv; /* arithmetic of attention; bytes of keys and values read from the pool */
     uint32_t length;      /* of the sequences attended to */

@@ -126,9 +126,16 @@ typedef struct gr_logprob_cfg {
     gr_model *model;
     const gr_node *of;
     uint32_t micro_tokens;
-    int weights; /* logprob: GR_WEIGHTS_PARAMS or GR_WEIGHTS_ROLLOUT */
-    int replay;  /* logprob: gr_replay of ops/base/routes.h */
+    int weights;            /* logprob: GR_WEIGHTS_PARAMS or GR_WEIGHTS_ROLLOUT */
+    int replay;             /* logprob: gr_replay of ops/base/routes.h */
+    const gr_node *prompts; /* logprob: made of its rows, in the place of theirs; NULL */
 } gr_logprob_cfg;
+
+/* The prompts that a log-prob node puts in the place of its rows' own; NULL: none. */
+static inline const gr_node *gr_node_other_prompts(const gr_node *n)
+{
+    return n->op->logprob && n->op->passes ? ((const gr_logprob_cfg *)n->cfg)->prompts : NULL;
+}
 
 enum { GR_WEIGHTS_PARAMS, GR_WEIGHTS_ROLLOUT };
 
@@ -147,6 +154,11 @@ typedef struct gr_update_cfg {
     int replay;                                           /* gr_replay of ops/base/routes.h */
     double router_aux_loss_coef, router_bias_update_rate; /* 0: none */
 } gr_update_cfg;
+
+typedef struct gr_copy_cfg {
+    gr_model *from, *to;
+    gr_number decay;
+} gr_copy_cfg;
 
 typedef struct gr_select_cfg {
     const gr_node *of;

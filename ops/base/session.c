@@ -99,6 +99,7 @@ const gr_model *gr_session_model(const gr_session *s, const gr_node *rows)
         const gr_node *n = s->graph->nodes[i];
         if (n->model && n != rows && (n->rows == rows || n->groups == rows)) return n->model;
     }
+    if (rows->of) return gr_session_model(s, rows->of->rows); /* prompts of rows that nobody samples behind */
     return s->graph->n_models ? s->graph->models[0] : NULL;
 }
 

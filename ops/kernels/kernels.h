@@ -169,12 +169,14 @@ typedef struct gr_optim {
 
 /* The same elements of a model's parts. */
 typedef struct gr_optim_range {
-    void *w;       /* working weights */
-    const void *g; /* gradients, of type grads */
-    float *master; /* NULL: w itself, or with low */
-    uint16_t *low; /* NULL: none; else w, which is bf16, and this are the master (gr_f32_join) */
-    void *m, *v;   /* of type moments; v: of AdamW alone */
+    void *w;                  /* working weights */
+    const void *g;            /* gradients, of type grads */
+    float *master;            /* NULL: w itself, or with low */
+    uint16_t *low;            /* NULL: none; else w, which is bf16, and this are the master (gr_f32_join) */
+    void *m, *v;              /* of type moments; v: of AdamW alone */
+    float *m_scale, *v_scale; /* of int8: of their blocks of 64, in whole blocks (ops/simd/moments.h) */
     gr_dtype grads, moments;
+    gr_chance chance; /* of int8: how they are rounded, by the key of this step */
 } gr_optim_range;
 
 /* Sizes of passes that keep the device busy, without more memory than that needs. */
@@ -284,6 +286,11 @@ struct gr_kernels {
                       uint64_t row_bytes, uint64_t n);
     /* to [n] += from [n], both of one type. */
     void (*add)(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t n);
+    /* to [n] = decay to + share from, of the device's dtype; where weights have fewer bits than fp32, master [n]
+     * holds the sum, and to is what it rounds to; else NULL. Two products and a sum, each rounded: the same
+     * bits on every device. */
+    void (*blend)(gr_queue *q, void *to, float *master, const void *from, float decay, float share,
+                  uint64_t n);
     /* *out = sum of squares in double, in a fixed order that does not depend on threads. */
     void (*sum_squares)(gr_queue *q, const void *x, gr_dtype type, uint64_t n, double *out, void *ws);
     uint64_t (*sum_squares_ws_bytes)(void);

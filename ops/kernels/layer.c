@@ -637,6 +637,6 @@ const char *gr_layers_unfit(const gr_kernels *k, const gr_model_shape *s, char b
         snprintf(buf, GR_UNFIT_MAX, "%s", why);
         return buf;
     }
-    if (s->fp8 && !k->layer->quantize) return "'precision: fp8'";
+    if (s->fp8 && !k->layer->has_fp8) return "'precision: fp8'";
     return k->unfit ? k->unfit(s, buf) : NULL;
 }

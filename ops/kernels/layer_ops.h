@@ -141,7 +141,7 @@ typedef struct gr_layer_ops {
     uint64_t (*product_ws_bytes)(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward);
     /* The same where weights are in FP8. */
     uint64_t (*fp8_ws_bytes)(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward);
-    /* NULL: the device has no products in FP8. */
+    bool has_fp8; /* it has products in FP8, and this: */
     void (*quantize)(gr_queue *q, const gr_quantize *c);
     /* y [t, out] = x w^T + bias */
     void (*product)(gr_queue *q, const gr_product *p, void *y, void *ws);

@@ -194,12 +194,27 @@ static uint64_t elems(struct dims d)
     return d.rows * (d.cols ? d.cols : 1);
 }
 
+/* The slot after one, past those of mixers and experts that the bucket's layer has not: sizes are asked for
+ * a hundred thousand times in the search for a plan. */
+static gr_tensor_slot next_slot(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot slot)
+{
+    slot++;
+    if (slot != GR_T_QKV && slot != GR_T_DELTA_IN && slot != GR_T_LATENT_IN && slot != GR_T_ROUTER)
+        return slot;
+    const gr_layer_desc *d = gr_layer(s, bucket - 1);
+    if (slot == GR_T_QKV && d->mixer != GR_MIXER_ATTENTION) slot = GR_T_DELTA_IN;
+    if (slot == GR_T_DELTA_IN && d->mixer != GR_MIXER_DELTA) slot = GR_T_LATENT_IN;
+    if (slot == GR_T_LATENT_IN && d->mixer != GR_MIXER_LATENT) slot = GR_T_O;
+    if (slot == GR_T_ROUTER && !d->experts.count) slot = GR_T_MLP_AFTER;
+    return slot;
+}
+
 uint64_t gr_bucket_elems(const gr_model_shape *s, uint32_t bucket)
 {
     gr_tensor_slot first, last;
     bucket_slots(s, bucket, &first, &last);
     uint64_t sum = 0;
-    for (gr_tensor_slot slot = first; slot <= last; slot++)
+    for (gr_tensor_slot slot = first; slot <= last; slot = next_slot(s, bucket, slot))
         sum += gr_align(elems(slot_dims(s, bucket, slot)), TENSOR_ALIGN);
     return gr_align(sum, BUCKET_ALIGN);
 }

@@ -65,15 +65,6 @@ static size_t good_calls(const json_t *calls)
     return n;
 }
 
-/* What stands before the first call. */
-static size_t before_calls(const gr_serve_said *said)
-{
-    const char *at = memmem(said->text, said->n_text, "<tool_call>", strlen("<tool_call>"));
-    size_t n = at ? (size_t)(at - said->text) : 0;
-    while (n && strchr(" \t\r\n", said->text[n - 1])) n--;
-    return n;
-}
-
 /* Calls of tools are told only to who offered some, and only where all of them can be read: else what was
  * said stands as text. */
 static bool tells_calls(const gr_serve_call *call, const gr_serve_said *said)
@@ -86,7 +77,7 @@ json_t *gr_reply_message(const gr_serve_call *call, const gr_serve_said *said)
 {
     const bool calls = tells_calls(call, said);
     json_t *message = json_pack("{s:s, s:o}", "role", "assistant", "content",
-                                gr_json_string(said->text, calls ? before_calls(said) : said->n_text));
+                                gr_json_string(said->text, calls ? said->n_before : said->n_text));
     if (calls) json_object_set_new(message, "tool_calls", json_deep_copy(said->tool_calls));
     return message;
 }

@@ -287,6 +287,15 @@ static bool same_variables(const session *x, const gr_serve_call *c)
     return x->variables ? json_equal(x->variables, c->variables) : !c->variables;
 }
 
+/* The function that the last of the first n messages calls; NULL: none. */
+static const char *called_last(const json_t *messages, size_t n)
+{
+    const json_t *calls = n ? json_object_get(json_array_get(messages, n - 1), "tool_calls") : NULL,
+                 *call = json_array_get(calls, json_array_size(calls) - 1),
+                 *f = json_object_get(call, "function");
+    return json_string_value(json_object_get(f ? f : call, "name"));
+}
+
 static refusal more_messages(const gr_serve *s, session *x, const gr_serve_call *c)
 {
     size_t known = 0;
@@ -301,7 +310,8 @@ static refusal more_messages(const gr_serve *s, session *x, const gr_serve_call 
     json_t *more = json_array();
     for (size_t i = known; i < json_array_size(c->messages); i++)
         json_array_append(more, json_array_get(c->messages, i));
-    const gr_chat_options o = options_of(s, c->variables);
+    gr_chat_options o = options_of(s, c->variables);
+    o.called = called_last(c->messages, known);
     gr_diag d;
     gr_diag_init(&d);
     r = rendered(

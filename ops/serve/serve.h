@@ -81,6 +81,7 @@ typedef struct gr_serve_said {
     const char *text; /* without the stop id or the stop text */
     size_t n_text;
     const json_t *tool_calls; /* as gr_tool_calls gives them */
+    size_t n_before;          /* bytes of the text before the first of them */
     bool cut;                 /* at max_tokens, or by the room */
 } gr_serve_said;
 void gr_serve_answer(gr_serve *s, uint32_t number, const gr_serve_said *said);

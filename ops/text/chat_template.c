@@ -203,14 +203,28 @@ gr_status gr_chat_encode(const gr_chat_template *t, const gr_tokenizer *tok, con
 /* What stands for the model's own words: no template takes blanks off it, or finds a tag in it. */
 static const char words[] = "~the.words.of.the.model~";
 
-/* The conversation up to the model's words, then the messages. */
-static json_t *after_words(const json_t *messages)
+/* Whether they answer a call, which the template wants to see before them. */
+static bool answers_call(const gr_chat_template *t, const json_t *messages, const char *called)
 {
-    json_t *all = json_pack("[{s:s, s:s}, {s:s, s:s}]", "role", "user", "content", "-", "role", "assistant",
-                            "content", words);
+    const char *role = json_string_value(json_object_get(json_array_get(messages, 0), "role"));
+    return called && role && !strcmp(role, "tool") && gr_chat_template_says(t, "<|channel|>");
+}
+
+/* The conversation up to the model's words, then the messages. called: they are the argument of a call; NULL.
+ */
+static json_t *after_words(const json_t *messages, const char *called)
+{
+    json_t *said = called ? json_pack("{s:s, s:[{s:{s:s, s:{s:s}}}]}", "role", "assistant", "tool_calls",
+                                      "function", "name", called, "arguments", "x", words)
+                          : json_pack("{s:s, s:s}", "role", "assistant", "content", words);
+    json_t *all = json_pack("[{s:s, s:s}, o]", "role", "user", "content", "-", said);
     json_array_extend(all, (json_t *)(uintptr_t)messages);
     return all;
 }
+
+/* By channels (gpt-oss) a model ends its last message with the first of these; what goes on, with the other.
+ */
+static const char returns[] = "<|return|>", ends[] = "<|end|>";
 
 /* The bytes behind the model's words, and what of them came from fields. */
 static gr_status encode_behind(const gr_tokenizer *tok, gr_chat_text *x, size_t from, int32_t last,
@@ -221,6 +235,9 @@ static gr_status encode_behind(const gr_tokenizer *tok, gr_chat_text *x, size_t 
     if (end && n_end && gr_tokenizer_is_special(tok, last) && x->text.len - from >= n_end &&
         !memcmp(x->text.text + from, end, n_end))
         from += n_end;
+    else if (end && n_end == strlen(returns) && !memcmp(end, returns, n_end) &&
+             !strncmp(x->text.text + from, ends, strlen(ends)))
+        from += strlen(ends);
     for (size_t i = 0; i < x->n_fields; i++)
         if (x->fields[i].begin >= from)
             x->fields[n_fields++] = (gr_text_range){x->fields[i].begin - from, x->fields[i].end - from};
@@ -232,14 +249,17 @@ gr_status gr_chat_encode_more(const gr_chat_template *t, const gr_tokenizer *tok
                               const gr_chat_options *options, int32_t last, gr_ids *ids, gr_diag *d)
 {
     gr_chat_text x = {0};
-    json_t *all = after_words(messages);
+    const bool answers = answers_call(t, messages, options->called);
+    json_t *all = after_words(messages, answers ? options->called : NULL);
     gr_status st = gr_chat_render(t, tok, all, options, &x, d);
     const size_t n = strlen(words);
     const char *at = st ? NULL : memmem(x.text.text ? x.text.text : "", x.text.len, words, n);
     if (!st && !at)
         st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
                            "the chat template does not show what an assistant's message says as it stands");
-    if (!st) st = encode_behind(tok, &x, (size_t)(at - x.text.text) + n, last, ids, d);
+    if (!st)
+        st = encode_behind(tok, &x, (size_t)(at - x.text.text) + n + (answers ? strlen("\"}") : 0), last, ids,
+                           d);
     gr_chat_text_release(&x);
     json_decref(all);
     return st;

@@ -49,6 +49,7 @@ typedef struct gr_chat_options {
     const char *date;        /* "2024-07-26", what strftime_now() sees; NULL: there is no such function */
     const json_t *variables; /* an object of further variables ({"enable_thinking": false}), or NULL */
     gr_chat_asked *asked;    /* filled in, or NULL */
+    const char *called;      /* of messages that follow: the function that was called last, or NULL */
 } gr_chat_options;
 
 typedef struct gr_chat_text {
@@ -73,7 +74,9 @@ GR_NODISCARD gr_status gr_chat_encode(const gr_chat_template *t, const gr_tokeni
 /* Append the ids of messages that follow what the model has said, up to where it speaks again: what the
  * template puts behind the end of an assistant's message, whatever stood before. last: the last id of what it
  * said; where that is the end-of-turn token with which the template goes on, it is not said twice.
- * GR_E_INVALID also where the template does not show what an assistant's message says as it stands. */
+ * Templates of channels (gpt-oss) show a tool's message only behind the call that it answers: options->called
+ * names its function. GR_E_INVALID also where the template does not show what an assistant's message says as
+ * it stands. */
 GR_NODISCARD gr_status gr_chat_encode_more(const gr_chat_template *t, const gr_tokenizer *tok,
                                            const json_t *messages, const gr_chat_options *options,
                                            int32_t last, gr_ids *ids, gr_diag *d);

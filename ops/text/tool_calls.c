@@ -9,6 +9,7 @@ enum { MOST_CALLS = 64 }; /* of a turn: a model that repeats itself fills no req
 
 gr_tool_form gr_tool_form_of(const gr_chat_template *t)
 {
+    if (t && gr_chat_template_says(t, "<|channel|>")) return GR_TOOLS_HARMONY;
     const bool llama = t && !gr_chat_template_says(t, "<tool_call>") &&
                        (gr_chat_template_says(t, "<|python_tag|>") || gr_chat_template_says(t, "ipython"));
     return llama ? GR_TOOLS_LLAMA : GR_TOOLS_HERMES;
@@ -33,6 +34,13 @@ static json_t *arguments_of(const json_t *call)
     return NULL;
 }
 
+/* Add a call, and say of one that cannot be read why: with the text that it was in. */
+static void add_named(json_t *calls, const char *name, size_t n_name, json_t *arguments)
+{
+    json_array_append_new(
+        calls, json_pack("{s:o, s:O}", "name", gr_json_string(name, n_name), "arguments", arguments));
+}
+
 /* Add the call of one JSON text. flags: of jansson. Returns the bytes that were read. */
 static size_t add_call(json_t *calls, const char *text, size_t n, size_t flags)
 {
@@ -47,10 +55,88 @@ static size_t add_call(json_t *calls, const char *text, size_t n, size_t flags)
     else if (!arguments)
         add_error(calls, "the arguments are not an object", text, n);
     else
-        json_array_append_new(calls, json_pack("{s:s, s:O}", "name", name, "arguments", arguments));
+        add_named(calls, name, strlen(name), arguments);
     json_decref(arguments);
     json_decref(call);
     return call && e.position > 0 ? (size_t)e.position : n;
+}
+
+/* ---- tags ------------------------------------------------------------------------------------------------
+ */
+
+/* Where `what` begins in [at, end); NULL. */
+static const char *find(const char *at, const char *end, const char *what)
+{
+    return memmem(at, (size_t)(end - at), what, strlen(what));
+}
+
+static bool begins(const char *at, const char *end, const char *what)
+{
+    return (size_t)(end - at) >= strlen(what) && !memcmp(at, what, strlen(what));
+}
+
+static size_t blanks(const char *text, size_t n, const char *of)
+{
+    size_t i = 0;
+    while (i < n && text[i] && strchr(of, text[i])) i++;
+    return i;
+}
+
+/* A value as the template writes it, between line feeds of its own. */
+static json_t *value_of(const char *at, const char *end)
+{
+    if (at < end && *at == '\n') at++;
+    if (at < end && end[-1] == '\n') end--;
+    json_t *v = at < end && strchr("{[", *at)
+                    ? json_loadb(at, (size_t)(end - at), JSON_REJECT_DUPLICATES, NULL)
+                    : NULL;
+    return v ? v : gr_json_string(at, (size_t)(end - at));
+}
+
+/* The parameters of [at, end), into arguments; NULL, or what is wrong. */
+static const char *take_parameters(const char *at, const char *end, json_t *arguments)
+{
+    static const char open[] = "<parameter=", close[] = "</parameter>";
+    for (;;) {
+        at += blanks(at, (size_t)(end - at), " \t\r\n");
+        if (at == end) return NULL;
+        if (!begins(at, end, open)) return "<parameter=NAME> is wanted";
+        const char *name = at + strlen(open), *to = find(name, end, ">"),
+                   *stop = to ? find(to, end, close) : NULL;
+        if (!to || to == name) return "a parameter has no name";
+        if (!stop) return "no </parameter> follows";
+        json_t *key = gr_json_string(name, (size_t)(to - name));
+        json_object_set_new(arguments, json_string_value(key), value_of(to + 1, stop));
+        json_decref(key);
+        at = stop + strlen(close);
+    }
+}
+
+/* <function=NAME> ... </function> */
+static void tagged_call(json_t *calls, const char *text, const char *end)
+{
+    const char *name = text + strlen("<function="), *to = find(name, end, ">"),
+               *stop = to ? find(to, end, "</function>") : NULL;
+    json_t *arguments = json_object();
+    const char *why = memchr(text, 0, (size_t)(end - text)) ? "it holds the character \\u0000"
+                      : !to || to == name                   ? "a function has no name"
+                      : !stop                               ? "no </function> follows"
+                                                            : take_parameters(to + 1, stop, arguments);
+    if (why)
+        add_error(calls, why, text, (size_t)(end - text));
+    else
+        add_named(calls, name, (size_t)(to - name), arguments);
+    json_decref(arguments);
+}
+
+/* What one <tool_call> holds. */
+static void hermes_call(json_t *calls, const char *text, const char *end)
+{
+    const char *at = text + blanks(text, (size_t)(end - text), " \t\r\n");
+    if (begins(at, end, "<function="))
+        tagged_call(calls, at, end);
+    else
+        add_call(calls, text, (size_t)(end - text), 0);
 }
 
 static void hermes_calls(json_t *calls, const char *text, size_t n)
@@ -65,16 +151,9 @@ static void hermes_calls(json_t *calls, const char *text, size_t n)
             add_error(calls, "no </tool_call> follows", at, (size_t)(end - at));
             return;
         }
-        add_call(calls, at, (size_t)(to - at), 0);
+        hermes_call(calls, at, to);
         at = to + n_close;
     }
-}
-
-static size_t blanks(const char *text, size_t n, const char *of)
-{
-    size_t i = 0;
-    while (i < n && text[i] && strchr(of, text[i])) i++;
-    return i;
 }
 
 static void llama_calls(json_t *calls, const char *text, size_t n)
@@ -92,11 +171,92 @@ static void llama_calls(json_t *calls, const char *text, size_t n)
     }
 }
 
+/* ---- channels --------------------------------------------------------------------------------------------
+ */
+
+/* A message of a turn: its header, and behind <|message|> what it says. */
+typedef struct channel_message {
+    const char *header, *says, *end; /* says NULL: there is no <|message|> */
+} channel_message;
+
+/* The next message of [*at, end); false: none is left. The first one's header begins with the turn. */
+static bool next_message(const char **at, const char *end, channel_message *m)
+{
+    static const char *const ends[] = {"<|end|>", "<|call|>", "<|return|>", "<|start|>"};
+    if (*at >= end) return false;
+    const char *says = find(*at, end, "<|message|>");
+    *m = (channel_message){*at, says ? says + strlen("<|message|>") : NULL, end};
+    const char *from = says ? m->says : *at, *next = end;
+    for (size_t i = 0; i < GR_LEN(ends); i++) {
+        const char *to = find(from, m->end, ends[i]);
+        if (!to || (!says && to == *at)) continue; /* a header may begin with <|start|> */
+        m->end = to;
+        next = to + (strcmp(ends[i], "<|start|>") ? strlen(ends[i]) : 0);
+    }
+    *at = next;
+    return true;
+}
+
+/* Who a message is to, in its header; NULL: nobody. */
+static const char *recipient(const channel_message *m, size_t *n)
+{
+    static const char functions[] = "functions.";
+    const char *end = m->says ? m->says : m->end, *to = find(m->header, end, "to=");
+    if (!to) return NULL;
+    to += strlen("to=");
+    if (begins(to, end, functions)) to += strlen(functions);
+    *n = 0;
+    while (to + *n < end && !strchr(" \t\r\n<", to[*n])) ++*n;
+    return to;
+}
+
+static void harmony_calls(json_t *calls, const char *text, size_t n)
+{
+    channel_message m;
+    for (const char *at = text; json_array_size(calls) < MOST_CALLS && next_message(&at, text + n, &m);) {
+        size_t n_name = 0;
+        const char *name = recipient(&m, &n_name);
+        if (!name) continue;
+        json_error_t e = {0};
+        json_t *arguments =
+            m.says ? json_loadb(m.says, (size_t)(m.end - m.says), JSON_REJECT_DUPLICATES, &e) : NULL;
+        const char *why = !n_name                      ? "a call names no function"
+                          : !m.says                    ? "no <|message|> follows"
+                          : !arguments                 ? e.text
+                          : !json_is_object(arguments) ? "the arguments are not an object"
+                                                       : NULL;
+        if (why)
+            add_error(calls, why, m.says ? m.says : m.header, (size_t)(m.end - (m.says ? m.says : m.header)));
+        else
+            add_named(calls, name, n_name, arguments);
+        json_decref(arguments);
+    }
+}
+
+static size_t first_harmony_call(const char *text, size_t n)
+{
+    channel_message m;
+    size_t n_name;
+    for (const char *at = text; next_message(&at, text + n, &m);)
+        if (recipient(&m, &n_name)) return (size_t)(m.header - text);
+    return n;
+}
+
+size_t gr_tool_calls_at(gr_tool_form form, const char *text, size_t n)
+{
+    const char *call = form == GR_TOOLS_HERMES ? find(text, text + n, "<tool_call>") : NULL;
+    size_t at = form == GR_TOOLS_HARMONY ? first_harmony_call(text, n) : call ? (size_t)(call - text) : 0;
+    while (at && strchr(" \t\r\n", text[at - 1])) at--;
+    return at;
+}
+
 json_t *gr_tool_calls(gr_tool_form form, const char *text, size_t n)
 {
     json_t *calls = json_array();
     if (form == GR_TOOLS_LLAMA)
         llama_calls(calls, text, n);
+    else if (form == GR_TOOLS_HARMONY)
+        harmony_calls(calls, text, n);
     else
         hermes_calls(calls, text, n);
     return calls;

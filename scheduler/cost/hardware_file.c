@@ -317,9 +317,10 @@ static void read_file(reader *r, json_t *o, gr_hardware *out)
                                        "step_ns", "collective_ns", "sum_ns",       "reduce_share",
                                        "devices", "flops",         "attention",    "decode_attention",
                                        "head",    "logits",        "kept",         "layer_graph_bytes",
-                                       "pinned",  "copies",        "cluster",      "experts"};
+                                       "pinned",  "copies",        "cluster",      "experts",
+                                       "fp8"};
     static const char *const bandwidths[] = {"memory", "kv", "host", "disk", "link", "network"};
-    if (!has_some_keys(r, "$", o, keys, GR_LEN(keys), GR_LEN(keys) - 2)) return;
+    if (!has_some_keys(r, "$", o, keys, GR_LEN(keys), GR_LEN(keys) - 3)) return;
     json_t *version = json_object_get(o, "version"), *bytes = json_object_get(o, "bytes_per_second");
     if (version && (!json_is_integer(version) || json_integer_value(version) != VERSION)) {
         bad(r, "$", "version", "this program reads version %d", VERSION);
@@ -327,6 +328,7 @@ static void read_file(reader *r, json_t *o, gr_hardware *out)
     }
     read_names(r, o, out);
     read_numbers(r, "$", o, top, GR_LEN(top), out);
+    if (json_object_get(o, "fp8")) out->fp8 = rate_of(r, "$", o, "fp8", false);
     out->devices = (uint32_t)whole_of(r, "$", o, "devices", 1, 1 << 16);
     if (bytes && has_keys(r, "$.bytes_per_second", bytes, bandwidths, GR_LEN(bandwidths)))
         read_numbers(r, "$.bytes_per_second", bytes, rates, GR_LEN(rates), out);
@@ -427,6 +429,7 @@ void gr_hardware_write(const gr_hardware *h, gr_str *out)
     gr_str_printf(out, "},\n  \"devices\": %u,\n", h->devices);
     write_cluster(&h->cluster, out);
     write_experts(h, out);
+    if (h->fp8 > 0) gr_str_printf(out, "  \"fp8\": %.4g,\n", h->fp8);
     write_numbers(h, "  ", top, GR_LEN(top), out);
     gr_str_puts(out, "}\n");
 }

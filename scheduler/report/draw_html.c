@@ -2,6 +2,7 @@
 #include "scheduler/report/draw.h"
 
 #include "ops/base/op.h"
+#include "scheduler/report/facts.h"
 #include "scheduler/report/picture.h"
 
 #include <jansson.h>
@@ -35,9 +36,9 @@ static json_t *inputs_of(const gr_view *v, const gr_node *n)
     json_t *list = json_array();
     for (size_t i = 0; i < n->n_inputs; i++) {
         gr_str columns = {0};
-        gr_view_columns(v, n->inputs[i]->name, n->name, &columns);
-        json_array_append_new(list, json_pack("{s:s, s:s}", "node", n->inputs[i]->name, "columns",
-                                              columns.len ? columns.text : ""));
+        const uint64_t bytes = gr_view_columns(v, n->inputs[i]->name, n->name, &columns);
+        json_array_append_new(list, json_pack("{s:s, s:s, s:I}", "node", n->inputs[i]->name, "columns",
+                                              columns.len ? columns.text : "", "bytes", (json_int_t)bytes));
         gr_str_release(&columns);
     }
     return list;
@@ -93,6 +94,19 @@ static json_t *view_of(const gr_view *v, const gr_graph *g)
                      colours, "nodes", nodes_of(v, g), "transitions", transitions_of(v));
 }
 
+/* [name, value, note] of what is known. */
+static json_t *facts_of(const gr_plan *p, const gr_graph *g)
+{
+    gr_fact facts[GR_N_FACTS];
+    json_t *list = json_array();
+    gr_facts(p, g, facts);
+    for (int i = 0; i < GR_N_FACTS; i++)
+        if (*facts[i].value)
+            json_array_append_new(list, json_pack("[s, s, s]", facts[i].name, facts[i].value, facts[i].note));
+    gr_facts_release(facts);
+    return list;
+}
+
 /* JSON inside a script element: no text in it may look like the element's end. */
 static void put_json(gr_str *out, const char *text)
 {
@@ -120,7 +134,8 @@ void gr_draw_html(const gr_plan *p, const gr_graph *g, gr_str *out)
         json_array_append_new(views, view_of(v, g));
         gr_view_free(v);
     }
-    char *text = json_dumps(views, JSON_COMPACT);
+    json_t *view = json_pack("{s:o, s:o}", "facts", facts_of(p, g), "roles", views);
+    char *text = json_dumps(view, JSON_COMPACT);
     gr_plan_write_json(p, &plan);
     const char *rest = put_until(out, gr_plan_page, "@PLAN@");
     put_json(out, plan.text);
@@ -128,6 +143,6 @@ void gr_draw_html(const gr_plan *p, const gr_graph *g, gr_str *out)
     put_json(out, text);
     gr_str_puts(out, rest);
     free(text);
-    json_decref(views);
+    json_decref(view);
     gr_str_release(&plan);
 }

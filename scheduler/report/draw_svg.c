@@ -1,32 +1,48 @@
 /* scheduler/report/draw_svg.c: a plan as a picture: memory over time, lanes. */
 #include "scheduler/report/draw.h"
 
+#include "scheduler/report/facts.h"
 #include "scheduler/report/picture.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 1266, LEFT = 84, RIGHT = 262, MEMORY = 330, HOST = 96, ROW = 26, STRIP = 20 };
+enum { WIDTH = 1304, LEFT = 84, RIGHT = 300, MEMORY = 330, HOST = 96, ROW = 26, STRIP = 20, LEGEND = 17 };
 
 typedef struct picture {
     const gr_view *v;
     gr_str *out;
+    uint64_t *reached;  /* [n + 1] of the view's steps: when each is, the steps before it too; and the end */
     gr_place place;     /* of the panel being drawn */
     double top, height; /* of it, pixels */
     uint64_t most;      /* bytes at its upper edge */
-    uint64_t ns;        /* at the right edge of lanes */
+    uint64_t ns;        /* at the right edge, of all roles */
 } picture;
 
 static const double plot = WIDTH - LEFT - RIGHT;
-
-static double step_x(const picture *c, uint32_t i)
-{
-    return LEFT + plot * i / GR_MAX(c->v->n, 1u);
-}
+static const char overhead_colour[] = "#bbbbbb";
 
 static double time_x(const picture *c, uint64_t ns)
 {
     return LEFT + plot * (double)ns / (double)GR_MAX(c->ns, (uint64_t)1);
+}
+
+/* Where step i begins in a chart of memory. */
+static double step_x(const picture *c, uint32_t i)
+{
+    return time_x(c, c->reached[i]);
+}
+
+/* A step of another lane may begin before those in front of it: memory is drawn in the order of steps. */
+static void show_view(picture *c, const gr_view *v)
+{
+    c->v = v;
+    free(c->reached);
+    c->reached = gr_calloc(v->n + 2, sizeof(*c->reached));
+    for (uint32_t i = 0; i < v->n; i++) {
+        c->reached[i] = GR_MAX(v->begin[i], i ? c->reached[i - 1] : 0);
+        c->reached[v->n] = GR_MAX(c->reached[v->n], GR_MAX(v->end[i], c->reached[i]));
+    }
 }
 
 static double byte_y(const picture *c, uint64_t bytes)
@@ -53,7 +69,7 @@ static void put_area(const picture *c, const char *name, const char *colour, uin
                      const uint64_t *under, const uint64_t *over)
 {
     char buf[32];
-    gr_str_printf(c->out, "<path fill=\"%s\" d=\"", colour);
+    gr_str_printf(c->out, "<path class=\"area\" fill=\"%s\" d=\"", colour);
     put_edge(c, over, false);
     put_edge(c, under, true);
     gr_str_puts(c->out, "Z\"><title>");
@@ -61,14 +77,26 @@ static void put_area(const picture *c, const char *name, const char *colour, uin
     gr_str_printf(c->out, ": at most %s</title></path>\n", gr_bytes_format(most, buf));
 }
 
+static void put_swatch(const picture *c, double x, double y, const char *colour)
+{
+    gr_str_printf(c->out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"11\" height=\"11\" rx=\"2\" fill=\"%s\"/>", x,
+                  y - 9.5, colour);
+}
+
 static void put_legend(const picture *c, double y, const char *name, const char *colour, uint64_t most)
 {
     char buf[32];
     double x = WIDTH - RIGHT + 18;
-    gr_str_printf(c->out, "<rect x=\"%.0f\" y=\"%.1f\" width=\"11\" height=\"11\" rx=\"2\" fill=\"%s\"/>", x,
-                  y - 9.5, colour);
-    gr_text_put(c->out, x + 18, y, "legend", name);
+    put_swatch(c, x, y, colour);
+    gr_text_cut(c->out, x + 18, y, RIGHT - 18 - 18 - 92, "legend", name);
     gr_text_put(c->out, WIDTH - 14, y, "legend end", gr_bytes_format(most, buf));
+}
+
+static uint32_t legend_rows(const gr_view *v, gr_place place)
+{
+    uint32_t rows = place == GR_DEVICE && v->plan->overhead_bytes;
+    for (uint32_t k = 0; k < v->n_series; k++) rows += v->series[k].place == place;
+    return rows;
 }
 
 /* The stack of a place, from the overhead up, and its legend from the top down. */
@@ -77,13 +105,11 @@ static void put_stack(const picture *c)
     const gr_view *v = c->v;
     uint64_t *under = gr_calloc(v->n + 1, sizeof(*under)), *over = gr_calloc(v->n + 1, sizeof(*over));
     uint64_t overhead = c->place == GR_DEVICE ? v->plan->overhead_bytes : 0;
-    uint32_t rows = overhead > 0;
-    for (uint32_t k = 0; k < v->n_series; k++) rows += v->series[k].place == c->place;
-    double y = c->top + 10 + 17 * rows;
+    double y = c->top + 10 + LEGEND * legend_rows(v, c->place);
     for (uint32_t i = 0; i < v->n; i++) over[i] = overhead;
     if (overhead) {
-        put_area(c, "overhead", "#c9cdd4", overhead, under, over);
-        put_legend(c, y -= 17, "overhead", "#c9cdd4", overhead);
+        put_area(c, "overhead", overhead_colour, overhead, under, over);
+        put_legend(c, y -= LEGEND, "overhead", overhead_colour, overhead);
     }
     for (uint32_t k = 0; k < v->n_series; k++) {
         const gr_series *s = &v->series[k];
@@ -91,7 +117,7 @@ static void put_stack(const picture *c)
         memcpy(under, over, v->n * sizeof(*under));
         for (uint32_t i = 0; i < v->n; i++) over[i] += s->bytes[i];
         put_area(c, s->name, s->colour, s->most, under, over);
-        put_legend(c, y -= 17, s->name, s->colour, s->most);
+        put_legend(c, y -= LEGEND, s->name, s->colour, s->most);
     }
     free(under);
     free(over);
@@ -108,17 +134,26 @@ static void put_bytes_axis(const picture *c)
     }
 }
 
+/* A text over the line of the budget, beside its own: at the other side. */
+static bool peak_is_right(const picture *c)
+{
+    const uint32_t at = c->v->plan->peak_step;
+    return (step_x(c, at) + step_x(c, at + 1)) / 2 > LEFT + plot * 0.5;
+}
+
 static void put_peak(const picture *c)
 {
     const gr_plan *p = c->v->plan;
     char a[32];
-    double x = step_x(c, p->peak_step) + plot / GR_MAX(c->v->n, 1u) / 2, y = byte_y(c, p->peak_bytes);
-    double line = byte_y(c, p->budget_bytes), text_y = line < y - 26 || line > y ? y - 10 : y + 4;
-    bool right = x > LEFT + plot * 0.6;
+    if (!c->v->n) return;
+    const double x = (step_x(c, p->peak_step) + step_x(c, p->peak_step + 1)) / 2,
+                 y = byte_y(c, p->peak_bytes), line = byte_y(c, p->budget_bytes),
+                 text_y = line < y - 26 || line > y ? y - 10 : line - 6;
+    const bool right = peak_is_right(c);
     gr_str_printf(c->out, "<circle class=\"peak\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/>", x, y);
     char *text = gr_printf("peak %s: step %u %s", gr_bytes_format(p->peak_bytes, a), p->peak_step,
-                           c->v->n ? c->v->steps[p->peak_step].what : "");
-    gr_text_put(c->out, right ? x - 10 : x + 10, text_y, right ? "peak-text end" : "peak-text", text);
+                           c->v->steps[p->peak_step].what);
+    gr_text_put(c->out, right ? x + 5 : x - 5, text_y, right ? "peak-text end" : "peak-text", text);
     free(text);
 }
 
@@ -126,10 +161,12 @@ static void put_budget(const picture *c, uint64_t budget)
 {
     char buf[32];
     if (budget > c->most) return;
+    const bool left = c->place == GR_HOST || peak_is_right(c);
     double y = byte_y(c, budget);
     char *text = gr_printf("budget %s", gr_bytes_format(budget, buf));
     gr_str_printf(c->out, "<path class=\"budget\" d=\"M%d %.1fH%.1f\"/>", LEFT, y, LEFT + plot);
-    gr_text_put(c->out, LEFT + 6, y - 5, "budget-text", text);
+    gr_text_put(c->out, left ? LEFT + 6 : LEFT + plot - 6, y - 5, left ? "budget-text" : "budget-text end",
+                text);
     free(text);
 }
 
@@ -144,6 +181,89 @@ static void put_memory(picture *c, gr_place place, double height, uint64_t peak,
     put_budget(c, budget);
     if (place == GR_DEVICE) put_peak(c);
     c->top += height;
+}
+
+/* What the panel is high at least, for its legend not to meet what follows. */
+static double panel_height(const gr_view *v, gr_place place, double height)
+{
+    return GR_MAX(height, (double)LEGEND * legend_rows(v, place));
+}
+
+/* ---- what fills the peak ------------------------------------------------------------------------------ */
+
+typedef struct part {
+    const char *name, *colour;
+    uint64_t bytes;
+} part;
+
+static int by_bytes(const void *a, const void *b)
+{
+    const part *x = a, *y = b;
+    return x->bytes != y->bytes ? (x->bytes > y->bytes ? -1 : 1) : strcmp(x->name, y->name);
+}
+
+/* What is on the device at the peak, the largest first; returns how many. Caller frees. */
+static uint32_t peak_parts(const gr_view *v, part **out)
+{
+    part *parts = gr_calloc(v->n_series + 2, sizeof(*parts));
+    uint32_t n = 0;
+    if (v->plan->overhead_bytes) parts[n++] = (part){"overhead", overhead_colour, v->plan->overhead_bytes};
+    for (uint32_t k = 0; k < v->n_series && v->n; k++) {
+        const gr_series *s = &v->series[k];
+        const uint64_t bytes = s->bytes[v->plan->peak_step];
+        if (s->place == GR_DEVICE && bytes) parts[n++] = (part){s->name, s->colour, bytes};
+    }
+    qsort(parts, n, sizeof(*parts), by_bytes);
+    *out = parts;
+    return n;
+}
+
+/* Names of the parts under the bar, as many lines as they take. */
+static void put_part_names(picture *c, const part *parts, uint32_t n)
+{
+    double x = 20;
+    char buf[32];
+    for (uint32_t i = 0; i < n; i++) {
+        char *text = gr_printf("%s %s", parts[i].name, gr_bytes_format(parts[i].bytes, buf));
+        const double width = 18 + gr_text_width(text) + 18;
+        if (x + width > WIDTH - 14 && x > 20) x = 20, c->top += LEGEND;
+        put_swatch(c, x, c->top + 12, parts[i].colour);
+        gr_text_put(c->out, x + 16, c->top + 12, "legend", text);
+        x += width;
+        free(text);
+    }
+    c->top += LEGEND + 8;
+}
+
+/* One bar: its whole length is the budget, or the peak where that is more. */
+static void put_peak_bar(picture *c)
+{
+    const gr_plan *p = c->v->plan;
+    enum { HEIGHT = 24 };
+    const double whole = WIDTH - 34,
+                 scale = whole / (double)GR_MAX(GR_MAX(p->peak_bytes, p->budget_bytes), (uint64_t)1);
+    part *parts;
+    const uint32_t n = peak_parts(c->v, &parts);
+    char a[32];
+    double x = 20;
+    gr_str_printf(c->out, "<rect class=\"free\" x=\"20\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" rx=\"3\"/>",
+                  c->top, whole, HEIGHT);
+    for (uint32_t i = 0; i < n; i++) {
+        const double w = scale * (double)parts[i].bytes;
+        gr_str_printf(
+            c->out,
+            "<rect class=\"area\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" fill=\"%s\"><title>", x,
+            c->top, w, HEIGHT, parts[i].colour);
+        gr_xml_put(c->out, parts[i].name);
+        gr_str_printf(c->out, " at the peak: %s</title></rect>\n", gr_bytes_format(parts[i].bytes, a));
+        x += w;
+    }
+    const double edge = 20 + scale * (double)p->budget_bytes;
+    if (p->peak_bytes > p->budget_bytes)
+        gr_str_printf(c->out, "<path class=\"budget\" d=\"M%.1f %.1fv%d\"/>", edge, c->top - 4, HEIGHT + 8);
+    c->top += HEIGHT + 4;
+    put_part_names(c, parts, n);
+    free(parts);
 }
 
 /* ---- nodes under the steps ---------------------------------------------------------------------------- */
@@ -161,6 +281,7 @@ static void put_strip(picture *c)
         for (last = i; last + 1 < v->n && same_node(&v->steps[i], &v->steps[last + 1]);) last++;
         double x = step_x(c, i), w = step_x(c, last + 1) - x;
         const char *name = v->steps[i].node ? v->steps[i].node : "";
+        if (w < 0.2) continue; /* of no time */
         gr_str_printf(c->out, "<g><title>%s: steps %u to %u</title>", name, i, last);
         gr_str_printf(c->out,
                       "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" rx=\"2\" fill=\"%s\"/>",
@@ -173,6 +294,7 @@ static void put_strip(picture *c)
         if (v->steps[i].kind != GR_STEP_LOOP || v->depth[i] > 1) continue;
         double x = step_x(c, i), w = step_x(c, v->steps[i].body_last + 1) - x,
                y = c->top + 4 + 16 * v->depth[i];
+        if (w < 3) continue;
         char *text = gr_printf("%s%u×", v->steps[i].agreed ? "≤ " : "", v->steps[i].trips_max);
         gr_str_printf(c->out,
                       "<path class=\"loop\" d=\"M%.1f %.1fv4H%.1fv-4\"><title>%s: %s%u trips</title></path>",
@@ -280,14 +402,45 @@ static void put_about(gr_str *s, const gr_plan *p, const gr_plan *all)
     gr_str_printf(s, n ? "%u transition steps" : "no transitions", n);
 }
 
-static void put_head(picture *c)
+/* What models, how large a batch, how fast, on what. */
+static void put_facts(picture *c, const gr_graph *g)
+{
+    gr_fact facts[GR_N_FACTS];
+    gr_str s = {0};
+    gr_facts(c->v->all, g, facts);
+    for (int i = 0; i < GR_N_FACTS; i++) {
+        if (!*facts[i].value) continue;
+        gr_str_printf(&s, "%s%s", s.len ? "    " : "", facts[i].value);
+        if (i == GR_FACT_BATCH) gr_str_printf(&s, " (%s)", facts[i].note);
+    }
+    gr_text_cut(c->out, 20, 60, (WIDTH - 34) * 12 / 14, "sub", s.text);
+    gr_str_release(&s);
+    gr_facts_release(facts);
+}
+
+/* A line of a note in as many lines as it takes. */
+static void put_note(picture *c, const char *line, size_t len)
+{
+    enum { COLUMNS = 190 };
+    for (size_t n; len; len -= n, line += n) {
+        n = GR_MIN(len, (size_t)COLUMNS);
+        while (n < len && n && line[n] != ' ') n--;
+        if (!n) n = GR_MIN(len, (size_t)COLUMNS);
+        char *text = gr_printf("%.*s", (int)n, line);
+        gr_text_put(c->out, 20, c->top += 17, "note", text);
+        free(text);
+    }
+}
+
+static void put_head(picture *c, const gr_graph *g)
 {
     const gr_plan *p = c->v->all;
     gr_str s = {0};
     bool fits = gr_plan_fits(p);
     gr_str_printf(&s, "%s on %s", p->graph, p->hardware);
-    gr_text_put(c->out, 20, 36, "title", s.text);
+    gr_text_cut(c->out, 20, 36, (WIDTH - 170) * 12 / 22, "title", s.text);
     gr_text_put(c->out, WIDTH - 14, 36, fits ? "fits end" : "over end", fits ? "fits" : "does not fit");
+    put_facts(c, g);
     s.len = 0;
     if (p->n_more) {
         gr_str_printf(&s, "%u ranks in %u roles    predicted ", gr_plan_all_ranks(p), p->n_more + 1);
@@ -296,13 +449,11 @@ static void put_head(picture *c)
     } else {
         put_about(&s, p, p);
     }
-    gr_text_put(c->out, 20, 60, "sub", s.text);
-    c->top = 66;
+    gr_text_put(c->out, 20, 82, "sub", s.text);
+    c->top = 88;
     for (const char *line = p->notes; *line;) {
         size_t len = strcspn(line, "\n");
-        s.len = 0;
-        gr_str_printf(&s, "note: %.*s", (int)len, line);
-        gr_text_put(c->out, 20, c->top += 17, "note", s.text);
+        put_note(c, line, len);
         line += len + (line[len] != 0);
     }
     c->top += 14;
@@ -325,18 +476,20 @@ static void put_role_memory(picture *c)
         c->top += 20;
         gr_str_release(&s);
     }
-    put_title(c, "Device memory over the steps of one iteration");
-    put_memory(c, GR_DEVICE, MEMORY, p->peak_bytes, p->budget_bytes);
+    put_title(c, "What fills the peak");
+    put_peak_bar(c);
+    put_title(c, "Device memory over predicted time (of a loop one trip, stretched to all of them)");
+    put_memory(c, GR_DEVICE, panel_height(c->v, GR_DEVICE, MEMORY), p->peak_bytes, p->budget_bytes);
     put_strip(c);
     uint64_t host = gr_view_most(c->v, GR_HOST);
     if (host <= p->peak_bytes / 50) return;
-    put_title(c, "Host pool over the steps");
-    put_memory(c, GR_HOST, HOST, host, p->host_budget_bytes);
+    put_title(c, "Host pool");
+    put_memory(c, GR_HOST, panel_height(c->v, GR_HOST, HOST), host, p->host_budget_bytes);
     c->top += 22;
 }
 
 /* All roles on one axis of time. */
-static void put_role_lanes(picture *c, uint64_t ns)
+static void put_role_lanes(picture *c)
 {
     if (c->v->all->n_more) {
         char *text = gr_printf("ranks %s: %s", c->v->plan->ranks, c->v->plan->pools);
@@ -344,36 +497,35 @@ static void put_role_lanes(picture *c, uint64_t ns)
         c->top += 18;
         free(text);
     }
-    c->ns = ns;
     put_lanes(c);
 }
 
-void gr_draw_svg(const gr_plan *p, gr_str *out)
+void gr_draw_svg(const gr_plan *p, const gr_graph *g, gr_str *out)
 {
     uint32_t n = p->n_more + 1;
     gr_view **v = gr_calloc(n, sizeof(gr_view *));
     gr_str body = {0};
     picture c = {.out = &body};
-    uint64_t ns = 0;
     for (uint32_t k = 0; k < n; k++) {
         v[k] = gr_view_of_role(p, k);
-        ns = GR_MAX(ns, v[k]->ns);
+        c.ns = GR_MAX(c.ns, v[k]->ns);
     }
-    c.v = v[0];
-    put_head(&c);
+    show_view(&c, v[0]);
+    put_head(&c, g);
     for (uint32_t k = 0; k < n; k++) {
-        c.v = v[k];
+        show_view(&c, v[k]);
         put_role_memory(&c);
     }
-    put_title(&c, "Lanes over predicted time (of a loop one trip, stretched to all of them)");
+    put_title(&c, "Lanes");
     for (uint32_t k = 0; k < n; k++) {
-        c.v = v[k];
-        put_role_lanes(&c, ns);
+        show_view(&c, v[k]);
+        put_role_lanes(&c);
     }
     gr_picture_begin(out, WIDTH, c.top);
     gr_str_add(out, body.text, body.len);
     gr_picture_end(out);
     gr_str_release(&body);
+    free(c.reached);
     for (uint32_t k = 0; k < n; k++) gr_view_free(v[k]);
     free(v);
 }

@@ -2,27 +2,36 @@
 #include "scheduler/report/picture.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char style[] =
     "text{font:12px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;fill:#1f2937}\n"
-    ".title{font-size:22px;font-weight:600}.sub{fill:#4b5563;font-size:14px;white-space:pre}.panel{font-size:"
-    "14px;"
-    "font-weight:600}\n.note{fill:#9a6700}.axis,.small{fill:#6b7280;font-size:11px}.end{text-anchor:end}\n"
-    ".middle,.band{text-anchor:middle}.band{font-size:11px}.peak-text{font-weight:600;paint-order:stroke;"
-    "stroke:#fff;stroke-width:4px;stroke-linejoin:round}.fits{fill:#2f7d4f;"
-    "font-size:18px;font-weight:600}\n.over{fill:#c0392b;font-size:18px;font-weight:600}.budget-text{fill:#"
-    "c0392b}\n"
-    ".grid{stroke:#1f2937;stroke-opacity:.13;fill:none}.loop{stroke:#6b7280;fill:none}\n"
-    ".budget{stroke:#c0392b;stroke-dasharray:6 4;stroke-width:1.5;fill:none}\n"
-    ".peak{fill:#fff;stroke:#1f2937;stroke-width:2}.line{fill:none;stroke-width:2.5;stroke-linejoin:round}\n";
+    ".paper,.peak{fill:#ffffff}.title{font-size:22px;font-weight:600}.sub{fill:#4b5563;font-size:14px;"
+    "white-space:pre}.panel{font-size:14px;font-weight:600}\n"
+    ".note{fill:#8a5a00}.axis,.small{fill:#5f6875;font-size:11px}.end{text-anchor:end}\n"
+    ".middle,.band{text-anchor:middle}.band{font-size:11px;fill:#1f2937}.area{stroke:#ffffff;stroke-width:.4;"
+    "stroke-opacity:.5}"
+    "\n"
+    ".peak-text{font-weight:600;paint-order:stroke;stroke:#ffffff;stroke-width:4px;stroke-linejoin:round}\n"
+    ".fits{fill:#2f7d4f;font-size:18px;font-weight:600}.over{fill:#b3372a;font-size:18px;font-weight:600}\n"
+    ".budget-text{fill:#b3372a;paint-order:stroke;stroke:#ffffff;stroke-width:4px;stroke-linejoin:round}\n"
+    ".grid{stroke:#1f2937;stroke-opacity:.13;fill:none}.loop{stroke:#5f6875;fill:none}.free{fill:#e1e4e9}\n"
+    ".budget{stroke:#b3372a;stroke-dasharray:6 4;stroke-width:1.5;fill:none}\n"
+    ".peak{stroke:#1f2937;stroke-width:2}.line{fill:none;stroke-width:2.5;stroke-linejoin:round}\n"
+    "@media (prefers-color-scheme:dark){text{fill:#e5e7eb}.paper,.peak{fill:#1c2027}.sub,.axis,.small{fill:#"
+    "9ca3af}\n"
+    ".note{fill:#e0b050}.area,.peak-text,.budget-text{stroke:#1c2027}.fits{fill:#6cc390}.over,.budget-text"
+    "{fill:#ef8377}\n"
+    ".band{fill:#1f2937}.grid,.peak{stroke:#e5e7eb}.loop{stroke:#9ca3af}.free{fill:#323843}.budget{stroke:#"
+    "ef8377}}\n";
 
 void gr_picture_begin(gr_str *out, double width, double height)
 {
     gr_str_printf(out,
                   "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 "
                   "%.0f %.0f\">\n"
-                  "<style>%s</style>\n<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n",
+                  "<style>%s</style>\n<rect class=\"paper\" width=\"100%%\" height=\"100%%\"/>\n",
                   width, height, width, height, style);
 }
 
@@ -38,11 +47,49 @@ void gr_text_put(gr_str *out, double x, double y, const char *classes, const cha
     gr_str_puts(out, "</text>\n");
 }
 
-void gr_text_fit(gr_str *out, double x, double y, double width, const char *classes, const char *text)
+static size_t characters(const char *text)
 {
     size_t n = 0;
-    for (const char *c = text; *c; c++) n += ((unsigned char)*c & 0xc0) != 0x80;
+    for (; *text; text++) n += ((unsigned char)*text & 0xc0) != 0x80;
+    return n;
+}
+
+double gr_text_width(const char *text)
+{
+    return 6.7 * (double)characters(text);
+}
+
+void gr_text_fit(gr_str *out, double x, double y, double width, const char *classes, const char *text)
+{
+    const size_t n = characters(text);
     if (n && 6.4 * (double)n + 4 <= width) gr_text_put(out, x, y, classes, text);
+}
+
+/* How many bytes the first n characters of a text have. */
+static size_t bytes_of(const char *text, size_t n)
+{
+    size_t at = 0;
+    for (; text[at]; at++)
+        if (((unsigned char)text[at] & 0xc0) != 0x80 && !n--) break;
+    return at;
+}
+
+void gr_text_cut(gr_str *out, double x, double y, double width, const char *classes, const char *text)
+{
+    const size_t n = characters(text), room = GR_MAX((size_t)(width / 6.7), (size_t)8);
+    if (n <= room) {
+        gr_text_put(out, x, y, classes, text);
+        return;
+    }
+    const size_t tail = room * 2 / 5; /* names often differ at their end */
+    char *cut =
+        gr_printf("%.*s…%s", (int)bytes_of(text, room - tail - 1), text, text + bytes_of(text, n - tail));
+    gr_str_printf(out, "<g><title>");
+    gr_xml_put(out, text);
+    gr_str_puts(out, "</title>");
+    gr_text_put(out, x, y, classes, cut);
+    gr_str_puts(out, "</g>\n");
+    free(cut);
 }
 
 uint64_t gr_tick_bytes(uint64_t most, unsigned ticks)
@@ -84,16 +131,10 @@ void gr_tick_time(gr_str *out, uint64_t ns, uint64_t tick)
 
 const char *gr_node_colour(const gr_view *v, const char *node)
 {
-    static const char *const colours[] = {"#a9c7ec", "#f6cf94", "#a8d8b9", "#e9b3b8", "#cbb9e4",
-                                          "#e6dd94", "#a6dcdc", "#e3bfdc", "#cfc3b3", "#c6d3a0"};
-    uint32_t n = 0;
-    const char *before = NULL;
-    for (uint32_t i = 0; i < v->n; i++) {
-        const char *at = v->steps[i].node;
-        if (!at || (before && !strcmp(at, before))) continue;
-        if (!strcmp(at, node)) return colours[n % GR_LEN(colours)];
-        before = at;
-        n++;
-    }
+    /* Light enough for dark text: tints of what paint_series takes. */
+    static const char *const colours[] = {"#aad9f4", "#f2cf80", "#80ceb9", "#e5bcd3",
+                                          "#f7f1a0", "#66a9d1", "#eaae80", "#c9c9c9"};
+    for (uint32_t i = 0; i < v->n_nodes; i++)
+        if (!strcmp(v->nodes[i], node)) return colours[i % GR_LEN(colours)];
     return "#d4d7dd";
 }

@@ -17,6 +17,11 @@ void gr_text_put(gr_str *out, double x, double y, const char *style, const char 
 /* In the middle at x, where it is not wider than about `width`; else nothing. */
 void gr_text_fit(gr_str *out, double x, double y, double width, const char *style, const char *text);
 
+/* About how wide a text of the usual size is; one that is wider than `width` is cut in its middle, and
+ * is whole under the pointer. */
+double gr_text_width(const char *text);
+void gr_text_cut(gr_str *out, double x, double y, double width, const char *style, const char *text);
+
 /* A round distance between at most `ticks` marks up to most. */
 uint64_t gr_tick_bytes(uint64_t most, unsigned ticks);
 uint64_t gr_tick_ns(uint64_t most, unsigned ticks);

@@ -117,11 +117,11 @@ static void put_points(const chart *c)
         const gr_point *p = &c->s->points[i];
         char buf[32];
         if (p->error) continue;
-        gr_str_printf(
-            c->out,
-            "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4.5\" fill=\"%s\" stroke=\"%s\" stroke-width=\"2\"><title>",
-            value_x(c, p->value), y_of(c, c->of(p)), p->fits ? c->line : "#ffffff",
-            p->fits ? c->line : "#c0392b");
+        gr_str_printf(c->out,
+                      "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"4.5\" fill=\"%s\" stroke=\"%s\" "
+                      "stroke-width=\"2\"><title>",
+                      p->fits ? "" : "paper", value_x(c, p->value), y_of(c, c->of(p)), c->line,
+                      p->fits ? c->line : "#d55e00");
         gr_xml_put(c->out, c->s->name);
         gr_str_printf(c->out, " %s: %s, peak %s, ", p->text, p->fits ? "fits" : "does not fit",
                       gr_bytes_format(p->peak_bytes, buf));
@@ -193,7 +193,7 @@ static void put_chart(chart *c, const char *title, bool time)
 void gr_sweep_svg(const gr_sweep *s, gr_str *out)
 {
     gr_str body = {0};
-    chart c = {.s = s, .out = &body, .top = 82, .line = "#3f6fb5", .of = time_of};
+    chart c = {.s = s, .out = &body, .top = 82, .line = "#0072b2", .of = time_of};
     bool over = false;
     for (size_t i = 0; i < s->n; i++) over = over || (!s->points[i].error && !s->points[i].fits);
     char *sub = gr_printf("plans for values of %s%s", s->name,
@@ -203,7 +203,7 @@ void gr_sweep_svg(const gr_sweep *s, gr_str *out)
     free(sub);
     if (s->n) {
         put_chart(&c, "Predicted time of an iteration", true);
-        c.line = "#2f9e77";
+        c.line = "#009e73";
         c.of = peak_of;
         put_chart(&c, "Peak of device memory", false);
     }

@@ -101,10 +101,11 @@ static void sort_series(gr_view *v)
 
 static void paint_series(gr_view *v)
 {
+    /* Okabe and Ito's colours and two more, which people with any colour vision tell apart (test_view). */
     static const uint32_t colours[GR_N_CATEGORIES] = {
-        [GR_CAT_WEIGHTS] = 0x3f6fb5, [GR_CAT_GRADIENTS] = 0xd9594c,   [GR_CAT_OPTIMIZER] = 0x8b5aa8,
-        [GR_CAT_KV] = 0x2f9e77,      [GR_CAT_ACTIVATIONS] = 0xe59b2f, [GR_CAT_WORKSPACE] = 0x4fb3d0,
-        [GR_CAT_ROLLOUT] = 0x2f8f9d, [GR_CAT_COLUMNS] = 0x8a8f99,     [GR_CAT_COMM] = 0x9a7d3c};
+        [GR_CAT_WEIGHTS] = 0x0072b2, [GR_CAT_GRADIENTS] = 0xd55e00,   [GR_CAT_OPTIMIZER] = 0xcc79a7,
+        [GR_CAT_KV] = 0x009e73,      [GR_CAT_ACTIVATIONS] = 0xe69f00, [GR_CAT_WORKSPACE] = 0x56b4e9,
+        [GR_CAT_ROLLOUT] = 0x5b45c0, [GR_CAT_COLUMNS] = 0x8f2d5c,     [GR_CAT_COMM] = 0xf0e442};
     for (uint32_t k = 0, nth = 0; k < v->n_series; k++) {
         gr_series *s = &v->series[k];
         bool same = k && s[-1].category == s->category && s[-1].place == s->place;
@@ -219,6 +220,18 @@ static void find_series_all(gr_view *v)
 
 /* ---- the whole ---------------------------------------------------------------------------------------- */
 
+static void find_nodes(gr_view *v)
+{
+    v->nodes = gr_arena_alloc(v->arena, (v->n + 1) * sizeof(*v->nodes));
+    for (uint32_t i = 0; i < v->n; i++) {
+        const char *node = v->steps[i].node;
+        if (!node || (i && v->steps[i - 1].node && !strcmp(node, v->steps[i - 1].node))) continue;
+        uint32_t k = 0;
+        while (k < v->n_nodes && strcmp(v->nodes[k], node)) k++;
+        if (k == v->n_nodes) v->nodes[v->n_nodes++] = node;
+    }
+}
+
 gr_view *gr_view_new(const gr_plan *p)
 {
     return gr_view_of_role(p, 0);
@@ -241,6 +254,7 @@ gr_view *gr_view_of_role(const gr_plan *p, uint32_t role)
     v->depth = t.depth;
     v->begin = t.begin;
     v->end = t.end;
+    find_nodes(v);
     find_series_all(v);
     return v;
 }
@@ -324,17 +338,20 @@ void gr_view_node_holds(const gr_view *v, const char *node, uint64_t *bytes)
     free(used);
 }
 
-void gr_view_columns(const gr_view *v, const char *from, const char *to, gr_str *out)
+uint64_t gr_view_columns(const gr_view *v, const char *from, const char *to, gr_str *out)
 {
     bool *used = used_by(v, to);
     size_t len = strlen(from), was = out->len;
+    uint64_t bytes = 0;
     for (uint32_t e = 0; e < v->plan->n_ledger; e++) {
         const gr_entry *x = &v->plan->ledger[e];
         bool of = !strncmp(x->what, from, len) && (x->what[len] == '.' || !x->what[len]);
         if (!used[e] || !of || x->category != GR_CAT_COLUMNS) continue;
         gr_str_printf(out, "%s%s", out->len > was ? ", " : "", x->what[len] ? x->what + len + 1 : x->what);
+        bytes += x->bytes;
     }
     free(used);
+    return bytes;
 }
 
 /* ---- texts -------------------------------------------------------------------------------------------- */

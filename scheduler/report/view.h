@@ -30,7 +30,9 @@ typedef struct gr_view {
     uint32_t role;
     gr_step *steps; /* of the iteration, then of validate; numbers in them count as the ledger does */
     uint32_t n, n_steady;
-    uint64_t ns, steady_ns;   /* of all of them; of the iteration's */
+    uint64_t ns, steady_ns; /* of all of them; of the iteration's */
+    const char **nodes;     /* that steps serve, by their first step */
+    uint32_t n_nodes;
     uint32_t *parent, *depth; /* loop around each step, or GR_NONE; loops around it */
     uint64_t *begin, *end;    /* nanoseconds from the iteration's begin */
     gr_series *series;        /* by place, then category; the device comes first */
@@ -61,8 +63,8 @@ uint64_t gr_view_node_ns(const gr_view *v, const char *node);
 void gr_view_node_holds(const gr_view *v, const char *node, uint64_t *bytes);
 
 /* "token, length": the columns of node `from` that tasks of node `to` read; the main one by the node's name.
- */
-void gr_view_columns(const gr_view *v, const char *from, const char *to, gr_str *out);
+ * Returns how many bytes they have. */
+uint64_t gr_view_columns(const gr_view *v, const char *from, const char *to, gr_str *out);
 
 /* Steps that the planner added, which move or free this rank's memory: no tasks (gr_step_is_task), and so no
  * collectives. bytes: what one pass over them moves. */

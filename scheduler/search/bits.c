@@ -197,20 +197,41 @@ static found_plan find_with_least_bits(gr_schedule_search *s, uint32_t *walk)
 
 /* ---- what is worth it ---------------------------------------------------------------------------------- */
 
+static found_plan try_all_levels(gr_schedule_search *s, const uint32_t *from)
+{
+    found_plan f = no_plan(s);
+    begin_part(s, FOR_FREE);
+    f.plan = gr_try_all_levels(s, from, f.level);
+    f.taken = s->taken;
+    return f;
+}
+
 /* Any levels, from the first on and from those that had to be. */
 static void search_freely(gr_schedule_search *s, const uint32_t *walk, found_plan *f)
 {
     const double share = s->o->bits == GR_BITS_PREFER ? GR_BITS_WORTH : 0;
     uint32_t *first = gr_calloc(s->src->n_knobs + 1, sizeof(*first));
-    found_plan best = no_plan(s);
-    for (int from = 0; from < 2; from++) {
-        found_plan other = no_plan(s);
-        begin_part(s, FOR_FREE);
-        other.plan = gr_try_all_levels(s, from ? walk : first, other.level);
-        other.taken = s->taken;
-        keep_faster(&best, &other, 0);
-    }
+    found_plan best = try_all_levels(s, first), other = try_all_levels(s, walk);
+    keep_faster(&best, &other, 0);
     keep_faster(f, &best, share);
+    free(first);
+}
+
+static bool lowers_bits(const gr_schedule_search *s, const uint32_t *walk)
+{
+    for (size_t k = 0; k < s->src->n_knobs; k++)
+        if (gr_costs_bits(&s->src->knobs[k]) && walk[k]) return true;
+    return false;
+}
+
+/* Bits change, for nothing fits without: others that are worth it, which the ways from the first and the last
+ * levels did not come by, where one instant after the other is brought down and what has no part in it stays.
+ */
+static void search_other_bits(gr_schedule_search *s, found_plan *f)
+{
+    uint32_t *first = gr_calloc(s->src->n_knobs + 1, sizeof(*first));
+    found_plan other = try_all_levels(s, first);
+    keep_faster(f, &other, GR_BITS_WORTH);
     free(first);
 }
 
@@ -242,6 +263,7 @@ gr_plan *gr_find_plan(gr_schedule_search *s, uint32_t *level)
     found_plan f = find_with_least_bits(s, walk);
     const bool priced = s->o->bits == GR_BITS_PREFER || s->o->bits == GR_BITS_ANY;
     if (priced && (f.plan || !is_hopeless(s))) search_freely(s, walk, &f);
+    if (s->o->bits == GR_BITS_FIT && f.plan && !s->o->quick && lowers_bits(s, walk)) search_other_bits(s, &f);
     free(walk);
     if (!f.plan) {
         free(f.level);

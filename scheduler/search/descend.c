@@ -42,10 +42,10 @@ typedef struct walker {
 
 /* ---- pricing ------------------------------------------------------------------------------------------- */
 
-static gr_choice *choice_like(const gr_schedule_search *s, const gr_analysis *f, const gr_choice *choice)
+static gr_choice *choice_like(const gr_schedule_search *s, uint32_t n, const gr_choice *choice)
 {
-    gr_choice *own = gr_arena_alloc(s->arena, (f->n_groups + 1) * sizeof(*own));
-    if (choice) memcpy(own, choice, f->n_groups * sizeof(*own));
+    gr_choice *own = gr_arena_alloc(s->arena, (n + 1) * sizeof(*own));
+    if (choice) memcpy(own, choice, n * sizeof(*own));
     return own;
 }
 
@@ -132,7 +132,7 @@ static gr_stand first_stand(gr_schedule_search *s, const uint32_t *level)
 {
     gr_stand st = {.set = gr_level_set_at(s, level), .ahead = 1};
     const gr_analysis *f = gr_level_set_take(s, st.set)->analysis;
-    st.choice = choice_like(s, f, NULL);
+    st.choice = choice_like(s, f->n_groups, NULL);
     for (uint32_t g = 0; g < f->n_groups; g++) {
         const gr_policy policy = gr_policy_of(s->o, &f->groups[g]);
         st.choice[g] = (gr_choice){.parts = GR_PARTS, .host = policy == GR_POLICY_HOST, .policy = policy};
@@ -156,18 +156,17 @@ static uint64_t name_of(const gr_group *g)
  * between its uses is there for these alone: it would take the room that the other program is to make. */
 static gr_choice *carry_over(gr_schedule_search *s, const gr_stand *from, uint32_t set)
 {
-    const gr_analysis *old = gr_level_set_take(s, from->set)->analysis,
-                      *f = gr_level_set_take(s, set)->analysis;
-    gr_choice *own = choice_like(s, f, NULL);
+    const gr_level_set *old = &s->sets[from->set], *f = &s->sets[set];
+    gr_choice *own = choice_like(s, f->n_groups, NULL);
     for (uint32_t g = 0; g < f->n_groups; g++) {
-        const gr_policy policy = gr_policy_of(s->o, &f->groups[g]);
-        const bool brief = f->groups[g].span == GR_SPAN_SCRATCH && !policy;
+        const gr_policy policy = gr_policy_of(s->o, &f->resources[g]);
+        const bool brief = f->resources[g].span == GR_SPAN_SCRATCH && !policy;
         own[g] =
             (gr_choice){.parts = brief ? 0 : GR_PARTS, .host = policy == GR_POLICY_HOST, .policy = policy};
         for (uint32_t k = 0; k < old->n_groups; k++)
-            if (is_same_group(&old->groups[k], &f->groups[g])) own[g] = from->choice[k];
-        own[g].stream &= f->groups[g].nodes;
-        own[g].host &= f->groups[g].may_host || own[g].policy == GR_POLICY_HOST;
+            if (is_same_group(&old->resources[k], &f->resources[g])) own[g] = from->choice[k];
+        own[g].stream &= f->resources[g].nodes;
+        own[g].host &= f->resources[g].may_host || own[g].policy == GR_POLICY_HOST;
     }
     return own;
 }
@@ -189,7 +188,7 @@ static gr_stand changed(gr_schedule_search *s, const gr_stand *from, const chang
 {
     if (c->knob != SIZE_MAX) return gr_stand_at_level(s, from, c->knob, c->level);
     gr_stand st = *from;
-    st.choice = choice_like(s, gr_level_set_take(s, from->set)->analysis, from->choice);
+    st.choice = choice_like(s, s->sets[from->set].n_groups, from->choice);
     if (c->group == GR_NONE)
         st.ahead = c->ahead;
     else
@@ -251,10 +250,10 @@ static void add_group(walker *w, const gr_group *x, uint32_t g, const gr_stand *
 
 static void add_residencies(walker *w, const gr_stand *from, extent how)
 {
-    const gr_analysis *f = gr_level_set_take(w->s, from->set)->analysis;
+    const gr_level_set *f = &w->s->sets[from->set];
     for (uint32_t g = 0; g < f->n_groups; g++)
-        if (!from->choice[g].policy && name_of(&f->groups[g]) != w->frozen_group)
-            add_group(w, &f->groups[g], g, from, how);
+        if (!from->choice[g].policy && name_of(&f->resources[g]) != w->frozen_group)
+            add_group(w, &f->resources[g], g, from, how);
     for (uint32_t ahead = 0; ahead < GR_N_AHEAD; ahead++)
         if (ahead != from->ahead)
             add_change(&w->list, (change){.knob = SIZE_MAX, .group = GR_NONE, .ahead = ahead});
@@ -303,7 +302,7 @@ static bool stretch(gr_schedule_search *s, const gr_stand *from, const change *c
         return out->level != c->level;
     }
     if (c->group == GR_NONE) return false;
-    const gr_group *g = &gr_level_set_take(s, from->set)->analysis->groups[c->group];
+    const gr_group *g = &s->sets[from->set].resources[c->group];
     const uint32_t was = gr_group_stays(g, from->choice[c->group].parts),
                    now = gr_group_stays(g, c->choice.parts), by = now < was ? was - now : now - was,
                    far = (uint32_t)GR_MIN((uint64_t)by * times, (uint64_t)g->n_objects),
@@ -447,13 +446,13 @@ static bool exchange_knob(walker *w, gr_stand *st, size_t k)
 /* Nothing of a group stays, and other things have the room. */
 static bool exchange_group(walker *w, gr_stand *st, uint32_t g, uint64_t stream)
 {
-    const gr_analysis *f = gr_level_set_take(w->s, st->set)->analysis;
+    const gr_level_set *f = &w->s->sets[st->set];
     gr_stand next = *st;
-    next.choice = choice_like(w->s, f, st->choice);
+    next.choice = choice_like(w->s, f->n_groups, st->choice);
     next.choice[g] = (gr_choice){.stream = stream};
     gr_stand_price(w->s, &next, true);
     if (next.over > 0) return false;
-    w->frozen_group = name_of(&f->groups[g]);
+    w->frozen_group = name_of(&f->resources[g]);
     go_up(w, &next);
     w->frozen_group = 0;
     if (next.ns >= st->ns) return false;
@@ -465,7 +464,7 @@ static bool exchange_groups(walker *w, gr_stand *st)
 {
     const uint32_t n_groups = w->s->sets[st->set].n_groups;
     for (uint32_t g = 0; g < n_groups && gr_may_go_on(w->s); g++) {
-        const uint64_t all = gr_level_set_take(w->s, st->set)->analysis->groups[g].nodes;
+        const uint64_t all = w->s->sets[st->set].resources[g].nodes;
         const gr_choice was = st->choice[g];
         if (was.policy || was.host || !was.parts) continue;
         if (exchange_group(w, st, g, 0) || exchange_group(w, st, g, all)) return true;

@@ -67,6 +67,18 @@ static void drop_oldest(gr_schedule_search *s)
     drop_program(s, oldest);
 }
 
+/* What is carried over from one program to another is asked for more often than programs are kept. */
+static const gr_group *keep_groups(gr_schedule_search *s, const gr_analysis *f)
+{
+    gr_group *own = gr_arena_alloc(s->arena, (f->n_groups + 1) * sizeof(*own));
+    memcpy(own, f->groups, f->n_groups * sizeof(*own));
+    for (uint32_t g = 0; g < f->n_groups; g++) {
+        own[g].name = gr_arena_strdup(s->arena, own[g].name);
+        own[g].model = own[g].model ? gr_arena_strdup(s->arena, own[g].model) : NULL;
+    }
+    return own;
+}
+
 const gr_level_set *gr_level_set_take(gr_schedule_search *s, uint32_t at)
 {
     gr_level_set *set = &s->sets[at];
@@ -80,6 +92,7 @@ const gr_level_set *gr_level_set_take(gr_schedule_search *s, uint32_t at)
     s->n_made++;
     set->n_tasks = (uint32_t)set->tasks->n_tasks;
     set->n_groups = set->analysis->n_groups;
+    if (!set->resources) set->resources = keep_groups(s, set->analysis);
     set->ranks = set->tasks->ranks;
     set->groups = set->tasks->groups;
     set->captured = set->tasks->captured;

@@ -13,7 +13,9 @@ fail() {
     exit 1
 }
 
-"$graphrun" plan graphs/quickstart.yaml --set model="$PWD/graphs/quickstart" --format html -o "$dir/plan.html"
+# Names as long as they may be.
+sed 's/\brollout\b/rollout_of_policy_with_a_long_long_name/g; s/\bold_logprob\b/old_logprob_under_the_behaviour_policy/g' graphs/quickstart.yaml >"$dir/long.yaml"
+"$graphrun" plan "$dir/long.yaml" --set data=x --set model="$PWD/graphs/quickstart" --format html -o "$dir/plan.html"
 # Beside the page: errors go to the title; then a pointer over chart, lane and node, a drag, clicks.
 cat >"$dir/head" <<'END'
 <script>window.onerror = m => { document.documentElement.dataset.failed = m; };</script>
@@ -28,6 +30,17 @@ addEventListener('load', () => {
     (at && $(id).contains(at) ? at : $(id)).dispatchEvent(new PointerEvent(type, {clientX: x, clientY: y, bubbles: true, cancelable: true}));
   };
   const tip = () => $('tip').hidden ? '' : $('tip').textContent;
+  note('first', axis === 'time' && document.querySelectorAll('.card').length === 8 && /tokens\/s/.test($('cards').textContent));
+  const wide = [...$('peak').querySelectorAll('i')].reduce((sum, i) => sum + i.getBoundingClientRect().width, 0), bar = $('peak').getBoundingClientRect();
+  note('peak', Math.abs(wide / bar.width - rank.peak_bytes / Math.max(rank.peak_bytes, plan.budget_bytes)) < 0.01 && bar.bottom < innerHeight);
+  const boxes = [...document.querySelectorAll('#graph [data-node]')].map(g => [g.querySelector('.box').getBBox(), [...g.querySelectorAll('text')].map(t => t.getBBox())]);
+  note('boxes', boxes.every(([b, texts]) => texts.every(t => t.x >= b.x && t.x + t.width <= b.x + b.width && t.y >= b.y && t.y + t.height <= b.y + b.height)));
+  const flows = [...document.querySelectorAll('.flow')], at = flows.map(t => t.getBBox());
+  note('flows', flows.length === document.querySelectorAll('.edge').length && flows.some(t => t.textContent === 'rows') &&
+    at.every((a, i) => at.every((b, k) => k <= i || a.x + a.width <= b.x || b.x + b.width <= a.x || a.y + 0.7 * a.height <= b.y || b.y + 0.7 * b.height <= a.y)));
+  const legends = ['device-legend', 'lanes'].map(id => $(id).getBoundingClientRect());
+  note('legends', legends[0].bottom <= legends[1].top);
+  document.querySelector('[data-axis=steps]').click();
   send('device', 'pointermove', 0.5, 0.5);
   note('memory', /step \d+: .*in use.*actor weights/.test(tip()));
   send('device', 'pointerleave', 0, 0);
@@ -45,7 +58,7 @@ addEventListener('load', () => {
   send('device', 'dblclick', 0.5, 0.5);
   note('reset', range === null && areas() === before);
   document.querySelector('[data-axis=time]').click();
-  note('time', axis === 'time' && areas() !== before);
+  note('time', axis === 'time' && areas() !== before && $('axis').firstElementChild.getAttribute('aria-pressed') === 'true');
   send('device', 'pointerdown', 0.5, 0.5);
   send('device', 'pointerup', 0.5, 0.5);
   note('find', document.querySelectorAll('#list tr.at').length === 1);
@@ -65,7 +78,7 @@ r $dir/tail
 ! grep 'CONSOLE' "$dir/log" || fail "the page has errors"
 ! grep -o 'data-failed="[^"]*"' "$dir/dom" || fail "the page has errors"
 said=$(sed -n 's/.*<html[^>]*data-said="\([^"]*\)".*/\1/p' "$dir/dom")
-[ "$said" = "memory:ok leave:ok lanes:ok node:ok drag:ok reset:ok time:ok find:ok filter:ok" ] || fail "the page says: $said"
+[ "$said" = "first:ok peak:ok boxes:ok flows:ok legends:ok memory:ok leave:ok lanes:ok node:ok drag:ok reset:ok time:ok find:ok filter:ok" ] || fail "the page says: $said"
 
 # The page shows as many transitions as the table, beside the collectives of several ranks.
 set -- graphs/quickstart.yaml --set model="$PWD/graphs/quickstart" --budget 32MiB --ranks 4
@@ -73,7 +86,7 @@ n=$("$graphrun" plan "$@" | sed -nE 's/.*, ([0-9]+) transition steps, .*/\1/p')
 "$graphrun" plan "$@" --format html -o "$dir/moves.html"
 "$browser" --headless=new --no-sandbox --disable-gpu --user-data-dir="$dir/profile" --virtual-time-budget=3000 --dump-dom \
     "file://$dir/moves.html" >"$dir/dom" 2>"$dir/log" || fail "$(tail "$dir/log")"
-grep -q "Transitions</span><b>$n</b>" "$dir/dom" || fail "the page does not show $n transitions"
+grep -q "Transitions</span><b class=\"\">$n</b>" "$dir/dom" || fail "the page does not show $n transitions"
 
 # Of several roles the page shows the one that its hash names, and every node where it runs.
 "$graphrun" plan graphs/grpo_split.yaml --set model=tests/cli/model/config.json --ranks 4 --set lag=1 --format html -o "$dir/classes.html"
@@ -83,8 +96,8 @@ for class in 0 1; do
         fail "$(tail "$dir/log")"
     ! grep 'CONSOLE' "$dir/log" || fail "the page of class $class has errors"
     grep -q "<button data-class=\"$class\" aria-pressed=\"true\">" "$dir/dom" || fail "class $class is not chosen"
-    grep -q 'ranks 0-1, trains actor' "$dir/dom" || fail "class $class does not say where the update runs"
-    grep -q 'ranks 2-3, model ref' "$dir/dom" || fail "class $class does not say where the reference is asked"
+    grep -q 'trains actor</text><text [^>]*>ranks 0-1<' "$dir/dom" || fail "class $class does not say where the update runs"
+    grep -q 'model ref</text><text [^>]*>ranks 2-3<' "$dir/dom" || fail "class $class does not say where the reference is asked"
 done
 grep -q '<td>recv</td><td>rollout.from.0.actor.lagged.0' "$dir/dom" || fail "class 1 does not show what it receives"
 

@@ -55,6 +55,14 @@ agree() { # OPTION...
 agree --budget 24MiB
 agree --budget 32MiB --ranks 4
 
+# Model, batch, speed and devices, in both.
+for format in html svg; do
+    grep -qF 'quickstart' "$dir/a.$format" && grep -qF ' responses' "$dir/a.$format" && grep -qE '[0-9] tokens/s' "$dir/a.$format" ||
+        fail "$format says nothing of model, batch and speed"
+done
+plan --set nodes.prompts.batch=6 --set nodes.rollout.samples=7 --set nodes.update.mini_batch=6 --hardware h200 --format svg -o "$dir/batch.svg" || { cat "$dir/said"; exit 1; }
+grep -q '42 responses (6 × 7, at most [0-9]* + [0-9]* tokens each).* 1 × h200' "$dir/batch.svg" || fail "the batch is not 6 x 7"
+
 # Nothing comes from outside, and no text of the graph ends the page's data.
 ! grep -qE '(src|href)="?(https?:)?//|@import|fetch\(' "$dir/a.html" || fail "the page asks the network"
 sed 's/{question}/<\/script><b>{question}/' graphs/quickstart.yaml >"$dir/odd.yaml"

@@ -5,6 +5,7 @@
 
 cat >more.sed <<'END'
 s/, schedule: cosine//
+s/steps: 6/steps: 4/
 s/metrics: .*/metrics: {ratio_max: token_max(exp(logprob - old_logprob))}/
 END
 sed -f more.sed grpo.yaml >bf16.yaml
@@ -18,7 +19,7 @@ with all.yaml fp8 fp8
 
 # ---- what is not asked for changes nothing
 for g in bf16 said mixed all; do
-    status 0 "$gr" exec $g.yaml --steps 4 --out whole-$g
+    status 0 "$gr" exec $g.yaml --out whole-$g
 done
 same_weights whole-bf16 whole-said
 same_metrics whole-bf16 whole-said
@@ -57,8 +58,7 @@ status 0 "$gr" exec again.yaml --steps 2 --out again
 [ "$(metric again 1 off) $(metric again 2 off)" = "0 0" ] || fail "weights: rollout are others: $(metric again 2 off)"
 
 # ---- budgets and stops; older weights have a copy of their own
-status 0 "$gr" exec all.yaml --out six
-any_budget all six
+any_budget all whole-all
 any_stop all whole-all 4 1
 any_stop mixed whole-mixed 4 3
 sed -e '/epochs: 2/d' -e 's/rollout: {op: generate,/& lag: 1,/' all.yaml >lag.yaml
@@ -72,7 +72,7 @@ if runs_ranks; then
     [ "$(metric two 2 logprob_gap_max)" = 0 ] || fail "ranks: a gap of $(metric two 2 logprob_gap_max)"
     sed -e 's/^params:/pools: {train: {share: 1}, roll: {share: 1}}\n&/' -e 's/actor: {/&pool: train, /' -e 's/rollout: {/&pool: roll, /' \
         all.yaml >pools.yaml
-    status 0 "$gr" exec pools.yaml --ranks 2 --steps 4 --out pools --set run.check=1
+    status 0 "$gr" exec pools.yaml --ranks 2 --out pools --set run.check=1
     same_weights whole-all pools
 fi
 

@@ -116,6 +116,8 @@ has err 'broken.json: error: not proven'
 [ "$slow" = 1 ] || exit 0
 status 0 "$gr" calibrate -o mine.json
 has out 'mine.json: cpu, [0-9]+ thread'
+has out 'repeats     of half of all measurements within [0-9.]+ %; the worst [0-9]+ %: [a-z]'
+has out 'host        [0-9.]+ % of the time that measuring took it waited for a processor; load [0-9.]+ for each processor'
 status 0 "$gr" plan grpo.yaml --hardware mine.json
 status 0 "$gr" calibrate
 has out '"version": 4'

@@ -3,7 +3,8 @@
 # graph is planned in eight budgets from half of what it takes to all of it, and each two plans are compared. Models of 8, 14
 # and 32 billion parameters on one GPU are planned in 60 budgets and six host pools each. GR_SLOW=1: the first 93 random
 # legal graphs of plan_fuzz.sh that are planned, these models, and graphs of which it was not so once. GR_SEED, GR_LAST: those
-# random graphs alone; GR_ONLY=random, models: a part of the long form.
+# random graphs alone; GR_ONLY=random, models, judge, 8B, 14B, 32B: a part of the long form. GR_POOL=0 to 5: of 8B, 14B or 32B one
+# host pool alone, whose plans are printed; GR_LINES=FILE: such lines of all pools, compared.
 . "$(dirname "$0")/lib.sh"
 . "$here/random_plans.sh"
 
@@ -52,11 +53,12 @@ field() {
     shift 5
     : >lines
     for i in $(seq 0 59); do
-        for k in $(seq 0 5); do
+        for k in ${GR_POOL:-0 1 2 3 4 5}; do
             rung $(((from + (to - from) * i / 59) << 20)) $(((pool_from + (pool_to - pool_from) * k / 5) << 20)) "$@" >>lines
         done
     done
-    grep -vq none lines || fail "$name fits nowhere"
+    grep -vq none lines || [ -n "${GR_POOL-}" ] || fail "$name fits nowhere"
+    [ -z "${GR_POOL-}" ] || sed "s/^/line $name: /" lines
     slower lines fit >found
     judge "$name"
 }
@@ -120,18 +122,33 @@ tried=0 wrong=0
 bits=fit
 if [ -n "${GR_SEED-}" ]; then
     for i in $(seq "$GR_SEED" "${GR_LAST:-$GR_SEED}"); do try_random "$i" 7; done
-elif [ "$slow" = 0 ]; then
+elif [ "$slow" = 0 ] && [ -z "${GR_LINES-}" ]; then
     try_random 127 2
     [ $tried = 1 ] || fail "nothing was tried"
 fi
-if [ "$slow" = 1 ] && [ -z "${GR_SEED-}" ] && [ "${GR_ONLY:-random}" = random ]; then
+if [ -n "${GR_LINES-}" ]; then
+    sed -n 's/^line //p' "$GR_LINES" >all
+    cut -d: -f1 all | sort -u >names
+    while read -r name; do
+        sed -n "s/^$name: //p" all >lines
+        slower lines fit >found
+        judge "$name"
+    done <names
+    slow=0
+fi
+wants() { # PART...: of the long form
+    [ "$slow" = 1 ] && [ -z "${GR_SEED-}" ] || return 1
+    for part in all "$@"; do [ "${GR_ONLY:-all}" != "$part" ] || return 0; done
+    return 1
+}
+if wants random; then
     i=1
     while [ $tried -lt 93 ]; do
         try_random $i 7
         i=$((i + 1))
     done
 fi
-if [ "$slow" = 1 ] && [ -z "${GR_SEED-}" ] && [ "${GR_ONLY:-models}" = models ]; then
+if wants models judge; then
     for bits in fit any; do
         with_judge $bits
         published model.json 4096 12288 36 32 8
@@ -142,12 +159,19 @@ if [ "$slow" = 1 ] && [ -z "${GR_SEED-}" ] && [ "${GR_ONLY:-models}" = models ];
     bits=fit
     published model.json 4096 12288 36 32 8
     try_published "8B on one H100" "$project/graphs/grpo.yaml" --set model=model.json --hardware h100-80g --host-budget 1TB
-    bench="$project/tests/bench/gpu/grpo.yaml --hardware h200 --set prompts=16 --set model=model.json"
+fi
+bench="$project/tests/bench/gpu/grpo.yaml --hardware h200 --set prompts=16 --set model=model.json"
+if wants models 8B; then
+    published model.json 4096 12288 36 32 8
     # shellcheck disable=SC2086
     field "8B on one H200" 20480 40960 65536 131072 $bench
+fi
+if wants models 14B; then
     published model.json 5120 17408 40 40 8
     # shellcheck disable=SC2086
     field "14B on one H200" 122880 143155 112640 133120 $bench
+fi
+if wants models 32B; then
     published model.json 5120 25600 64 64 8
     # shellcheck disable=SC2086
     field "32B on one H200" 122880 143155 112640 133120 $bench --set grads=bf16 --set moments=bf16 --set master=none

@@ -34,6 +34,7 @@ random_graph() { # NUMBER FILE
     one_of "" ", warmup: 2" ", grad_clip: 0.5"; train=$got
     one_of "token_mean(-advantage * ratio)" "batch_mean(seq_sum(max(-advantage * ratio, -advantage * clip(ratio, 0.8, 1.2))) / 8)" \
         "token_sum(-advantage * ratio) / 50 - 0.01 * token_mean(entropy)"; loss=$got
+    one_of "" "" ", precision: {rollout: fp8}" ", precision: {train: fp8}" ", precision: {rollout: fp8, train: fp8}"; precision=$got
     bias=false
     [ "$type" != qwen2 ] || bias=true
     rm -rf policy policy.json
@@ -41,7 +42,7 @@ random_graph() { # NUMBER FILE
     {
         echo "graph: g$1"
         echo "models:"
-        echo "  actor: {checkpoint: policy, train: {lr: 1.0e-2$train}}"
+        echo "  actor: {checkpoint: policy, train: {lr: 1.0e-2$train}$precision}"
         [ $ref = 0 ] || echo "  ref: {checkpoint: policy}"
         [ $critic = 0 ] || echo "  critic: {checkpoint: policy, head: value, train: {lr: 1.0e-2}}"
         echo "nodes:"

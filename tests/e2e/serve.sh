@@ -129,6 +129,8 @@ refused "'token' goes into a header" "$gr" plan served.yaml --set 'nodes.rollout
 refused "'serve' does not go with 'over'" "$gr" plan served.yaml --set nodes.rollout.over=1.5
 refused "'serve' needs 'environment'" "$gr" plan grpo.yaml --set 'nodes.rollout.serve={}'
 refused "max_context: 4 holds no turn of 4 tokens" "$gr" plan served.yaml --set nodes.rollout.max_context=4
+sed 's/^  old_logprob: /  again: {op: prompts, of: rollout, template: "{prompt}", max_tokens: 40}\n&/' served.yaml >again.yaml
+refused "rows that harnesses made .* have no prompt" "$gr" plan again.yaml
 status 1 "$gr" exec served.yaml --out nowhere --steps 1 --set nodes.rollout.serve.host=192.0.2.1
 has err "graphrun-httpd does not listen on 192.0.2.1, port 0"
 

@@ -49,6 +49,18 @@ sed 's/from: environment/from: environment, level: token/; s/expr: reward}/expr:
 status 0 "$gr" exec credit.yaml --out credit
 same_weights turns credit
 
+# A rule reads what the model said, and nothing that its environment did: "+3=" is only ever said by that.
+sed 's|^  reward: .*|  reward: {op: reward, of: rollout, answer: prompts.answer, rule: {extract: "[+](3)=", answer_extract: "(3)", compare: string}}|; s/train.jsonl/three.jsonl/' \
+    turns.yaml >rule.yaml
+sed 's/"answer": "[^"]*"/"answer": "3"/' train.jsonl >three.jsonl
+status 0 "$gr" exec rule.yaml --out rule --steps 1 --set run.samples=32
+has rule/samples.jsonl '\{"by": "environment", "text": "\+3="\}'
+[ "$(metric rule 1 reward_mean)" = 0 ] || fail "a rule pays for what an environment said: $(metric rule 1 reward_mean)"
+status 0 "$gr" exec rule.yaml --out words --steps 1 --set 'nodes.reward.rule={extract: "^([0-9])", answer_extract: "(3)", compare: string, take: first}' --set run.samples=32
+[ "$(grep -c '"response": "3' words/samples.jsonl)" = "$(grep -c '"reward": 1' words/samples.jsonl)" ] || fail "a rule does not read what the model said"
+sed 's/^  reward: {op: reward, of: rollout/  some: {op: select, of: rollout, tokens: "rollout.position < 3"}\n  reward: {op: reward, of: some/' rule.yaml >some.yaml
+refused "a rule reads what the model said, and 'some' has left out tokens of conversations" "$gr" plan some.yaml
+
 # ---- messages ---------------------------------------------------------------------------------------------------------
 
 # The chat template is applied to what is new alone, behind the model's own tokens; what the environment says cannot end a

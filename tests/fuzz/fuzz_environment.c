@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     read_answer(line, GR_ANSWER_START);
     read_answer(line, GR_ANSWER_SESSION);
     json_decref(line);
-    for (gr_tool_form form = GR_TOOLS_HERMES; form <= GR_TOOLS_LLAMA; form++) {
+    for (gr_tool_form form = GR_TOOLS_HERMES; form <= GR_TOOLS_HARMONY; form++) {
         json_t *calls = gr_tool_calls(form, (const char *)data, n);
         write_again(calls);
         json_decref(calls);

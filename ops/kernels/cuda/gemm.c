@@ -18,7 +18,7 @@
 struct key {
     uint64_t lda, ldb, ldc, ldd;
     uint32_t m, n, k;
-    uint8_t form, type, add, bias, strict, pad[3];
+    uint8_t form, type, add, bias, strict, fp8, pad[2];
     uint16_t align_a, align_b, align_c, align_d;
 };
 
@@ -28,6 +28,7 @@ struct entry {
     cublasLtMatrixLayout_t a, b, c, d; /* as cuBLASLt sees them: see describe() */
     cublasLtMatmulAlgo_t algo;
     uint64_t ws_bytes;
+    bool none; /* there is no algorithm */
 };
 
 struct gr_cu_gemm {
@@ -42,11 +43,11 @@ static const char *const form_name[] = {"NT", "NN", "TN"};
 static gr_status failed(const gr_cu_gemm_call *c, cublasStatus_t st, const char *what, gr_diag *d)
 {
     return gr_diag_error(d, (gr_loc){0}, st == CUBLAS_STATUS_ALLOC_FAILED ? GR_E_NOMEM : GR_E_FAILED,
-                         "%s: %s (matrix product %s %u x %u x %u, leading dimensions %llu %llu %llu%s%s%s)",
+                         "%s: %s (matrix product %s %u x %u x %u%s, leading dimensions %llu %llu %llu%s%s%s)",
                          what, cublasLtGetStatusString(st), form_name[c->form], c->m, c->n, c->k,
-                         (unsigned long long)c->lda, (unsigned long long)c->ldb, (unsigned long long)c->ldd,
-                         c->type == GR_CU_F32 ? ", fp32" : "", c->c ? ", added" : "",
-                         c->bias ? ", bias" : "");
+                         c->a_scales ? " in FP8" : "", (unsigned long long)c->lda, (unsigned long long)c->ldb,
+                         (unsigned long long)c->ldd, c->type == GR_CU_F32 ? ", fp32" : "",
+                         c->c ? ", added" : "", c->bias ? ", bias" : "");
 }
 
 /* What algorithms ask about: 256 is what arenas give, 16 what their vector loads need. */
@@ -73,6 +74,7 @@ static struct key key_of(const gr_cu_gemm_call *c)
     k.add = c->c != NULL;
     k.bias = c->bias != NULL;
     k.strict = c->strict;
+    k.fp8 = c->a_scales != NULL;
     k.align_a = alignment(c->a);
     k.align_b = alignment(c->b);
     k.align_c = alignment(c->c ? c->c : c->d);
@@ -143,12 +145,34 @@ void gr_cu_gemm_close(gr_cu_gemm *g)
         }                                      \
     } while (0)
 
+/* Where scales lie may change from call to call; that they are there must not. */
+static cublasStatus_t point_scales(const struct entry *e, const gr_cu_gemm_call *c, const char **what)
+{
+    if (!e->key.fp8) return CUBLAS_STATUS_SUCCESS;
+    TRY(cublasLtMatmulDescSetAttribute(e->how, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &c->b_scales,
+                                       sizeof(c->b_scales)));
+    TRY(cublasLtMatmulDescSetAttribute(e->how, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &c->a_scales,
+                                       sizeof(c->a_scales)));
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t describe_scales(struct entry *e, const char **what)
+{
+    const int32_t blocks = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
+                  rows = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    if (!e->key.fp8) return CUBLAS_STATUS_SUCCESS;
+    TRY(cublasLtMatmulDescSetAttribute(e->how, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &blocks, sizeof(blocks)));
+    TRY(cublasLtMatmulDescSetAttribute(e->how, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &rows, sizeof(rows)));
+    return CUBLAS_STATUS_SUCCESS;
+}
+
 /* cuBLASLt counts in columns: a row-major [r, c] is a column-major [c, r] to it. So it is asked for the
  * transpose, D^T[N, M] = op(B)^T op(A)^T, and our B is its first factor. */
 static cublasStatus_t describe(struct entry *e, uint32_t m, const char **what)
 {
     const struct key *k = &e->key;
-    const cudaDataType_t type = k->type == GR_CU_F32 ? CUDA_R_32F : CUDA_R_16BF;
+    const cudaDataType_t type = k->type == GR_CU_F32 ? CUDA_R_32F : CUDA_R_16BF,
+                         of = k->fp8 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
     const cublasOperation_t first = k->form == GR_CU_GEMM_NT ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = k->form == GR_CU_GEMM_TN ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS;
@@ -160,11 +184,11 @@ static cublasStatus_t describe(struct entry *e, uint32_t m, const char **what)
     const uint64_t b_cols = k->form == GR_CU_GEMM_NT ? k->k : k->n,
                    b_rows = k->form == GR_CU_GEMM_NT ? k->n : k->k;
     const uint64_t a_cols = k->form == GR_CU_GEMM_TN ? m : k->k, a_rows = k->form == GR_CU_GEMM_TN ? k->k : m;
-    TRY(cublasLtMatrixLayoutCreate(&e->a, CUDA_R_16BF, b_cols, b_rows, (int64_t)k->ldb));
-    TRY(cublasLtMatrixLayoutCreate(&e->b, CUDA_R_16BF, a_cols, a_rows, (int64_t)k->lda));
+    TRY(cublasLtMatrixLayoutCreate(&e->a, of, b_cols, b_rows, (int64_t)k->ldb));
+    TRY(cublasLtMatrixLayoutCreate(&e->b, of, a_cols, a_rows, (int64_t)k->lda));
     TRY(cublasLtMatrixLayoutCreate(&e->c, type, k->n, m, (int64_t)k->ldc));
     TRY(cublasLtMatrixLayoutCreate(&e->d, type, k->n, m, (int64_t)k->ldd));
-    return CUBLAS_STATUS_SUCCESS;
+    return describe_scales(e, what);
 }
 
 static cublasStatus_t prefer(cublasLtMatmulPreference_t pref, const struct key *k, const char **what)
@@ -238,7 +262,8 @@ static bool fills(const gr_cu_gemm *g, const struct key *k, const cublasLtMatmul
 static int usual_rank(const gr_cu_gemm *g, const struct key *k, const cublasLtMatmulHeuristicResult_t *found,
                       int n)
 {
-    if (k->form != GR_CU_GEMM_NT || k->m > FEW_ROWS || config_of(&found[0].algo).split <= 1) return 0;
+    if (k->form != GR_CU_GEMM_NT || k->fp8 || k->m > FEW_ROWS || config_of(&found[0].algo).split <= 1)
+        return 0;
     for (int i = 1; i < n; i++)
         if (fills(g, k, &found[i].algo)) return i;
     return 0;
@@ -253,7 +278,9 @@ static void prefer_alone(gr_cu_gemm *g, struct entry *e)
     const uint32_t plain = 0;
     cublasLtMatmulAlgo_t algo = e->algo;
     cublasLtMatmulHeuristicResult_t check;
-    if (e->key.strict || e->key.form != GR_CU_GEMM_NT || e->key.m < ALONE_ROWS || e->key.m > FEW_ROWS) return;
+    if (e->key.strict || e->key.fp8 || e->key.form != GR_CU_GEMM_NT || e->key.m < ALONE_ROWS ||
+        e->key.m > FEW_ROWS)
+        return;
     if (cublasLtMatmulAlgoConfigSetAttribute(&algo, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, &cluster,
                                              sizeof(cluster)) != CUBLAS_STATUS_SUCCESS ||
         cublasLtMatmulAlgoConfigSetAttribute(&algo, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, &plain,
@@ -311,13 +338,14 @@ static bool takes_default(gr_cu_gemm *g, struct entry *e, int32_t id)
 
 /* strict: what m takes without it, where that is of the kind that STRICT_M has and does not split k; else the
  * very algorithm of STRICT_M. (What is ranked first among those that do not split serves few rows badly.) */
-static cublasStatus_t fill_strict(gr_cu_gemm *g, struct entry *e, const char **what)
+static cublasStatus_t fill_strict(gr_cu_gemm *g, struct entry *e, const gr_cu_gemm_call *c, const char **what)
 {
     struct entry *fixed = gr_calloc(1, sizeof(*fixed));
     cublasLtMatmulHeuristicResult_t check;
     fixed->key = e->key;
     fixed->key.align_a = fixed->key.align_b = fixed->key.align_c = fixed->key.align_d = 16;
     cublasStatus_t st = describe(fixed, STRICT_M, what);
+    if (st == CUBLAS_STATUS_SUCCESS) st = point_scales(fixed, c, what);
     if (st == CUBLAS_STATUS_SUCCESS) st = choose_for(g, fixed, USUAL, what);
     const cublasLtMatmulAlgo_t algo = fixed->algo;
     entry_free(fixed);
@@ -329,12 +357,28 @@ static cublasStatus_t fill_strict(gr_cu_gemm *g, struct entry *e, const char **w
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static cublasStatus_t fill(gr_cu_gemm *g, struct entry *e, const char **what)
+static cublasStatus_t fill(gr_cu_gemm *g, struct entry *e, const gr_cu_gemm_call *c, const char **what)
 {
     TRY(describe(e, e->key.m, what));
-    return e->key.strict ? fill_strict(g, e, what) : choose_for(g, e, USUAL, what);
+    TRY(point_scales(e, c, what));
+    return e->key.strict ? fill_strict(g, e, c, what) : choose_for(g, e, USUAL, what);
 }
 
+static struct entry *new_entry(gr_cu_gemm *g, const gr_cu_gemm_call *c, const struct key *key,
+                               cublasStatus_t *st, const char **what)
+{
+    struct entry *e = gr_calloc(1, sizeof(*e));
+    e->key = *key;
+    *st = fill(g, e, c, what);
+    if (*st == CUBLAS_STATUS_SUCCESS && e->ws_bytes > GR_CU_GEMM_WS_BYTES) {
+        *st = CUBLAS_STATUS_NOT_SUPPORTED;
+        *what = "the algorithm wants a larger workspace";
+    }
+    e->none = *st != CUBLAS_STATUS_SUCCESS;
+    return e;
+}
+
+/* Of FP8 it is kept, too, that there is none. */
 static gr_status entry_for(gr_cu_gemm *g, const gr_cu_gemm_call *c, struct entry **out, gr_diag *d)
 {
     if (c->strict && (c->form == GR_CU_GEMM_TN || c->c))
@@ -342,16 +386,14 @@ static gr_status entry_for(gr_cu_gemm *g, const gr_cu_gemm_call *c, struct entry
                       "strict is for products whose m counts rows of a batch, and that nothing is added to",
                       d);
     const struct key key = key_of(c);
+    const char *what = "no algorithm";
+    cublasStatus_t st = CUBLAS_STATUS_NOT_SUPPORTED;
     struct entry **slot = find_slot(g->slot, g->cap, &key);
     if (!*slot) {
-        const char *what = "";
-        struct entry *e = gr_calloc(1, sizeof(*e));
-        e->key = key;
-        const cublasStatus_t st = fill(g, e, &what);
-        if (st != CUBLAS_STATUS_SUCCESS || e->ws_bytes > GR_CU_GEMM_WS_BYTES) {
+        struct entry *e = new_entry(g, c, &key, &st, &what);
+        if (e->none && !key.fp8) {
             entry_free(e);
-            return failed(c, st != CUBLAS_STATUS_SUCCESS ? st : CUBLAS_STATUS_NOT_SUPPORTED,
-                          st != CUBLAS_STATUS_SUCCESS ? what : "the algorithm wants a larger workspace", d);
+            return failed(c, st, what, d);
         }
         if (2 * (g->n + 1) > g->cap) {
             grow(g);
@@ -361,7 +403,17 @@ static gr_status entry_for(gr_cu_gemm *g, const gr_cu_gemm_call *c, struct entry
         g->n++;
     }
     *out = *slot;
-    return GR_OK;
+    return (*out)->none ? failed(c, st, what, d) : GR_OK;
+}
+
+bool gr_cu_gemm_fits(gr_cu_gemm *g, const gr_cu_gemm_call *c)
+{
+    gr_diag said;
+    struct entry *e;
+    gr_diag_init(&said);
+    const bool fits = entry_for(g, c, &e, &said) == GR_OK;
+    gr_diag_release(&said);
+    return fits;
 }
 
 gr_status gr_cu_gemm_run(gr_cu_gemm *g, cudaStream_t stream, const gr_cu_gemm_call *c, void *ws, gr_diag *d)
@@ -374,14 +426,15 @@ gr_status gr_cu_gemm_run(gr_cu_gemm *g, cudaStream_t stream, const gr_cu_gemm_ca
         return failed(c, CUBLAS_STATUS_NOT_SUPPORTED, "a bias goes with bf16 results that are not added", d);
     const gr_status found = entry_for(g, c, &e, d);
     if (found != GR_OK) return found;
-    cublasStatus_t st = CUBLAS_STATUS_SUCCESS;
-    if (c->bias)
+    const char *what = "cublasLtMatmul";
+    cublasStatus_t st = point_scales(e, c, &what);
+    if (c->bias && st == CUBLAS_STATUS_SUCCESS)
         st = cublasLtMatmulDescSetAttribute(e->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->bias,
                                             sizeof(c->bias));
     if (st == CUBLAS_STATUS_SUCCESS)
         st = cublasLtMatmul(g->handle, e->how, &alpha, c->b, e->a, c->a, e->b, &beta, c->c ? c->c : c->d,
                             e->c, c->d, e->d, &e->algo, ws, e->ws_bytes, stream);
-    return st == CUBLAS_STATUS_SUCCESS ? GR_OK : failed(c, st, "cublasLtMatmul", d);
+    return st == CUBLAS_STATUS_SUCCESS ? GR_OK : failed(c, st, what, d);
 }
 
 bool gr_cu_gemm_take(gr_cu_gemm *g, const gr_cu_gemm_call *call, uint32_t rank, gr_diag *d)

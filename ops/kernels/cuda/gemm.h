@@ -30,7 +30,8 @@ typedef enum gr_cu_gemm_form {
 typedef struct gr_cu_gemm_call {
     gr_cu_gemm_form form;
     uint32_t m, n, k;
-    const gr_bf16 *a, *b;
+    const void *a, *b;                /* bf16 */
+    const float *a_scales, *b_scales; /* not NULL: a and b are E4M3, form NT; see below */
     uint64_t lda, ldb, ldd;
     void *d;
     gr_cu_dtype type;    /* of d and c */
@@ -48,6 +49,10 @@ typedef struct gr_cu_gemm_call {
  * the bits of rows for many m. It does not hold of results that are added to c: their epilogues differ with
  * m. */
 
+/* In FP8 a has a scale for each row's 128 terms, a_scales [blocks(k), m], and b one for each 128 x 128,
+ * b_scales [blocks(n), gr_fp8_scale_ld(k)] (ops/model/fp8.h): Hopper and cuBLASLt 12.9 or later have such
+ * products. Whether they have those of a shape is asked of the library, once a shape (gr_cu_gemm_fits). */
+
 /* For the current device. */
 GR_NODISCARD gr_status gr_cu_gemm_open(gr_cu_gemm **out, gr_diag *d);
 void gr_cu_gemm_close(gr_cu_gemm *g); /* NULL is fine */
@@ -56,6 +61,9 @@ void gr_cu_gemm_close(gr_cu_gemm *g); /* NULL is fine */
  * k, refused. GR_E_FAILED with the shape and cuBLAS's status. */
 GR_NODISCARD gr_status gr_cu_gemm_run(gr_cu_gemm *g, cudaStream_t st, const gr_cu_gemm_call *call, void *ws,
                                       gr_diag *d);
+
+/* Whether there is an algorithm for a call; what there is none for gr_cu_gemm_run refuses. */
+bool gr_cu_gemm_fits(gr_cu_gemm *g, const gr_cu_gemm_call *call);
 
 /* For benchmarks: from now on products of this shape take the algorithm of this rank among those that
  * cuBLASLt's heuristics give and that may be taken. false: there are not so many. */

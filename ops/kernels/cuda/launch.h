@@ -232,6 +232,10 @@ typedef struct gr_cu_optim_range { /* as gr_optim_range, [n] each, from a multip
     void *m, *v;
     gr_cu_dtype grads, moments;
     uint64_t n;
+    /* m_scale not NULL: moments are int8 (ops/simd/moments.h), and moments above says nothing */
+    float *m_scale, *v_scale;
+    uint32_t chance;
+    uint64_t first; /* the number of the first element, for chance */
 } gr_cu_optim_range;
 /* One pass over all of them. how, r: host memory, read during the call. */
 void gr_cu_optim_step(cudaStream_t st, const gr_cu_optim *how, const gr_cu_optim_range *r);
@@ -239,6 +243,9 @@ void gr_cu_optim_step(cudaStream_t st, const gr_cu_optim *how, const gr_cu_optim
 void gr_cu_scale(cudaStream_t st, const gr_bf16 *x, float scale, gr_bf16 *y, uint64_t n);
 /* to [n] += from [n], both of one type. */
 void gr_cu_add(cudaStream_t st, void *to, const void *from, gr_cu_dtype type, uint64_t n);
+/* master [n] = decay master + share from, to [n] its rounding. */
+void gr_cu_blend(cudaStream_t st, gr_bf16 *to, float *master, const gr_bf16 *from, float decay, float share,
+                 uint64_t n);
 /* *out = sum of squares in double. */
 uint64_t gr_cu_sum_squares_ws(void);
 void gr_cu_sum_squares(cudaStream_t st, const void *x, gr_cu_dtype type, uint64_t n, double *out, void *ws);

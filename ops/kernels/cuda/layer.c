@@ -20,6 +20,10 @@
  * with it. */
 static void linear(gr_queue *q, const gr_product *p, float scale, gr_bf16 *y, const gr_bf16 *add, void *ws)
 {
+    if (p->scales) {
+        gr_cuda_fp8_product(q, p, scale, y, NULL, NULL, ws);
+        return;
+    }
     gr_cu_product(q,
                   &(gr_cu_gemm_call){.form = GR_CU_GEMM_NT,
                                      .m = p->t,
@@ -45,6 +49,10 @@ static void linear(gr_queue *q, const gr_product *p, float scale, gr_bf16 *y, co
 static void residual(gr_queue *q, const gr_product *p, float scale, gr_bf16 *y, const gr_bf16 *add,
                      gr_bf16 *temp, void *ws)
 {
+    if (p->scales) {
+        gr_cuda_fp8_product(q, p, scale, y, add, temp, ws);
+        return;
+    }
     if (!gr_cu_context_of(q)->strict && !p->bias) {
         linear(q, p, scale, y, add, ws);
         return;
@@ -113,7 +121,7 @@ void gr_cuda_product_add(gr_queue *q, const gr_product *p, const void *add, floa
 bool gr_cuda_product_activate(gr_queue *q, const gr_dense_desc *d, const gr_tokens *b, const gr_product *p,
                               void *h)
 {
-    if (!b->decode || d->act != GR_ACT_SILU || gr_cu_context_of(q)->strict ||
+    if (p->scales || !b->decode || d->act != GR_ACT_SILU || gr_cu_context_of(q)->strict ||
         !gr_cu_swiglu_fuses(p->w, p->t, p->in, d->inner))
         return false;
     if (!gr_cu_swiglu_product(q->stream, p->x, p->w, h, p->t, p->in, d->inner))
@@ -124,7 +132,10 @@ bool gr_cuda_product_activate(gr_queue *q, const gr_dense_desc *d, const gr_toke
 
 void gr_cuda_product_dx(gr_queue *q, const gr_product *p, const void *dy, void *dx, void *ws)
 {
-    gr_cu_linear_dx(q, dy, p->out, p->t, p->in, p->w, p->out, dx, ws);
+    if (p->scales)
+        gr_cuda_fp8_product_dx(q, p, dy, dx, ws);
+    else
+        gr_cu_linear_dx(q, dy, p->out, p->t, p->in, p->w, p->out, dx, ws);
 }
 
 void gr_cuda_product_dw(gr_queue *q, const gr_product *p, const void *dy, void *grad, gr_dtype grads,

@@ -5,6 +5,7 @@
 #include "ops/kernels/cuda/layer.h"
 #include "ops/kernels/cuda/model.h"
 #include "ops/kernels/cuda/parts.h"
+#include "ops/model/fp8.h"
 
 #include <stdio.h>
 
@@ -57,6 +58,26 @@ uint64_t gr_cu_product_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned 
 {
     (void)t, (void)in, (void)out, (void)threads, (void)backward;
     return GR_CU_GEMM_WS_BYTES;
+}
+
+void gr_cu_fp8_layout(gr_workspace *c, uint32_t t, uint32_t in, uint32_t out, bool backward, gr_cu_fp8_ws *w)
+{
+    const uint32_t inner = backward ? out : in;
+    w->gemm = gr_workspace_bytes(c, GR_CU_GEMM_WS_BYTES);
+    w->values = gr_workspace_bytes(c, (uint64_t)t * inner);
+    w->scales = gr_workspace_floats(c, (uint64_t)t * gr_fp8_blocks(inner));
+    w->turned = gr_workspace_bytes(c, backward ? (uint64_t)in * out : 0);
+    w->turned_scales =
+        gr_workspace_floats(c, backward ? (uint64_t)gr_fp8_blocks(in) * gr_fp8_scale_ld(out) : 0);
+}
+
+uint64_t gr_cu_fp8_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward)
+{
+    gr_workspace c = {0};
+    gr_cu_fp8_ws w;
+    (void)threads;
+    gr_cu_fp8_layout(&c, t, in, out, backward, &w);
+    return c.used;
 }
 
 uint64_t gr_cu_back_ws_bytes(const gr_layer_desc *d, uint32_t hidden, uint32_t tokens)
@@ -145,11 +166,11 @@ static const char *size_unfit(const char *what, uint32_t n, uint32_t of, uint32_
     return buf;
 }
 
-static const char *layer_unfit(const gr_layer_desc *d, char buf[GR_UNFIT_MAX])
+static const char *layer_unfit(const gr_layer_desc *d, uint32_t vector, char buf[GR_UNFIT_MAX])
 {
-    enum { VECTOR = 8, HEAD_MAX = 256 };
-    const char *why = size_unfit("heads", d->attention.head_dim, VECTOR, HEAD_MAX, buf);
-    return why ? why : size_unfit("a feed-forward network", d->dense.inner, VECTOR, UINT32_MAX, buf);
+    enum { HEAD_MAX = 256 };
+    const char *why = size_unfit("heads", d->attention.head_dim, vector, HEAD_MAX, buf);
+    return why ? why : size_unfit("a feed-forward network", d->dense.inner, vector, UINT32_MAX, buf);
 }
 
 /* Decode steps have one list of what is to be read for all layers. */
@@ -167,9 +188,10 @@ static bool heads_differ(const gr_model_shape *s)
 
 const char *gr_cu_unfit(const gr_model_shape *s, char buf[GR_UNFIT_MAX])
 {
-    enum { VECTOR = 8, HIDDEN_MAX = 8 * GR_NORM_VECS * 1024, VOCAB_MAX = 1 << 20 };
-    const char *why = size_unfit("hidden states", s->hidden, VECTOR, HIDDEN_MAX, buf);
-    for (uint32_t i = 0; i < s->n_kinds && !why; i++) why = layer_unfit(&s->kinds[i], buf);
+    enum { HIDDEN_MAX = 8 * GR_NORM_VECS * 1024, VOCAB_MAX = 1 << 20 };
+    const uint32_t vector = s->fp8 ? 16 : 8;
+    const char *why = size_unfit("hidden states", s->hidden, vector, HIDDEN_MAX, buf);
+    for (uint32_t i = 0; i < s->n_kinds && !why; i++) why = layer_unfit(&s->kinds[i], vector, buf);
     if (!why && s->head == GR_HEAD_LM) why = size_unfit("a vocabulary", s->vocab, 1, VOCAB_MAX, buf);
     return why || !heads_differ(s) ? why : "heads that differ from layer to layer";
 }

@@ -35,6 +35,16 @@ typedef struct gr_cu_head_ws { /* n rows; what the use does not need is empty */
 void gr_cu_head_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, gr_head_use use,
                        gr_cu_head_ws *w);
 
+/* Of a product with weights [out, in] in FP8 (ops/kernels/cuda/fp8.c). */
+typedef struct gr_cu_fp8_ws {
+    void *gemm;
+    uint8_t *values; /* of the rows that are rounded: [t, in], or backward [t, out] */
+    float *scales;   /* theirs */
+    uint8_t *turned; /* backward: W^T, and its scales */
+    float *turned_scales;
+} gr_cu_fp8_ws;
+void gr_cu_fp8_layout(gr_workspace *c, uint32_t t, uint32_t in, uint32_t out, bool backward, gr_cu_fp8_ws *w);
+
 /* The same of a part of the vocabulary (ops/kernels/head.h), whose hidden states are the caller's. own: rows
  * of the final norm's backward pass. */
 typedef struct gr_cu_part_ws {

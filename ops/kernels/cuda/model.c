@@ -300,6 +300,12 @@ void gr_cuda_add(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_
     gr_cu_add(q->stream, to, from, gr_cu_type(type), n);
 }
 
+void gr_cuda_blend(gr_queue *q, void *to, float *master, const void *from, float decay, float share,
+                   uint64_t n)
+{
+    gr_cu_blend(q->stream, to, master, from, decay, share, n);
+}
+
 void gr_cuda_checksum(gr_queue *q, const void *x, uint64_t bytes, uint64_t *parts)
 {
     gr_cu_checksum(q->stream, x, bytes, parts);
@@ -322,8 +328,19 @@ void gr_cuda_optim_step(gr_queue *q, const gr_optim *how, bool decay, const gr_o
                            .correction2 = corrects ? (float)(1 - pow(how->beta2, how->step)) : 1,
                            .grad_scale = how->grad_scale,
                            .kind = (gr_cu_optim_kind)how->kind};
-    const gr_cu_optim_range range = {
-        r->w, r->g, r->master, r->low, r->m, r->v, gr_cu_type(r->grads), gr_cu_type(r->moments), n};
+    const gr_cu_optim_range range = {.w = r->w,
+                                     .g = r->g,
+                                     .master = r->master,
+                                     .low = r->low,
+                                     .m = r->m,
+                                     .v = r->v,
+                                     .grads = gr_cu_type(r->grads),
+                                     .moments = gr_cu_type(r->moments),
+                                     .n = n,
+                                     .m_scale = r->m_scale,
+                                     .v_scale = r->v_scale,
+                                     .chance = r->chance.key,
+                                     .first = r->chance.first};
     gr_cu_optim_step(q->stream, &a, &range);
 }
 

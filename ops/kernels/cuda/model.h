@@ -57,6 +57,8 @@ void gr_cuda_zero(gr_queue *q, void *p, uint64_t bytes);
 void gr_cuda_copy_rows(gr_queue *q, void *to, uint64_t to_stride, const void *from, uint64_t from_stride,
                        uint64_t row_bytes, uint64_t n);
 void gr_cuda_add(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t n);
+void gr_cuda_blend(gr_queue *q, void *to, float *master, const void *from, float decay, float share,
+                   uint64_t n);
 void gr_cuda_checksum(gr_queue *q, const void *x, uint64_t bytes, uint64_t *parts);
 void gr_cuda_sum_squares(gr_queue *q, const void *x, gr_dtype type, uint64_t n, double *out, void *ws);
 void gr_cuda_optim_step(gr_queue *q, const gr_optim *how, bool decay, const gr_optim_range *r, uint64_t n);

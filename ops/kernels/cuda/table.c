@@ -42,6 +42,7 @@ static const char *numerics_strict_nondeterministic(void)
 #define LAYER                                                                                             \
     .acts = 1 << GR_ACT_SILU | 1 << GR_ACT_GELU_TANH | 1 << GR_ACT_SWIGLU_OAI,                            \
     .attend_unfit = gr_cu_attend_unfit, .product_ws_bytes = gr_cu_product_ws_bytes,                       \
+    .fp8_ws_bytes = gr_cu_fp8_ws_bytes, .has_fp8 = true, RUNS(quantize),                                  \
     .back_ws_bytes = gr_cu_back_ws_bytes, .kv_block_bytes = gr_cu_kv_block_bytes, RUNS(norm),             \
     RUNS(norm_add), RUNS(norm_backward), RUNS(product), RUNS(product_add), RUNS(product_activate),        \
     .merge_ws_bytes = gr_cu_merge_ws_bytes, .adapters_back_ws_bytes = gr_cu_adapters_back_ws_bytes,       \
@@ -63,21 +64,21 @@ static const gr_head_ops head = {
 };
 
 /* What the four have in common. A queue knows by attach which of them it is for. */
-#define ALL                                                                                            \
-    .device = "cuda", .dtype = GR_BF16, .master = true, .columns = GR_HOST, .queued = true,            \
-    .sizes = {.micro_tokens = 16384,                                                                   \
-              .concurrent = 256,                                                                       \
-              .prefill_tokens = 4096,                                                                  \
-              .head_elems = 128 << 20,                                                                 \
-              .head_rows = 4096,                                                                       \
-              .head_step = 256,                                                                        \
-              .head_sums = true},                                                                      \
-    .head_ws_bytes = gr_cu_head_ws_bytes, .value_ws_bytes = gr_cu_value_ws_bytes,                      \
-    .embed_ws_bytes = gr_cu_embed_backward_ws, .sum_squares_ws_bytes = gr_cu_sum_squares_ws,           \
-    .unfit = gr_cu_unfit, RUNS(detach), RUNS(check), RUNS(embed_forward), RUNS(embed_backward),        \
-    RUNS(head_forward), RUNS(head_backward), .head = &head, RUNS(value_forward), RUNS(value_backward), \
-    RUNS(copy_blocks), RUNS(head_sample), RUNS(zero), RUNS(copy), RUNS(copy_rows), RUNS(add),          \
-    RUNS(sum_squares), RUNS(optim_step), RUNS(checksum), .losses = true, RUNS(code_run),               \
+#define ALL                                                                                                \
+    .device = "cuda", .dtype = GR_BF16, .master = true, .columns = GR_HOST, .queued = true,                \
+    .sizes = {.micro_tokens = 16384,                                                                       \
+              .concurrent = 256,                                                                           \
+              .prefill_tokens = 4096,                                                                      \
+              .head_elems = 128 << 20,                                                                     \
+              .head_rows = 4096,                                                                           \
+              .head_step = 256,                                                                            \
+              .head_sums = true},                                                                          \
+    .head_ws_bytes = gr_cu_head_ws_bytes, .value_ws_bytes = gr_cu_value_ws_bytes,                          \
+    .embed_ws_bytes = gr_cu_embed_backward_ws, .sum_squares_ws_bytes = gr_cu_sum_squares_ws,               \
+    .unfit = gr_cu_unfit, RUNS(detach), RUNS(check), RUNS(embed_forward), RUNS(embed_backward),            \
+    RUNS(head_forward), RUNS(head_backward), .head = &head, RUNS(value_forward), RUNS(value_backward),     \
+    RUNS(copy_blocks), RUNS(head_sample), RUNS(zero), RUNS(copy), RUNS(copy_rows), RUNS(add), RUNS(blend), \
+    RUNS(sum_squares), RUNS(optim_step), RUNS(checksum), .losses = true, RUNS(code_run),                   \
     .steps = &gr_steps_cuda, .rings = true
 
 /* Measured: docs/PERFORMANCE.md, "What strict costs". */

@@ -15,7 +15,7 @@ A build with -Dcuda=enabled -Dbench=true has the programs; PyTorch and transform
     lora:MODEL[:key=value...]               log-prob pass and update of adapters of rank 32 on all seven matrices of a layer, of
                                             sequences (64) of 256 + 512 tokens; 4 N an updated token, for weights have no
                                             gradients. 7B is Llama 2's shape, of which rates are published
-    single:MODEL                            one sequence, as a share of the copy bandwidth
+    single:MODEL[:rollout_in=fp8]           one sequence, as a share of the copy bandwidth; of fp8, too, it counts the bytes of bf16
     plan:MODEL[:fp32][:key=value...]        only memory and prediction, of a smaller batch (8 x 8, 128 + 128 tokens)
     calibrate                               measures the machine; later rows plan with what it found (else --hardware)
     head, copies                            the fused head against its product; pinned copies
@@ -24,7 +24,7 @@ A build with -Dcuda=enabled -Dbench=true has the programs; PyTorch and transform
 MODEL is 0.6B, 1.7B, 7B, 8B, 14B, 32B or, with experts, 30B-A3B, 8B-A1.3B (12 of its 48 layers) and 1B-A0.3B (Qwen3's shapes, random weights), gemma2-2B,
 gemma3-1B, 2B-hybrid or 9B-hybrid. Without :fp32 gradients and moments are bf16 and there is no
 master, as the PyTorch side has them. Keys are budget (bytes, max, or a percentage of the unlimited plan's peak), host-budget, policy, steps
-(iterations of the run), and keys of the graph. PyTorch's side of an iteration is there for 0.6B, 1.7B and 8B. `--rows NAME` stands for a list: table (the published one, about nine minutes),
+(iterations of the run), and keys of the graph, such as rollout_in=fp8 and train_in=fp8. PyTorch's side of an iteration is there for 0.6B, 1.7B and 8B. `--rows NAME` stands for a list: table (the published one, about nine minutes),
 memory (twelve configurations, about three), families (twelve of three families, about two). Each row writes its lines to DIR/results.jsonl as it has them; a row that fails,
 or takes longer than --timeout, is a line too, and the next goes on. After each row DIR/table.md holds the tables of all so
 far: of what was measured; and of memory and predicted seconds, where the arena and all beside it are to be within 1 % of the
@@ -207,7 +207,7 @@ class Bench:
 
     def single(self, row):
         model, label, s, options = self.settings(row)
-        keep = {k: s[k] for k in ("model", "data", "prompt_tokens", "response_tokens")}
+        keep = {k: s[k] for k in ("model", "data", "prompt_tokens", "response_tokens", "rollout_in") if k in s}
         out = os.path.join(self.a.out, row.replace(":", "-"))
         run = common.execute(self.a.graphrun, os.path.join(HERE, "generate.yaml"), out, self.a.device, keep, options)
         seconds = run.node_seconds("rollout")

@@ -446,6 +446,47 @@ static void test_messages_follow_what_was_said(void **state)
     }
 }
 
+/* Templates of channels show what a tool says only behind a call. */
+static void test_a_tool_answers_a_call_by_channels(void **state)
+{
+    (void)state;
+    static const char source[] =
+        "{% set ns = namespace(name=none) %}{% for m in messages %}{% if m.role == 'assistant' and "
+        "'tool_calls' "
+        "in m %}<|start|>assistant to=functions.{{ m.tool_calls[0].function.name "
+        "}}<|channel|>commentary<|message|>{{ m.tool_calls[0].function.arguments|tojson }}<|call|>{% set "
+        "ns.name "
+        "= m.tool_calls[0].function.name %}{% elif m.role == 'tool' %}{% if ns.name is none %}{{ "
+        "raise_exception('no call') }}{% endif %}<|start|>functions.{{ ns.name }}<|message|>{{ m.content "
+        "}}<|end|>{% else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}{% "
+        "if "
+        "add_generation_prompt %}<|start|>assistant{% endif %}";
+    gr_tokenizer *tok = NULL;
+    gr_chat_template *t = NULL;
+    gr_ids ids = {0};
+    gr_str text = {0};
+    assert_int_equal(gr_tokenizer_load(&tok, "tests/cli/model", NULL), GR_OK);
+    assert_int_equal(gr_chat_template_parse(&t, source, strlen(source), NULL), GR_OK);
+    json_t *tool = json_loads("[{\"role\":\"tool\",\"content\":\"4\"}]", 0, NULL),
+           *user = json_loads("[{\"role\":\"user\",\"content\":\"go on\"}]", 0, NULL);
+    gr_chat_options options = {.add_generation_prompt = true, .called = "f"};
+    assert_int_equal(gr_chat_encode_more(t, tok, tool, &options, 5, &ids, NULL), GR_OK);
+    gr_tokenizer_decode(tok, ids.id, ids.n, false, &text);
+    assert_string_equal(text.text, "<|call|><|start|>functions.f<|message|>4<|end|><|start|>assistant");
+    ids.n = text.len = 0;
+    assert_int_equal(gr_chat_encode_more(t, tok, user, &options, 5, &ids, NULL), GR_OK);
+    gr_tokenizer_decode(tok, ids.id, ids.n, false, &text);
+    assert_string_equal(text.text, "<|end|><|start|>user<|message|>go on<|end|><|start|>assistant");
+    options.called = NULL;
+    assert_int_equal(gr_chat_encode_more(t, tok, tool, &options, 5, &ids, NULL), GR_E_INVALID);
+    free(ids.id);
+    gr_str_release(&text);
+    json_decref(tool);
+    json_decref(user);
+    gr_chat_template_free(t);
+    gr_tokenizer_free(tok);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -463,6 +504,7 @@ int main(void)
         cmocka_unit_test(test_bytes_of_fields_are_known),
         cmocka_unit_test(test_a_field_cannot_forge_a_special_token),
         cmocka_unit_test(test_messages_follow_what_was_said),
+        cmocka_unit_test(test_a_tool_answers_a_call_by_channels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

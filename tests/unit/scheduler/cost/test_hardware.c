@@ -188,6 +188,9 @@ static void test_attention_and_the_head_have_rates_of_their_own(void **state)
         seconds(&h, (gr_task){.cost = {.attention = 1e10, .kv = 3e12, .length = 1000, .paged = true}}), 3);
     h.head = 4e9;
     assert_near(seconds(&h, (gr_task){.cost = {.flops = 1e9, .head = 4e9}}), 2);
+    assert_near(seconds(&h, (gr_task){.cost = {.flops = 6e9, .fp8 = 4e9}}), 6);
+    h.fp8 = 2;
+    assert_near(seconds(&h, (gr_task){.cost = {.flops = 6e9, .fp8 = 4e9}}), 4);
 }
 
 /* Products by their tiles, or by the weights that they read where rows are few; the rest is added. Without

@@ -1,7 +1,10 @@
 #include "scheduler/report/diff.h"
 #include "scheduler/report/draw.h"
+#include "scheduler/report/picture.h"
 #include "scheduler/report/sweep.h"
 #include "tests/unit/test.h"
+
+#include <math.h>
 
 /* A load, a run that waits for it, a loop of four trips whose body is a run and an offload after it, a run;
  * the weights come and go round the iteration's end, the activations live in the loop. */
@@ -202,7 +205,7 @@ static void test_svg_escapes_names_and_draws_each_resource(void **state)
     gr_str out = {0};
     make_plan(&s);
     s.plan.graph = "a<b>&\"c\"";
-    gr_draw_svg(&s.plan, &out);
+    gr_draw_svg(&s.plan, NULL, &out);
     assert_non_null(strstr(out.text, "a&lt;b&gt;&amp;&quot;c&quot; on cpu"));
     assert_non_null(strstr(out.text, "<title>actor weights: at most 1.00 KiB</title>"));
     assert_non_null(strstr(out.text, "<title>overhead: at most 256 B</title>"));
@@ -210,12 +213,143 @@ static void test_svg_escapes_names_and_draws_each_resource(void **state)
     gr_str_release(&out);
 }
 
+/* What the part of a picture between two texts says. */
+static bool between(const char *text, const char *from, const char *to, const char *what)
+{
+    const char *a = strstr(text, from), *b = a ? strstr(a, to) : NULL, *at = a ? strstr(a, what) : NULL;
+    return b && at && at < b;
+}
+
+static void test_svg_fills_the_peak_with_what_is_alive_then(void **state)
+{
+    (void)state;
+    small_plan s;
+    gr_str out = {0};
+    make_plan(&s);
+    s.plan.peak_step = 3; /* the activations live in the loop, the weights that come and go do not */
+    s.ledger[0].first = 4, s.ledger[0].last = 5;
+    gr_draw_svg(&s.plan, NULL, &out);
+    static const char from[] = "What fills the peak", to[] = "Device memory over";
+    assert_true(between(out.text, from, to, "ref weights at the peak: 2.00 KiB"));
+    assert_true(between(out.text, from, to, "update activations at the peak: 512 B"));
+    assert_true(between(out.text, from, to, "overhead at the peak: 256 B"));
+    assert_false(between(out.text, from, to, "actor weights at the peak"));
+    gr_str_release(&out);
+}
+
+/* Where the x of each step of the one area without others of its name lies: by time, not by step. */
+static void test_svg_draws_memory_by_time(void **state)
+{
+    (void)state;
+    small_plan s;
+    gr_str out = {0};
+    make_plan(&s); /* of 60 ns the activations live from 15 to 55 */
+    gr_draw_svg(&s.plan, NULL, &out);
+    const char *title = strstr(out.text, "<title>update activations: at most");
+    assert_non_null(title);
+    const char *path = title;
+    while (strncmp(path, "<path", 5)) path--;
+    const double plot = 1304 - 84 - 300;
+    char begin[32], end[32];
+    snprintf(begin, sizeof(begin), "H%.1f", 84 + plot * 15 / 60);
+    snprintf(end, sizeof(end), "H%.1f", 84 + plot * 55 / 60);
+    assert_true(between(path, "<path", "<title>", begin));
+    assert_true(between(path, "<path", "<title>", end));
+    gr_str_release(&out);
+}
+
+static void test_long_names_of_a_picture_are_cut_and_told(void **state)
+{
+    (void)state;
+    small_plan s;
+    gr_str out = {0};
+    make_plan(&s);
+    s.ledger[3].what = "a_reference_policy_with_a_very_long_ä_name.params.0";
+    gr_draw_svg(&s.plan, NULL, &out);
+    assert_non_null(strstr(out.text, "<title>a_reference_policy_with_a_very_long_ä_name weights</title>"));
+    assert_non_null(strstr(out.text, "…"));
+    gr_str_release(&out);
+}
+
+/* ---- colours ------------------------------------------------------------------------------------------ */
+
+/* What a colour, 0 to 1 linear, becomes for people without one kind of cone: Machado, Oliveira and Fernandes
+ * 2009, severity 1. The first is everybody else. */
+static const double sights[][3][3] = {
+    {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}},
+    {{0.152286, 1.052583, -0.204868}, {0.114503, 0.786281, 0.099216}, {-0.003882, -0.048116, 1.051998}},
+    {{0.367322, 0.860646, -0.227968}, {0.280085, 0.672501, 0.047413}, {-0.011820, 0.042940, 0.968881}},
+    {{1.255528, -0.076749, -0.178779}, {-0.078411, 0.930809, 0.147602}, {0.004733, 0.691367, 0.303900}}};
+
+static double cube(double t)
+{
+    return t > 0.008856 ? cbrt(t) : 7.787 * t + 16.0 / 116;
+}
+
+/* CIE L*a*b* of "#rrggbb" as seen. */
+static void lab_of(const char *colour, const double sight[3][3], double lab[3])
+{
+    double rgb[3], seen[3];
+    const long hex = strtol(colour + 1, NULL, 16);
+    for (int i = 0; i < 3; i++) {
+        const double c = (double)(hex >> (16 - 8 * i) & 255) / 255;
+        rgb[i] = c <= 0.04045 ? c / 12.92 : pow((c + 0.055) / 1.055, 2.4);
+    }
+    for (int i = 0; i < 3; i++)
+        seen[i] = fmin(1, fmax(0, sight[i][0] * rgb[0] + sight[i][1] * rgb[1] + sight[i][2] * rgb[2]));
+    const double x = cube((0.4124 * seen[0] + 0.3576 * seen[1] + 0.1805 * seen[2]) / 0.9505),
+                 y = cube(0.2126 * seen[0] + 0.7152 * seen[1] + 0.0722 * seen[2]),
+                 z = cube((0.0193 * seen[0] + 0.1192 * seen[1] + 0.9505 * seen[2]) / 1.089);
+    lab[0] = 116 * y - 16, lab[1] = 500 * (x - y), lab[2] = 200 * (y - z);
+}
+
+static double apart(const char *a, const char *b, const double sight[3][3])
+{
+    double x[3], y[3];
+    lab_of(a, sight, x);
+    lab_of(b, sight, y);
+    return sqrt((x[0] - y[0]) * (x[0] - y[0]) + (x[1] - y[1]) * (x[1] - y[1]) +
+                (x[2] - y[2]) * (x[2] - y[2]));
+}
+
+static void test_categories_differ_for_any_colour_vision(void **state)
+{
+    (void)state;
+    small_plan s;
+    gr_entry ledger[GR_N_CATEGORIES];
+    make_plan(&s);
+    for (int c = 0; c < GR_N_CATEGORIES; c++)
+        ledger[c] = (gr_entry){"x.0", (gr_category)c, GR_DEVICE, 1024, 1024 * (uint64_t)c, 0, 5};
+    s.plan.ledger = ledger, s.plan.n_ledger = GR_N_CATEGORIES;
+    gr_view *v = gr_view_new(&s.plan);
+    assert_int_equal(v->n_series, GR_N_CATEGORIES);
+    for (uint32_t i = 0; i < v->n_series; i++)
+        for (uint32_t k = 0; k < i; k++)
+            for (size_t sight = 0; sight < GR_LEN(sights); sight++)
+                assert_true(apart(v->series[i].colour, v->series[k].colour, sights[sight]) > 14);
+    gr_view_free(v);
+}
+
+static void test_each_node_keeps_a_colour_of_its_own(void **state)
+{
+    (void)state;
+    small_plan s;
+    make_plan(&s);
+    s.steps[1].node = "rollout", s.steps[3].node = "reward"; /* update, rollout, update, reward, update */
+    gr_view *v = gr_view_new(&s.plan);
+    assert_int_equal(v->n_nodes, 3);
+    assert_string_not_equal(gr_node_colour(v, "update"), gr_node_colour(v, "rollout"));
+    assert_string_not_equal(gr_node_colour(v, "update"), gr_node_colour(v, "reward"));
+    assert_string_not_equal(gr_node_colour(v, "rollout"), gr_node_colour(v, "reward"));
+    gr_view_free(v);
+}
+
 static void test_pictures_of_an_empty_plan_are_whole(void **state)
 {
     (void)state;
-    gr_plan p = {.graph = "none", .hardware = "cpu", .notes = "", .reasons = ""};
+    gr_plan p = {.graph = "none", .hardware = "cpu", .notes = "", .reasons = "", .ranks = "0"};
     gr_str out = {0};
-    gr_draw_svg(&p, &out);
+    gr_draw_svg(&p, NULL, &out);
     assert_string_equal(out.text + out.len - 7, "</svg>\n");
     out.len = 0;
     gr_draw_csv(&p, &out);
@@ -322,6 +456,11 @@ int main(void)
         cmocka_unit_test(test_times_and_series_of_an_absurd_plan_are_bounded),
         cmocka_unit_test(test_csv_has_a_quoted_row_for_each_step),
         cmocka_unit_test(test_svg_escapes_names_and_draws_each_resource),
+        cmocka_unit_test(test_svg_fills_the_peak_with_what_is_alive_then),
+        cmocka_unit_test(test_svg_draws_memory_by_time),
+        cmocka_unit_test(test_long_names_of_a_picture_are_cut_and_told),
+        cmocka_unit_test(test_categories_differ_for_any_colour_vision),
+        cmocka_unit_test(test_each_node_keeps_a_colour_of_its_own),
         cmocka_unit_test(test_pictures_of_an_empty_plan_are_whole),
         cmocka_unit_test(test_diff_says_in_words_what_changed),
         cmocka_unit_test(test_a_sweep_is_a_table_and_csv),

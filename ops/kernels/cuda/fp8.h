@@ -1,0 +1,49 @@
+/* ops/kernels/cuda/fp8.h: products with weights in FP8 on CUDA: launchers of ops/kernels/cuda/fp8.cu, and
+ * what chooses among them and cuBLASLt (ops/kernels/cuda/fp8.c).
+ *
+ * Values, scales and roundings are those of ops/model/fp8.h, to the bit; sums differ from the CPU device's as
+ * those of tensor cores do: within a block of 128 terms they are the hardware's, between blocks fp32.
+ * Matrices are dense and row-major; widths are multiples of 16. Launchers as in ops/kernels/cuda/launch.h.
+ */
+#ifndef GR_OPS_KERNELS_CUDA_FP8_H
+#define GR_OPS_KERNELS_CUDA_FP8_H
+
+#include "ops/kernels/cuda/launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Weights w [rows, cols]: values [rows, cols], scales [blocks(rows), gr_fp8_scale_ld(cols)]. */
+void gr_cu_fp8_weights(cudaStream_t st, const gr_bf16 *w, uint8_t *values, float *scales, uint32_t rows,
+                       uint32_t cols);
+/* The same of W^T, [cols, rows] and its scales. */
+void gr_cu_fp8_turn(cudaStream_t st, const uint8_t *values, const float *scales, uint8_t *to,
+                    float *to_scales, uint32_t rows, uint32_t cols);
+/* Rows x [t, cols]: values [t, cols], scales [blocks(cols), t]. */
+void gr_cu_fp8_rows(cudaStream_t st, const gr_bf16 *x, uint8_t *values, float *scales, uint32_t t,
+                    uint32_t cols);
+
+#define GR_CU_FP8_RAW 16
+
+/* y [t, out] = scale (x W^T + bias) + add, rounded once. y == add is fine. */
+typedef struct gr_cu_fp8_product {
+    uint32_t t, in, out;
+    const gr_bf16 *raw; /* x, to be rounded on the way: of GR_CU_FP8_RAW rows at most; NULL: x is rounded */
+    const uint8_t *x, *w;
+    const float *x_scales, *w_scales;
+    const gr_bf16 *bias, *add; /* NULL: none */
+    float scale;
+    gr_bf16 *y;
+} gr_cu_fp8_product;
+
+/* For few rows: weights go through the tensor cores once for 64 rows of x, straight from memory. Every
+ * element is one sum whose order follows from `in` alone: the bits of a row of y follow from that row of x.
+ */
+void gr_cu_fp8_few(cudaStream_t st, const gr_cu_fp8_product *p);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

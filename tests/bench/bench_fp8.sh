@@ -1,0 +1,41 @@
+#!/bin/sh
+# Learning curves of the quickstart in bf16 (fp32 on the CPU device), with rollouts in FP8, and all in FP8: the mean reward of 25
+# iterations behind each hundredth, of four seeds; a line a run, and the mean and spread of the last ones.
+# usage: bench_fp8.sh GRAPHRUN DEVICE [SEED...]
+set -eu
+gr=$(realpath "$1")
+device=$2
+shift 2
+[ $# -gt 0 ] || set -- 1 2 3 4
+cd "$(dirname "$0")/../.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+graphs/quickstart/data.sh "$work"
+"$gr" init --config graphs/quickstart/config.json --tokenizer graphs/quickstart --seed 1 -o "$work/model" >/dev/null
+"$gr" exec graphs/quickstart/warmup.yaml --set model="$work/model" --set data="$work/warmup.jsonl" --device "$device" --out "$work/warmup" >/dev/null 2>&1
+"$gr" export "$work/warmup" -o "$work/warm" >/dev/null
+cat >"$work/fp8.yaml" <<END
+use: [$PWD/graphs/quickstart.yaml, $PWD/graphs/parts/correction.yaml]
+graph: bench-fp8
+params: {rollout_in: bf16, train_in: bf16}
+models: {actor: {precision: {rollout: \$rollout_in, train: \$train_in}}}
+nodes:
+  weight: {op: compute, expr: "token_weight(old_logprob, rollout.logprob, 2)"}
+  update:
+    loss: |
+      ratio = exp(logprob - old_logprob)
+      token_mean(weight * max(-advantage * ratio, -advantage * clip(ratio, 1 - \$clip, 1 + \$clip)))
+run: {checkpoint: {last: false}}
+END
+for in in "bf16 bf16" "fp8 bf16" "fp8 fp8"; do
+    for seed; do
+        "$gr" exec "$work/fp8.yaml" --set model="$work/warm" --set data="$work/train.jsonl" --set run.seed="$seed" --set rollout_in="${in% *}" \
+            --set train_in="${in#* }" --device "$device" --out "$work/run" >/dev/null 2>"$work/err" || { cat "$work/err"; exit 1; }
+        sed -nE 's/^\{"step": ([0-9]+), .*"reward_mean": ([0-9.e-]+).*"logprob_gap_max": ([0-9.e-]+).*/\1 \2 \3/p' "$work/run/metrics.jsonl" |
+            awk -v name="rollout ${in% *}, train ${in#* }, seed $seed" '
+                ($1 - 1) % 100 >= 75 { n[int(($1 - 1) / 100)]++; sum[int(($1 - 1) / 100)] += $2 }
+                $3 > gap { gap = $3 }
+                END { printf "%s:", name; for (i = 0; i < 5; i++) if (n[i]) printf " %.3f", sum[i] / n[i]; printf ", largest gap %.3g\n", gap }'
+        rm -rf "$work/run"
+    done
+done
