@@ -63,11 +63,13 @@ has mesh/plan.json '"update.gather.1"'
 [ "$(metric adverse-1 1 update.experts_dead)" = 12 ] || fail "its routers chose others: $(cat adverse-1/metrics.jsonl)"
 
 # Beside slices of attention, over the same ranks: as many of both, and more of either.
-slices() { # MODEL RANKS TENSOR EXPERT
-    as_alone "$1" "$2" --set models.actor.parallel.tensor="$3" --set models.actor.parallel.expert="$4"
+slices() { # MODEL RANKS TENSOR EXPERT SETTING...
+    of=$1 over=$2 tensor=$3 expert=$4
+    shift 4
+    as_alone "$of" "$over" --set models.actor.parallel.tensor="$tensor" --set models.actor.parallel.expert="$expert" "$@"
 }
 slices qwen3_moe 2 2 2
-slices adverse 4 2 4
+slices adverse 4 2 4 --set nodes.update.micro_tokens=100
 [ "$(metric mesh 1 update.expert_trips)" = 2 ] || fail "beside slices its rows came at once: $(cat mesh/metrics.jsonl)"
 
 # Runs repeat, and go on, to the bit; and elsewhere with another mesh.
