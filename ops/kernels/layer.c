@@ -37,8 +37,21 @@ static const void *fp8_tensor(const gr_layer_call *l, gr_tensor_slot slot, const
     return l->w + t.at;
 }
 
+static bool is_sliced(const gr_layer_call *l)
+{
+    return l->s->parts > 1 && !l->whole;
+}
+
+/* A bias of what slices are summed to: the first of them adds it. */
+static bool is_of_first(const gr_layer_call *l, gr_tensor_slot slot)
+{
+    const bool summed = slot == GR_T_O_BIAS || slot == GR_T_EXPERTS_DOWN_BIAS;
+    return summed && is_sliced(l) && l->q->peers->comm->rank > 0;
+}
+
 const void *gr_layer_tensor(const gr_layer_call *l, gr_tensor_slot slot)
 {
+    if (is_of_first(l, slot)) return NULL;
     if (l->s->fp8) return fp8_tensor(l, slot, NULL);
     const uint64_t at = slot == GR_T_COUNT ? UINT64_MAX : gr_tensor_offset(l->s, l->bucket, slot);
     return at == UINT64_MAX ? NULL : l->w + at * gr_dtype_size(l->k->dtype);
@@ -46,7 +59,8 @@ const void *gr_layer_tensor(const gr_layer_call *l, gr_tensor_slot slot)
 
 void *gr_layer_grad(const gr_layer_call *l, gr_tensor_slot slot)
 {
-    const uint64_t at = l->adapters ? UINT64_MAX : gr_tensor_offset(l->s, l->bucket, slot);
+    const bool none = l->adapters || is_of_first(l, slot);
+    const uint64_t at = none ? UINT64_MAX : gr_tensor_offset(l->s, l->bucket, slot);
     return at == UINT64_MAX ? NULL : l->grad + at * gr_dtype_size(l->grads);
 }
 
@@ -64,11 +78,6 @@ uint64_t gr_layer_product_ws(const gr_layer_call *l, uint32_t in, uint32_t out)
     const uint64_t plain = l->ops->product_ws_bytes(l->bounds.tokens, in, out, l->bounds.threads, back);
     if (!l->s->fp8) return plain;
     return GR_MAX(plain, l->ops->fp8_ws_bytes(l->bounds.tokens, in, out, l->bounds.threads, back));
-}
-
-static bool is_sliced(const gr_layer_call *l)
-{
-    return l->s->parts > 1 && !l->whole;
 }
 
 /* The call of the MLP's half, before gr_layer_half. */

@@ -209,7 +209,8 @@ typedef struct gr_layer_part {
 extern const gr_layer_part gr_layer_attention, gr_layer_latent, gr_layer_delta, gr_layer_dense,
     gr_layer_experts;
 
-/* A tensor of the bucket, or of its gradient; NULL where the layer does not have it, or no gradient of it. */
+/* A tensor of the bucket, or of its gradient; NULL where the layer does not have it, or no gradient of it; of
+ * slices, what the first rank alone adds to their sum (biases). */
 const void *gr_layer_tensor(const gr_layer_call *l, gr_tensor_slot slot);
 void *gr_layer_grad(const gr_layer_call *l, gr_tensor_slot slot);
 

@@ -25,8 +25,6 @@ static const char *layer_uneven(const gr_layer_desc *d, gr_slicing by, char buf[
         return buf;
     }
     if (d->attention.qk_norm == GR_QK_NORM_WHOLE) return "norms over all heads of q and k";
-    if (d->attention.o_bias) return "biases behind attention";
-    if (d->experts.bias && !whole) return "biases of experts";
     return NULL;
 }
 

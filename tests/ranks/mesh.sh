@@ -19,6 +19,7 @@ sed -i 's/"vocab_size": 16/"vocab_size": 17/' qwen3_moe.json
 rm -r qwen3_moe
 "$gr" init --config qwen3_moe.json --tokenizer "$project/graphs/quickstart" --seed 1 -o qwen3_moe >/dev/null
 [ $axis = context ] || latent_model # whose tokens are not cut
+[ $axis = context ] || biased_model
 
 # One optimizer step, whose first moments are a share of the gradient. Micro-batches of 25 tokens do not come out even.
 sed 's/mini_batch: 4/mini_batch: 8/; s/epochs: 2/epochs: 1/; s/warmup: 2, schedule: cosine, grad_clip: 1.0/grad_clip: 1.0/' grpo.yaml >once.yaml
@@ -61,6 +62,21 @@ if [ $axis = tensor ]; then
             $micro --steps 1 --out $type-both --check-memory
         close $type-1 $type-both 1
         same_gradient $type-1 $type-both
+    done
+fi
+
+# Biases that one of the slices adds, and sinks; in rollouts, too.
+if [ $axis = tensor ]; then
+    status 0 "$gr" exec once.yaml --set model=gpt_oss --steps 1 --out gpt_oss-1
+    for n in 2 $([ "$slow" = 1 ] && echo 4); do
+        for how in "" $([ "$slow" = 1 ] && echo --set=models.actor.residency.rollout_weights=keep); do
+            # shellcheck disable=SC2086
+            status 0 "$gr" exec once.yaml --set model=gpt_oss --ranks $n --set models.actor.parallel.tensor=$n $micro $how \
+                --set models.actor.tensor=$n --steps 1 --out gpt_oss-cut --check-memory
+            close gpt_oss-1 gpt_oss-cut 1
+            same_gradient gpt_oss-1 gpt_oss-cut
+            rm -r gpt_oss-cut
+        done
     done
 fi
 
