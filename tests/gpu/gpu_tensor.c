@@ -446,7 +446,7 @@ static void compare_tokens(const char *name, const model *whole, const prompts *
 
 static gr_reshard reshard_of(const gr_model_shape *s)
 {
-    return (gr_reshard){s, {all->ranks, 1}, 1, all->rank, all->ranks, k, &queue};
+    return (gr_reshard){s, {all->ranks, 1, 1}, 1, all->rank, all->ranks, k, &queue};
 }
 
 static void test_reshard(const char *type, const gr_model_shape *s)
@@ -818,7 +818,7 @@ int main(int argc, char **argv)
     expect_ok(k->attach(&queue, &diag), &diag, "attach");
     expect_ok(gr_comm_open_nccl(&all, host, &device->arena, &diag), &diag, "NCCL");
     if (check_failures) gr_comm_abort(host, 1);
-    gr_tp_group peers = {open_group(device), &diag, GR_OK};
+    gr_tp_group peers = {.comm = open_group(device), .d = &diag, .arena = device->arena};
     if (benching)
         bench(&peers);
     else
