@@ -213,6 +213,9 @@ typedef struct gr_op {
      * the one that needs most, and go on when more says no. ptr[1]: the rows. NULL: all ranks decide alike.
      */
     uint32_t (*trips)(const gr_call *c);
+    /* Of passes in stages (ops/parallel/stages.h): bytes that go to the next stage, or to the one before, in
+     * this trip, and bytes that come from it; 0: nothing does. NULL: it has no such passes. */
+    void (*sends)(const gr_call *c, bool next, uint64_t *goes, uint64_t *comes);
     /* Exact resume: add what must survive, and take it back. NULL: nothing. */
     void (*save)(void *state, const char *prefix, gr_state_file *out);
     gr_status (*load)(void *state, const char *prefix, const gr_state_file *in, gr_diag *d);
