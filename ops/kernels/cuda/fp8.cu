@@ -172,9 +172,9 @@ extern "C" void gr_cu_fp8_rows(cudaStream_t st, const gr_bf16 *x, uint8_t *value
 
 /* ---- products of few rows ---------------------------------------------------------------------------------
  *
- * A block of threads has 16 M outputs of up to 8 N rows of x; its warps share the blocks of 128 terms, and
+ * A block of threads has 16 outputs of up to 8 N rows of x; its warps share the blocks of 128 terms, and
  * their sums are added in order. Weights are the first operand, so that few rows waste little. Of a block of
- * terms a lane reads 32 bytes in a row, of 2 M outputs and of N rows of x: the order of terms within a block
+ * terms a lane reads 32 bytes in a row, of two outputs and of N rows of x: the order of terms within a block
  * is the same for both factors, and any order serves.
  */
 
@@ -247,94 +247,77 @@ GR_DEVICE void round_raw(const gr_cu_fp8_product &p, uint32_t block, uint32_t to
     for (int i = 0; i < 2; i++) r.scale[i] = __shfl_sync(GR_ALL, s.scale, 4 * (lane % 4 * 2 + i));
 }
 
-/* Of M times 16 outputs' weights: a lane's terms of two rows of each. */
-template <int M> struct weights_block {
-    uint32_t low[M][8], high[M][8];
-};
-
-template <int M>
-GR_DEVICE void read_weights(const gr_cu_fp8_product &p, uint32_t block, uint32_t first, weights_block<M> &w)
-{
-    const uint32_t lane = threadIdx.x % GR_WARP, k = block * SIDE + lane % 4 * LANE_BYTES;
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-        const uint32_t row = first + OUTPUTS * m + lane / 4;
-        const uint8_t *at = p.w + (size_t)row * p.in;
-        read(at, row < p.out, k, p.in, w.low[m]);
-        read(at + (size_t)8 * p.in, row + 8 < p.out, k, p.in, w.high[m]);
-    }
-}
-
-template <int N, int M, bool RAW>
+template <int N, bool RAW>
 GR_DEVICE void add_block(const gr_cu_fp8_product &p, uint32_t block, uint32_t first, uint32_t token,
-                         const weights_block<M> &w, float (&sum)[N][M][4])
+                         const uint32_t (&low)[8], const uint32_t (&high)[8], float (&sum)[N][4])
 {
     const float w_scale =
         p.w_scales[(size_t)(first / SIDE) * (((p.in + SIDE - 1) / SIDE + 3) / 4 * 4) + block];
 #pragma unroll
     for (int n = 0; n < N; n++) {
         row_block r;
+        float d[4] = {};
         if (RAW)
             round_raw(p, block, token + 8 * n, r);
         else
             read_rounded(p, block, token + 8 * n, r);
+#pragma unroll
+        for (int i = 0; i < 8; i += 2)
+            multiply(d, low[i], high[i], low[i + 1], high[i + 1], r.x[i], r.x[i + 1]);
         const float s0 = w_scale * r.scale[0], s1 = w_scale * r.scale[1];
-#pragma unroll
-        for (int m = 0; m < M; m++) {
-            float d[4] = {}, *to = sum[n][m];
-#pragma unroll
-            for (int i = 0; i < 8; i += 2)
-                multiply(d, w.low[m][i], w.high[m][i], w.low[m][i + 1], w.high[m][i + 1], r.x[i], r.x[i + 1]);
-            to[0] = fmaf(d[0], s0, to[0]), to[1] = fmaf(d[1], s1, to[1]);
-            to[2] = fmaf(d[2], s0, to[2]), to[3] = fmaf(d[3], s1, to[3]);
-        }
+        sum[n][0] = fmaf(d[0], s0, sum[n][0]), sum[n][1] = fmaf(d[1], s1, sum[n][1]);
+        sum[n][2] = fmaf(d[2], s0, sum[n][2]), sum[n][3] = fmaf(d[3], s1, sum[n][3]);
     }
 }
 
-template <int N, int M, bool RAW>
-GR_KERNEL void __launch_bounds__(BLOCK, M == 2 ? 2 : 1) few_kernel(const gr_cu_fp8_product p)
+template <int N, bool RAW> GR_KERNEL void __launch_bounds__(BLOCK) few_kernel(const gr_cu_fp8_product p)
 {
-    __shared__ float part[WARPS][8 * N][OUTPUTS * M + 1];
+    __shared__ float part[WARPS][8 * N][OUTPUTS + 1];
     const uint32_t warp = threadIdx.x / GR_WARP, lane = threadIdx.x % GR_WARP, group = lane / 4,
-                   first = blockIdx.x * OUTPUTS * M, token = blockIdx.y * 8 * N,
+                   first = blockIdx.x * OUTPUTS, token = blockIdx.y * 8 * N,
                    blocks = (p.in + SIDE - 1) / SIDE;
-    float sum[N][M][4] = {};
+    const uint8_t *low_row = p.w + (size_t)(first + group) * p.in, *high_row = low_row + (size_t)8 * p.in;
+    float sum[N][4] = {};
     for (uint32_t block = warp; block < blocks; block += 2 * WARPS) {
-        weights_block<M> here, next;
-        read_weights(p, block, first, here);
-        read_weights(p, block + WARPS, first, next); /* beyond the last one: zeros */
-        add_block<N, M, RAW>(p, block, first, token, here, sum);
-        if (block + WARPS < blocks) add_block<N, M, RAW>(p, block + WARPS, first, token, next, sum);
+        const uint32_t k = block * SIDE + lane % 4 * LANE_BYTES, next = k + WARPS * SIDE;
+        uint32_t low[2][8], high[2][8];
+        read(low_row, first + group < p.out, k, p.in, low[0]);
+        read(high_row, first + group + 8 < p.out, k, p.in, high[0]);
+        read(low_row, first + group < p.out, next, p.in, low[1]);
+        read(high_row, first + group + 8 < p.out, next, p.in, high[1]);
+        add_block<N, RAW>(p, block, first, token, low[0], high[0], sum);
+        if (block + WARPS < blocks) add_block<N, RAW>(p, block + WARPS, first, token, low[1], high[1], sum);
     }
 #pragma unroll
-    for (int i = 0; i < N * M * 4; i++) {
-        const uint32_t n = i / (4 * M), m = i / 4 % M, at = i % 4;
-        part[warp][8 * n + lane % 4 * 2 + at % 2][OUTPUTS * m + group + at / 2 * 8] = sum[n][m][at];
-    }
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) part[warp][8 * n + lane % 4 * 2 + i % 2][group + i / 2 * 8] = sum[n][i];
     __syncthreads();
-    for (uint32_t e = threadIdx.x; e < 8 * N * OUTPUTS * M; e += BLOCK) {
-        const uint32_t row = token + e / (OUTPUTS * M), o = first + e % (OUTPUTS * M);
+    for (uint32_t e = threadIdx.x; e < 8 * N * OUTPUTS; e += BLOCK) {
+        const uint32_t row = token + e / OUTPUTS, o = first + e % OUTPUTS;
         if (row >= p.t || o >= p.out) continue;
         float y = p.bias ? gr_float(p.bias[o]) : 0;
-        for (int i = 0; i < WARPS; i++) y += part[i][e / (OUTPUTS * M)][e % (OUTPUTS * M)];
+        for (int i = 0; i < WARPS; i++) y += part[i][e / OUTPUTS][e % OUTPUTS];
         const size_t at = (size_t)row * p.out + o;
         p.y[at] = gr_round(p.add ? fmaf(p.scale, y, gr_float(p.add[at])) : p.scale * y);
     }
 }
 
-/* As many rows of x at once as N says; weights of 32 outputs where rows are rounded on the way, which takes
- * more instructions than the products. */
 extern "C" void gr_cu_fp8_few(cudaStream_t st, const gr_cu_fp8_product *p)
 {
     const uint32_t outputs = gr_ceil_div(p->out, OUTPUTS);
     assert(p->in % 16 == 0 && (!p->raw || p->t <= GR_CU_FP8_RAW));
     if (!p->t || !p->out) return;
     if (p->raw && p->t <= 8)
-        few_kernel<1, 2, true><<<gr_ceil_div(outputs, 2), BLOCK, 0, st>>>(*p);
+        few_kernel<1, true><<<outputs, BLOCK, 0, st>>>(*p);
     else if (p->raw)
-        few_kernel<2, 1, true><<<outputs, BLOCK, 0, st>>>(*p);
+        few_kernel<2, true><<<outputs, BLOCK, 0, st>>>(*p);
+    else if (p->t <= 8)
+        few_kernel<1, false><<<outputs, BLOCK, 0, st>>>(*p);
+    else if (p->t <= 16)
+        few_kernel<2, false><<<outputs, BLOCK, 0, st>>>(*p);
     else if (p->t <= 32)
-        few_kernel<4, 1, false><<<outputs, BLOCK, 0, st>>>(*p);
+        few_kernel<4, false><<<outputs, BLOCK, 0, st>>>(*p);
     else
-        few_kernel<8, 1, false><<<dim3(outputs, gr_ceil_div(p->t, 64)), BLOCK, 0, st>>>(*p);
+        few_kernel<8, false><<<dim3(outputs, gr_ceil_div(p->t, 64)), BLOCK, 0, st>>>(*p);
 }
