@@ -62,3 +62,35 @@ done >got
 paste -d ' ' want got | awk 'function off(a, b) { return (a - b) ^ 2 > 1e-10 } { for (i = 1; i < 5; i++) if (off($i, $(i + 4))) exit 1 }' ||
     fail "ops see other tokens in a conversation: $(paste want got)"
 awk '$3 == 0 || $4 == 0 { exit 1 }' want || fail "a value or a score of 0"
+
+# Selections and draws bring turns, masks and ends along; what is made of a conversation comes back to it.
+cat >rows.yaml <<END
+graph: rows
+use: models.yaml
+nodes:
+  prompts: {op: prompts, file: train.jsonl, batch: 8, template: "{question}", max_tokens: 8}
+  rollout: {op: generate, model: actor, prompts: prompts, samples: 4, max_tokens: 4, turns: 3, max_context: 40, environment: {command: "perl $here/say.pl"}}
+  long: {op: select, of: rollout, sequences: "rollout.stopped < 3 and rollout.turns > 1"}
+  drawn: {op: select, of: rollout, resample: rollout.turns}
+  again: {op: logprob, model: actor, of: drawn}
+  apart: {op: compute, of: drawn, expr: abs(again - rollout.logprob)}
+  checks: {op: prompts, of: rollout, template: "{prompt}{response}", max_tokens: 48}
+  size: {op: back, of: rollout, expr: checks.length}
+log:
+  turns: batch_sum(long.turns)
+  their_turns: batch_sum(rollout.turns, rollout.turns > 1)
+  ends: batch_sum(long.stopped)
+  their_ends: batch_sum(rollout.stopped, rollout.turns > 1)
+  counted: token_sum(long.turn + 1)
+  their_counted: token_sum(rollout.turn + 1, rollout.turns > 1)
+  apart: token_max(apart)
+  short: batch_max(prompts.length + seq_max(rollout.position) + 1 - size)
+  grows: batch_max(size - prompts.length)
+END
+status 0 "$gr" exec rows.yaml --out rows --steps 2
+for name in turns ends counted; do
+    [ "$(metric rows 1 $name)" = "$(metric rows 1 their_$name)" ] || fail "a selection has other $name: $(metric rows 1 $name), $(metric rows 1 their_$name)"
+done
+[ "$(metric rows 1 apart)" = 0 ] || fail "conversations that were drawn have other log-probs"
+[ "$(metric rows 1 short)" -le 1 ] && [ "$(metric rows 1 grows)" -gt 8 ] || # all that was said, but for a last stop id
+    fail "prompts of conversations lack tokens: $(metric rows 1 short), $(metric rows 1 grows)"
