@@ -74,6 +74,11 @@ static void check_lag(const gr_node *n, gr_diag *d)
     else if (!n->model->update)
         gr_diag_error(d, at, GR_E_INVALID, "'lag': model '%s' is never trained, so it has no older weights",
                       n->model->name);
+    else if (n->model->follows)
+        gr_diag_error(d, at, GR_E_INVALID,
+                      "'lag': model '%s' follows another, by '%s'; older weights are kept of models that are "
+                      "trained",
+                      n->model->name, n->model->follows->name);
     else if (n->timing.new_version)
         gr_diag_error(d, at, GR_E_INVALID,
                       "'lag' asks for older weights of model '%s', 'after' for newer ones", n->model->name);

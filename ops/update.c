@@ -82,7 +82,10 @@ static void check_update(gr_graph *g, gr_node *n, gr_diag *d)
                       c->mini_batch, batch, c->of->rows->name);
     else if (c->mini_batch && batch % c->mini_batch)
         refuse_mini_batch(n, c->mini_batch, batch, d);
-    if (!n->model->trained)
+    if (n->model->follows)
+        gr_diag_error(d, n->at, GR_E_INVALID, "node '%s' trains model '%s', which '%s' makes follow another",
+                      n->name, n->model->name, n->model->follows->name);
+    else if (!n->model->trained)
         gr_diag_error(d, n->at, GR_E_INVALID, "model '%s' has no 'train' settings, but node '%s' updates it",
                       n->model->name, n->name);
     if (gr_model_has_lora(n->model) && c->router_bias_update_rate > 0)

@@ -36,6 +36,7 @@ static void put_found(const gr_graph *g, gr_str *out)
         if (!m->implied) /* these stand behind all others */
             gr_str_printf(out, "%s%s%s", i ? ", " : "", m->name,
                           gr_model_has_lora(m) ? " (trained by adapters)"
+                          : m->follows         ? " (follows another)"
                           : m->trained         ? " (trained)"
                                                : "");
     }

@@ -260,12 +260,13 @@ struct gr_model {
     gr_model_shape shape;
     bool value_head; /* `head: value`: one is put on where the checkpoint has an output matrix */
     bool head_known; /* shape.head holds: config.json was there, or the file says it */
-    bool trained;    /* has train: */
+    bool trained;    /* has train:, or follows */
     bool implied;    /* nobody wrote it: the frozen one beneath adapters */
     gr_train train;
     gr_lora lora;
     gr_precision precision;
-    const gr_node *update; /* the node that trains it; NULL */
+    const gr_node *update;  /* the node that trains it, or makes it follow; NULL */
+    const gr_node *follows; /* an op `copy` that writes it: it has a master, no moments, no `train:`; NULL */
     gr_model_residency residency;
     gr_model_sharding sharding;
     const gr_ranks_pool *pool; /* where it is trained, and where its nodes run; NULL: the graph has none */
@@ -275,6 +276,12 @@ struct gr_model {
 static inline bool gr_model_has_lora(const gr_model *m)
 {
     return m->lora.shape.adapter.rank != 0;
+}
+
+/* Moments of each of its elements. */
+static inline uint32_t gr_model_moments(const gr_model *m)
+{
+    return m->follows ? 0 : gr_optim_moments(m->train.optimizer);
 }
 
 /* The shape of what an update changes: gradients, moments and masters have its buckets. */
@@ -337,6 +344,7 @@ struct gr_node {
     void *cfg;              /* the op's config struct, filled by its key table */
     const gr_value *value;  /* as written */
     gr_model *model;        /* `model:`; NULL */
+    gr_model *second;       /* another one that it reads; NULL */
     const gr_node *of;      /* `of:` or `prompts:`: what this node's rows come from; NULL */
     const gr_node *rows;    /* the node whose rows its values have: itself for row makers, else of->rows */
     const gr_node *groups;  /* the node whose rows are the groups: prompts or sequences; NULL */

@@ -198,14 +198,14 @@ static void fill_field(gr_loader *l, const gr_key *k, const gr_value *v, gr_fiel
     *out = (gr_field_ref){from->node, dot + 1, v->at};
 }
 
-static void fill_model(gr_loader *l, const gr_key *k, const gr_value *v, gr_model **out, gr_unresolved *owner)
+static void fill_model(gr_loader *l, const gr_key *k, const gr_value *v, gr_model **out, gr_model **of_node)
 {
     const char *name = gr_value_text(l, k->name, v);
     if (!name) return;
     const char **names = gr_calloc(l->g->n_models, sizeof(*names));
     for (size_t i = 0; i < l->g->n_models; i++) {
         names[i] = l->g->models[i]->name;
-        if (!strcmp(names[i], name)) *out = owner->node->model = l->g->models[i];
+        if (!strcmp(names[i], name)) *out = *of_node = l->g->models[i];
     }
     const char *near = gr_near(name, names, l->g->n_models);
     gr_str hint = {0};
@@ -257,8 +257,8 @@ static void fill_scalar(gr_loader *l, const gr_key *k, const gr_value *v, gr_num
 /* What a node cannot be compiled without. */
 static bool is_link(const gr_key *k)
 {
-    return k->kind == GR_KEY_NODE || k->kind == GR_KEY_MODEL || k->kind == GR_KEY_FIELD ||
-           k->kind == GR_KEY_EXPR || k->kind == GR_KEY_LOSS;
+    return k->kind == GR_KEY_NODE || k->kind == GR_KEY_MODEL || k->kind == GR_KEY_SECOND_MODEL ||
+           k->kind == GR_KEY_FIELD || k->kind == GR_KEY_EXPR || k->kind == GR_KEY_LOSS;
 }
 
 /* ---- one key, one map ------------------------------------------------------------------------------------
@@ -315,7 +315,10 @@ static void fill(gr_loader *l, const gr_key *k, const gr_value *v, void *cfg, gr
         fill_field(l, k, v, at, owner);
         break;
     case GR_KEY_MODEL:
-        fill_model(l, k, v, at, owner);
+        fill_model(l, k, v, at, &owner->node->model);
+        break;
+    case GR_KEY_SECOND_MODEL:
+        fill_model(l, k, v, at, &owner->node->second);
         break;
     case GR_KEY_EXPR:
     case GR_KEY_LOSS:

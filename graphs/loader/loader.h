@@ -107,6 +107,7 @@ typedef struct gr_unresolved {
     struct gr_unresolved
         *alias;   /* its value is the logprob of this update's pass, or of this rollout (alias.c) */
     bool updates; /* an op with a loss trains its model */
+    bool writes;  /* it does, or makes it follow another */
     bool bad;     /* what it reads or computes is not known */
     bool unsure;  /* some value of it or of what it reads is wrong: no bounds to check */
     bool live, placed;

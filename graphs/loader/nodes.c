@@ -144,6 +144,16 @@ static void find_op(gr_loader *l, gr_unresolved *dr)
     }
     for (const gr_key *k = n->op ? n->op->keys : NULL; k && k->name; k++)
         dr->updates = dr->updates || k->kind == GR_KEY_LOSS;
+    dr->writes = dr->updates || (n->op && n->op->follows);
+}
+
+/* Its weights are state from here on: saved, restored, sharded. */
+static void follow(const gr_node *n)
+{
+    gr_model *m = n->model;
+    if (m->trained && !m->follows) return; /* refused by the op */
+    m->follows = n;
+    m->trained = true;
 }
 
 static void read_keys(gr_loader *l, gr_unresolved *dr)
@@ -159,6 +169,7 @@ static void read_keys(gr_loader *l, gr_unresolved *dr)
     gr_keys_read(l, dr->map, n->at, what, n->op->keys, gr_node_keys, n->cfg, dr);
     dr->unsure = dr->unsure || l->d->n_errors > before;
     gr_keys_pick(l, dr->map, gr_validate_keys, n, dr);
+    if (n->op->follows && n->model) follow(n);
     gr_read_record_state(l, dr);
     const gr_value *pool = gr_value_get(dr->map, "pool");
     if (pool) n->placement.pool = gr_pool_named(l, pool);

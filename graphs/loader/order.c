@@ -29,6 +29,11 @@ static void name_edges(gr_loader *l)
 /* ---- versions of models ----------------------------------------------------------------------------------
  */
 
+static bool reads_model(const gr_node *n, const gr_model *m)
+{
+    return n->model == m || n->second == m;
+}
+
 /* Whether dr is after u by `after:` alone, however far. mark stops at circles. */
 static bool is_after(gr_unresolved *dr, const gr_unresolved *u, int mark)
 {
@@ -47,7 +52,7 @@ static void version_edges(gr_loader *l, gr_unresolved *u, int *mark)
     if (!m->update) m->update = u->node;
     for (size_t i = 0; i < l->n_unresolved; i++) {
         gr_unresolved *r = l->unresolved[i];
-        if (r == u || r->node->model != m) continue;
+        if (r == u || !reads_model(r->node, m)) continue;
         if (r->node->timing.every) { /* between iterations there is one version */
             r->node->timing.new_version = true;
             continue;
@@ -55,13 +60,14 @@ static void version_edges(gr_loader *l, gr_unresolved *u, int *mark)
         bool later = is_after(r, u, ++*mark), sooner = is_after(u, r, ++*mark);
         if (later) {
             r->node->timing.new_version = true;
-        } else if (!r->updates) {
+        } else if (!r->writes || r->node->model != m) {
             gr_draft_edge(u, r, GR_WHY_VERSION, r->node->at);
         } else if (!sooner && m->update == u->node) { /* reported once, at the second */
-            gr_diag_error(l->d, r->node->at, GR_E_INVALID,
-                          "two updates of model '%s': '%s' needs 'after: %s'", m->name, r->node->name,
+            gr_diag_error(l->d, r->node->at, GR_E_INVALID, "two %s model '%s': '%s' needs 'after: %s'",
+                          r->updates && u->updates ? "updates of" : "nodes write", m->name, r->node->name,
                           u->node->name);
-            gr_diag_note(l->d, u->node->at, "the other update is here");
+            gr_diag_note(l->d, u->node->at, "the other %s is here",
+                         r->updates && u->updates ? "update" : "one");
         }
     }
 }
@@ -253,7 +259,7 @@ static void keep(gr_unresolved *dr)
 static bool has_effect(const gr_unresolved *dr)
 {
     const gr_node *n = dr->node;
-    return dr->updates || n->results.n_metrics || (n->timing.every && n->op && n->op->scores);
+    return dr->writes || n->results.n_metrics || (n->timing.every && n->op && n->op->scores);
 }
 
 static void keep_what_has_effect(gr_loader *l)
@@ -294,7 +300,7 @@ static void say_what_models_are_unread(gr_loader *l)
         const gr_model *m = l->g->models[i];
         bool read = false;
         for (size_t j = 0; j < l->n_unresolved; j++)
-            read = read || (l->unresolved[j]->live && l->unresolved[j]->node->model == m);
+            read = read || (l->unresolved[j]->live && reads_model(l->unresolved[j]->node, m));
         if (m->implied) continue;
         if (!read)
             gr_diag_warn(l->d, m->at, "model '%s' is read by no node that matters", m->name);
@@ -361,7 +367,7 @@ void gr_order(gr_loader *l)
     name_edges(l);
     gr_find_validation(l);
     for (size_t i = 0; i < l->n_unresolved; i++)
-        if (l->unresolved[i]->updates && l->unresolved[i]->node->model)
+        if (l->unresolved[i]->writes && l->unresolved[i]->node->model)
             version_edges(l, l->unresolved[i], &mark);
     gr_find_aliases(l);
     narrow_edges(l, &mark);

@@ -436,6 +436,15 @@ static void check_updates(gr_loader *l)
     }
 }
 
+static void check_copies(gr_loader *l)
+{
+    for (size_t i = 0; i < l->g->n_nodes && l->g->n_roles > 1; i++)
+        if (l->g->nodes[i]->op->follows)
+            gr_diag_error(l->d, l->g->nodes[i]->at, GR_E_INVALID,
+                          "'%s' copies weights, which is not built for pools on several sets of ranks",
+                          l->g->nodes[i]->name);
+}
+
 static void check_repeated(gr_loader *l)
 {
     for (size_t i = 0; i < l->g->n_nodes; i++) {
@@ -496,6 +505,7 @@ void gr_map_pools(gr_loader *l)
     if (!l->g->n_pools) return;
     check_updates(l);
     find_pools(l->g);
+    check_copies(l);
     check_repeated(l);
     check_models(l);
     check_idle(l);

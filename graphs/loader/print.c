@@ -300,7 +300,7 @@ static void print_train(const gr_model *m, gr_paths paths, gr_str *out)
     if (t->master != GR_MASTER_F32)
         gr_str_puts(out, t->master == GR_MASTER_SPLIT ? ", master: split" : ", master: none");
     if (t->grads == GR_BF16) gr_str_puts(out, ", grads: bf16");
-    if (t->moments == GR_BF16) gr_str_puts(out, ", moments: bf16");
+    if (t->moments != GR_F32) gr_str_puts(out, t->moments == GR_I8 ? ", moments: int8" : ", moments: bf16");
     gr_str_puts(out, ", lr: ");
     print_scalar(out, &t->lr);
     if (t->optimizer == GR_OPTIM_SGD)
@@ -448,7 +448,7 @@ void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
         print_path(out, g->models[i]->files.checkpoint, paths);
         gr_str_putc(out, '\n');
         if (g->models[i]->value_head) gr_str_puts(out, "    head: value\n");
-        if (g->models[i]->trained) print_train(g->models[i], paths, out);
+        if (g->models[i]->trained && !g->models[i]->follows) print_train(g->models[i], paths, out);
         print_precision(&g->models[i]->precision, out);
         print_residency(&g->models[i]->residency, out);
         if (g->models[i]->pool) gr_str_printf(out, "    pool: %s\n", g->models[i]->pool->name);
@@ -517,7 +517,10 @@ static void explain_model(const gr_model *m, gr_str *out)
 {
     gr_str_printf(out, "model %s: %s%s%s%s\n", m->name, m->files.checkpoint,
                   m->files.random ? ", random weights" : "",
-                  m->shape.head == GR_HEAD_VALUE ? ", value head" : "", m->update ? ", trained" : "");
+                  m->shape.head == GR_HEAD_VALUE ? ", value head" : "",
+                  m->follows  ? ", follows another"
+                  : m->update ? ", trained"
+                              : "");
     const gr_precision *p = &m->precision;
     if (p->rollout || p->train)
         gr_str_printf(out, "    products of its layers in FP8: of %s\n",
@@ -558,7 +561,10 @@ void gr_graph_explain(const gr_graph *g, gr_str *out)
                           g->n_roles > 1 ? ", ranks " : "",
                           g->n_roles > 1 ? g->roles[n->placement.role].text : "");
         if (n->model)
-            gr_str_printf(out, "    %s model %s %s\n", n->model->update == n ? "trains" : "reads",
+            gr_str_printf(out, "    %s model %s %s\n",
+                          n->op->follows          ? "writes"
+                          : n->model->update == n ? "trains"
+                                                  : "reads",
                           n->model->name,
                           n->timing.new_version ? "after its update" : "as the iteration began");
         for (size_t j = 0; j < n->results.n_columns; j++) explain_column(n->results.columns[j], out);

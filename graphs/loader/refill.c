@@ -49,9 +49,9 @@ static void check_repeated(gr_loader *l, const gr_unresolved *dr)
             l->d, n->at, GR_E_INVALID,
             "'%s' keeps rows from one iteration to the next, and cannot be drawn again in rounds of '%s'",
             n->name, select->name);
-    else if (dr->updates)
-        gr_diag_error(l->d, n->at, GR_E_INVALID, "'%s' would train in each round of '%s'", n->name,
-                      select->name);
+    else if (dr->writes)
+        gr_diag_error(l->d, n->at, GR_E_INVALID, "'%s' would %s in each round of '%s'", n->name,
+                      dr->updates ? "train" : "copy", select->name);
     else if (n->timing.when.expr)
         gr_diag_error(l->d, n->timing.when.at, GR_E_INVALID,
                       "'when' does not go with a node that '%s' repeats", select->name);
@@ -65,11 +65,11 @@ static void check_repeated(gr_loader *l, const gr_unresolved *dr)
 static void check_versions(gr_loader *l, const gr_unresolved *dr)
 {
     const gr_node *n = dr->node;
-    for (size_t i = 0; dr->updates && i < n->index; i++) {
+    for (size_t i = 0; dr->writes && i < n->index; i++) {
         const gr_node *r = l->g->nodes[i], *select = r->timing.repeated_by;
         if (!select || r->model != n->model || r->timing.new_version || n->index > select->index) continue;
-        gr_diag_error(l->d, n->at, GR_E_INVALID, "'%s' trains what '%s' repeats: it needs 'after: %s'",
-                      n->name, select->name, select->name);
+        gr_diag_error(l->d, n->at, GR_E_INVALID, "'%s' %s what '%s' repeats: it needs 'after: %s'", n->name,
+                      dr->updates ? "trains" : "copies", select->name, select->name);
         return;
     }
 }

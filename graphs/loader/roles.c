@@ -41,7 +41,8 @@ static void *copy_config(const copying *c, const gr_node *n)
         void *at = cfg + k->offset;
         if (k->kind == GR_KEY_NODE) *(const gr_node **)at = own_node(c, *(const gr_node **)at);
         if (k->kind == GR_KEY_FIELD) ((gr_field_ref *)at)->node = own_node(c, ((gr_field_ref *)at)->node);
-        if (k->kind == GR_KEY_MODEL) *(gr_model **)at = own_model(c, *(gr_model **)at);
+        if (k->kind == GR_KEY_MODEL || k->kind == GR_KEY_SECOND_MODEL)
+            *(gr_model **)at = own_model(c, *(gr_model **)at);
     }
     return cfg;
 }
@@ -51,6 +52,7 @@ static void point_node(const copying *c, gr_node *n)
     gr_node_results *r = &n->results;
     n->cfg = copy_config(c, n);
     n->model = own_model(c, n->model);
+    n->second = own_model(c, n->second);
     n->of = own_node(c, n->of);
     n->rows = own_node(c, n->rows);
     n->groups = own_node(c, n->groups);
@@ -83,6 +85,7 @@ static gr_graph *copy_graph(const gr_graph *from)
     for (size_t i = 0; i < to->n_nodes; i++) to->nodes[i] = copy(&c, from->nodes[i], sizeof(gr_node));
     for (size_t i = 0; i < to->n_columns; i++) to->columns[i] = copy(&c, from->columns[i], sizeof(gr_column));
     for (size_t i = 0; i < to->n_models; i++) to->models[i]->update = own_node(&c, from->models[i]->update);
+    for (size_t i = 0; i < to->n_models; i++) to->models[i]->follows = own_node(&c, from->models[i]->follows);
     for (size_t i = 0; i < to->n_models; i++) {
         gr_lora *lora = &to->models[i]->lora;
         lora->base = own_model(&c, lora->base);

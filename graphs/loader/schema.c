@@ -89,6 +89,7 @@ static json_t *kind_schema(const gr_key *k)
         return pattern("^[^.]+\\..+$");
     case GR_KEY_NODE:
     case GR_KEY_MODEL:
+    case GR_KEY_SECOND_MODEL:
         return json_pack("{s:s}", "type", "string");
     case GR_KEY_VALUE:
         return json_object();
@@ -283,7 +284,8 @@ static const char *kind_name(const gr_key *k)
     static const char *const names[] = {
         "bool",       "whole number", "number",       "number or expression", "text",
         "path",       "choice",       "text or list", "whole number or list", "node",
-        "NODE.FIELD", "model",        "expression",   "loss expression",      "value"};
+        "NODE.FIELD", "model",        "model",        "expression",           "loss expression",
+        "value"};
     return names[k->kind];
 }
 

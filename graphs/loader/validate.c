@@ -65,7 +65,9 @@ static void check_node(gr_loader *l, gr_unresolved *dr)
         gr_diag_error(l->d, before->at, GR_E_INVALID,
                       "'before' goes with 'every', or with a node that has it");
     if (!n->timing.every) return;
-    if (dr->updates) gr_diag_error(l->d, n->at, GR_E_INVALID, "'%s' would train on a validation", n->name);
+    if (dr->writes)
+        gr_diag_error(l->d, n->at, GR_E_INVALID, "'%s' would %s on a validation", n->name,
+                      dr->updates ? "train" : "copy weights");
     if (when)
         gr_diag_error(l->d, when->at, GR_E_INVALID,
                       "'when' does not go with 'every': '%s' runs every %u iterations", n->name,

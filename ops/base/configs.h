@@ -155,6 +155,11 @@ typedef struct gr_update_cfg {
     double router_aux_loss_coef, router_bias_update_rate; /* 0: none */
 } gr_update_cfg;
 
+typedef struct gr_copy_cfg {
+    gr_model *from, *to;
+    gr_number decay;
+} gr_copy_cfg;
+
 typedef struct gr_select_cfg {
     const gr_node *of;
     gr_expression groups, sequences, tokens, resample; /* one of them */

@@ -22,21 +22,22 @@
  */
 
 typedef enum gr_key_kind {
-    GR_KEY_BOOL,   /* bool */
-    GR_KEY_UINT,   /* uint32_t, within [min, max]; or the word choices[0], which is UINT32_MAX */
-    GR_KEY_NUMBER, /* double, within [min, max] */
-    GR_KEY_SCALAR, /* gr_number: a number within [min, max], or an expression */
-    GR_KEY_TEXT,   /* const char * */
-    GR_KEY_PATH,   /* const char *: resolved against the graph file's folder */
-    GR_KEY_ENUM,   /* int: index in choices */
-    GR_KEY_TEXTS,  /* gr_texts: one text or a list of them */
-    GR_KEY_UINTS,  /* gr_uints: one or a list */
-    GR_KEY_NODE,   /* const gr_node *: a row maker (prompts, generate, sequences, ...) */
-    GR_KEY_FIELD,  /* gr_field_ref: NODE.FIELD, a text field of data */
-    GR_KEY_MODEL,  /* gr_model *: also stored in node->model */
-    GR_KEY_EXPR,   /* gr_expression: any level, unless the op's check says otherwise */
-    GR_KEY_LOSS,   /* gr_loss_ref: parsed; compiled to gr_loss with the node's metrics by the loader */
-    GR_KEY_VALUE,  /* const gr_value *: for the op's own check (rules) */
+    GR_KEY_BOOL,         /* bool */
+    GR_KEY_UINT,         /* uint32_t, within [min, max]; or the word choices[0], which is UINT32_MAX */
+    GR_KEY_NUMBER,       /* double, within [min, max] */
+    GR_KEY_SCALAR,       /* gr_number: a number within [min, max], or an expression */
+    GR_KEY_TEXT,         /* const char * */
+    GR_KEY_PATH,         /* const char *: resolved against the graph file's folder */
+    GR_KEY_ENUM,         /* int: index in choices */
+    GR_KEY_TEXTS,        /* gr_texts: one text or a list of them */
+    GR_KEY_UINTS,        /* gr_uints: one or a list */
+    GR_KEY_NODE,         /* const gr_node *: a row maker (prompts, generate, sequences, ...) */
+    GR_KEY_FIELD,        /* gr_field_ref: NODE.FIELD, a text field of data */
+    GR_KEY_MODEL,        /* gr_model *: also stored in node->model */
+    GR_KEY_SECOND_MODEL, /* gr_model *: also stored in node->second */
+    GR_KEY_EXPR,         /* gr_expression: any level, unless the op's check says otherwise */
+    GR_KEY_LOSS,         /* gr_loss_ref: parsed; compiled to gr_loss with the node's metrics by the loader */
+    GR_KEY_VALUE,        /* const gr_value *: for the op's own check (rules) */
 } gr_key_kind;
 
 typedef struct gr_texts {
@@ -162,6 +163,7 @@ typedef struct gr_op {
     bool generates;      /* it samples responses with its model */
     bool returns;        /* its expression is about prompts that were made of the rows of `of` */
     bool trains;         /* it changes its model */
+    bool follows;        /* it makes its model follow another, the second (ops/copy.c) */
     bool passes;         /* it is one forward pass of its model over its rows (ops/forward.h) */
     bool scores;         /* its main field is a score of its rows: a validation reports it unasked */
     size_t cfg_bytes;

@@ -261,7 +261,7 @@ static bool is_whole(const gr_running *r, const char *dir)
     for (size_t i = 0; i < r->g->n_models && whole; i++) {
         const gr_model *m = r->g->models[i];
         whole = !m->trained || (is_whole_file(dir, m->name, gr_model_has_lora(m) ? GR_PEFT_STEM : "model") &&
-                                is_whole_file(dir, m->name, "optimizer") &&
+                                (!gr_model_moments(m) || is_whole_file(dir, m->name, "optimizer")) &&
                                 (!has_lag(r, m) || is_whole_file(dir, m->name, "lagged")));
     }
     gr_state_free(f);

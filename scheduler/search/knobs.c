@@ -134,7 +134,8 @@ static bool is_sharded(const gr_knobs *s, const uint32_t *level, const gr_model 
 /* How many ranks its shards are spread over; 0: all. */
 static uint32_t shards_of(const gr_knobs *s, const uint32_t *level, const gr_model *m)
 {
-    uint32_t node = node_ranks(s->g);
+    const uint32_t node = node_ranks(s->g);
+    if (m->follows) m = m->follows->second; /* they have the same elements */
     if (!node || m->sharding.over == GR_SHARD_ALL || gr_model_is_sent(s->g, m)) return 0;
     if (m->sharding.over == GR_SHARD_NODE) return node;
     if (is_trained(s->g, m))
@@ -256,10 +257,11 @@ static double collective_seconds(const gr_tasks *p, const gr_hardware *hw)
 /* What a rank keeps of a model at least: weights and, trained, gradients and state. */
 static uint64_t kept_bytes(const gr_graph *g, const gr_kernels *k, const gr_model *m, uint32_t shards)
 {
-    static const gr_model_part parts[] = {GR_PART_PARAMS, GR_PART_GRADS, GR_PART_STATE};
+    static const gr_model_part parts[] = {GR_PART_PARAMS, GR_PART_STATE, GR_PART_GRADS};
+    const size_t n = is_trained(g, m) ? GR_LEN(parts) : m->follows ? 2 : 1;
     uint64_t bytes = 0;
     for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++)
-        for (size_t i = 0; i < (is_trained(g, m) ? GR_LEN(parts) : 1); i++)
+        for (size_t i = 0; i < n; i++)
             bytes += gr_part_bytes(k, m, parts[i], b) / shards;
     return bytes;
 }
@@ -364,7 +366,7 @@ static void add_shards(gr_knobs *s)
     for (size_t i = 0; i < s->g->n_models && s->g->ranks > 1; i++) {
         const gr_model *m = s->g->models[i];
         if (!is_used(s->g, m) || is_remote(s->g, m) || copy_is_asked_for(m) || is_merged(s->g, m)) continue;
-        bool nodes = node_ranks(s->g) > 1 && !is_trained(s->g, m) && m->sharding.over == GR_SHARD_AUTO;
+        bool nodes = node_ranks(s->g) > 1 && !is_trained(s->g, m) && !m->follows && m->sharding.over == GR_SHARD_AUTO;
         add_model_knob(s, KNOB_SHARD, m, nodes ? 3 : 2, false, "weights");
     }
 }

@@ -47,7 +47,7 @@ for graph in graphs/*.yaml graphs/quickstart/warmup.yaml graphs/arithmetic/*.yam
     graphs/quickstart/warmup.yaml) set -- --set nodes.examples.max_tokens=16 --set run.steps=2 --set nodes.examples.batch=$batch ;;
     graphs/grpo_validated.yaml)
         set -- --set max_tokens=16 --set run.steps=2 --set test="$dir/data.jsonl" --set test_batch=$batch --set test_every=2 ;;
-    graphs/dpo.yaml | graphs/ipo.yaml | graphs/orpo.yaml | graphs/simpo.yaml) set -- --set nodes.pairs.max_tokens=16 --set batch=$batch --set epochs=1 ;;
+    graphs/dpo.yaml | graphs/tr_dpo.yaml | graphs/ipo.yaml | graphs/orpo.yaml | graphs/simpo.yaml) set -- --set nodes.pairs.max_tokens=16 --set batch=$batch --set epochs=1 ;;
     graphs/kto.yaml)
         set -- --set nodes.examples.max_tokens=16 --set nodes.mismatched.max_tokens=16 --set batch=$batch --set epochs=1 ;;
     graphs/vapo.yaml | graphs/rest_em.yaml) set -- --set max_tokens=16 --set run.steps=2 --set group=4 ;;
@@ -65,11 +65,11 @@ for graph in graphs/*.yaml graphs/quickstart/warmup.yaml graphs/arithmetic/*.yam
             --set nodes.rollout.environment.in_flight=1 --set environment="perl tests/e2e/harness.pl" ;;
     *) set -- --set max_tokens=16 --set run.steps=2 ;;
     esac
-    grep -q '^params:.* batch:\|^use:' "$graph" && ! grep -q 'op: sequences\|preferences.yaml' "$graph" && set -- "$@" --set batch=$batch --set mini_batch=8
+    grep -q '^params:.* batch:\|^use:' "$graph" && ! grep -q 'op: sequences\|preferences.yaml\|use: dpo.yaml' "$graph" && set -- "$@" --set batch=$batch --set mini_batch=8
     grep -q critic_warmup "$graph" && set -- "$@" --set critic_warmup=0
     case $graph in
     graphs/arithmetic* | graphs/*_tools.yaml | graphs/*_served.yaml) ;; # paid by their own rule for each leading character that is right
-    graphs/ipo.yaml | graphs/orpo.yaml | graphs/simpo.yaml) ;; # of preferences
+    graphs/tr_dpo.yaml | graphs/ipo.yaml | graphs/orpo.yaml | graphs/simpo.yaml) ;; # of preferences
     *) grep -q 'rule: gsm8k\|^use:' "$graph" && set -- "$@" --set nodes.reward.rule="$digit" ;;
     esac
     rm -rf "$dir/run"

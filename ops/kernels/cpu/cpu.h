@@ -87,6 +87,8 @@ void gr_cpu_value_backward(gr_queue *q, const gr_model_shape *s, const gr_value_
                            const gr_value_grads *grad, void *ws);
 void gr_cpu_zero(gr_queue *q, void *p, uint64_t bytes);
 void gr_cpu_add(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t n);
+void gr_cpu_blend(gr_queue *q, void *to, float *master, const void *from, float decay, float share,
+                  uint64_t n);
 uint64_t gr_cpu_sum_squares_ws_bytes(void);
 void gr_cpu_sum_squares(gr_queue *q, const void *x, gr_dtype type, uint64_t n, double *out, void *ws);
 void gr_cpu_optim_step(gr_queue *q, const gr_optim *how, bool decay, const gr_optim_range *r, uint64_t n);

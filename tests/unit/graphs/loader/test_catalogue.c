@@ -442,6 +442,7 @@ static const loss_case losses[] = {
     {"vanilla", "optimal_token_baseline", "high=0.28", NULL, NULL},
     {"vanilla", "tir_optimal_token_baseline", "high=0.28", NULL, NULL},
     {"vanilla_kl", "grpo", "kl=0.1", NULL, NULL},
+    {"vanilla_kl", "prorl", "low=0.2 high=0.2 kl=0.1", NULL, NULL},
     {"dual_clip", "form", NULL, FORM("token_mean(dual)"), NULL},
     {"token-sum", "form", NULL, FORM("token_sum(dual)"), NULL},
     {"seq-mean-token-sum", "form", NULL, FORM("batch_mean(seq_sum(dual))"), NULL},
@@ -728,7 +729,7 @@ static void cut_tokens(const batch *b, bool whole_sequences, uint32_t parts, uin
 static void test_any_number_of_micro_batches_gives_the_same_bits(void **state)
 {
     static const uint32_t parts[] = {2, 3, 8};
-    static const char *const more[] = {"online_dpo", "dpo", "grpo", "sft", "crossroads"};
+    static const char *const more[] = {"online_dpo", "dpo", "tr_dpo", "grpo", "sft", "crossroads"};
     (void)state;
     uint32_t cut[9];
     float whole[MAX_TOKENS], split[MAX_TOKENS];
