@@ -58,6 +58,7 @@ static const gr_key sequences_keys[] = {
     {"model", GR_KEY_MODEL, CFG(model), false, NULL, 0, 0, NULL, "model whose tokenizer is used; default: the model that reads the rows"},
     {"max_prompt_tokens", GR_KEY_UINT, CFG(max_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a prompt"},
     {"max_tokens", GR_KEY_UINT, CFG(max_response_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a response, the stop id included"},
+    {"ids", GR_KEY_BOOL, CFG(ids), false, "false", 0, 0, NULL, "prompt, response and pair are one {field} each, with a list of token ids, taken as they stand: rows that a run kept"},
     {"eos", GR_KEY_BOOL, CFG(eos), false, "true", 0, 0, NULL, "end each response with the checkpoint's first stop id"},
     {"token_fields", GR_KEY_TEXTS, CFG(token_fields), false, NULL, 0, 0, NULL, "fields of the record with a list of numbers, one for each response token, the stop id included; with pair, two such lists"},
     {0}};
@@ -137,6 +138,23 @@ static void check_chat(const gr_node *n, gr_diag *d)
                       "'date' must be YEAR-MONTH-DAY, such as %s, not '%s'", gr_default_date, c->date);
 }
 
+/* Nothing is tokenized, and nothing put beside what is there. */
+static void check_ids(const gr_node *n, gr_diag *d)
+{
+    gr_data_cfg *c = n->cfg;
+    const char *const keys[] = {"prompt", "response", "pair"}, *const texts[] = {c->template, c->response,
+                                                                                 c->pair};
+    for (size_t i = 0; i < GR_LEN(keys) && c->ids; i++)
+        if (texts[i] && !gr_is_one_field(texts[i]))
+            gr_diag_error(d, key_at(n, keys[i]), GR_E_INVALID,
+                          "with 'ids' '%s' is one \"{field}\" of the record, with a list of ids, not '%s'",
+                          keys[i], texts[i]);
+    if (c->ids && c->eos && gr_value_get(n->value, "eos"))
+        gr_diag_error(d, key_at(n, "eos"), GR_E_INVALID,
+                      "'eos' does not go with 'ids': responses are taken as they stand");
+    c->eos = c->eos && !c->ids; /* so the resolved graph says it */
+}
+
 static bool reads_prompt(const gr_node *n)
 {
     static const char *const keys[] = {"template", "messages", "system"};
@@ -194,6 +212,7 @@ static void check_data(gr_graph *g, gr_node *n, gr_diag *d)
         gr_diag_error(d, key_at(n, "descending"), GR_E_INVALID, "'descending' goes with 'curriculum'");
     check_token_fields(n, d);
     check_chat(n, d);
+    check_ids(n, d);
     uint32_t seqs = c->pair ? 2 * c->batch : c->batch;
     n->bounds = (gr_rows_bounds){.groups = c->batch,
                                  .seqs = seqs,
@@ -236,6 +255,23 @@ typedef struct data_state {
     float **kept;          /* [record states of the graph]: a number a record; NULL: another node's */
 } data_state;
 
+/* A checkpoint without stop ids has none to add. */
+static bool adds_eos(const data_state *s)
+{
+    const gr_data_cfg *c = s->node->cfg;
+    return c->eos && gr_session_model(s->session, s->node)->shape.n_eos;
+}
+
+/* Whether its last token is a stop id: of ids that are taken as they stand it may be one. */
+static bool is_ended(const data_state *s, const gr_ids *response)
+{
+    const gr_model_shape *m = &gr_session_model(s->session, s->node)->shape;
+    bool stops = adds_eos(s);
+    for (uint32_t i = 0; i < m->n_eos && ((const gr_data_cfg *)s->node->cfg)->ids; i++)
+        stops = stops || response->id[response->n - 1] == m->eos[i];
+    return stops;
+}
+
 /* The tokens of one record. */
 typedef struct sample {
     gr_ids prompt, response[2];
@@ -272,13 +308,17 @@ static gr_status open_encoders(data_state *s, gr_diag *d)
                                          .tools = c->tools,
                                          .tools_file = c->tools_file,
                                          .date = c->date},
+                                .ids_below = c->ids ? model->shape.vocab : 0,
                                 .at = template_at(s->node)};
     gr_status st = gr_encoder_new(&s->prompt, &prompt, d);
     const char *const texts[] = {c->response, c->pair};
     static const char *const keys[] = {"response", "pair"};
     for (size_t i = 0; i < GR_LEN(texts) && texts[i] && !st; i++) {
-        gr_encoder_config response = {
-            .tokenizer = t, .text = texts[i], .at = key_at(s->node, keys[i]), .response = true};
+        gr_encoder_config response = {.tokenizer = t,
+                                      .text = texts[i],
+                                      .at = key_at(s->node, keys[i]),
+                                      .response = true,
+                                      .ids_below = prompt.ids_below};
         st = gr_encoder_new(&s->response[i], &response, d);
     }
     return st;
@@ -350,12 +390,6 @@ size_t gr_data_records(const void *state)
 uint32_t gr_data_batch(const void *state)
 {
     return ((const gr_data_cfg *)((const data_state *)state)->node->cfg)->batch;
-}
-
-/* A checkpoint without stop ids has none to add. */
-static bool adds_eos(const data_state *s)
-{
-    return ((const gr_data_cfg *)s->node->cfg)->eos && gr_session_model(s->session, s->node)->shape.n_eos;
 }
 
 static gr_status encode_response(const data_state *s, const gr_encoder *e, json_t *row, gr_loc at,
@@ -666,7 +700,7 @@ static void add_record(const data_state *s, gr_rows *r, uint32_t record, const s
     for (unsigned i = 0; i < GR_MAX(n_responses(s), 1u); i++) {
         const gr_ids *prompt = &x->prompt, *response = &x->response[i];
         const gr_seq_ids ids = {prompt->id, response->id, (uint32_t)prompt->n, (uint32_t)response->n};
-        r->ended[gr_rows_add_seq(r, group, &ids)] = n_responses(s) && adds_eos(s);
+        r->ended[gr_rows_add_seq(r, group, &ids)] = n_responses(s) && is_ended(s, response);
     }
 }
 

@@ -25,6 +25,7 @@ struct gr_encoder {
     gr_loc at;
     bool dated; /* a key gave the date */
     bool response;
+    uint32_t ids_below;
     gr_chat_asked *asked; /* by the last record */
 };
 
@@ -112,6 +113,7 @@ gr_status gr_encoder_new(gr_encoder **out, const gr_encoder_config *c, gr_diag *
     bool chat = !strcmp(c->text, "chat") && !c->response;
     e->tokenizer = c->tokenizer;
     e->response = c->response;
+    e->ids_below = c->ids_below;
     e->at = c->at;
     e->asked = gr_calloc(1, sizeof(*e->asked));
     gr_status st = gr_template_new(&e->text, chat ? c->messages : c->text, c->at, d);
@@ -232,9 +234,31 @@ gr_status gr_encoder_check(const gr_encoder *e, const json_t *row, gr_diag *d)
     return st;
 }
 
+static gr_status run_ids(const gr_encoder *e, const json_t *row, gr_loc at, gr_ids *ids, gr_diag *d)
+{
+    const char *name = gr_template_field(e->text, 0);
+    const json_t *list, *id;
+    size_t i;
+    gr_status st = gr_json_field(row, name, at, &list, d);
+    if (st) return st;
+    if (!json_is_array(list))
+        return gr_diag_error(d, at, GR_E_INVALID, "field '%s' must be a list of ids", name);
+    json_array_foreach(list, i, id)
+    {
+        const json_int_t x = json_is_integer(id) ? json_integer_value(id) : -1;
+        if (x < 0 || x >= (json_int_t)e->ids_below)
+            return gr_diag_error(d, at, GR_E_INVALID,
+                                 "field '%s': item %zu is no id of the model, from 0 to %u", name, i,
+                                 e->ids_below - 1);
+        GR_PUSH(ids->id, ids->n, ids->cap, (int32_t)x);
+    }
+    return GR_OK;
+}
+
 gr_status gr_encoder_run(const gr_encoder *e, const json_t *row, gr_loc at, gr_ids *ids, gr_diag *d)
 {
     const json_t *field = NULL;
+    if (e->ids_below) return run_ids(e, row, at, ids, d);
     if (e->list_field) {
         gr_status st = gr_json_field(row, e->list_field, at, &field, d);
         if (st) return st;

@@ -33,6 +33,8 @@ typedef struct gr_encoder_config {
     const char *messages; /* with "chat": the template of the user's message */
     gr_chat_config chat;  /* with "chat" */
     bool response;        /* follows a prompt: no BOS */
+    uint32_t ids_below;   /* text is one {field} with a list of ids, each below this, taken as they stand; 0:
+                             it is text */
     gr_loc at;
 } gr_encoder_config;
 

@@ -150,7 +150,7 @@ json_t *gr_page_lines(const char *run, const char *name, gr_page_place *at, gr_d
 /* What a person does not read, of which there is most. */
 static void drop_lists(json_t *line)
 {
-    static const char *const lists[] = {"prompt_ids", "ids", "logprobs", "versions"};
+    static const char *const lists[] = {"prompt_ids", "ids", "logprobs", "versions", "sampled"};
     json_t *values = json_object_get(line, "values"), *value;
     const char *key;
     void *next;

@@ -35,6 +35,7 @@ typedef struct gr_data_cfg {
     uint32_t max_response_tokens;
     bool eos;              /* sequences: append the first stop id to the response */
     gr_texts token_fields; /* sequences: fields with a number for each response token */
+    bool ids;              /* sequences: prompt, response and pair are one {field} each, with ids */
 } gr_data_cfg;
 
 /* What answers a rollout's turns; set by the op's check from the map `environment`. */

@@ -49,6 +49,16 @@ static void add_texts(gr_str *out, const gr_session *s, const gr_shown *what, ui
     gr_str_release(&segments);
 }
 
+/* Of a conversation: which of its ids the model sampled. */
+static void add_sampled(gr_str *out, const gr_rows *r, uint32_t seq)
+{
+    const uint32_t first = r->token_offset[seq], end = r->token_offset[seq + 1];
+    gr_str_puts(out, ", \"sampled\": [");
+    for (uint32_t t = first; t < end; t++)
+        gr_str_printf(out, t > first ? ", %d" : "%d", gr_rows_counts(r, t));
+    gr_str_putc(out, ']');
+}
+
 static void add_tokens(gr_str *out, const gr_shown *what, uint32_t seq)
 {
     const gr_rows *r = what->rows;
@@ -57,6 +67,7 @@ static void add_tokens(gr_str *out, const gr_shown *what, uint32_t seq)
     add_integers(out, "prompt_ids", gr_rows_ids(r, seq), r->prompt_len[seq]);
     add_integers(out, "ids", gr_rows_ids(r, seq) + r->prompt_len[seq], n);
     gr_str_printf(out, ", \"truncated\": %s", r->truncated[seq] ? "true" : "false");
+    if (r->turns) add_sampled(out, r, seq);
     if (r->version) add_integers(out, "versions", r->version + first, n);
     if (!gr_rows_maker(what->node)->op->generates) return;
     gr_str_puts(out, ", \"logprobs\": [");

@@ -1,9 +1,10 @@
 /* runtime/run/run_keep.h: `samples: all`: a line of JSON for each response of an iteration, in RUN/samples.
  *
  * A line has step, sequence, group and record; prompt, response and, of a conversation, segments; prompt_ids
- * and ids, which hold whatever the texts say; truncated; logprobs, as sampled, and versions, where there are
- * any; reward, advantage, and values: what the policy's loss reads, a number or one for each id of the
- * response. Floats have nine digits, from which they read back as they were.
+ * and ids, which hold whatever the texts say, and of a conversation sampled, whether the model did;
+ * truncated; logprobs, as sampled, and versions, where there are any; reward, advantage, and values: what the
+ * policy's loss reads, a number or one for each id of the response. Floats have nine digits, from which they
+ * read back as they were.
  *
  * Memory: one line, and what runtime/io/responses.h holds.
  */

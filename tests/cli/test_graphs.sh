@@ -51,6 +51,11 @@ for graph in graphs/*.yaml graphs/quickstart/warmup.yaml graphs/arithmetic/*.yam
     graphs/kto.yaml)
         set -- --set nodes.examples.max_tokens=16 --set nodes.mismatched.max_tokens=16 --set batch=$batch --set epochs=1 ;;
     graphs/vapo.yaml | graphs/rest_em.yaml) set -- --set max_tokens=16 --set run.steps=2 --set group=4 ;;
+    graphs/topr.yaml) # of rows that a run kept
+        [ -d "$dir/kept" ] || { mkdir "$dir/kept"; for i in $(seq $batch); do
+            echo "{\"prompt_ids\": [$((i % 7 + 3)), 5], \"ids\": [$((i % 5 + 4)), 6, 1], \"logprobs\": [-1, -2, -0.5], \"reward\": $((i % 2))}"
+        done | gzip >"$dir/kept/step-1.jsonl.gz"; }
+        set -- --set data="$dir/kept" --set max_tokens=16 --set batch=$((batch / 2)) --set mini_batch=8 ;;
     graphs/gfpo.yaml) set -- --set max_tokens=16 --set run.steps=2 --set group=4 --set keep=2 ;;
     graphs/distill.yaml) set -- --set max_tokens=16 --set run.steps=2 --set teacher="$model" --set lr=1e-3 ;;
     graphs/sft.yaml) set -- --set nodes.examples.max_tokens=16 --set batch=$batch --set epochs=1 ;;

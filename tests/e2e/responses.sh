@@ -77,6 +77,42 @@ if runs_ranks; then
     cmp a b || fail "two ranks keep other responses"
 fi
 
+# Rows that were kept are rows again, by their ids: the model that sampled them gives them the log-probs that they had.
+cat >again.yaml <<'END'
+graph: again
+params: {model: model, at: all/samples/step-1.jsonl.gz}
+models: {actor: {checkpoint: $model, train: {lr: 1e-3}}}
+nodes:
+  kept: {op: sequences, command: "zcat $at", batch: 32, shuffle: false, ids: true, prompt: "{prompt_ids}", response: "{ids}",
+         max_prompt_tokens: 8, max_tokens: 6, token_fields: [logprobs, ids]}
+  now: {op: logprob, model: actor, of: kept}
+  update: {op: update, model: actor, of: kept, loss: -token_mean(kept.advantage * logprob)}
+log:
+  off: token_max(abs(now - kept.logprobs))
+  other: token_max(abs(kept.token - kept.ids))
+  advantage: batch_mean(abs(kept.advantage))
+  stopped: batch_mean(seq_count(kept.token == 1))
+run: {steps: 1, samples: all}
+END
+status 0 "$gr" exec again.yaml --out again
+awk -v off="$(metric again 1 off)" 'BEGIN { exit !(off < 1e-5) }' || fail "log-probs are off by $(metric again 1 off)"
+[ "$(metric again 1 other)" = 0 ] || fail "ids are not those that were kept"
+lines all 1 | sed -E 's/.*("ids": \[[^]]*\]).*/\1/' >a
+lines again 1 | sed -E 's/.*("ids": \[[^]]*\]).*/\1/' >b
+cmp a b || fail "rows of rows are others"
+lines again 1 | sed -E 's/.*("response": "[^"]*").*/\1/' >a
+lines all 1 | sed -E 's/.*("response": "[^"]*").*/\1/' >b
+cmp a b || fail "texts of rows are others: a stop id shows"
+no() { # PATTERN SED
+    sed "$2" again.yaml >bad.yaml
+    refused "$1" "$gr" exec bad.yaml --out bad --steps 1
+}
+no "with 'ids' 'response' is one .*not '.ids. '" 's/response: "{ids}"/response: "{ids} "/'
+no "'eos' does not go with 'ids'" 's/ids: true/ids: true, eos: true/'
+no "field 'response' must be a list of ids" 's/response: "{ids}"/response: "{response}"/'
+no "field 'logprobs': item 0 is no id of the model, from 0 to 15" 's/response: "{ids}"/response: "{logprobs}"/'
+no "field 'idz'|no field 'idz'|'idz'" 's/response: "{ids}"/response: "{idz}"/'
+
 # Pages and reports read them, and say where one is damaged.
 status 0 "$gr" report all
 has out 'advantage -?[0-9]'

@@ -65,6 +65,7 @@ TABLE = [
     ("simpo", "SimPO", None),
     ("ipo", "IPO", None),
     ("orpo", "ORPO", None),
+    ("topr", "TOPR, on rows that a run kept", None),
     ("kto", "KTO", None),
     ("crossroads", "crossroads (ours)", None),
 ]

@@ -328,9 +328,16 @@ def luffy(b, lp, gamma=0.1):
     return total / b.masks().sum().clamp(min=1)
 
 
+def topr(b, lp):
+    """(6): whole weights of what is better than the baseline, pi / mu cut to [0, 1] of what is worse; mu is what was sampled."""
+    better = torch.tensor([b.greedy[g] - 0.5 for g in b.groups])
+    ratio = seq_sum(b, lp - b.tokens("sampled")).exp().detach().clamp(0, 1)
+    return -(torch.where(better >= 0, torch.ones_like(ratio), ratio) * better * seq_sum(b, lp)).mean()
+
+
 LOSSES = {"vapo": vapo_loss, "prime": prime_loss, "gspo_token": gspo_token, "simpo": simpo, "ipo": ipo, "orpo": orpo, "kto": kto,
           "opmd": opmd, "forking": forking, "distill": distill, "luffy": luffy,
-          "raft": lambda b, lp: -token_mean(b, lp), "rest_em": lambda b, lp: -seq_mean(b, lp).mean()}
+          "raft": lambda b, lp: -token_mean(b, lp), "rest_em": lambda b, lp: -seq_mean(b, lp).mean(), "topr": topr}
 
 
 def main():

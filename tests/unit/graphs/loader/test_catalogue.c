@@ -180,6 +180,8 @@ static const double *column_data(bench *x, const gr_column *c)
                  {"other_logprob", b->old},
                  {"other_ref_logprob", b->sampled},
                  {"examples.label", b->greedy},
+                 {"kept.reward", b->greedy},
+                 {"kept.logprobs", b->sampled},
                  {"prompts.difficulty", b->greedy},
                  {"prompts.right", b->right},
                  {"prompts.wrong", b->wrong}};
@@ -496,6 +498,7 @@ static const loss_case losses[] = {
     {"luffy", "luffy", NULL, NULL, NULL},
     {"raft", "raft", NULL, NULL, NULL},
     {"rest_em", "rest_em", NULL, NULL, NULL},
+    {"topr", "topr", NULL, NULL, NULL},
 };
 
 static const gr_loss *loss_of(const gr_graph *g, const char *node)
