@@ -21,7 +21,7 @@ asked() { # OUT SESSIONS WAY...: what callers.pl prints, or wire.pl writes
     TALKED="$work/$out" "$gr" serve "$work/model" --device cuda --budget 8GiB --set strict=true --set temperature=0 --set sessions="$sessions" \
         --set max_context=60 --set max_tokens=40 >"$work/said" 2>"$work/err" &
     served=$!
-    trap 'kill $served 2>/dev/null; rm -rf "$work"' EXIT
+    trap 'kill $served 2>/dev/null || :; rm -rf "$work"' EXIT
     until url=$(sed -nE 's/.* listens on ([^,]*),.*/\1/p' "$work/said") && [ -n "$url" ]; do
         kill -0 $served 2>/dev/null || { cat "$work/said" "$work/err"; exit 1; }
         sleep 0.1

@@ -60,7 +60,7 @@ score=
 if [ -x "$(dirname "$gr")/graphrun-http" ] && perl -MIO::Socket::INET -e 1 2>/dev/null; then
     (cd "$work" && exec perl "$here/server.pl") &
     server=$!
-    trap 'kill $server 2>/dev/null; rm -rf "$work"' EXIT
+    trap 'kill $server 2>/dev/null || :; rm -rf "$work"' EXIT
     until [ -s "$work/PORT" ]; do sleep 0.05; done
     score="  reward: {op: reward, of: scored, http: \"http://127.0.0.1:$(cat "$work/PORT")/late\", in_flight: 128}\n  paid: {op: compute, expr: reward, metrics: {mean: batch_mean(reward)}}"
 fi
