@@ -28,6 +28,7 @@ gr_micro_bounds gr_forward_bounds(const gr_node *n, const gr_choices *how)
     gr_balance_bounds most = balance_bounds(n);
     gr_micro_bounds b = gr_micro_bounds_of(&n->bounds, &most, how->micro_tokens, gr_node_cut(n));
     b.routes = gr_tally_routes(n);
+    gr_micro_set_parts(&b, n);
     return b;
 }
 
@@ -82,6 +83,22 @@ uint32_t gr_forward_weights(const gr_node *n, const gr_kernels *k, gr_tasks *p, 
 static void gather(const gr_node *n, const gr_kernels *k, gr_tasks *p, uint32_t bucket)
 {
     if (!gr_reads_rollout(n)) gr_sharding_gather(p, k, n->model, "", bucket);
+}
+
+static void declare_embed(const gr_node *n, const gr_kernels *k, gr_tasks *p, const gr_micro_bounds *b,
+                          const gr_forward *f)
+{
+    const uint64_t bytes = b->slices ? gr_embed_slices_ws_bytes(k, gr_node_shape(n), b->slices,
+                                                                gr_micro_own(b, b->tokens), false)
+                                     : 0;
+    const uint32_t ws = bytes ? gr_tasks_temp(p, GR_CAT_WORKSPACE, bytes, "embed_ws") : GR_NONE;
+    gr_task *task = gr_tasks_run(p, GR_FORWARD_EMBED, 0,
+                                 (gr_use[]){[GR_FORWARD_WEIGHTS] = {gr_forward_weights(n, k, p, 0), GR_READ},
+                                            [GR_FORWARD_PACKED] = {f->packed, GR_READ},
+                                            [GR_FORWARD_X] = {f->x, GR_WRITE},
+                                            [GR_FORWARD_WS] = {ws, GR_WRITE}},
+                                 bytes ? GR_FORWARD_WS + 1 : GR_FORWARD_WS, "embed");
+    gr_embed_exchange_cost(task, k, n, f->cost.tokens / gr_mesh_size(&n->placement.mesh, GR_AXIS_CONTEXT));
 }
 
 static void declare_layers(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p,
@@ -157,11 +174,7 @@ gr_forward gr_forward_declare(const gr_graph *g, const gr_node *n, const gr_choi
         ->uses.by_code = true;
     gather(n, k, p, 0);
     gather(n, k, p, 1);
-    gr_tasks_run(p, GR_FORWARD_EMBED, 0,
-                 (gr_use[]){[GR_FORWARD_WEIGHTS] = {gr_forward_weights(n, k, p, 0), GR_READ},
-                            [GR_FORWARD_PACKED] = {f.packed, GR_READ},
-                            [GR_FORWARD_X] = {f.x, GR_WRITE}},
-                 GR_FORWARD_WS, "embed");
+    declare_embed(n, k, p, &b, &f);
     declare_layers(n, how, k, p, &b, &f);
     return f;
 }
@@ -259,6 +272,20 @@ static void run_put(const gr_call *c)
                                       .n_response = rows.response_len[i]});
 }
 
+static void run_embed(const gr_call *c, const gr_pass *pass, const gr_micro_bounds *b, const gr_micro *pack,
+                      const gr_packed *packed)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = gr_node_shape(c->node);
+    if (b->slices) {
+        gr_embed_call e = gr_pass_embed(pass, b, pack);
+        e.k = k, e.q = c->queue, e.s = s, e.ws = c->ptr[GR_FORWARD_WS];
+        gr_embed_slices_forward(&e, c->ptr[GR_FORWARD_WEIGHTS], c->ptr[GR_FORWARD_X]);
+    } else {
+        k->embed_forward(c->queue, s, c->ptr[GR_FORWARD_WEIGHTS], packed, c->ptr[GR_FORWARD_X]);
+    }
+}
+
 gr_status gr_forward_run(const gr_call *c, gr_diag *d)
 {
     gr_pass *pass = c->state;
@@ -279,8 +306,7 @@ gr_status gr_forward_run(const gr_call *c, gr_diag *d)
     gr_micro pack = gr_micro_at(c->ptr[GR_FORWARD_PACKED], &b);
     gr_packed packed = gr_pass_packed(pass, &b, &pack);
     /* in a trip that other ranks need there may be no tokens */
-    if (c->kernel == GR_FORWARD_EMBED && packed.n_tokens)
-        k->embed_forward(c->queue, s, c->ptr[GR_FORWARD_WEIGHTS], &packed, c->ptr[GR_FORWARD_X]);
+    if (c->kernel == GR_FORWARD_EMBED && packed.n_tokens) run_embed(c, pass, &b, &pack, &packed);
     if (c->kernel == GR_FORWARD_LAYER) {
         const gr_routing routing = gr_tally_routing(c->node, pass, &pack, c->ptr[GR_FORWARD_LAYER_TALLY],
                                                     c->ptr[GR_FORWARD_LAYER_DIFFERS]);

@@ -43,7 +43,7 @@ enum {
     GR_FORWARD_LAYER_TALLY,
     GR_FORWARD_LAYER_DIFFERS,
     GR_N_FORWARD_LAYER
-}; /* embed: no ws, nor what follows */
+}; /* embed: nothing behind ws, which is there where ranks have parts of the vocabulary */
 
 /* The keys of these ops; an op's table ends with them. */
 #define GR_FORWARD_CFG(f) offsetof(gr_logprob_cfg, f)

@@ -114,25 +114,31 @@ static void declare_logprob(const gr_graph *g, const gr_node *n, const gr_choice
     const uint32_t out[] = {stat_object(n, "logprob", p), stat_object(n, "entropy", p),
                             stat_object(n, "sum_p2", p)};
     gr_forward f = gr_forward_declare(g, n, how, k, p, out, GR_LEN(out));
+    const uint32_t slices = gr_node_vocab_parts(n);
     uint32_t head_ws = gr_tasks_temp(
-        p, GR_CAT_WORKSPACE, k->head_ws_bytes(s, how->head_rows, GR_HEAD_LOGPROB, how->threads), "head_ws");
+        p, GR_CAT_WORKSPACE,
+        slices > 1 ? gr_head_slices_ws_bytes(k, s, slices, how->head_rows, GR_HEAD_LOGPROB, how->threads)
+                   : k->head_ws_bytes(s, how->head_rows, GR_HEAD_LOGPROB, how->threads),
+        "head_ws");
     uint32_t scratch = GR_NONE;
-    if (out[0] == GR_NONE)
+    if (out[0] == GR_NONE && slices < 2)
         scratch = gr_tasks_temp(p, GR_CAT_WORKSPACE, how->head_rows * sizeof(float), "logprob_chunk");
     uint32_t norm = gr_forward_weights(n, k, p, 1 + s->layers);
     uint32_t lm = s->tied ? gr_forward_weights(n, k, p, 0) : GR_NONE;
-    gr_head_cost(gr_tasks_run(p, GR_FORWARD_HEAD, 0,
-                              (gr_use[]){[HEAD_NORM] = {norm, GR_READ},
-                                         [HEAD_EMBED] = {lm, GR_READ},
-                                         [HEAD_PACKED] = {f.packed, GR_READ},
-                                         [HEAD_X] = {f.x, GR_READ},
-                                         [HEAD_WS] = {head_ws, GR_WRITE},
-                                         [HEAD_LOGPROB] = {out[0], GR_UPDATE | GR_BY_QUEUE},
-                                         [HEAD_ENTROPY] = {out[1], GR_UPDATE | GR_BY_QUEUE},
-                                         [HEAD_SUM_P2] = {out[2], GR_UPDATE | GR_BY_QUEUE},
-                                         [HEAD_SCRATCH] = {scratch, GR_WRITE}},
-                              N_HEAD, "head"),
-                 k, s, f.cost.rows / n->placement.parts, 1);
+    gr_task *head = gr_tasks_run(p, GR_FORWARD_HEAD, 0,
+                                 (gr_use[]){[HEAD_NORM] = {norm, GR_READ},
+                                            [HEAD_EMBED] = {lm, GR_READ},
+                                            [HEAD_PACKED] = {f.packed, GR_READ},
+                                            [HEAD_X] = {f.x, GR_READ},
+                                            [HEAD_WS] = {head_ws, GR_WRITE},
+                                            [HEAD_LOGPROB] = {out[0], GR_UPDATE | GR_BY_QUEUE},
+                                            [HEAD_ENTROPY] = {out[1], GR_UPDATE | GR_BY_QUEUE},
+                                            [HEAD_SUM_P2] = {out[2], GR_UPDATE | GR_BY_QUEUE},
+                                            [HEAD_SCRATCH] = {scratch, GR_WRITE}},
+                                 N_HEAD, "head");
+    const double rows = f.cost.rows * slices / gr_node_cut(n) / n->placement.parts; /* of all slices */
+    gr_head_cost(head, k, s, rows, 1);
+    gr_head_exchange_cost(head, k, n, rows, how->head_rows, false);
     gr_forward_end(n, p, &f, out, GR_LEN(out));
 }
 
@@ -163,12 +169,50 @@ static void run_head(const gr_call *c, const gr_pass *pass, const gr_micro *pack
     }
 }
 
+static void copy_run(const gr_call *c, void *column, const gr_chunk *run, const float *from)
+{
+    if (column) c->session->kernels->copy(c->queue, (float *)column + run->at, from, run->n * sizeof(*from));
+}
+
+/* The same where each rank has a part of the vocabulary. */
+static void run_head_parts(const gr_call *c, const gr_pass *pass, const gr_micro_bounds *b,
+                           const gr_micro *pack)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = gr_node_shape(c->node);
+    const void *norm = c->ptr[HEAD_NORM];
+    const gr_head_call head = {.k = k,
+                               .q = c->queue,
+                               .s = s,
+                               .slices = b->slices,
+                               .most = c->how->head_rows,
+                               .threads = c->how->threads,
+                               .use = GR_HEAD_LOGPROB,
+                               .norm = norm,
+                               .lm = gr_head_matrix(k, s, c->ptr[HEAD_EMBED], norm),
+                               .x = c->ptr[HEAD_X],
+                               .ws = c->ptr[HEAD_WS]};
+    const float inv_temperature = gr_rows_inv_temperature(c->session, c->node->rows);
+    for (gr_window w = {0}; gr_pass_window(pass, c->how->head_rows, &w);) {
+        const gr_head_window at = gr_pass_head(b, pack, &w, inv_temperature);
+        const gr_head_stats own = gr_head_slices_forward(&head, &at).stats;
+        for (gr_chunk run = {.row = w.first}; gr_pass_run(pass, &w, &run);) {
+            copy_run(c, c->ptr[HEAD_LOGPROB], &run, own.logprob + (run.row - w.first));
+            copy_run(c, c->ptr[HEAD_ENTROPY], &run, own.entropy + (run.row - w.first));
+            copy_run(c, c->ptr[HEAD_SUM_P2], &run, own.sum_p2 + (run.row - w.first));
+        }
+    }
+}
+
 static gr_status run_logprob(const gr_call *c, gr_diag *d)
 {
     if (c->kernel != GR_FORWARD_HEAD) return gr_forward_run(c, d);
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
     gr_micro pack = gr_micro_at(c->ptr[HEAD_PACKED], &b);
-    run_head(c, c->state, &pack);
+    if (b.slices)
+        run_head_parts(c, c->state, &b, &pack);
+    else
+        run_head(c, c->state, &pack);
     return GR_OK;
 }
 

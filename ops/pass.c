@@ -24,7 +24,6 @@ gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_balance_bou
     m.own_rows = GR_MIN(m.rows, gr_micro_own(&m, m.tokens));
     /* as few as can be, so that two neighbours together exceed the bound, else they would be one */
     m.trips = (uint32_t)GR_MIN((uint64_t)most->seqs, 2 * most->tokens / m.tokens + 1);
-    m.routes = 0;
     return m;
 }
 
@@ -49,6 +48,10 @@ static gr_micro layout(gr_workspace *c, const gr_micro_bounds *b)
     m.row = gr_workspace_bytes(c, b->own_rows * sizeof(*m.row));
     m.target = gr_workspace_bytes(c, b->own_rows * sizeof(*m.target));
     m.routes = b->routes ? gr_workspace_bytes(c, own * b->routes * sizeof(*m.routes)) : NULL;
+    m.part_ids = m.part_target = NULL;
+    if (!b->slices) return m;
+    m.part_ids = gr_workspace_bytes(c, b->slices * own * sizeof(*m.part_ids));
+    m.part_target = gr_workspace_bytes(c, (uint64_t)b->slices * b->own_rows * sizeof(*m.part_target));
     return m;
 }
 
@@ -182,19 +185,24 @@ static void take_seqs(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
     p->offset[p->n_seqs + 1] = p->n_own * b->cut;
 }
 
-/* The tokens of sequence i that are this rank's: [first, end) of the sequence. */
-static void own_tokens(const gr_pass *p, uint32_t i, uint32_t *first, uint32_t *end)
+/* The tokens of sequence i that a rank of the context group has: [first, end) of the sequence. */
+static void tokens_of(const gr_pass *p, uint32_t place, uint32_t i, uint32_t *first, uint32_t *end)
 {
-    const uint32_t from = p->offset[i], to = p->offset[i + 1], own = p->place * p->n_own;
+    const uint32_t from = p->offset[i], to = p->offset[i + 1], own = place * p->n_own;
     *first = GR_MIN(GR_MAX(own, from), to) - from;
     *end = GR_MIN(GR_MAX(own + p->n_own, from), to) - from;
+}
+
+static void own_tokens(const gr_pass *p, uint32_t i, uint32_t *first, uint32_t *end)
+{
+    tokens_of(p, p->place, i, first, end);
 }
 
 /* Response token j of a sequence is predicted by the token before it. Where the last tokens are asked, there
  * is a row of each last one. */
 static void take_rows(gr_pass *p, const gr_rows *rows)
 {
-    p->n_rows = 0;
+    p->n_rows = p->most_rows = 0;
     for (uint32_t i = 0; i < p->n_seqs; i++) {
         struct gr_pass_part *part = &p->part[i];
         const uint32_t prompt = rows->prompt_len[part->seq], n = seq_tokens(rows, part->seq);
@@ -273,6 +281,81 @@ static void fill_routes(const gr_pass *p, const gr_rows *rows, const gr_micro *k
     for (; at < p->n_own; at++) no_experts(p, r, at, k->routes); /* padding */
 }
 
+/* ---- parts of the vocabulary ------------------------------------------------------------------------------
+ */
+
+static uint32_t first_neighbour(const gr_pass *p, const gr_micro_bounds *b)
+{
+    return p->place / b->slices * b->slices;
+}
+
+/* The response tokens of sequence i that a rank's tokens predict: their ids, and how many. */
+static uint32_t targets_of(const gr_pass *p, const gr_rows *rows, uint32_t place, uint32_t i,
+                           const int32_t **ids)
+{
+    const uint32_t seq = p->part[i].seq, n = seq_tokens(rows, seq);
+    uint32_t first, end;
+    tokens_of(p, place, i, &first, &end);
+    const uint32_t from = GR_MAX(first + 1, rows->prompt_len[seq]), to = GR_MIN(end + 1, n);
+    *ids = gr_rows_ids(rows, seq) + from;
+    return first < end && from < to ? to - from : 0;
+}
+
+/* Rows of the head that neighbours have; each asks for as many as the most of them. */
+static void count_rows(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
+{
+    const int32_t *ids;
+    for (uint32_t k = 0; k < b->slices; k++) {
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < p->n_seqs; i++) n += targets_of(p, rows, first_neighbour(p, b) + k, i, &ids);
+        p->most_rows = GR_MAX(p->most_rows, n);
+    }
+}
+
+/* Relative to this rank's first one. */
+static int32_t part_id(const gr_pass *p, const gr_micro_bounds *b, int32_t id)
+{
+    const int64_t at = id - (int64_t)(p->place % b->slices) * b->vocab;
+    return at >= 0 && at < b->vocab ? (int32_t)at : -1;
+}
+
+static void fill_part_target(const gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_micro *k)
+{
+    for (uint32_t r = 0; r < b->slices; r++) {
+        int32_t *to = k->part_target + (uint64_t)r * b->own_rows, *end = to + b->own_rows;
+        for (uint32_t i = 0; i < p->n_seqs; i++) {
+            const int32_t *ids;
+            const uint32_t n = targets_of(p, rows, first_neighbour(p, b) + r, i, &ids);
+            for (uint32_t j = 0; j < n; j++) *to++ = part_id(p, b, ids[j]);
+        }
+        while (to < end) *to++ = -1;
+    }
+}
+
+/* Of neighbours, whose tokens follow each other; padding is token 0. */
+static void fill_part_ids(const gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_micro *k)
+{
+    const uint32_t low = first_neighbour(p, b) * p->n_own, high = low + b->slices * p->n_own;
+    for (uint32_t i = 0, at = low; at < high; i++) {
+        const bool there = i < p->n_seqs;
+        const uint32_t from = there ? p->offset[i] : p->n_tokens, end = there ? p->offset[i + 1] : high;
+        for (; at < GR_MIN(end, high); at++)
+            k->part_ids[at - low] = part_id(p, b, there ? gr_rows_ids(rows, p->part[i].seq)[at - from] : 0);
+    }
+}
+
+static void write_parts(const gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_queue *q,
+                        const gr_micro *device, gr_micro *host)
+{
+    fill_part_ids(p, rows, b, host);
+    gr_device_write(q, device->part_ids, host->part_ids,
+                    (uint64_t)b->slices * p->n_own * sizeof(*host->part_ids));
+    if (p->last) return;
+    fill_part_target(p, rows, b, host);
+    gr_device_write(q, device->part_target, host->part_target,
+                    (uint64_t)b->slices * b->own_rows * sizeof(*host->part_target));
+}
+
 static void cut(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 {
     if (!p->limit && p->seqs.n) {
@@ -281,6 +364,7 @@ static void cut(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
     }
     take_seqs(p, rows, b);
     take_rows(p, rows);
+    if (b->slices) count_rows(p, rows, b);
 }
 
 /* A pass is cut by the least bound of tokens that makes as few micro-batches as the one given. */
@@ -304,6 +388,7 @@ void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_
     gr_device_write(q, device.offset, host.offset, (n_seqs + 1) * sizeof(*host.offset));
     gr_device_write(q, device.row, host.row, p->n_rows * sizeof(*host.row));
     if (!p->last) gr_device_write(q, device.target, host.target, p->n_rows * sizeof(*host.target));
+    if (b->slices) write_parts(p, rows, b, q, &device, &host);
     if (!b->routes) return;
     fill_routes(p, rows, &host);
     gr_device_write(q, device.routes, host.routes, (uint64_t)p->n_own * b->routes * sizeof(*host.routes));
@@ -334,6 +419,22 @@ bool gr_pass_chunk(const gr_pass *p, uint32_t most, gr_chunk *c)
     return true;
 }
 
+bool gr_pass_window(const gr_pass *p, uint32_t most, gr_window *w)
+{
+    const uint32_t first = w->first + w->each;
+    if (first >= p->most_rows) return false;
+    w->first = first;
+    w->each = GR_MIN(most, p->most_rows - first);
+    w->n = p->n_rows > first ? GR_MIN(p->n_rows - first, w->each) : 0;
+    return true;
+}
+
+bool gr_pass_run(const gr_pass *p, const gr_window *w, gr_chunk *c)
+{
+    const uint32_t row = c->row + c->n, end = w->first + w->n;
+    return row < end && gr_pass_chunk(p, end - row, c);
+}
+
 bool gr_pass_whole(const gr_pass *p, gr_chunk *c)
 {
     uint32_t i = c->row;
@@ -355,6 +456,23 @@ gr_packed gr_pass_packed(const gr_pass *p, const gr_micro_bounds *b, const gr_mi
                        .cut = b->cut};
 }
 
+gr_embed_call gr_pass_embed(const gr_pass *p, const gr_micro_bounds *b, const gr_micro *k)
+{
+    return (gr_embed_call){
+        .slices = b->slices, .tokens = p->n_own, .most = gr_micro_own(b, b->tokens), .ids = k->part_ids};
+}
+
+gr_head_window gr_pass_head(const gr_micro_bounds *b, const gr_micro *k, const gr_window *w,
+                            float inv_temperature)
+{
+    return (gr_head_window){.n = w->n,
+                            .each = w->each,
+                            .row = k->row + w->first,
+                            .target = k->part_target + w->first,
+                            .stride = b->own_rows,
+                            .inv_temperature = inv_temperature};
+}
+
 gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature, bool keep)
 {
     return (gr_head_rows){n, k->row + first, k->target + first, inv_temperature, keep};
@@ -370,6 +488,19 @@ const gr_model_shape *gr_node_shape(const gr_node *n)
     if (gr_node_fp8(n)) return &n->model->precision.shape;
     if (n->placement.parts > 1) return &n->model->sharding.slice;
     return gr_mesh_any(&n->placement.mesh) ? &n->model->sharding.train_slice : &n->model->shape;
+}
+
+uint32_t gr_node_vocab_parts(const gr_node *n)
+{
+    const uint32_t part = gr_node_shape(n)->vocab;
+    return part ? n->model->shape.vocab / part : 1;
+}
+
+void gr_micro_set_parts(gr_micro_bounds *b, const gr_node *n)
+{
+    if (gr_node_vocab_parts(n) < 2) return;
+    b->slices = gr_node_vocab_parts(n);
+    b->vocab = gr_node_shape(n)->vocab;
 }
 
 gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b, uint32_t seqs)
@@ -574,6 +705,38 @@ void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, doub
     w->cost.backward = times > 1;
     w->cost.bytes =
         times * ((double)gr_dtype_size(k->dtype) * s->hidden * outputs + sizeof(float) * 2 * rows * outputs);
+}
+
+static void among_slices(gr_task *w, uint32_t slices, double sums, double bytes)
+{
+    w->comm.sums += sums;
+    w->comm.summed += bytes * (slices - 1) / slices;
+    if (w->comm.peers) return;
+    w->comm.peers = slices;
+    w->comm.mesh = (gr_mesh){{[GR_AXIS_TENSOR] = slices}};
+}
+
+/* Hidden states are gathered, and what is known of each row in each part; back what the loss says of each
+ * row, and the gradients of hidden states are scattered. */
+void gr_head_exchange_cost(gr_task *w, const gr_kernels *k, const gr_node *n, double rows, uint32_t head_rows,
+                           bool backward)
+{
+    const uint32_t slices = gr_node_vocab_parts(n);
+    const double windows = ceil(fmax(rows / slices, 1) / head_rows),
+                 states = rows * n->model->shape.hidden * (double)gr_dtype_size(k->dtype),
+                 numbers = rows * slices * GR_HEAD_PART * sizeof(float);
+    if (slices < 2) return;
+    among_slices(w, slices, 2 * windows, states + numbers);
+    if (backward) among_slices(w, slices, 2 * windows, states + rows * sizeof(float));
+}
+
+void gr_embed_exchange_cost(gr_task *w, const gr_kernels *k, const gr_node *n, double tokens)
+{
+    const uint32_t slices = gr_node_vocab_parts(n);
+    const double states = tokens * n->model->shape.hidden * (double)gr_dtype_size(k->dtype);
+    if (slices < 2) return;
+    among_slices(w, slices, 1, states);
+    w->cost.bytes += 2 * states;
 }
 
 void gr_cost_times(gr_task *w, double times)

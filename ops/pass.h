@@ -18,6 +18,7 @@
 #include "ops/parallel/balance.h"
 #include "ops/parallel/parts.h"
 #include "ops/base/session.h"
+#include "ops/kernels/head.h"
 
 /* Bounds of one micro-batch, and how many there can be. */
 typedef struct gr_micro_bounds {
@@ -26,10 +27,14 @@ typedef struct gr_micro_bounds {
     uint32_t trips;
     uint32_t cut;    /* ranks that its tokens are cut over; 1: they are not */
     uint32_t routes; /* recorded choices of a token that come with it; 0: none */
+    uint32_t slices; /* neighbours among these ranks that have each a part of the vocabulary; 0: none */
+    uint32_t vocab;  /* ids of a part */
 } gr_micro_bounds;
 /* most: that ranks of one context group have of the pass; cut: how many they are. */
 gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_balance_bounds *most,
                                    uint32_t micro_tokens, uint32_t cut);
+/* The parts of the vocabulary that a node's passes have. */
+void gr_micro_set_parts(gr_micro_bounds *b, const gr_node *n);
 /* Tokens that one rank has of so many: all have as many, the last of them may be padding. */
 static inline uint32_t gr_micro_own(const gr_micro_bounds *b, uint32_t tokens)
 {
@@ -52,6 +57,7 @@ typedef struct gr_pass {
     uint32_t n_seqs, n_tokens; /* the current micro-batch */
     uint32_t n_own;            /* this rank's tokens of it: all, where they are not cut */
     uint32_t n_rows;           /* its rows of the head */
+    uint32_t most_rows;        /* the most that one of its neighbours with the vocabulary has, itself too */
     uint32_t *offset;          /* [n_seqs + 2] of its packed tokens; the padding's end is last */
     struct gr_pass_part {
         uint32_t seq, row, at; /* a sequence; its first row of the head; which of the batch's this is */
@@ -71,6 +77,9 @@ typedef struct gr_micro {
     int32_t *target; /* [own_rows] */
     uint16_t
         *routes; /* [tokens, routes] choices of its tokens, as ops/kernels/routing.h has them; NULL: none */
+    /* Where ranks have parts of the vocabulary, as ops/kernels/head.h wants them: [slices tokens], and
+     * [slices][own_rows]; NULL: they have not. */
+    int32_t *part_ids, *part_target;
 } gr_micro;
 uint64_t gr_micro_bytes(const gr_micro_bounds *b);
 gr_micro gr_micro_at(void *block, const gr_micro_bounds *b);
@@ -100,11 +109,23 @@ typedef struct gr_chunk {
     uint32_t row, n, at;
 } gr_chunk;
 bool gr_pass_chunk(const gr_pass *p, uint32_t most, gr_chunk *c);
+/* Rows of the head that neighbours with parts of the vocabulary have together: [first, first + n) are this
+ * rank's, maybe none, and each of them has `each` at most. Begin with {0}; at most `most` at a time. false:
+ * that was all of all of them. */
+typedef struct gr_window {
+    uint32_t first, n, each;
+} gr_window;
+bool gr_pass_window(const gr_pass *p, uint32_t most, gr_window *w);
+/* Of them those that follow each other in the batch's columns. Begin with {.row = w->first}. */
+bool gr_pass_run(const gr_pass *p, const gr_window *w, gr_chunk *c);
 /* The same of whole sequences, whichever rank has their rows: n rows of the batch from `at` on; row counts
  * sequences. */
 bool gr_pass_whole(const gr_pass *p, gr_chunk *c);
 
 gr_packed gr_pass_packed(const gr_pass *p, const gr_micro_bounds *b, const gr_micro *k);
+gr_embed_call gr_pass_embed(const gr_pass *p, const gr_micro_bounds *b, const gr_micro *k);
+gr_head_window gr_pass_head(const gr_micro_bounds *b, const gr_micro *k, const gr_window *w,
+                            float inv_temperature);
 /* Head rows [first, first + n) of the micro-batch; keep: see gr_head_rows. */
 gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature, bool keep);
 
@@ -138,6 +159,9 @@ static inline uint32_t gr_node_parts(const gr_node *n)
 /* The shape that a node's kernels work with: its model's, or a slice's. */
 const gr_model_shape *gr_node_shape(const gr_node *n);
 
+/* How many neighbours have each a part of the vocabulary in a node's passes; 1: each has it whole. */
+uint32_t gr_node_vocab_parts(const gr_node *n);
+
 /* Bytes of hidden states of so many tokens. */
 uint64_t gr_hidden_bytes(const gr_kernels *k, const gr_model_shape *s, uint64_t tokens);
 
@@ -167,6 +191,11 @@ void gr_experts_price_again(gr_task *w, const gr_kernels *k, const gr_model_shap
 void gr_layer_mesh_cost(gr_task *w, const gr_kernels *k, const gr_node *n, uint32_t layer, double tokens,
                         double length, double times);
 void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times);
+/* What neighbours with parts of the vocabulary exchange, beside that: of so many rows of all of them, in
+ * windows of head_rows each; and of the tokens of an embedding. */
+void gr_head_exchange_cost(gr_task *w, const gr_kernels *k, const gr_node *n, double rows, uint32_t head_rows,
+                           bool backward);
+void gr_embed_exchange_cost(gr_task *w, const gr_kernels *k, const gr_node *n, double tokens);
 /* The same again, so many times in all. */
 void gr_cost_times(gr_task *w, double times);
 /* What layers of another kind add to a work of several; rows and lengths are the part's. */

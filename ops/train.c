@@ -322,6 +322,7 @@ typedef struct head {
     const gr_call *c;
     train_state *t;
     gr_micro pack;
+    gr_micro_bounds micro;
     const void *norm, *lm;
     void *grad_norm, *grad_lm;
     gr_value_head value; /* instead of norm and lm */
@@ -334,7 +335,7 @@ static void point_at_matrix(head *h)
 {
     const gr_call *c = h->c;
     const gr_kernels *k = c->session->kernels;
-    const gr_model_shape *s = &c->node->model->shape;
+    const gr_model_shape *s = gr_node_shape(c->node);
     uint64_t norm = gr_tensor_offset(s, 1 + s->layers, GR_T_NORM), lm;
     uint64_t size = gr_dtype_size(c->node->model->train.grads);
     gr_model_head_bucket(s, &lm);
@@ -360,6 +361,7 @@ static head head_of(const gr_call *c, train_state *t)
     head h = {.c = c,
               .t = t,
               .pack = gr_micro_at(c->ptr[HEAD_PACKED], &shape.micro),
+              .micro = shape.micro,
               .current = c->ptr[HEAD_CURRENT],
               .entropy = c->ptr[HEAD_ENTROPY],
               .d_current = c->ptr[HEAD_D_CURRENT],
@@ -429,6 +431,11 @@ static void chunk_backward(const head *h, const gr_chunk *chunk)
                          c->ptr[HEAD_WS]);
 }
 
+static bool in_parts(const head *h)
+{
+    return h->micro.slices && !gr_train_is_value(h->c->node);
+}
+
 static void forward_all(const head *h, bool keep)
 {
     for (gr_chunk c = {0}; gr_pass_chunk(&h->t->pass, h->c->how->head_rows, &c);) chunk_forward(h, &c, keep);
@@ -442,6 +449,103 @@ static void share_current(const head *h)
     if (shape.micro.cut < 2) return;
     gr_tp_share(h->c->queue, h->current, bytes);
     if (h->entropy) gr_tp_share(h->c->queue, h->entropy, bytes);
+}
+
+/* ---- the head of a part of the vocabulary ----------------------------------------------------------------
+ */
+
+static gr_head_call part_call(const head *h, bool keep)
+{
+    const gr_call *c = h->c;
+    return (gr_head_call){.k = c->session->kernels,
+                          .q = c->queue,
+                          .s = gr_node_shape(c->node),
+                          .slices = h->micro.slices,
+                          .most = c->how->head_rows,
+                          .threads = c->how->threads,
+                          .use = keep ? GR_HEAD_GRADIENT : GR_HEAD_LOGPROB,
+                          .norm = h->norm,
+                          .lm = h->lm,
+                          .x = c->ptr[HEAD_X],
+                          .ws = c->ptr[HEAD_WS]};
+}
+
+static gr_head_window part_window(const head *h, const gr_window *w)
+{
+    return gr_pass_head(&h->micro, &h->pack, w, gr_rows_inv_temperature(h->t->session, h->c->node->rows));
+}
+
+/* Between a column and a window's rows. */
+static void copy_run(const head *h, const gr_window *w, const gr_chunk *run, float *column, float *rows,
+                     bool to_column)
+{
+    float *of = column + place_of(h, run), *at = rows + (run->row - w->first);
+    h->c->session->kernels->copy(h->c->queue, to_column ? of : at, to_column ? at : of,
+                                 run->n * sizeof(float));
+}
+
+static gr_head_own part_forward(const head *h, const gr_window *w, bool keep)
+{
+    const gr_head_call call = part_call(h, keep);
+    const gr_head_window at = part_window(h, w);
+    const gr_head_own own = gr_head_slices_forward(&call, &at);
+    for (gr_chunk run = {.row = w->first}; gr_pass_run(&h->t->pass, w, &run);) {
+        copy_run(h, w, &run, h->current, own.stats.logprob, true);
+        if (h->entropy) copy_run(h, w, &run, h->entropy, own.stats.entropy, true);
+    }
+    return own;
+}
+
+/* Of a row that this rank does not have the loss says nothing. */
+static void part_backward(const head *h, const gr_window *w, const gr_head_own *own)
+{
+    const gr_call *c = h->c;
+    const gr_kernels *k = c->session->kernels;
+    const gr_head_call call = part_call(h, true);
+    const gr_head_window at = part_window(h, w);
+    k->zero(c->queue, own->d_logprob, w->each * sizeof(float));
+    if (h->d_entropy) k->zero(c->queue, own->d_entropy, w->each * sizeof(float));
+    for (gr_chunk run = {.row = w->first}; gr_pass_run(&h->t->pass, w, &run);) {
+        copy_run(h, w, &run, h->d_current, own->d_logprob, false);
+        if (h->d_entropy) copy_run(h, w, &run, h->d_entropy, own->d_entropy, false);
+    }
+    gr_head_slices_backward(&call, &at, h->d_entropy != NULL, c->ptr[HEAD_DX], h->grad_norm, h->grad_lm,
+                            c->node->model->train.grads);
+}
+
+static gr_head_own all_parts_forward(const head *h, bool keep)
+{
+    gr_head_own own = {0};
+    for (gr_window w = {0}; gr_pass_window(&h->t->pass, h->c->how->head_rows, &w);)
+        own = part_forward(h, &w, keep);
+    return own;
+}
+
+static gr_status part_adjoint(const head *h, const gr_window *w, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    for (gr_chunk run = {.row = w->first}; !st && gr_pass_run(&h->t->pass, w, &run);)
+        st = chunk_adjoint(h, &run, d);
+    return st;
+}
+
+/* As run_head does of chunks; all neighbours have the same windows. */
+static gr_status run_parts(const head *h, gr_loss_class role, gr_diag *d)
+{
+    const gr_pass *p = &h->t->pass;
+    gr_status st = GR_OK;
+    gr_head_own own = {0};
+    if (role == GR_LOSS_SEQ) {
+        own = all_parts_forward(h, true);
+        share_current(h);
+        for (gr_chunk whole = {0}; !st && gr_pass_whole(p, &whole);) st = chunk_adjoint(h, &whole, d);
+    }
+    for (gr_window w = {0}; !st && gr_pass_window(p, h->c->how->head_rows, &w);) {
+        if (role != GR_LOSS_SEQ || w.each < p->most_rows) own = part_forward(h, &w, true);
+        if (role == GR_LOSS_TOKEN) st = part_adjoint(h, &w, d);
+        if (!st) part_backward(h, &w, &own);
+    }
+    return st;
 }
 
 /* Of all that a pass adds to of a bucket. */
@@ -472,6 +576,7 @@ static gr_status run_head(const gr_call *c, train_state *t, gr_diag *d)
     gr_loss_class role = gr_loss_class_of(t->loss);
     c->session->kernels->zero(c->queue, c->ptr[HEAD_DX],
                               gr_hidden_bytes(c->session->kernels, s, t->pass.n_own));
+    if (in_parts(&h)) return run_parts(&h, role, d);
     if (role == GR_LOSS_SEQ) {
         forward_all(&h, true);
         share_current(&h);
@@ -489,7 +594,10 @@ static void run_head_forward(const gr_call *c, train_state *t)
 {
     if (!t->pass.n_tokens) return;
     head h = head_of(c, t);
-    forward_all(&h, false);
+    if (in_parts(&h))
+        all_parts_forward(&h, false);
+    else
+        forward_all(&h, false);
 }
 
 /* ---- optimizer --------------------------------------------------------------------------------------------
@@ -616,16 +724,21 @@ static gr_optim_range range_of(const gr_call *c, const gr_shard *own, uint64_t a
     const gr_train *train = &c->node->model->train;
     gr_state_bytes state = gr_state_bytes_of(k, c->node->model, c->arg, gr_shard_place_of(c).shards);
     char *w = c->ptr[STEP_WEIGHTS], *g = c->ptr[STEP_GRADS], *kept = c->ptr[STEP_STATE],
-         *m = kept + state.master;
-    uint64_t moment = at * gr_dtype_size(train->moments), first = c->how->sharded ? 0 : own->first;
+         *m = kept + state.master, *v = state.moments > 1 ? m + state.moment : NULL;
+    const uint64_t first = c->how->sharded ? 0 : own->first,
+                   n = gr_shard_elems(gr_bucket_elems(gr_model_trains(c->node->model), c->arg),
+                                      gr_shard_place_of(c).shards);
     return (gr_optim_range){.w = w + (first + at) * gr_dtype_size(k->dtype),
                             .g = g + at * gr_dtype_size(train->grads),
                             .master = state.form == GR_MASTER_F32 ? (float *)kept + at : NULL,
                             .low = state.form == GR_MASTER_SPLIT ? (uint16_t *)kept + at : NULL,
-                            .m = m + moment,
-                            .v = state.moments > 1 ? m + state.moment + moment : NULL,
+                            .m = gr_moment_at(m, train->moments, at),
+                            .v = v ? gr_moment_at(v, train->moments, at) : NULL,
+                            .m_scale = gr_moment_scale(m, train->moments, n, at),
+                            .v_scale = v ? gr_moment_scale(v, train->moments, n, at) : NULL,
                             .grads = train->grads,
-                            .moments = train->moments};
+                            .moments = train->moments,
+                            .chance = {.first = own->first + at}};
 }
 
 /* The bias that selects a layer's experts follows their load. */
@@ -674,6 +787,7 @@ static void run_step(const gr_call *c, train_state *t)
                     .grad_scale = t->scale};
     gr_tensor tensors[GR_BUCKET_TENSORS_MAX];
     gr_shard own = gr_shard_of(c, c->arg);
+    const uint32_t seed = (uint32_t)(t->session->graph->run.seed ^ gr_stream(m->name));
     size_t n = gr_bucket_ranges(gr_model_trains(m), c->arg, tensors);
     for (size_t i = 0; i < n; i++) {
         uint64_t elems = (uint64_t)tensors[i].rows * GR_MAX(tensors[i].cols, 1u);
@@ -681,6 +795,7 @@ static void run_step(const gr_call *c, train_state *t)
                  end = GR_MIN(tensors[i].offset + elems, own.first + own.n);
         if (first >= end) continue;
         gr_optim_range r = range_of(c, &own, first - own.first);
+        r.chance.key = gr_moment_mix(c->arg ^ gr_moment_mix(how.step ^ seed));
         bool decay = tensors[i].decay;
         const gr_optim its = settings_of(t->session, train, &how, c->arg, i, &decay);
         if (c->lane == GR_LANE_HOST)
@@ -698,7 +813,7 @@ static void run_step(const gr_call *c, train_state *t)
 static bool has_gap(const gr_node *n)
 {
     const gr_node *maker = gr_rows_maker(n->rows);
-    return maker->op->generates && maker->model == n->model &&
+    return maker->op->generates && !gr_rows_joined(n->rows) && maker->model == n->model &&
            n->timing.new_version == maker->timing.new_version;
 }
 
@@ -821,6 +936,40 @@ static void run_pull(const gr_call *c)
     c->session->kernels->layer->experts->pull(c->queue, &b, at.load, c->ptr[PULL_OUT]);
 }
 
+static gr_embed_call embed_call(const gr_call *c, const train_state *t, const gr_micro_bounds *b,
+                                const gr_micro *pack, void *ws)
+{
+    gr_embed_call e = gr_pass_embed(&t->pass, b, pack);
+    e.k = c->session->kernels, e.q = c->queue, e.s = gr_node_shape(c->node), e.ws = ws;
+    return e;
+}
+
+static void run_embed(const gr_call *c, const train_state *t, const gr_micro_bounds *bounds,
+                      const gr_micro *pack, const gr_packed *b)
+{
+    const gr_kernels *k = c->session->kernels;
+    if (bounds->slices) {
+        const gr_embed_call e = embed_call(c, t, bounds, pack, c->ptr[EMBED_WS]);
+        gr_embed_slices_forward(&e, c->ptr[EMBED_WEIGHTS], c->ptr[EMBED_X]);
+    } else {
+        k->embed_forward(c->queue, gr_node_shape(c->node), c->ptr[EMBED_WEIGHTS], b, c->ptr[EMBED_X]);
+    }
+}
+
+static void run_embed_backward(const gr_call *c, const train_state *t, const gr_micro_bounds *bounds,
+                               const gr_micro *pack, const gr_packed *b)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_dtype grads = c->node->model->train.grads;
+    if (bounds->slices) {
+        const gr_embed_call e = embed_call(c, t, bounds, pack, c->ptr[EMBED_BACK_WS]);
+        gr_embed_slices_backward(&e, c->ptr[EMBED_BACK_DX], c->ptr[EMBED_BACK_GRADS], grads);
+    } else {
+        k->embed_backward(c->queue, gr_node_shape(c->node), b, c->ptr[EMBED_BACK_DX],
+                          c->ptr[EMBED_BACK_GRADS], grads, c->ptr[EMBED_BACK_WS]);
+    }
+}
+
 static void run_pass(const gr_call *c, train_state *t)
 {
     const gr_kernels *k = c->session->kernels;
@@ -838,7 +987,7 @@ static void run_pass(const gr_call *c, train_state *t)
     b.experts_again = c->how->experts_again;
     switch (c->kernel) {
     case TRAIN_EMBED:
-        if (hidden) k->embed_forward(c->queue, s, c->ptr[EMBED_WEIGHTS], &b, c->ptr[EMBED_X]);
+        if (hidden) run_embed(c, t, &shape.micro, &pack, &b);
         break;
     case TRAIN_FORWARD:
         gr_layer_forward(k, c->queue, s, c->arg, c->ptr[LAYER_WEIGHTS], &b, c->ptr[LAYER_X], c->ptr[LAYER_IN],
@@ -857,9 +1006,7 @@ static void run_pass(const gr_call *c, train_state *t)
         break;
     }
     case TRAIN_EMBED_BACKWARD:
-        if (hidden)
-            k->embed_backward(c->queue, s, &b, c->ptr[EMBED_BACK_DX], c->ptr[EMBED_BACK_GRADS], grads,
-                              c->ptr[EMBED_BACK_WS]);
+        if (hidden) run_embed_backward(c, t, &shape.micro, &pack, &b);
         break;
     }
 }

@@ -23,7 +23,7 @@ typedef struct train_objects {
     uint32_t routes; /* what a rollout recorded, where passes ask for it */
     gr_tally_objects tally;
     uint32_t pull; /* of a balance loss; GR_NONE */
-    uint32_t ws, embed_ws, head_ws;
+    uint32_t ws, embed_ws, embed_back_ws, head_ws;
 } train_objects;
 
 /* How names begin of a pass's works and of its gathers, and of the gathers of its backward pass. The last
@@ -65,6 +65,7 @@ gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
                                   how->leaves ? 1 : gr_node_parts(n));
     t.micro = gr_micro_bounds_of(b, &t.most, how->micro_tokens, gr_node_cut(n));
     t.micro.routes = gr_tally_routes(n);
+    gr_micro_set_parts(&t.micro, n);
     t.role = gr_loss_class_of(c->loss.loss);
     t.range = t.loss; /* of one adjoint call */
     if (t.role == GR_LOSS_TOKEN) t.range.tokens = how->head_rows;
@@ -282,14 +283,34 @@ static uint32_t layer_ws(declaring *w, gr_layer_use use, const char *what)
                          w->pass.all, what);
 }
 
+static uint64_t head_ws_bytes(const declaring *w, gr_head_use use)
+{
+    const uint32_t slices = w->shape.micro.slices, rows = w->how->head_rows, threads = w->how->threads;
+    if (gr_train_is_value(w->n)) return w->k->value_ws_bytes(w->s, rows, threads);
+    return slices ? gr_head_slices_ws_bytes(w->k, w->layers, slices, rows, use, threads)
+                  : w->k->head_ws_bytes(w->s, rows, use, threads);
+}
+
 static uint32_t head_ws(declaring *w, gr_head_use use)
 {
-    const gr_choices *how = w->how;
-    return gr_tasks_temp(w->p, GR_CAT_WORKSPACE,
-                         gr_train_is_value(w->n)
-                             ? w->k->value_ws_bytes(w->s, how->head_rows, how->threads)
-                             : w->k->head_ws_bytes(w->s, how->head_rows, use, how->threads),
-                         "%shead_ws", w->pass.all);
+    return gr_tasks_temp(w->p, GR_CAT_WORKSPACE, head_ws_bytes(w, use), "%shead_ws", w->pass.all);
+}
+
+/* Forward one that is whole takes none. */
+static uint32_t embed_ws(declaring *w)
+{
+    const uint32_t slices = w->shape.micro.slices, tokens = w->bounds.tokens;
+    return slices ? gr_tasks_temp(w->p, GR_CAT_WORKSPACE,
+                                  gr_embed_slices_ws_bytes(w->k, w->layers, slices, tokens, false),
+                                  "%sembed_forward_ws", w->pass.all)
+                  : GR_NONE;
+}
+
+static uint64_t embed_back_ws_bytes(const declaring *w)
+{
+    const uint32_t slices = w->shape.micro.slices, tokens = w->bounds.tokens;
+    return slices ? gr_embed_slices_ws_bytes(w->k, w->layers, slices, tokens, true)
+                  : w->k->embed_ws_bytes(tokens);
 }
 
 static bool is_trained(const declaring *w, uint32_t bucket)
@@ -303,13 +324,13 @@ static void add_pass_objects(declaring *w, pass_names pass)
     gr_tasks *p = w->p;
     train_objects *o = &w->o;
     const uint64_t hidden = gr_hidden_bytes(w->k, w->s, w->bounds.tokens),
-                   embed = is_trained(w, 0) ? w->k->embed_ws_bytes(w->bounds.tokens) : 0;
+                   embed = is_trained(w, 0) ? embed_back_ws_bytes(w) : 0;
     w->pass = pass;
     o->x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sx", pass.all);
     o->dx = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sdx", pass.all);
     const bool keeps = !w->how->recompute; /* else layers run without their activations, too */
     o->ws = layer_ws(w, keeps ? GR_LAYER_KEEP : GR_LAYER_FORWARD, "forward_ws");
-    o->embed_ws = embed ? gr_tasks_temp(p, GR_CAT_WORKSPACE, embed, "%sembed_ws", pass.all) : GR_NONE;
+    o->embed_back_ws = embed ? gr_tasks_temp(p, GR_CAT_WORKSPACE, embed, "%sembed_ws", pass.all) : GR_NONE;
     o->head_ws = head_ws(w, GR_HEAD_GRADIENT);
 }
 
@@ -461,6 +482,12 @@ static void declare_prepare(declaring *w)
                      N_LOSS, "prepare");
 }
 
+/* Of neighbours that have slices. */
+static double slice_tokens(const declaring *w)
+{
+    return w->cost.tokens / gr_mesh_size(&w->n->placement.mesh, GR_AXIS_CONTEXT);
+}
+
 /* Gathers are declared one bucket ahead of the work that reads it: they run beside the work before. */
 static void declare_pack(declaring *w)
 {
@@ -475,11 +502,14 @@ static void declare_pack(declaring *w)
         ->uses.by_code = true;
     gather(w, 0);
     gather(w, 1);
-    gr_tasks_run(w->p, TRAIN_EMBED, 0,
-                 (gr_use[]){[EMBED_WEIGHTS] = {params(w, 0), GR_READ},
-                            [EMBED_PACKED] = {o->packed, GR_READ},
-                            [EMBED_X] = {o->x, GR_WRITE}},
-                 N_EMBED, "%sembed", w->pass.all);
+    const uint32_t ws = embed_ws(w);
+    gr_task *task = gr_tasks_run(w->p, TRAIN_EMBED, 0,
+                                 (gr_use[]){[EMBED_WEIGHTS] = {params(w, 0), GR_READ},
+                                            [EMBED_PACKED] = {o->packed, GR_READ},
+                                            [EMBED_X] = {o->x, GR_WRITE},
+                                            [EMBED_WS] = {ws, GR_WRITE}},
+                                 ws == GR_NONE ? EMBED_WS : N_EMBED, "%sembed", w->pass.all);
+    gr_embed_exchange_cost(task, w->k, w->n, slice_tokens(w));
 }
 
 /* times: 1 forward, 2 backward. */
@@ -573,9 +603,10 @@ static void declare_head(declaring *w, bool backward)
     char what[32];
     snprintf(what, sizeof(what), "%shead", w->pass.all);
     gr_task *task = run_with_columns(w, backward ? TRAIN_HEAD : TRAIN_HEAD_FORWARD, uses, N_HEAD, what);
-    gr_head_cost(task, w->k, w->s, w->cost.rows / w->shape.micro.cut,
-                 backward ? gr_model_has_lora(w->n->model) ? 2 : 3 : 1);
+    const double rows = w->cost.rows * GR_MAX(w->shape.micro.slices, 1u) / w->shape.micro.cut;
+    gr_head_cost(task, w->k, w->layers, rows, backward ? gr_model_has_lora(w->n->model) ? 2 : 3 : 1);
     head_group(w, task, backward);
+    if (!gr_train_is_value(w->n)) gr_head_exchange_cost(task, w->k, w->n, rows, w->how->head_rows, backward);
     if (backward) reduce(w, last);
 }
 
@@ -676,8 +707,9 @@ static void declare_micro_batch(declaring *w)
                  (gr_use[]){[EMBED_BACK_PACKED] = {o->packed, GR_READ},
                             [EMBED_BACK_DX] = {o->dx, GR_READ},
                             [EMBED_BACK_GRADS] = grads(w, 0, !w->s->tied),
-                            [EMBED_BACK_WS] = {o->embed_ws, GR_WRITE}},
+                            [EMBED_BACK_WS] = {o->embed_back_ws, GR_WRITE}},
                  N_EMBED_BACK, "%sembed_backward", w->pass.all);
+    gr_embed_exchange_cost(&w->p->task[w->p->n_tasks - 1], w->k, w->n, slice_tokens(w));
     reduce(w, 0);
 }
 

@@ -15,7 +15,7 @@ static void find_rows(gr_node *n)
 {
     if (n->op->makes_rows) {
         n->rows = n;
-        n->groups = n->of && n->op->generates ? n->of->groups : n;
+        n->groups = n->of && (n->op->generates || n->op->joins) ? n->of->groups : n;
     } else if (n->of) {
         n->rows = n->of->rows;
         n->groups = n->of->groups;

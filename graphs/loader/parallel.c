@@ -55,8 +55,8 @@ static const char *uneven_along(const question *q, uint32_t n, char buf[48])
     const gr_model_shape *s = &q->m->shape;
     const char *what = NULL;
     if (!s->layers) return NULL; /* it is not known */
-    if (q->axis == GR_AXIS_TENSOR) return gr_tp_uneven(s, (gr_slicing){n, 1}, buf);
-    if (q->axis == GR_AXIS_EXPERT) return gr_tp_uneven(s, (gr_slicing){1, n}, buf);
+    if (q->axis == GR_AXIS_TENSOR) return gr_tp_uneven(s, (gr_slicing){n, 1, 1}, buf);
+    if (q->axis == GR_AXIS_EXPERT) return gr_tp_uneven(s, (gr_slicing){1, n, 1}, buf);
     for (uint32_t i = 0; i < s->n_kinds && !what; i++) /* of a slice's */
         what = gr_layer_cut_uneven(&s->kinds[i], n * gr_mesh_size(q->mesh, GR_AXIS_TENSOR), buf);
     return what;

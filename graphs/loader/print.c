@@ -300,7 +300,7 @@ static void print_train(const gr_model *m, gr_paths paths, gr_str *out)
     if (t->master != GR_MASTER_F32)
         gr_str_puts(out, t->master == GR_MASTER_SPLIT ? ", master: split" : ", master: none");
     if (t->grads == GR_BF16) gr_str_puts(out, ", grads: bf16");
-    if (t->moments == GR_BF16) gr_str_puts(out, ", moments: bf16");
+    if (t->moments != GR_F32) gr_str_puts(out, t->moments == GR_I8 ? ", moments: int8" : ", moments: bf16");
     gr_str_puts(out, ", lr: ");
     print_scalar(out, &t->lr);
     if (t->optimizer == GR_OPTIM_SGD)

@@ -19,8 +19,9 @@ static void refuse(const gr_loader *l, const gr_model *m, const char *why)
 static void check_model(gr_loader *l, const gr_model *m)
 {
     char buf[48];
-    const char *uneven = m->shape.layers ? gr_tp_uneven(&m->shape, (gr_slicing){m->sharding.tensor, 1}, buf)
-                                         : NULL; /* the shape is not known */
+    const char *uneven = m->shape.layers
+                             ? gr_tp_uneven(&m->shape, (gr_slicing){m->sharding.tensor, 1, 1}, buf)
+                             : NULL; /* the shape is not known */
     if (l->g->canonical)
         refuse(l, m, "and canonical do not go together: sums over slices have another order");
     if (l->g->strict)
@@ -146,9 +147,12 @@ static uint32_t parts_of(const gr_graph *g, const gr_model *m)
     return 1;
 }
 
-static gr_slicing slicing_of(const gr_mesh *m)
+/* A vocabulary that slices do not divide is whole on each rank. */
+static gr_slicing slicing_of(const gr_model *m)
 {
-    return (gr_slicing){gr_mesh_size(m, GR_AXIS_TENSOR), gr_mesh_size(m, GR_AXIS_EXPERT)};
+    const gr_mesh *mesh = &m->sharding.mesh;
+    const uint32_t width = gr_mesh_size(mesh, GR_AXIS_TENSOR);
+    return (gr_slicing){width, gr_mesh_size(mesh, GR_AXIS_EXPERT), m->shape.vocab % width ? 1 : width};
 }
 
 void gr_set_shares(gr_graph *g, bool whole)
@@ -156,8 +160,8 @@ void gr_set_shares(gr_graph *g, bool whole)
     for (size_t i = 0; i < g->n_models; i++) {
         gr_model *m = g->models[i];
         m->sharding.parts = whole ? 1 : parts_of(g, m);
-        m->sharding.slice = gr_tp_shape(&m->shape, (gr_slicing){m->sharding.parts, 1});
-        m->sharding.train = whole || g->ranks < 2 ? (gr_slicing){1, 1} : slicing_of(&m->sharding.mesh);
+        m->sharding.slice = gr_tp_shape(&m->shape, (gr_slicing){m->sharding.parts, 1, 1});
+        m->sharding.train = whole || g->ranks < 2 ? (gr_slicing){1, 1, 1} : slicing_of(m);
         m->sharding.train_slice = gr_tp_shape(&m->shape, m->sharding.train);
     }
     for (size_t i = 0; i < g->n_nodes; i++) {

@@ -17,9 +17,10 @@ const char *const gr_model_keys[] = {"checkpoint", "head",   "train",    "precis
 /* ---- tables ----------------------------------------------------------------------------------------------
  */
 
-static const char *const optimizers[] = {"adamw", "lion", "sgd", NULL}; /* as gr_optim_kind */
-static const char *const dtypes[] = {"fp32", "bf16", NULL};             /* as gr_dtype */
-static const char *const masters[] = {"none", "fp32", "split", NULL};   /* as gr_master */
+static const char *const optimizers[] = {"adamw", "lion", "sgd", NULL};   /* as gr_optim_kind */
+static const char *const dtypes[] = {"fp32", "bf16", NULL};               /* as gr_dtype */
+static const char *const moment_types[] = {"fp32", "bf16", "int8", NULL}; /* as gr_dtype */
+static const char *const masters[] = {"none", "fp32", "split", NULL};     /* as gr_master */
 static const char *const all[] = {"all", NULL};
 static const char *const best_is[] = {"max", "min", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
@@ -76,7 +77,7 @@ const gr_key gr_train_keys[] = {
     {"min_lr_ratio", GR_KEY_NUMBER, TRAIN(min_lr_ratio), false, "0", 0, 1, NULL, "the last learning rate of linear and cosine, as a fraction of lr"},
     {"groups", GR_KEY_VALUE, offsetof(train_cfg, groups), false, NULL, 0, 0, NULL, "[{tensors: pattern, lr: ..., weight_decay: ...}]: settings of tensors whose name in the checkpoint the pattern matches, the first that does"},
     {"grads", GR_KEY_ENUM, offsetof(train_cfg, grads), false, "fp32", 0, 0, dtypes, "type in which the gradients of micro-batches are added up"},
-    {"moments", GR_KEY_ENUM, offsetof(train_cfg, moments), false, "fp32", 0, 0, dtypes, "type of the optimizer's moments"},
+    {"moments", GR_KEY_ENUM, offsetof(train_cfg, moments), false, "fp32", 0, 0, moment_types, "type of the optimizer's moments; int8: 8 bits, with a scale for each 64"},
     {"master", GR_KEY_ENUM, offsetof(train_cfg, master), false, "fp32", 0, 0, masters, "what is kept beside bf16 weights: fp32, a copy; split, the 16 bits that they lack of it, the same master in half the memory; on the CPU device weights are fp32 and need no master"},
     {"lora", GR_KEY_VALUE, offsetof(train_cfg, lora), false, NULL, 0, 0, NULL, "train low-rank adapters alone, beside frozen weights; see below"},
     {0}};

@@ -81,8 +81,14 @@ const gr_column *gr_graph_column(gr_graph *g, const gr_node *n, const char *fiel
 
 const gr_node *gr_rows_maker(const gr_node *rows)
 {
-    while (rows->op->narrows) rows = rows->of->rows;
+    while (rows->op->narrows || rows->op->joins) rows = rows->of->rows;
     return rows;
+}
+
+bool gr_rows_joined(const gr_node *rows)
+{
+    while (rows->op->narrows && !rows->op->joins) rows = rows->of->rows;
+    return rows->op->joins;
 }
 
 bool gr_rows_split(const gr_node *rows)

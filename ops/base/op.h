@@ -159,6 +159,7 @@ typedef struct gr_op {
     bool logprob;        /* its main field is the log-prob of its model for its rows */
     bool makes_rows;     /* its values have rows of their own */
     bool narrows;        /* its rows are some of those of `of`, with groups of its own */
+    bool joins;          /* its rows are those of `of` and others beside them, in the same groups */
     bool generates;      /* it samples responses with its model */
     bool returns;        /* its expression is about prompts that were made of the rows of `of` */
     bool trains;         /* it changes its model */

@@ -169,12 +169,14 @@ typedef struct gr_optim {
 
 /* The same elements of a model's parts. */
 typedef struct gr_optim_range {
-    void *w;       /* working weights */
-    const void *g; /* gradients, of type grads */
-    float *master; /* NULL: w itself, or with low */
-    uint16_t *low; /* NULL: none; else w, which is bf16, and this are the master (gr_f32_join) */
-    void *m, *v;   /* of type moments; v: of AdamW alone */
+    void *w;                  /* working weights */
+    const void *g;            /* gradients, of type grads */
+    float *master;            /* NULL: w itself, or with low */
+    uint16_t *low;            /* NULL: none; else w, which is bf16, and this are the master (gr_f32_join) */
+    void *m, *v;              /* of type moments; v: of AdamW alone */
+    float *m_scale, *v_scale; /* of int8: of their blocks of 64, in whole blocks (ops/simd/moments.h) */
     gr_dtype grads, moments;
+    gr_chance chance; /* of int8: how they are rounded, by the key of this step */
 } gr_optim_range;
 
 /* Sizes of passes that keep the device busy, without more memory than that needs. */
@@ -228,7 +230,7 @@ struct gr_kernels {
     uint64_t (*value_ws_bytes)(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads);
 
     /* ---- model, packed sequences ---- */
-    /* x [T, H] = embedding rows of ids. */
+    /* x [T, H] = embedding rows of ids; 0 where an id is below 0, and backward nothing. */
     void (*embed_forward)(gr_queue *q, const gr_model_shape *s, const void *embed, const gr_packed *b,
                           void *x);
     /* grad_embed [V, H] += dx [T, H] by id, in token order. */
@@ -250,6 +252,9 @@ struct gr_kernels {
                           const void *x, const gr_head_rows *rows, const float *d_logprob,
                           const float *d_entropy, void *dx, void *grad_norm, void *grad_lm, gr_dtype grads,
                           void *ws);
+
+    /* The same, and the embedding, where ranks have parts of the vocabulary (ops/kernels/head.h). */
+    const struct gr_head_ops *head;
 
     /* ---- value head, a chunk of rows at a time ---- */
     /* value[i], i < n, of the hidden state at token row[i]; row strictly increasing, n <= chunk_rows of ws.

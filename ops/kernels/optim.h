@@ -2,7 +2,8 @@
 #ifndef GR_OPS_KERNELS_OPTIM_H
 #define GR_OPS_KERNELS_OPTIM_H
 
-#include <stdint.h>
+#include "ops/model/model.h"
+#include "ops/simd/moments.h"
 
 /* Optimizers, of gradients g:
  * ADAMW  with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101), as torch.optim.AdamW:
@@ -16,6 +17,25 @@ typedef enum gr_optim_kind { GR_OPTIM_ADAMW, GR_OPTIM_LION, GR_OPTIM_SGD } gr_op
 static inline uint32_t gr_optim_moments(gr_optim_kind kind)
 {
     return kind == GR_OPTIM_ADAMW ? 2 : 1;
+}
+
+/* Bytes of a moment of n elements, n a multiple of 64: of int8 codes, then the scales of their blocks. */
+static inline uint64_t gr_moment_bytes(gr_dtype type, uint64_t n)
+{
+    return n * gr_dtype_size(type) + (type == GR_I8 ? n / GR_MOMENT_BLOCK * sizeof(float) : 0);
+}
+
+/* Of a moment of n elements at p: its element i, a multiple of 64, and the scale of that one's block, or
+ * NULL.
+ */
+static inline void *gr_moment_at(char *p, gr_dtype type, uint64_t i)
+{
+    return p + i * gr_dtype_size(type);
+}
+
+static inline float *gr_moment_scale(char *p, gr_dtype type, uint64_t n, uint64_t i)
+{
+    return type == GR_I8 ? (float *)(void *)(p + n) + i / GR_MOMENT_BLOCK : NULL;
 }
 
 #endif

@@ -19,11 +19,15 @@
 #define GR_EOS_MAX 8
 
 /* Types of arrays whose type is chosen: by the device (weights) or by the graph (gradients, moments). */
-typedef enum gr_dtype { GR_F32, GR_BF16 } gr_dtype;
+typedef enum gr_dtype {
+    GR_F32,
+    GR_BF16,
+    GR_I8, /* of moments alone: codes, with scales of blocks behind them (gr_moment_bytes) */
+} gr_dtype;
 
 static inline uint64_t gr_dtype_size(gr_dtype t)
 {
-    return t == GR_F32 ? 4 : 2;
+    return t == GR_F32 ? 4 : t == GR_BF16 ? 2 : 1;
 }
 
 /* What stands on the last hidden state: an output matrix over the vocabulary, or one number a token. */

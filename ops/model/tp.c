@@ -69,6 +69,7 @@ gr_model_shape gr_tp_shape(const gr_model_shape *s, gr_slicing cut)
 {
     gr_model_shape slice = *s;
     if (cut.width > 1) cut_width(&slice, cut.width);
+    if (cut.vocab > 1) slice.vocab /= cut.vocab;
     for (uint32_t i = 0; i < slice.n_kinds && cut.experts > 1; i++)
         if (slice.kinds[i].mlp == GR_MLP_EXPERTS) slice.kinds[i].experts.holders = cut.experts;
     return slice;
@@ -76,7 +77,8 @@ gr_model_shape gr_tp_shape(const gr_model_shape *s, gr_slicing cut)
 
 bool gr_tp_is_cut(const gr_model_shape *s, gr_slicing cut, uint32_t bucket)
 {
-    if (!bucket || bucket > s->layers) return false;
+    const bool ends = !bucket || bucket > s->layers;
+    if (ends) return cut.vocab > 1 && (!bucket || (s->head == GR_HEAD_LM && !s->tied));
     return cut.width > 1 || (cut.experts > 1 && gr_layer(s, bucket - 1)->mlp == GR_MLP_EXPERTS);
 }
 

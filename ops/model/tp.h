@@ -2,9 +2,11 @@
  *
  * Along its width: of so many ranks side by side each has a slice of every layer: some of the heads and of
  * their keys and values, and a part of the feed-forward network's width. The projections into these (q, k, v,
- * gate, up, and biases) are cut by rows, those out of them (o, down) by columns; norms, the embedding and the
- * output matrix are whole on each rank. So a slice is a model of a shape of its own, with a layout of its own
- * (ops/model/model.h), whose o and down give partial products: their sum over the ranks is the layer's.
+ * gate, up, and biases) are cut by rows, those out of them (o, down) by columns; norms are whole on each
+ * rank. So a slice is a model of a shape of its own, with a layout of its own (ops/model/model.h), whose o
+ * and down give partial products: their sum over the ranks is the layer's. The embedding and the output
+ * matrix are whole, too, or cut by rows, over the same ranks: each has a part of the vocabulary
+ * (ops/kernels/head.h).
  *
  * By experts: each has some of the experts of every layer whole, and all else. Layers without experts are
  * whole on each rank.
@@ -24,9 +26,10 @@
 /* The most ranks that a model is cut for. */
 #define GR_TP_MAX 64
 
-/* Into how many parts a model is cut: along its width, or its experts; 1 or 0: it is not. Not along both. */
+/* Into how many parts a model is cut: along its width, or its experts; 1 or 0: it is not. Not along both.
+ * vocab: as many as width, where the vocabulary is cut, too. */
 typedef struct gr_slicing {
-    uint32_t width, experts;
+    uint32_t width, experts, vocab;
 } gr_slicing;
 
 static inline uint32_t gr_slicing_parts(gr_slicing c)
@@ -40,7 +43,8 @@ const char *gr_tp_uneven(const gr_model_shape *s, gr_slicing cut, char buf[48]);
 /* The shape of one of the parts (s itself, of one). */
 gr_model_shape gr_tp_shape(const gr_model_shape *s, gr_slicing cut);
 
-/* Whether a bucket's slice is another than the whole: a layer's is, of experts that of a layer with them. */
+/* Whether a bucket's slice is another than the whole: a layer's is, of experts that of a layer with them; of
+ * a vocabulary the embedding's, and the last one where it has the output matrix. */
 bool gr_tp_is_cut(const gr_model_shape *s, gr_slicing cut, uint32_t bucket);
 
 /* `count` runs of n elements each: in the whole bucket at from, from + from_stride, ...; in the slice at to,
@@ -62,8 +66,7 @@ size_t gr_tp_cut(const gr_tp_block *b, uint64_t first, uint64_t end, gr_tp_block
 /* How many elements of these blocks do. */
 uint64_t gr_tp_count(const gr_tp_block *b, size_t n, uint64_t first, uint64_t end);
 
-/* Elements of a bucket that every slice has: norms, or all but experts; of the embedding's and the last
- * bucket all. */
+/* Elements of a bucket that every slice has: norms, or all but experts; of a bucket that is not cut all. */
 uint64_t gr_tp_common(const gr_model_shape *s, gr_slicing cut, uint32_t bucket);
 
 #endif

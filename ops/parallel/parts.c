@@ -26,14 +26,14 @@ gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_
     const gr_master form = k->master ? m->train.master : GR_MASTER_NONE;
     return (gr_state_bytes){.form = form,
                             .master = n * master[form],
-                            .moment = n * gr_dtype_size(m->train.moments),
+                            .moment = gr_moment_bytes(m->train.moments, n),
                             .moments = gr_model_moments(m)};
 }
 
-static uint64_t state_bytes(const gr_kernels *k, const gr_model *m, uint32_t bucket)
+static uint64_t state_bytes(const gr_kernels *k, const gr_model *m, uint32_t bucket, uint32_t ranks)
 {
-    const gr_state_bytes state = gr_state_bytes_of(k, m, bucket, 1);
-    return state.master + state.moments * state.moment;
+    const gr_state_bytes s = gr_state_bytes_of(k, m, bucket, ranks);
+    return s.master + s.moments * s.moment;
 }
 
 uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket)
@@ -51,7 +51,7 @@ uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part par
     case GR_PART_STATE:
         break;
     }
-    return state_bytes(k, m, bucket);
+    return state_bytes(k, m, bucket, 1);
 }
 
 uint64_t gr_shard_elems(uint64_t n, uint32_t ranks)
@@ -70,7 +70,9 @@ static uint64_t own_bytes(const gr_tasks *p, const gr_kernels *k, const gr_model
     uint64_t elems = gr_bucket_elems(part == GR_PART_PARAMS ? &m->shape : gr_model_trains(m), bucket),
              bytes = gr_part_bytes(k, m, part, bucket);
     uint32_t shards = gr_tasks_shards(p, m->index);
-    return whole || shards < 2 ? bytes : gr_shard_elems(elems, shards) * (bytes / elems);
+    if (whole || shards < 2) return bytes;
+    return part == GR_PART_STATE ? state_bytes(k, m, bucket, shards)
+                                 : gr_shard_elems(elems, shards) * (bytes / elems);
 }
 
 uint32_t gr_model_object(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part part,

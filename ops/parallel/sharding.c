@@ -99,7 +99,7 @@ static bool is_cut(const gr_model *m, uint32_t bucket)
 /* What generates is cut along its width alone. */
 static gr_slicing copy_cut(const gr_model *m)
 {
-    return (gr_slicing){m->sharding.parts, 1};
+    return (gr_slicing){m->sharding.parts, 1, 1};
 }
 
 bool gr_sharding_gathers(const gr_tasks *p, const gr_model *m)

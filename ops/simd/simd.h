@@ -7,6 +7,7 @@
 #ifndef GR_OPS_SIMD_SIMD_H
 #define GR_OPS_SIMD_SIMD_H
 
+#include "ops/simd/moments.h"
 #include "runtime/base/base.h"
 
 /* Row stride in floats of the left operand of mm_rows and mm_cols. A constant, so that one register and an
@@ -88,6 +89,11 @@ typedef struct gr_simd {
     void (*adamw)(const gr_optim_consts *k, float *w, const float *g, float *m, float *v, size_t n);
     void (*lion)(const gr_optim_consts *k, float *w, const float *g, float *m, size_t n);
     void (*sgd)(const gr_optim_consts *k, float *w, const float *g, float *m, size_t n);
+    /* Moments of 8 bits (ops/simd/moments.h), first ones or (root) second ones, from the begin of a block on.
+     * codes and scales are whole blocks, x [n]. by NULL: to the nearest. */
+    void (*moments_widen)(bool root, const void *codes, const float *scales, float *x, size_t n);
+    void (*moments_narrow)(bool root, const float *x, size_t n, const gr_chance *by, void *codes,
+                           float *scales);
 } gr_simd;
 
 /* The best set of this machine. */

@@ -440,6 +440,8 @@ static void sgd(const gr_optim_consts *k, float *w, const float *g, float *m, si
 
 #include "ops/simd/normal_body.h"
 
+#include "ops/simd/moments_body.h"
+
 const gr_simd SIMD = {
     .name = SIMD_NAME,
     .mm_rows = mm_rows,
@@ -469,4 +471,6 @@ const gr_simd SIMD = {
     .adamw = adamw,
     .lion = lion,
     .sgd = sgd,
+    .moments_widen = moments_widen,
+    .moments_narrow = moments_narrow,
 };

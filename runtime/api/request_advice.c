@@ -148,11 +148,12 @@ static void try_types(advice *v, const gr_graph *g)
     static const char *const types[][3] = {{"master", "split", "fp32"},
                                            {"grads", "bf16", "fp32"},
                                            {"moments", "bf16", "fp32"},
+                                           {"moments", "int8", "fp32"},
                                            {"master", "none", "fp32"}};
     for (size_t i = 0; i < g->n_models; i++) {
         const gr_train *t = &g->models[i]->train;
-        const bool copy = t->master == GR_MASTER_F32,
-                   wide[] = {copy, t->grads == GR_F32, t->moments == GR_F32, copy};
+        const bool copy = t->master == GR_MASTER_F32, moments = t->moments == GR_F32,
+                   wide[] = {copy, t->grads == GR_F32, moments, moments, copy};
         for (size_t k = 0; k < GR_LEN(types) && g->models[i]->trained && v->o->kernels->dtype != GR_F32;
              k++) {
             char *set = gr_printf("models.%s.train.%s=%s", g->models[i]->name, types[k][0], types[k][1]);

@@ -5,6 +5,7 @@
 #include "ops/model/peft.h"
 #include "ops/pass.h"
 #include "ops/model/tp.h"
+#include "ops/simd/simd.h"
 #include "runtime/base/half.h"
 #include "runtime/base/files.h"
 
@@ -41,8 +42,8 @@ struct gr_bytes {
     const gr_kernels *k;
     float *buffer; /* [cap] of what the device has otherwise */
     uint64_t cap;
-    uint16_t *halves; /* [cap_halves] the low ones of a split master, while it is put together */
-    uint64_t cap_halves;
+    void *small; /* [cap_small] what is put together with or made of the floats: low halves, codes */
+    uint64_t cap_small;
     float *whole; /* [cap_whole] a bucket that this rank has a shard of */
     uint64_t cap_whole;
     gr_comm *comm; /* NULL: one rank */
@@ -103,7 +104,7 @@ void gr_bytes_free(gr_bytes *b)
     free_seals(b);
     free(b->files);
     free(b->buffer);
-    free(b->halves);
+    free(b->small);
     free(b->whole);
     free(b->from);
     free(b->to);
@@ -160,18 +161,23 @@ static gr_status hold_beside(const gr_bytes *b, model_files *f, const gr_model *
     return !st && seal ? gr_weights_hold(f->weights, seal, d) : st;
 }
 
-/* How elements lie there: as fp32; as the nearest bf16; or as one of the halves of fp32 that
- * runtime/base/half.h defines. */
-typedef enum form { FORM_F32, FORM_BF16, FORM_HIGH, FORM_LOW } form;
+/* How elements lie there: as fp32; as the nearest bf16; as one of the halves of fp32 that runtime/base/half.h
+ * defines; or as codes of first or second moments, with their scales elsewhere (ops/simd/moments.h). */
+typedef enum form { FORM_F32, FORM_BF16, FORM_HIGH, FORM_LOW, FORM_M8, FORM_V8 } form;
 
 static form form_of(gr_dtype type)
 {
     return type == GR_F32 ? FORM_F32 : FORM_BF16;
 }
 
+static bool is_codes(form f)
+{
+    return f == FORM_M8 || f == FORM_V8;
+}
+
 static uint64_t form_size(form f)
 {
-    return f == FORM_F32 ? sizeof(float) : sizeof(uint16_t);
+    return f == FORM_F32 ? sizeof(float) : is_codes(f) ? 1 : sizeof(uint16_t);
 }
 
 /* A piece of an object: n elements at an address. first: which of its bucket's the first one is. */
@@ -180,6 +186,7 @@ typedef struct piece {
     uint64_t first, n;
     form form;
     gr_queue *q;
+    char *scales; /* of codes */
 } piece;
 
 /* Ranks that a model's shards are spread over. */
@@ -228,6 +235,62 @@ typedef struct conversion {
     const piece *p;
 } conversion;
 
+static void *small_room(gr_bytes *b, uint64_t bytes)
+{
+    if (b->cap_small < bytes) b->small = gr_realloc(b->small, b->cap_small = bytes);
+    return b->small;
+}
+
+/* Codes of a piece in that room, and behind them their scales: parts begin at whole blocks. */
+static uint64_t codes_bytes(const piece *p)
+{
+    return gr_align(p->n, GR_MOMENT_BLOCK);
+}
+
+static uint64_t scales_bytes(const piece *p)
+{
+    return codes_bytes(p) / GR_MOMENT_BLOCK * sizeof(float);
+}
+
+static float *scales_of(const conversion *c, const part *x)
+{
+    return (float *)(void *)((char *)c->b->small + codes_bytes(c->p)) + x->first / GR_MOMENT_BLOCK;
+}
+
+static void encode(void *arg, unsigned rank, unsigned n)
+{
+    const conversion *c = arg;
+    const part x = part_of(c->b, c->p, rank);
+    (void)n;
+    gr_simd_best()->moments_narrow(c->p->form == FORM_V8, x.at, x.n, NULL, (char *)c->b->small + x.first,
+                                   scales_of(c, &x));
+}
+
+static void decode(void *arg, unsigned rank, unsigned n)
+{
+    const conversion *c = arg;
+    const part x = part_of(c->b, c->p, rank);
+    (void)n;
+    gr_simd_best()->moments_widen(c->p->form == FORM_V8, (char *)c->b->small + x.first, scales_of(c, &x),
+                                  x.at, x.n);
+}
+
+static void put_codes(gr_bytes *b, const piece *p)
+{
+    char *codes = small_room(b, codes_bytes(p) + scales_bytes(p));
+    gr_team_run(p->q->team, encode, &(conversion){b, p});
+    gr_device_write(p->q, p->at, codes, codes_bytes(p));
+    gr_device_write(p->q, p->scales, codes + codes_bytes(p), scales_bytes(p));
+}
+
+static void get_codes(gr_bytes *b, const piece *p)
+{
+    char *codes = small_room(b, codes_bytes(p) + scales_bytes(p));
+    gr_device_read(p->q, codes, p->at, codes_bytes(p));
+    gr_device_read(p->q, codes + codes_bytes(p), p->scales, scales_bytes(p));
+    gr_team_run(p->q->team, decode, &(conversion){b, p});
+}
+
 static uint16_t half_of(float x, form f)
 {
     return f == FORM_HIGH ? gr_f32_high(x) : f == FORM_LOW ? gr_f32_low(x) : gr_f32_to_bf16(x);
@@ -261,15 +324,20 @@ static void join(void *arg, unsigned rank, unsigned n)
 {
     const conversion *c = arg;
     const part x = part_of(c->b, c->p, rank);
+    const uint16_t *low = c->b->small;
     (void)n;
     for (uint64_t i = 0; i < x.n; i++)
-        x.at[i] = gr_f32_join((uint16_t)(gr_bits_of_f32(x.at[i]) >> 16), c->b->halves[x.first + i]);
+        x.at[i] = gr_f32_join((uint16_t)(gr_bits_of_f32(x.at[i]) >> 16), low[x.first + i]);
 }
 
 /* Move what room() was filled with. */
 static void put(gr_bytes *b, const piece *p)
 {
     if (reads_straight(p)) return;
+    if (is_codes(p->form)) {
+        put_codes(b, p);
+        return;
+    }
     if (p->form == FORM_F32) {
         gr_device_write(p->q, p->at, b->buffer, p->n * sizeof(float));
         return;
@@ -286,6 +354,10 @@ static const float *get(gr_bytes *b, const piece *p)
 {
     float *f = room(b, p);
     if (reads_straight(p)) return f;
+    if (is_codes(p->form)) {
+        get_codes(b, p);
+        return f;
+    }
     if (p->form == FORM_F32) {
         gr_device_read(p->q, f, p->at, p->n * sizeof(float));
         return f;
@@ -308,7 +380,8 @@ static gr_status begin_head(gr_bytes *b, const gr_model *m, uint32_t bucket, gr_
     const uint64_t n = gr_bucket_elems(&m->shape, bucket);
     gr_queue host = {.team = q->team};
     float *whole = gr_malloc(n * sizeof(*whole));
-    gr_status st = read_weights(b, m->lora.ends, bucket, &(piece){(char *)whole, 0, n, FORM_F32, &host}, d);
+    gr_status st =
+        read_weights(b, m->lora.ends, bucket, &(piece){.at = (char *)whole, .n = n, .q = &host}, d);
     for (gr_tensor_slot slot = GR_T_VALUE; slot <= GR_T_VALUE_BIAS && !st; slot++) {
         const uint64_t from = gr_tensor_offset(&m->shape, bucket, slot),
                        to = gr_tensor_offset(&m->lora.shape, bucket, slot);
@@ -392,6 +465,7 @@ static gr_status read_moment(gr_bytes *b, gr_weights *from, uint32_t bucket, con
 {
     if (!from) {
         b->k->zero(p->q, p->at, p->n * form_size(p->form));
+        if (is_codes(p->form)) b->k->zero(p->q, p->scales, scales_bytes(p));
         return GR_OK;
     }
     gr_status st = gr_weights_read_part(from, bucket, p->first, p->n, room(b, p), d);
@@ -423,16 +497,20 @@ typedef struct state_pieces {
 static state_pieces state_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, const void *address,
                              gr_queue *q)
 {
-    gr_state_bytes bytes = gr_state_bytes_of(b->k, m, bucket, shards_of(b, m));
-    piece own = own_piece(b, m, bucket);
-    char *at = (char *)(uintptr_t)address, *moments = at + bytes.master;
-    const form f = form_of(m->train.moments), master = bytes.form == GR_MASTER_SPLIT ? FORM_LOW : FORM_F32;
-    return (state_pieces){.master_is = bytes.form,
-                          .has_m = bytes.moments > 0,
-                          .has_v = bytes.moments > 1,
-                          .master = {at, own.first, own.n, master, q},
-                          .m = {moments, own.first, own.n, f, q},
-                          .v = {moments + bytes.moment, own.first, own.n, f, q}};
+    const gr_state_bytes bytes = gr_state_bytes_of(b->k, m, bucket, shards_of(b, m));
+    const gr_dtype type = m->train.moments;
+    const uint64_t n = gr_shard_elems(gr_bucket_elems(gr_model_trains(m), bucket), shards_of(b, m));
+    piece own = own_piece(b, m, bucket), master = own, first = own, second = own;
+    master.q = first.q = second.q = q;
+    master.at = (char *)(uintptr_t)address;
+    master.form = bytes.form == GR_MASTER_SPLIT ? FORM_LOW : FORM_F32;
+    first.at = master.at + bytes.master;
+    first.form = type == GR_I8 ? FORM_M8 : form_of(type);
+    first.scales = (char *)gr_moment_scale(first.at, type, n, 0);
+    second.at = first.at + bytes.moment;
+    second.form = type == GR_I8 ? FORM_V8 : form_of(type);
+    second.scales = (char *)gr_moment_scale(second.at, type, n, 0);
+    return (state_pieces){bytes.form, bytes.moments > 0, bytes.moments > 1, master, first, second};
 }
 
 /* Whether a model's weights are the upper half of their master. */
@@ -456,15 +534,17 @@ static piece weights_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, c
 /* A copy that every rank has whole, or its slice of. */
 static piece copy_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, const void *address, gr_queue *q)
 {
-    return (piece){(char *)(uintptr_t)address, 0, gr_bucket_elems(&m->sharding.slice, bucket),
-                   is_split(b, m, bucket) ? FORM_HIGH : form_of(b->k->dtype), q};
+    return (piece){.at = (char *)(uintptr_t)address,
+                   .n = gr_bucket_elems(&m->sharding.slice, bucket),
+                   .form = is_split(b, m, bucket) ? FORM_HIGH : form_of(b->k->dtype),
+                   .q = q};
 }
 
 /* Whether it is a slice, and what it has of the bucket. */
 static bool is_cut(const gr_bytes *b, const gr_model *m, uint32_t bucket, gr_tp_block *blocks, size_t *n)
 {
     if (m->sharding.parts < 2 || !bucket || bucket > m->shape.layers) return false;
-    *n = gr_tp_blocks(&m->shape, (gr_slicing){m->sharding.parts, 1},
+    *n = gr_tp_blocks(&m->shape, (gr_slicing){m->sharding.parts, 1, 1},
                       gr_comm_rank(b->comm) % m->sharding.parts, bucket, blocks);
     return true;
 }
@@ -495,7 +575,7 @@ static gr_status read_copy(gr_bytes *b, const gr_model *m, uint32_t bucket, cons
     const uint64_t n = gr_bucket_elems(&m->shape, bucket);
     float *whole = gr_malloc(n * sizeof(*whole));
     gr_queue host = {.team = p->q->team};
-    gr_status st = read_lagged(b, m, bucket, &(piece){(char *)whole, 0, n, FORM_F32, &host}, d);
+    gr_status st = read_lagged(b, m, bucket, &(piece){.at = (char *)whole, .n = n, .q = &host}, d);
     float *slice = room(b, p);
     memset(slice, 0, p->n * sizeof(*slice));
     for (size_t i = 0; i < n_blocks && !st; i++)
@@ -676,9 +756,8 @@ static const float *get_master(gr_bytes *b, const piece *p, const piece *low)
 {
     const float *high = get(b, p);
     if (!low) return high;
-    if (b->cap_halves < low->n)
-        b->halves = gr_realloc(b->halves, (b->cap_halves = low->n) * sizeof(*b->halves));
-    gr_device_read(p->q, b->halves, low->at, low->n * sizeof(*b->halves));
+    const uint64_t bytes = low->n * form_size(low->form);
+    gr_device_read(p->q, small_room(b, bytes), low->at, bytes);
     gr_team_run(p->q->team, join, &(conversion){b, p});
     return high;
 }

@@ -170,7 +170,7 @@ static gr_status check_models(const gr_graph *g, const gr_kernels *k, gr_diag *d
             st = gr_diag_error(d, m->at, GR_E_INVALID,
                                "model '%s' has a value head: the %s device has none in this version", m->name,
                                k->device);
-        if (!m->trained || k->dtype != GR_F32 || (m->train.grads == GR_F32 && m->train.moments == GR_F32))
+        if (!m->trained || k->dtype != GR_F32 || (m->train.grads == GR_F32 && m->train.moments != GR_BF16))
             continue;
         st =
             gr_diag_error(d, m->at, GR_E_INVALID,

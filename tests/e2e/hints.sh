@@ -91,4 +91,4 @@ refused "'prompts' must be made of the rows of 'rollout'" "$gr" check other.yaml
 refused "'replay' has the experts that were chosen behind the rows' own prompts" "$gr" check taught.yaml --set nodes.ref_logprob.replay=rollout
 refused "a sequence may have 60 tokens of 'hints' and 6 of a response, but model 'actor' has 64 positions" "$gr" check taught.yaml --set nodes.hints.max_tokens=60
 refused "micro_tokens" "$gr" check taught.yaml --set nodes.ref_logprob.micro_tokens=20
-refused "only the first token is a prompt" "$gr" check turns.yaml --set 'nodes.rollout.serve={}'
+refused "only the first token is a prompt" "$gr" check turns.yaml --set 'nodes.rollout.serve={}' --set 'nodes.same.template="{answer}"'

@@ -59,7 +59,7 @@ random_graph() { # NUMBER FILE: and the variables of its command
     one_of 1 1 2; epochs=$got
     one_of 64 256 1024; prompt=$got
     one_of 16 128 512 2048; answer=$got
-    one_of "" "" "grads: bf16, " "master: none, moments: bf16, " "master: split, "; types=$got
+    one_of "" "" "grads: bf16, " "master: none, moments: bf16, " "master: split, " "master: split, moments: int8, "; types=$got
     one_of "" "" "" ", shard: all" ", shard: node"; shard=$got
     one_of "" "" ", micro_tokens: $((2 * (prompt + answer)))"; micro=$got
     one_of "" "" "" ", residency: {optimizer: host}" ", residency: {params: every_node}" ", residency: {kv: transition}"; where=$got

@@ -33,6 +33,19 @@ has err 'warning: .*numerics .* its bits may differ'
 same_weights whole part4
 same_metrics whole part4
 
+# Moments of 8 bits are fp32 in files, and come back as the same codes; a run with fp32 ones goes on with them.
+set -- --set models.actor.train.schedule=constant --set models.actor.train.moments=int8
+status 0 "$gr" exec grpo.yaml "$@" --out eight
+status 0 "$gr" exec grpo.yaml "$@" --out eight-part --steps 3
+status 0 "$gr" exec --resume eight-part --steps 6
+[ ! -s err ] || fail "resuming warns: $(cat err)"
+same_weights eight eight-part
+same_metrics eight eight-part
+cmp -s whole/checkpoints/step-6/actor/model.safetensors eight/checkpoints/step-6/actor/model.safetensors && fail "int8 changes nothing"
+refused "'?--replan.* makes one that does" "$gr" exec --resume part1 --steps 7 --set models.actor.train.moments=int8
+status 0 "$gr" exec --resume part1 --steps 7 --set models.actor.train.moments=int8 --replan
+has err 'warning: .*numerics .* its bits may differ'
+
 # Killed at random moments, the graph given again or left out.
 steps=120
 kills=3

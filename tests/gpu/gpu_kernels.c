@@ -642,7 +642,15 @@ static void check_adamw(size_t n, gr_cu_dtype grads, gr_cu_dtype moments, bool w
     gr_bf16 *d_w = with_master ? device_poisoned(n * 2) : device_copy(w, n * 2);
     void *d_g = device_copy(g, n * gr_size(grads)), *d_m = device_copy(m, n * size),
          *d_v = device_copy(v, n * size);
-    gr_cu_optim_step(NULL, k, &(gr_cu_optim_range){d_w, d_g, d_master, NULL, d_m, d_v, grads, moments, n});
+    gr_cu_optim_step(NULL, k,
+                     &(gr_cu_optim_range){.w = d_w,
+                                          .g = d_g,
+                                          .master = d_master,
+                                          .m = d_m,
+                                          .v = d_v,
+                                          .grads = grads,
+                                          .moments = moments,
+                                          .n = n});
     void *got_m = take(name, d_m, n * size), *got_v = take(name, d_v, n * size);
     gr_bf16 *got_w = take(name, d_w, n * 2);
     float *got = with_master ? take(name, d_master, n * 4) : NULL;
@@ -700,7 +708,10 @@ static void check_one_moment(size_t n, gr_optim_kind kind, gr_cu_dtype grads, gr
     float *d_master = with_master ? device_copy(master, n * 4) : NULL;
     gr_bf16 *d_w = with_master ? device_poisoned(n * 2) : device_copy(w, n * 2);
     void *d_g = device_copy(g, n * gr_size(grads)), *d_m = device_copy(m, n * gr_size(moments));
-    gr_cu_optim_step(NULL, &k, &(gr_cu_optim_range){d_w, d_g, d_master, NULL, d_m, NULL, grads, moments, n});
+    gr_cu_optim_step(
+        NULL, &k,
+        &(gr_cu_optim_range){
+            .w = d_w, .g = d_g, .master = d_master, .m = d_m, .grads = grads, .moments = moments, .n = n});
     const gr_optim_range r = {.w = w,
                               .g = g,
                               .master = with_master ? master : NULL,
@@ -726,15 +737,15 @@ static void step_both(const gr_cu_optim *how, gr_bf16 *d_w, float *d_master, uin
 {
     const bool two = how->kind == GR_CU_ADAMW;
     for (int k = 0; k < 2; k++) {
-        const gr_cu_optim_range r = {d_w + (k ? other : 0),
-                                     d_g,
-                                     k ? NULL : d_master,
-                                     k ? d_low : NULL,
-                                     d_m[k],
-                                     two ? d_v[k] : NULL,
-                                     grads,
-                                     GR_CU_F32,
-                                     n};
+        const gr_cu_optim_range r = {.w = d_w + (k ? other : 0),
+                                     .g = d_g,
+                                     .master = k ? NULL : d_master,
+                                     .low = k ? d_low : NULL,
+                                     .m = d_m[k],
+                                     .v = two ? d_v[k] : NULL,
+                                     .grads = grads,
+                                     .moments = GR_CU_F32,
+                                     .n = n};
         gr_cu_optim_step(NULL, how, &r);
     }
 }
@@ -786,6 +797,107 @@ static void check_split(size_t n, gr_cu_optim_kind kind, gr_cu_dtype grads)
     }
 }
 
+/* How many of [n] codes differ, and by how much at most. */
+static size_t codes_off(const uint8_t *a, const uint8_t *b, size_t n, int *most)
+{
+    size_t off = 0;
+    for (size_t i = 0; i < n; i++) {
+        const int by = abs((int8_t)(a[i] - b[i]));
+        off += by != 0;
+        *most = GR_MAX(*most, by);
+    }
+    return off;
+}
+
+/* Steps with moments of 8 bits beside the host's: Lion's and SGD's bits; AdamW's but for what the compiler
+ * fuses, which now and then is the next code. */
+static void check_moments8(size_t n, gr_optim_kind kind, gr_cu_dtype grads)
+{
+    enum { STEPS = 4 };
+    char name[96];
+    snprintf(name, sizeof(name), "8-bit moments n %zu kind %d grads %s", n, (int)kind, type_name(grads));
+    const size_t codes = gr_align(n, GR_MOMENT_BLOCK), scales = codes / GR_MOMENT_BLOCK;
+    float *master = random_floats(n, 0.5f, 71), *m_scale = gr_calloc(scales, 4),
+          *v_scale = gr_calloc(scales, 4);
+    uint8_t *m = gr_calloc(codes, 1), *v = gr_calloc(codes, 1);
+    uint16_t *low = gr_malloc(n * 2);
+    gr_bf16 *w = gr_malloc(n * 2);
+    for (size_t i = 0; i < n; i++) w[i] = gr_f32_high(master[i]), low[i] = gr_f32_low(master[i]);
+    gr_bf16 *d_w = device_copy(w, n * 2);
+    uint16_t *d_low = device_copy(low, n * 2);
+    uint8_t *d_m = device_copy(m, codes), *d_v = device_copy(v, codes);
+    float *d_ms = device_copy(m_scale, scales * 4), *d_vs = device_copy(v_scale, scales * 4);
+    for (uint32_t step = 1; step <= STEPS; step++) {
+        const gr_cu_optim k = {.lr = (float)1e-2,
+                               .beta1 = (float)0.9,
+                               .beta2 = (float)0.95,
+                               .eps = (float)1e-8,
+                               .weight_decay = (float)0.1,
+                               .correction1 = kind ? 1 : (float)(1 - pow((double)(float)0.9, step)),
+                               .correction2 = kind ? 1 : (float)(1 - pow((double)(float)0.95, step)),
+                               .grad_scale = 0.7f,
+                               .kind = (gr_cu_optim_kind)kind};
+        const gr_optim how = {(double)(float)1e-2,
+                              (double)(float)0.9,
+                              (double)(float)0.95,
+                              (double)(float)1e-8,
+                              (double)(float)0.1,
+                              step,
+                              0.7f,
+                              kind};
+        float *g32 = random_floats(n, 0.1f, 80 + step);
+        void *g = as_type(g32, n, grads), *d_g = device_copy(g, n * gr_size(grads));
+        const gr_cu_optim_range on = {.w = d_w,
+                                      .g = d_g,
+                                      .low = d_low,
+                                      .m = d_m,
+                                      .v = d_v,
+                                      .grads = grads,
+                                      .n = n,
+                                      .m_scale = d_ms,
+                                      .v_scale = d_vs,
+                                      .chance = step * 77,
+                                      .first = 128};
+        const gr_optim_range r = {.w = w,
+                                  .g = g,
+                                  .low = low,
+                                  .m = m,
+                                  .v = kind == GR_OPTIM_ADAMW ? v : NULL,
+                                  .m_scale = m_scale,
+                                  .v_scale = v_scale,
+                                  .grads = grads == GR_CU_F32 ? GR_F32 : GR_BF16,
+                                  .moments = GR_I8,
+                                  .chance = {step * 77, 128}};
+        gr_cu_optim_step(NULL, &k, &on);
+        gr_host_optim_step(&(gr_queue){0}, GR_BF16, &how, true, &r, n);
+        CUDA(cudaDeviceSynchronize());
+        CUDA(cudaFree(d_g));
+        free(g32), free(g);
+    }
+    uint8_t *got_m = take(name, d_m, codes), *got_v = take(name, d_v, codes);
+    float *got_ms = take(name, d_ms, scales * 4), *got_vs = take(name, d_vs, scales * 4);
+    uint16_t *got_low = take(name, d_low, n * 2);
+    gr_bf16 *got_w = take(name, d_w, n * 2);
+    int most = 0;
+    const bool few =
+        codes_off(got_m, m, codes, &most) + codes_off(got_v, v, codes, &most) <= codes / 2000 + 1;
+    errors e = {0};
+    for (size_t i = 0; i < n; i++)
+        errors_add(&e, gr_f32_join(got_w[i], got_low[i]), gr_f32_join(w[i], low[i]));
+    if (kind == GR_OPTIM_ADAMW) {
+        report_equal(name, "few codes differ, by one", &(bool){few && most <= 1}, &(bool){true},
+                     sizeof(bool));
+        report_errors(&e, name, "master", 1e-4);
+    } else {
+        report_equal(name, "m", got_m, m, codes);
+        report_equal(name, "scales", got_ms, m_scale, scales * 4);
+        report_equal(name, "w", got_w, w, n * 2);
+        report_equal(name, "low", got_low, low, n * 2);
+    }
+    free(master), free(m_scale), free(v_scale), free(m), free(v), free(low), free(w);
+    free(got_m), free(got_v), free(got_ms), free(got_vs), free(got_low), free(got_w);
+}
+
 /* Several steps beside the CPU kernel, which is checked against torch. */
 static void check_adamw_cpu(void)
 {
@@ -808,7 +920,14 @@ static void check_adamw_cpu(void)
         float *g = random_floats(N, 0.1f, 20 + (uint64_t)step), *d_g = device_copy(g, N * 4);
         gr_simd_best()->adamw(&k, w, g, m, v, N);
         gr_cu_optim_step(NULL, &how,
-                         &(gr_cu_optim_range){d_half, d_g, d_w, NULL, d_m, d_v, GR_CU_F32, GR_CU_F32, N});
+                         &(gr_cu_optim_range){.w = d_half,
+                                              .g = d_g,
+                                              .master = d_w,
+                                              .m = d_m,
+                                              .v = d_v,
+                                              .grads = GR_CU_F32,
+                                              .moments = GR_CU_F32,
+                                              .n = N});
         CUDA(cudaDeviceSynchronize());
         CUDA(cudaFree(d_g));
         free(g);
@@ -941,6 +1060,9 @@ static void test_flat(void)
     for (size_t i = 0; i < GR_LEN(sizes); i++)
         for (int k = 0; k < 6; k++)
             check_split(sizes[i], (gr_cu_optim_kind)(k % 3), k < 3 ? GR_CU_F32 : GR_CU_BF16);
+    for (size_t i = 0; i < GR_LEN(sizes); i++)
+        for (int k = 0; k < 6; k++)
+            check_moments8(sizes[i], (gr_optim_kind)(k % 3), k < 3 ? GR_CU_F32 : GR_CU_BF16);
     for (int type = 0; type < 2; type++) {
         check_sum_squares(0, (gr_cu_dtype)type);
         check_sum_squares(1, (gr_cu_dtype)type);
@@ -1048,7 +1170,7 @@ typedef struct bench {
     uint32_t *slot;
     uint64_t n;
     gr_cu_dtype grads, moments;
-    bool master, split;
+    bool master, split, eight;
 } bench;
 
 static void run_norm(void *arg, int i)
@@ -1129,9 +1251,17 @@ static void run_adamw(void *arg, int i)
     (void)i;
     const bench *k = arg;
     gr_cu_optim_step(NULL, &adamw_how,
-                     &(gr_cu_optim_range){k->w, k->f[1], k->master ? k->f[0] : NULL,
-                                          k->split ? (uint16_t *)k->f[0] : NULL, k->f[2], k->f[3], k->grads,
-                                          k->moments, k->n});
+                     &(gr_cu_optim_range){.w = k->w,
+                                          .g = k->f[1],
+                                          .master = k->master ? k->f[0] : NULL,
+                                          .low = k->split ? (uint16_t *)k->f[0] : NULL,
+                                          .m = k->f[2],
+                                          .v = k->f[3],
+                                          .grads = k->grads,
+                                          .moments = k->moments,
+                                          .n = k->n,
+                                          .m_scale = k->eight ? k->f[2] + k->n / 2 : NULL,
+                                          .v_scale = k->f[3] + k->n / 2});
 }
 
 static void run_sum_squares(void *arg, int i)
@@ -1233,11 +1363,13 @@ static void bench_flat(bench *k)
                    type_name(k->moments), k->master ? " master" : "");
     }
     k->split = true;
-    for (int i = 0; i < 2; i++) {
-        k->grads = GR_CU_BF16, k->moments = i ? GR_CU_BF16 : GR_CU_F32;
-        bench_line("adamw", run_adamw, k, (8 + 2 + 4.0 * gr_size(k->moments)) * (double)k->n,
-                   "grads bf16 moments %s split master", type_name(k->moments));
+    for (int i = 0; i < 3; i++) {
+        k->grads = GR_CU_BF16, k->moments = i ? GR_CU_BF16 : GR_CU_F32, k->eight = i == 2;
+        const double moments = k->eight ? 2 * (1 + 4.0 / GR_MOMENT_BLOCK) : 2.0 * gr_size(k->moments);
+        bench_line("adamw", run_adamw, k, (8 + 2 + 2 * moments) * (double)k->n,
+                   "grads bf16 moments %s split master", k->eight ? "int8" : type_name(k->moments));
     }
+    k->eight = false;
     for (int i = 0; i < 2; i++) {
         k->grads = i ? GR_CU_BF16 : GR_CU_F32;
         bench_line("sum_squares", run_sum_squares, k, (double)k->n * gr_size(k->grads), "%s",

@@ -5,12 +5,13 @@
  * sampling; and value heads over hidden states of their own. --small: one model where graphs ask for
  * other than the usual kernels.
  */
+#include "ops/kernels/head.h"
 #include "ops/kernels/layer.h"
 #include "runtime/device/device_cuda.h"
 #include "runtime/base/half.h"
 #include "tests/gpu/models.h"
 
-enum { CHUNK = 64, BLOCKS = 256, ARENA = 1 << 30 };
+enum { CHUNK = 64, BLOCKS = 256, ARENA = 1 << 30, PARTS = 2 /* of the vocabulary */ };
 
 typedef struct side { /* the model on one device */
     const gr_kernels *k;
@@ -18,6 +19,7 @@ typedef struct side { /* the model on one device */
     char *arena; /* handed out from the front, never given back before the case ends */
     uint64_t used;
     void **w, **g;
+    bool in_parts; /* embedding and head a part of the vocabulary after the other, as ranks have them */
 } side;
 
 typedef struct batch {
@@ -147,6 +149,86 @@ static const void *norm_weight(const side *s, const gr_model_shape *shape)
     return (const char *)s->w[last] + gr_tensor_offset(shape, last, GR_T_NORM) * value_size(s);
 }
 
+/* ---- parts of the vocabulary ------------------------------------------------------------------------------
+ */
+
+/* ids [n], host memory, relative to a part's first one, -1 outside. */
+static int32_t *part_ids(side *s, const int32_t *ids, uint32_t n, uint32_t vocab, uint32_t part)
+{
+    int32_t *own = gr_calloc(n, sizeof(*own));
+    for (uint32_t i = 0; i < n; i++)
+        own[i] = (uint32_t)ids[i] / vocab == part ? ids[i] - (int32_t)(part * vocab) : -1;
+    int32_t *to = upload(s, own, n * sizeof(*own));
+    free(own);
+    return to;
+}
+
+static gr_model_shape part_of(const gr_model_shape *s)
+{
+    gr_model_shape part = *s;
+    part.vocab /= PARTS;
+    return part;
+}
+
+static char *rows_from(const void *matrix, const gr_model_shape *part, uint32_t i, uint64_t size)
+{
+    return (char *)(uintptr_t)matrix + (uint64_t)i * part->vocab * part->hidden * size;
+}
+
+/* What head_forward and head_backward do, of rows whose targets are ids [n], host memory. */
+static void head_in_parts(side *s, const gr_model_shape *shape, const gr_head_rows *rows, const int32_t *ids,
+                          const float *const d[2], const void *x, const gr_head_stats *out, void *dx,
+                          void *g_norm, void *g_lm)
+{
+    const gr_kernels *k = s->k;
+    const gr_model_shape part = part_of(shape);
+    const uint64_t states = (uint64_t)rows->n * shape->hidden, bytes = states * value_size(s);
+    void *hidden = take(s, bytes), *d_hidden = take(s, bytes), *sum = take(s, bytes), *ws[PARTS];
+    float *sums = take(s, PARTS * rows->n * GR_HEAD_PART * sizeof(float)), *lse = take(s, rows->n * 4);
+    gr_head_rows own[PARTS];
+    k->head->hidden(&s->q, shape, norm_weight(s, shape), x, rows->row, rows->n, hidden);
+    for (uint32_t i = 0; i < PARTS; i++) {
+        own[i] = *rows;
+        own[i].target = part_ids(s, ids, rows->n, part.vocab, i);
+        ws[i] = take(s, k->head->part_ws_bytes(&part, rows->n, rows->n, GR_HEAD_GRADIENT, 1));
+        k->head->part(&s->q, &part, rows_from(head_matrix(s, shape), &part, i, value_size(s)), hidden,
+                      &own[i], sums + (uint64_t)i * rows->n * GR_HEAD_PART, ws[i]);
+    }
+    k->head->join(&s->q, sums, PARTS, rows->n, rows->inv_temperature, out, lse);
+    k->zero(&s->q, sum, bytes);
+    for (uint32_t i = 0; i < PARTS; i++) {
+        k->head->part_backward(&s->q, &part, rows_from(head_matrix(s, shape), &part, i, value_size(s)),
+                               hidden, &own[i], lse, out->entropy, d[0], d[1], d_hidden,
+                               rows_from(g_lm, &part, i, sizeof(float)), GR_F32, ws[i]);
+        k->add(&s->q, sum, d_hidden, k->dtype, states);
+    }
+    k->head->hidden_backward(&s->q, shape, norm_weight(s, shape), x, rows->row, rows->n, sum, dx, g_norm,
+                             GR_F32, ws[0]);
+}
+
+static void embed_in_parts(side *s, const gr_model_shape *shape, const batch *b, void *x)
+{
+    const gr_model_shape part = part_of(shape);
+    const uint64_t states = (uint64_t)b->n * shape->hidden;
+    void *own = take(s, states * value_size(s));
+    s->k->zero(&s->q, x, states * value_size(s));
+    for (uint32_t i = 0; i < PARTS; i++) {
+        const gr_packed p = {.n_tokens = b->n, .ids = part_ids(s, b->ids, b->n, part.vocab, i)};
+        s->k->embed_forward(&s->q, &part, rows_from(s->w[0], &part, i, value_size(s)), &p, own);
+        s->k->add(&s->q, x, own, s->k->dtype, states);
+    }
+}
+
+static void embed_back_in_parts(side *s, const gr_model_shape *shape, const batch *b, const void *dx,
+                                void *ws)
+{
+    const gr_model_shape part = part_of(shape);
+    for (uint32_t i = 0; i < PARTS; i++) {
+        const gr_packed p = {.n_tokens = b->n, .ids = part_ids(s, b->ids, b->n, part.vocab, i)};
+        s->k->embed_backward(&s->q, &part, &p, dx, rows_from(s->g[0], &part, i, sizeof(float)), GR_F32, ws);
+    }
+}
+
 /* Forward, head, backward of sum(d_logprob logprob + d_entropy entropy). */
 static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t longest)
 {
@@ -174,7 +256,10 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
     void *x = take(s, hidden * value_size(s)), *dx = take(s, hidden * value_size(s));
     float *logprob = take(s, b->n * 4), *entropy = take(s, b->n * 4), *sum_p2 = take(s, b->n * 4);
     void **in = gr_calloc(shape->layers, sizeof(*in)), **acts = gr_calloc(shape->layers, sizeof(*acts));
-    k->embed_forward(q, shape, s->w[0], &p, x);
+    if (s->in_parts)
+        embed_in_parts(s, shape, b, x);
+    else
+        k->embed_forward(q, shape, s->w[0], &p, x);
     for (uint32_t l = 0; l < shape->layers; l++) {
         in[l] = take(s, hidden * value_size(s));
         acts[l] = take(s, gr_layer_acts_bytes(k, shape, l, &bounds));
@@ -186,14 +271,23 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
     for (uint32_t at = 0; at < b->n; at += CHUNK) {
         const gr_head_rows rows = {GR_MIN(CHUNK, b->n - at), row + at, target + at, 0.8f, true};
         const gr_head_stats out = {logprob + at, entropy + at, sum_p2 + at};
+        float *g_norm = (float *)s->g[last] + gr_tensor_offset(shape, last, GR_T_NORM),
+              *g_lm = (float *)s->g[lm_bucket] + lm_at;
+        if (s->in_parts) {
+            head_in_parts(s, shape, &rows, b->target + at, (const float *const[]){dl + at, de + at}, x, &out,
+                          dx, g_norm, g_lm);
+            continue;
+        }
         k->head_forward(q, shape, norm_weight(s, shape), head_matrix(s, shape), x, &rows, &out, head_ws);
         k->head_backward(q, shape, norm_weight(s, shape), head_matrix(s, shape), x, &rows, dl + at, de + at,
-                         dx, (float *)s->g[last] + gr_tensor_offset(shape, last, GR_T_NORM),
-                         (float *)s->g[lm_bucket] + lm_at, GR_F32, head_ws);
+                         dx, g_norm, g_lm, GR_F32, head_ws);
     }
     for (uint32_t l = shape->layers; l--;)
         gr_layer_backward(k, q, shape, l, s->w[l + 1], NULL, &p, in[l], acts[l], dx, s->g[l + 1], GR_F32, ws);
-    k->embed_backward(q, shape, &p, dx, s->g[0], GR_F32, ws);
+    if (s->in_parts)
+        embed_back_in_parts(s, shape, b, dx, ws);
+    else
+        k->embed_backward(q, shape, &p, dx, s->g[0], GR_F32, ws);
     result r = {download(s, logprob, b->n), download(s, entropy, b->n), download(s, sum_p2, b->n),
                 download_values(s, x, hidden), gr_calloc(last + 1, sizeof(float *))};
     for (uint32_t i = 0; i <= last; i++) r.grad[i] = download(s, s->g[i], gr_bucket_elems(shape, i));
@@ -300,6 +394,16 @@ static void compare_gradients(const char *name, const gr_model_shape *s, const r
         }
 }
 
+static void compare_results(const char *name, const gr_model_shape *shape, const batch *b, const result *got,
+                            const result *want)
+{
+    compare(name, "hidden", got->hidden, want->hidden, (uint64_t)b->n * shape->hidden, 0.03);
+    compare(name, "logp", got->logprob, want->logprob, b->n, 0.01);
+    compare(name, "entr", got->entropy, want->entropy, b->n, 0.01);
+    compare(name, "sump2", got->sum_p2, want->sum_p2, b->n, 0.05);
+    compare_gradients(name, shape, got, want);
+}
+
 static void one_case(const gr_kernels *k, const char *model, const gr_model_shape *shape, gr_device *dev,
                      gr_queue *q)
 {
@@ -315,11 +419,7 @@ static void one_case(const gr_kernels *k, const char *model, const gr_model_shap
     result want = run(&cpu, shape, &b, 200), got = run(&gpu, shape, &b, 200);
     expect_ok(k->check(&gpu.q, &d), &d, name);
     CUDA(cudaGetLastError());
-    compare(name, "hidden", got.hidden, want.hidden, (uint64_t)b.n * shape->hidden, 0.03);
-    compare(name, "logp", got.logprob, want.logprob, b.n, 0.01);
-    compare(name, "entr", got.entropy, want.entropy, b.n, 0.01);
-    compare(name, "sump2", got.sum_p2, want.sum_p2, b.n, 0.05);
-    compare_gradients(name, shape, &got, &want);
+    compare_results(name, shape, &b, &got, &want);
     for (uint32_t steps = 0; steps <= 3; steps += 3) {
         int32_t id[2][GR_LEN(length)];
         float logprob[2][GR_LEN(length)];
@@ -341,6 +441,14 @@ static void one_case(const gr_kernels *k, const char *model, const gr_model_shap
         report_equal(what, "grad", again.grad[i], got.grad[i], gr_bucket_elems(shape, i) * sizeof(float));
     }
     report_equal(name, "logp", again.logprob, got.logprob, b.n * sizeof(float));
+    if (shape->vocab % PARTS == 0) {
+        gpu.used = 0, gpu.in_parts = true;
+        load(&gpu, shape);
+        const result parts = run(&gpu, shape, &b, 200);
+        snprintf(name, sizeof(name), "%s, %s, in parts", model, k->numerics());
+        expect_ok(k->check(&gpu.q, &d), &d, name);
+        compare_results(name, shape, &b, &parts, &want);
+    }
     batch_free(&b);
     gr_diag_release(&d);
 }

@@ -102,9 +102,9 @@ static void report_same_everywhere(const char *name, const char *what, const voi
 static gr_bf16 *sliced(const gr_model_shape *s, uint32_t bucket, const gr_bf16 *whole, uint64_t *elems)
 {
     gr_tp_block b[GR_TP_BLOCKS_MAX];
-    const gr_model_shape slice = gr_tp_shape(s, (gr_slicing){all->ranks, 1});
+    const gr_model_shape slice = gr_tp_shape(s, (gr_slicing){all->ranks, 1, 1});
     gr_bf16 *x = gr_calloc(*elems = gr_bucket_elems(&slice, bucket), sizeof(*x));
-    for (size_t i = gr_tp_blocks(s, (gr_slicing){all->ranks, 1}, all->rank, bucket, b); i--;)
+    for (size_t i = gr_tp_blocks(s, (gr_slicing){all->ranks, 1, 1}, all->rank, bucket, b); i--;)
         for (uint64_t run = 0; run < b[i].count; run++)
             memcpy(x + b[i].to + run * b[i].to_stride, whole + b[i].from + run * b[i].from_stride,
                    b[i].n * sizeof(*x));
@@ -459,7 +459,7 @@ static void test_reshard(const char *type, const gr_model_shape *s)
     const void *whole = upload(h, elems * sizeof(*h)),
                *shard = upload(h + all->rank * part, part * sizeof(*h));
     gr_bf16 *buffer =
-                take_poisoned(gr_reshard_room(s, (gr_slicing){all->ranks, 1}, 1, all->ranks) * sizeof(*h)),
+                take_poisoned(gr_reshard_room(s, (gr_slicing){all->ranks, 1, 1}, 1, all->ranks) * sizeof(*h)),
             *slice = take_poisoned(n * sizeof(*h));
     void *room = gr_malloc(gr_reshard_room_bytes(r.ranks, gr_slicing_parts(r.cut)));
     expect_ok(gr_reshard_run(&r, all, shard, slice, buffer, room, &diag), &diag, type);
@@ -497,7 +497,7 @@ static void one_model(const char *type, const gr_model_shape *shape, gr_tp_group
 {
     char name[64];
     model whole = {"whole", *shape, NULL, NULL},
-          slice = {"in slices", gr_tp_shape(shape, (gr_slicing){all->ranks, 1}), NULL, peers};
+          slice = {"in slices", gr_tp_shape(shape, (gr_slicing){all->ranks, 1, 1}), NULL, peers};
     gr_bf16 *hidden[3];
     tokens *t = gr_calloc(3, sizeof(*t));
     prompts p = random_prompts(shape->vocab);
@@ -650,7 +650,7 @@ static double pass_ms(const model *m)
 static void bench_model(const char *name, const gr_model_shape *shape, gr_tp_group *peers)
 {
     static const uint32_t slots[] = {1, 64, 256};
-    const gr_model_shape cut = gr_tp_shape(shape, (gr_slicing){all->ranks, 1});
+    const gr_model_shape cut = gr_tp_shape(shape, (gr_slicing){all->ranks, 1, 1});
     used = 0;
     model whole = random_model("whole", shape, NULL), slice = random_model("in slices", &cut, peers);
     for (size_t i = 0; i < GR_LEN(slots); i++) {
@@ -674,13 +674,13 @@ static void bench_model(const char *name, const gr_model_shape *shape, gr_tp_gro
 static void bench_reshard(const char *name, const gr_model_shape *s)
 {
     enum { TIMES = 20 };
-    const gr_model_shape cut = gr_tp_shape(s, (gr_slicing){all->ranks, 1});
+    const gr_model_shape cut = gr_tp_shape(s, (gr_slicing){all->ranks, 1, 1});
     const gr_reshard r = reshard_of(s);
     used = 0;
     void *shard = take_random(gr_shard_elems(gr_bucket_elems(s, 1), all->ranks) * sizeof(gr_bf16)),
          *slice = take_random(gr_bucket_elems(&cut, 1) * sizeof(gr_bf16)),
          *buffer =
-             take_random(gr_reshard_room(s, (gr_slicing){all->ranks, 1}, 1, all->ranks) * sizeof(gr_bf16));
+             take_random(gr_reshard_room(s, (gr_slicing){all->ranks, 1, 1}, 1, all->ranks) * sizeof(gr_bf16));
     gr_reshard_part *in = gr_calloc(all->ranks, sizeof(*in));
     uint64_t come = 0;
     cudaEvent_t begin, end;

@@ -2,7 +2,7 @@
 # Training on a mesh of two CUDA devices, along each axis: the first iteration's numbers are near those of one rank, runs
 # repeat to the bit, sharded or not, resumed or not; along context strict keeps its promise; nothing is above the plan. Skips
 # (77) where there are not two devices or no mpirun.
-# usage: mesh.sh GRAPHRUN [experts]   the experts alone
+# usage: mesh.sh GRAPHRUN [experts | tensor]   the experts, or slices, alone
 . "$(dirname "$0")/two.sh"
 
 both() { # AXIS OUT OPTIONS...
@@ -75,6 +75,29 @@ if [ "${2:-all}" = all ]; then
     along context
     along tensor
     strict
+fi
+# Slices of a model whose output matrix is not the embedding, with parts of a vocabulary that fill several tiles.
+other_head() {
+    sed "s/\"tie_word_embeddings\": *[a-z]*/\"tie_word_embeddings\": $1/; s/\"vocab_size\": *[0-9]*/\"vocab_size\": 1000/" \
+        graphs/quickstart/config.json >"$work/head.json"
+    "$gr" init --config "$work/head.json" --tokenizer graphs/quickstart --seed 1 -o "$work/head" >/dev/null
+    rm -rf "$work/model"
+    mv "$work/head" "$work/model"
+}
+
+heads() {
+    for tied in true false; do
+        other_head $tied
+        rm -rf "$work/one" "$work"/tensor-*
+        train one --steps 6
+        along tensor
+    done
+}
+
+if [ "${2:-all}" = tensor ]; then
+    heads
+    echo "all is well"
+    exit 0
 fi
 experts_model
 train moe-one --steps 6

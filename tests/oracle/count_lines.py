@@ -60,6 +60,7 @@ TABLE = [
     ("raft", "RAFT", None),
     ("rest_em", "ReST-EM", None),
     ("distill", "on-policy distillation, by samples", None),
+    ("luffy", "LUFFY, demonstrations beside rollouts", None),
     ("opsd", "on-policy self-distillation (OPSD)", None),
     ("simpo", "SimPO", None),
     ("ipo", "IPO", None),

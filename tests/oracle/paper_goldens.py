@@ -323,8 +323,20 @@ def topr(b, lp):
     return -(torch.where(better >= 0, torch.ones_like(ratio), ratio) * better * seq_sum(b, lp)).mean()
 
 
+def luffy(b, lp, gamma=0.1):
+    """(6) and (8): of a group's responses but the first, which stand for demonstrations, p / (p + gamma) of each token, their
+    author's probability taken as 1; of the others the clipped ratio. The divisor is all tokens of both."""
+    a, p, total = advantage(b), lp.exp(), 0.0
+    own = clipped(a, (lp - b.tokens("old")).exp(), 0.2, 0.2)
+    for i in range(b.rows()):
+        shown = i > 0 and b.groups[i] == b.groups[i - 1]
+        of_row = -a[i] * p[i] / (p[i] + gamma) if shown else own[i]
+        total = total + (of_row * b.masks()[i]).sum()
+    return total / b.masks().sum().clamp(min=1)
+
+
 LOSSES = {"vapo": vapo_loss, "prime": prime_loss, "gspo_token": gspo_token, "simpo": simpo, "ipo": ipo, "orpo": orpo, "kto": kto,
-          "opmd": opmd, "forking": forking, "distill": distill,
+          "opmd": opmd, "forking": forking, "distill": distill, "luffy": luffy,
           "raft": lambda b, lp: -token_mean(b, lp), "rest_em": lambda b, lp: -seq_mean(b, lp).mean(), "topr": topr}
 
 

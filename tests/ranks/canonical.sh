@@ -17,7 +17,7 @@ equal long1 long4
 sed 's/      token_mean(pg + beta \* kl)/      token_mean(where(choose(logprob < 0, 9), 0, pg + beta * kl))/' grpo.yaml >choose.yaml
 model tied llama 64 true false
 for graph in "grpo.yaml --set nodes.update.micro_tokens=20" "choose.yaml" "grpo.yaml --set model=tied" \
-    "grpo.yaml --set nodes.update.mini_batch=2"; do
+    "grpo.yaml --set nodes.update.mini_batch=2 --set models.actor.train.moments=int8"; do
     # shellcheck disable=SC2086
     status 0 "$gr" exec $graph "$@" --steps 2 --out one
     # shellcheck disable=SC2086

@@ -43,7 +43,7 @@ struct head {
     const gr_head_ws *w;
     const int32_t *target;
     const gr_head_stats *out;
-    const float *d_logprob, *d_entropy;
+    const float *lse, *entropy, *d_logprob, *d_entropy;
     float *dx, *grad_norm;
 };
 
@@ -55,8 +55,9 @@ static void norm_rank(void *arg, unsigned rank, unsigned size)
     gr_team_range(l->n, 1, rank, size, &first, &last);
     for (uint64_t i = first; i < last; i++) {
         const float *x = l->x + l->row[i] * h;
-        l->w->inv[i] = gr_rms_inv(l->v, x, h, l->s->norm_eps);
-        gr_rms_norm(l->v, l->w->row + i * h, x, l->norm, l->s->norm_plus_one, l->w->inv[i], h);
+        const float inv = gr_rms_inv(l->v, x, h, l->s->norm_eps);
+        if (l->w->inv) l->w->inv[i] = inv;
+        if (l->w->row) gr_rms_norm(l->v, l->w->row + i * h, x, l->norm, l->s->norm_plus_one, inv, h);
     }
 }
 
@@ -78,17 +79,32 @@ static void softcap_rank(void *arg, unsigned rank, unsigned size)
     for (uint64_t i = first; i < last; i++) l->w->logits[i] = b * tanhf(l->w->logits[i] * a);
 }
 
+void gr_head_norm(gr_queue *q, const gr_model_shape *s, const float *norm, const float *x,
+                  const uint32_t *row, uint32_t n, float *hidden, float *inv)
+{
+    const gr_head_ws w = {.row = hidden, .inv = inv};
+    struct head l = {.s = s, .v = gr_simd_best(), .norm = norm, .x = x, .row = row, .n = n, .w = &w};
+    gr_team_run(q->team, norm_rank, &l);
+}
+
+void gr_head_product(gr_queue *q, const gr_model_shape *s, const float *lm, const float *hidden, uint32_t n,
+                     float inv_temperature, float *logits, void *gemm)
+{
+    const bool capped = s->logit_softcap > 0;
+    const gr_head_ws w = {.logits = logits};
+    const gr_product p = {n, s->hidden, s->vocab, hidden, lm, NULL, NULL};
+    struct head l = {.s = s, .v = gr_simd_best(), .n = n, .w = &w};
+    l.inv_temperature = capped ? inv_temperature : inv_temperature * s->logit_scale;
+    gr_cpu_product(q, &p, logits, gemm);
+    if (capped || !(l.inv_temperature == 1))
+        gr_team_run(q->team, capped ? softcap_rank : temperature_rank, &l);
+}
+
 void gr_head_logits(gr_queue *q, const gr_model_shape *s, const float *norm, const float *lm, const float *x,
                     const uint32_t *row, uint32_t n, float inv_temperature, const gr_head_ws *w)
 {
-    struct head l = {.s = s, .v = gr_simd_best(), .norm = norm, .x = x, .row = row, .n = n, .w = w};
-    const bool capped = s->logit_softcap > 0;
-    const gr_product p = {n, s->hidden, s->vocab, w->row, lm, NULL, NULL};
-    l.inv_temperature = capped ? inv_temperature : inv_temperature * s->logit_scale;
-    gr_team_run(q->team, norm_rank, &l);
-    gr_cpu_product(q, &p, w->logits, w->gemm);
-    if (capped || !(l.inv_temperature == 1))
-        gr_team_run(q->team, capped ? softcap_rank : temperature_rank, &l);
+    gr_head_norm(q, s, norm, x, row, n, w->row, w->inv);
+    gr_head_product(q, s, lm, w->row, n, inv_temperature, w->logits, w->gemm);
 }
 
 static void stats_rank(void *arg, unsigned rank, unsigned size)
@@ -126,8 +142,8 @@ void gr_cpu_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm,
 static void softmax_back(const struct head *l, uint64_t i, size_t first, size_t n)
 {
     float *z = l->w->logits + i * l->s->vocab + first;
-    const size_t target = (size_t)l->target[i];
-    l->v->softmax_back(z, l->w->lse[i], l->w->entropy[i], l->d_logprob[i], l->d_entropy ? l->d_entropy[i] : 0,
+    const size_t target = (size_t)l->target[i]; /* below 0: beyond all */
+    l->v->softmax_back(z, l->lse[i], l->entropy[i], l->d_logprob[i], l->d_entropy ? l->d_entropy[i] : 0,
                        l->inv_temperature, n);
     if (target >= first && target < first + n) z[target - first] += l->inv_temperature * l->d_logprob[i];
 }
@@ -174,6 +190,41 @@ static void norm_back_rank(void *arg, unsigned rank, unsigned size)
                        l->w->inv[i], last - first);
 }
 
+void gr_head_logits_back(gr_queue *q, const gr_model_shape *s, const gr_head_adjoint *a, uint32_t n,
+                         float *logits)
+{
+    const gr_head_ws w = {.logits = logits};
+    struct head l = {.s = s,
+                     .v = gr_simd_best(),
+                     .n = n,
+                     .inv_temperature = a->inv_temperature,
+                     .w = &w,
+                     .target = a->target,
+                     .lse = a->lse,
+                     .entropy = a->entropy,
+                     .d_logprob = a->d_logprob,
+                     .d_entropy = a->d_entropy};
+    if (!(s->logit_softcap > 0)) l.inv_temperature *= s->logit_scale;
+    gr_team_run(q->team, softmax_back_rank, &l);
+}
+
+void gr_head_norm_back(gr_queue *q, const gr_model_shape *s, const float *norm, const float *x,
+                       const uint32_t *row, uint32_t n, const float *inv, const float *d_hidden, float *dx,
+                       float *grad_norm)
+{
+    const gr_head_ws w = {.drow = (float *)(uintptr_t)d_hidden, .inv = (float *)(uintptr_t)inv};
+    struct head l = {.s = s,
+                     .v = gr_simd_best(),
+                     .norm = norm,
+                     .x = x,
+                     .row = row,
+                     .n = n,
+                     .w = &w,
+                     .dx = dx,
+                     .grad_norm = grad_norm};
+    gr_team_run(q->team, norm_back_rank, &l);
+}
+
 void gr_cpu_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm,
                           const void *x, const gr_head_rows *rows, const float *d_logprob,
                           const float *d_entropy, void *dx, void *grad_norm, void *grad_lm, gr_dtype grads,
@@ -184,14 +235,12 @@ void gr_cpu_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm
     gr_workspace c = {.base = ws};
     gr_head_ws w;
     gr_head_ws_layout(&c, s, rows->n, GR_HEAD_GRADIENT, gr_team_size(q->team), &w);
-    struct head l = {s,  gr_simd_best(), norm, x,         rows->row, rows->n, rows->inv_temperature,
-                     &w, rows->target,   NULL, d_logprob, d_entropy, dx,      grad_norm};
+    const gr_head_adjoint a = {rows->target, w.lse, w.entropy, d_logprob, d_entropy, rows->inv_temperature};
     const gr_product p = {rows->n, s->hidden, s->vocab, w.row, lm, NULL, NULL};
-    if (!(s->logit_softcap > 0)) l.inv_temperature *= s->logit_scale;
-    gr_team_run(q->team, softmax_back_rank, &l);
+    gr_head_logits_back(q, s, &a, rows->n, w.logits);
     gr_cpu_product_dx(q, &p, w.logits, w.drow, w.gemm);
     if (grad_lm) gr_cpu_product_dw(q, &p, w.logits, grad_lm, grads, w.gemm);
-    gr_team_run(q->team, norm_back_rank, &l);
+    gr_head_norm_back(q, s, norm, x, rows->row, rows->n, w.inv, w.drow, dx, grad_norm);
 }
 
 /* ---- embedding ----------------------------------------------------------------------------------------- */
@@ -211,7 +260,10 @@ static void embed_rank(void *arg, unsigned rank, unsigned size)
     gr_team_range(e->b->n_tokens, 1, rank, size, &first, &last);
     for (uint64_t t = first; t < last; t++) {
         float *to = e->to + t * e->h;
-        memcpy(to, e->from + (size_t)e->b->ids[t] * e->h, e->h * sizeof(float));
+        if (e->b->ids[t] < 0)
+            memset(to, 0, e->h * sizeof(float));
+        else
+            memcpy(to, e->from + (size_t)e->b->ids[t] * e->h, e->h * sizeof(float));
         if (e->scale != 1) e->v->scale(to, to, e->scale, e->h);
     }
 }
@@ -229,6 +281,7 @@ static void embed_back_rank(void *arg, unsigned rank, unsigned size)
     uint64_t first, last;
     gr_team_range(e->h, 16, rank, size, &first, &last);
     for (size_t t = 0; t < e->b->n_tokens; t++) {
+        if (e->b->ids[t] < 0) continue;
         float *to = e->to + (size_t)e->b->ids[t] * e->h + first;
         const float *from = e->from + t * e->h + first;
         if (e->scale == 1)

@@ -5,6 +5,7 @@
 #include "ops/kernels/cpu/cpu.h"
 #include "ops/kernels/delta.h"
 #include "ops/kernels/experts.h"
+#include "ops/kernels/cpu/head_cpu.h"
 #include "ops/kernels/latent.h"
 
 static uint64_t kv_block_bytes(const gr_attention_desc *d)
@@ -99,6 +100,7 @@ const gr_kernels gr_kernels_cpu = {
     .embed_backward = gr_cpu_embed_backward,
     .head_forward = gr_cpu_head_forward,
     .head_backward = gr_cpu_head_backward,
+    .head = &gr_head_cpu,
     .value_forward = gr_cpu_value_forward,
     .value_backward = gr_cpu_value_backward,
     .layer = &layer,

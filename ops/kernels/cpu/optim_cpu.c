@@ -177,7 +177,11 @@ static gr_optim_consts consts_of(const gr_optim *how, bool decay)
 
 void gr_cpu_optim_step(gr_queue *q, const gr_optim *how, bool decay, const gr_optim_range *r, uint64_t n)
 {
-    assert(!r->master && !r->low && r->grads == GR_F32 && r->moments == GR_F32);
+    assert(!r->master && !r->low && r->grads == GR_F32);
+    if (r->moments != GR_F32) {
+        gr_host_optim_step(q, GR_F32, how, decay, r, n);
+        return;
+    }
     struct flat f = {
         .v = gr_simd_best(), .kind = how->kind, .n = n, .x = r->g, .w = r->w, .m = r->m, .s = r->v};
     f.k = consts_of(how, decay);
@@ -215,6 +219,27 @@ static void put_back(void *p, gr_dtype type, uint64_t n, const float *from)
     for (uint64_t i = 0; i < n && type != GR_F32; i++) half[i] = gr_f32_to_bf16(from[i]);
 }
 
+/* The first moment of a block, or (root) the second. */
+static float *moment(const struct host_step *h, bool root, uint64_t at, uint64_t n, float *room)
+{
+    const gr_optim_range *r = h->r;
+    char *p = element(root ? r->v : r->m, r->moments, at);
+    if (r->moments != GR_I8) return widened(p, r->moments, n, room);
+    h->v->moments_widen(root, p, (root ? r->v_scale : r->m_scale) + at / GR_MOMENT_BLOCK, room, n);
+    return room;
+}
+
+static void put_moment(const struct host_step *h, bool root, uint64_t at, uint64_t n, const float *from)
+{
+    const gr_optim_range *r = h->r;
+    char *p = element(root ? r->v : r->m, r->moments, at);
+    const gr_chance by = {r->chance.key, r->chance.first + at};
+    if (r->moments == GR_I8)
+        h->v->moments_narrow(root, from, n, &by, p, (root ? r->v_scale : r->m_scale) + at / GR_MOMENT_BLOCK);
+    else
+        put_back(p, r->moments, n, from);
+}
+
 static float *joined(const uint16_t *high, const uint16_t *low, uint64_t n, float *room)
 {
     for (uint64_t i = 0; i < n; i++) room[i] = gr_f32_join(high[i], low[i]);
@@ -232,17 +257,16 @@ static void host_block(const struct host_step *h, uint64_t at, uint64_t n)
     float room[4][GRAIN];
     const gr_optim_range *r = h->r;
     char *w = element(r->w, h->weights, at), *g = element(r->g, r->grads, at);
-    char *m = element(r->m, r->moments, at), *v = r->v ? element(r->v, r->moments, at) : NULL;
     uint16_t *halves = (uint16_t *)(void *)w, *low = r->low ? r->low + at : NULL;
     float *master = low         ? joined(halves, low, n, room[0])
                     : r->master ? r->master + at
                                 : widened(w, h->weights, n, room[0]);
     const float *grad = widened(g, r->grads, n, room[1]);
-    float *first = widened(m, r->moments, n, room[2]);
-    float *second = v ? widened(v, r->moments, n, room[3]) : NULL;
+    float *first = moment(h, false, at, n, room[2]);
+    float *second = r->v ? moment(h, true, at, n, room[3]) : NULL;
     step_n(h->v, h->kind, &h->k, master, grad, first, second, n);
-    put_back(m, r->moments, n, first);
-    if (v) put_back(v, r->moments, n, second);
+    put_moment(h, false, at, n, first);
+    if (r->v) put_moment(h, true, at, n, second);
     if (low)
         split(halves, low, n, master);
     else

@@ -30,14 +30,15 @@ GR_KERNEL void __launch_bounds__(BLOCK)
 {
     const uint32_t t = blockIdx.x * WARPS + threadIdx.x / GR_WARP, lane = threadIdx.x % GR_WARP;
     if (t >= T) return;
-    const uint4 *from = (const uint4 *)embed + (size_t)ids[t] * vecs;
+    const int32_t id = ids[t]; /* below 0: zeros */
+    const uint4 *from = (const uint4 *)embed + (size_t)max(id, 0) * vecs;
     uint4 *to = (uint4 *)x + (size_t)t * vecs;
     enum { WIDE = 4 }; /* loads in flight */
     for (uint32_t first = lane; first < vecs; first += WIDE * GR_WARP) {
         uint4 v[WIDE];
 #pragma unroll
         for (uint32_t j = 0; j < WIDE; j++)
-            v[j] = first + j * GR_WARP < vecs ? from[first + j * GR_WARP] : make_uint4(0, 0, 0, 0);
+            v[j] = id >= 0 && first + j * GR_WARP < vecs ? from[first + j * GR_WARP] : make_uint4(0, 0, 0, 0);
 #pragma unroll
         for (uint32_t j = 0; j < WIDE; j++)
             if (first + j * GR_WARP < vecs) to[first + j * GR_WARP] = scale == 1 ? v[j] : times(v[j], scale);
@@ -53,6 +54,8 @@ extern "C" void gr_cu_embed(cudaStream_t st, const gr_bf16 *embed, const int32_t
 
 /* ---- gradient
  * ---------------------------------------------------------------------------------------------- */
+
+constexpr uint32_t NOBODY = 0xffffffff; /* the key of ids below 0, in any number of bits the last */
 
 enum { ID_BITS = 24, LONG = GR_WARP, DEEP = 16, SLICE = 8 * GR_WARP /* columns of a warp's vectors */ };
 
@@ -75,7 +78,7 @@ GR_KERNEL void __launch_bounds__(BLOCK)
 {
     const uint32_t t = blockIdx.x * BLOCK + threadIdx.x;
     if (t >= T) return;
-    key[t] = (uint32_t)ids[t];
+    key[t] = ids[t] < 0 ? NOBODY : (uint32_t)ids[t];
     token[t] = t;
 }
 
@@ -108,7 +111,7 @@ GR_KERNEL void __launch_bounds__(BLOCK)
     const uint32_t at = blockIdx.x * WARPS + threadIdx.x / GR_WARP, lane = threadIdx.x % GR_WARP;
     if (at >= T) return;
     const uint32_t id = key[at];
-    if (at && key[at - 1] == id) return;
+    if (id == NOBODY || (at && key[at - 1] == id)) return;
     const uint32_t same = __ballot_sync(GR_ALL, at + lane < T && key[at + lane] == id);
     if (same == GR_ALL) return;
     const uint32_t length = (uint32_t)__ffs((int)~same) - 1;
@@ -158,7 +161,7 @@ GR_KERNEL void __launch_bounds__(GR_WARP *DEEP)
 {
     __shared__ float sums[DEEP][SLICE];
     const uint32_t at = blockIdx.x * LONG, id = key[at], lane = threadIdx.x;
-    if (at && key[at - LONG] == id) return;
+    if (id == NOBODY || (at && key[at - LONG] == id)) return;
     const uint32_t before =
         __ballot_sync(GR_ALL, at > lane && key[at - lane - 1] == id); /* not all: see above */
     const uint32_t begin = at - ((uint32_t)__ffs((int)~before) - 1);

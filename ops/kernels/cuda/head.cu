@@ -7,7 +7,10 @@ enum { BLOCK = 256, WARPS = BLOCK / GR_WARP };
 
 struct outputs {
     float *logprob, *entropy, *sum_p2, *lse;
+    float *part; /* [n, PART] in place of all others; NULL: not that */
 };
+
+enum { PART = 5 }; /* GR_HEAD_PART */
 
 struct stats {
     const float *logits;
@@ -21,11 +24,24 @@ struct stats {
  */
 GR_DEVICE void write_stats(const outputs &to, uint32_t row, const gr_row_sums &r, float z, float c)
 {
+    if (to.part) {
+        float *p = to.part + (size_t)row * PART;
+        p[0] = r.y_max, p[1] = r.sum, p[2] = r.first, p[3] = r.second, p[4] = z;
+        return;
+    }
     const float log2_sum = log2f(r.sum);
     to.lse[row] = GR_LN_2 * (r.y_max + log2_sum);
     if (to.logprob) to.logprob[row] = gr_row_logprob(r, z, c);
     if (to.entropy) to.entropy[row] = GR_LN_2 * (log2_sum - r.first / r.sum);
     if (to.sum_p2) to.sum_p2[row] = r.second / (r.sum * r.sum);
+}
+
+/* Of the block's row, where it is asked for and is there. */
+GR_DEVICE float target_logit(const stats &p, const float *row)
+{
+    if (!p.out.logprob && !p.out.part) return 0;
+    const int32_t target = p.target[blockIdx.x];
+    return target < 0 ? 0 : row[target];
 }
 
 template <bool VECTOR> GR_KERNEL void __launch_bounds__(BLOCK) stats_kernel(const stats p)
@@ -42,22 +58,33 @@ template <bool VECTOR> GR_KERNEL void __launch_bounds__(BLOCK) stats_kernel(cons
     __syncthreads();
     if (threadIdx.x >= GR_WARP) return;
     const gr_row_sums r = gr_tiles_merge<true>(tiles, p.tiles, c);
-    if (!threadIdx.x) write_stats(p.out, blockIdx.x, r, p.out.logprob ? row[p.target[blockIdx.x]] : 0, c);
+    if (!threadIdx.x) write_stats(p.out, blockIdx.x, r, target_logit(p, row), c);
 }
 
-extern "C" void gr_cu_head_stats(cudaStream_t st, const float *logits, const int32_t *target,
-                                 float inv_temperature, uint32_t n, uint32_t V, float *logprob,
-                                 float *entropy, float *sum_p2, float *lse)
+static void row_stats(cudaStream_t st, const float *logits, const int32_t *target, float inv_temperature,
+                      uint32_t n, uint32_t V, const outputs &out)
 {
     if (!n) return;
-    const stats p = {
-        logits, target, inv_temperature, V, gr_ceil_div(V, GR_TILE), {logprob, entropy, sum_p2, lse}};
+    const stats p = {logits, target, inv_temperature, V, gr_ceil_div(V, GR_TILE), out};
     const size_t shared = p.tiles * sizeof(gr_tile_sums);
     assert(shared <= 48 * 1024); /* V up to 3 million */
     if (V % 4)
         stats_kernel<false><<<n, BLOCK, shared, st>>>(p);
     else
         stats_kernel<true><<<n, BLOCK, shared, st>>>(p);
+}
+
+extern "C" void gr_cu_head_stats(cudaStream_t st, const float *logits, const int32_t *target,
+                                 float inv_temperature, uint32_t n, uint32_t V, float *logprob,
+                                 float *entropy, float *sum_p2, float *lse)
+{
+    row_stats(st, logits, target, inv_temperature, n, V, {logprob, entropy, sum_p2, lse, nullptr});
+}
+
+extern "C" void gr_cu_head_part_stats(cudaStream_t st, const float *logits, const int32_t *target,
+                                      float inv_temperature, uint32_t n, uint32_t V, float *part)
+{
+    row_stats(st, logits, target, inv_temperature, n, V, {nullptr, nullptr, nullptr, nullptr, part});
 }
 
 /* The sums that gr_cu_head_product leaves: one warp a row. */
@@ -68,13 +95,48 @@ GR_KERNEL void __launch_bounds__(BLOCK) merge_kernel(const gr_cu_head_rows p, co
     if (row >= p.n) return;
     const float c = __fmul_rn(p.inv_temperature, GR_LOG2_E);
     const gr_row_sums r = gr_tiles_merge<true>((const gr_tile_sums *)p.part + (size_t)row * tiles, tiles, c);
-    if (threadIdx.x % GR_WARP == 0) write_stats(to, row, r, p.logit[row], c);
+    if (threadIdx.x % GR_WARP == 0) write_stats(to, row, r, p.target[row] < 0 ? 0 : p.logit[row], c);
 }
 
 extern "C" void gr_cu_head_merge(cudaStream_t st, const gr_cu_head_rows *r, float *logprob, float *entropy,
                                  float *sum_p2, float *lse)
 {
-    if (r->n) merge_kernel<<<gr_ceil_div(r->n, WARPS), BLOCK, 0, st>>>(*r, {logprob, entropy, sum_p2, lse});
+    const outputs to = {logprob, entropy, sum_p2, lse, nullptr};
+    if (r->n) merge_kernel<<<gr_ceil_div(r->n, WARPS), BLOCK, 0, st>>>(*r, to);
+}
+
+extern "C" void gr_cu_head_part_merge(cudaStream_t st, const gr_cu_head_rows *r, float *part)
+{
+    const outputs to = {nullptr, nullptr, nullptr, nullptr, part};
+    if (r->n) merge_kernel<<<gr_ceil_div(r->n, WARPS), BLOCK, 0, st>>>(*r, to);
+}
+
+/* The parts of a vocabulary in their order, one thread a row: every rank gets the same bits. */
+GR_KERNEL void __launch_bounds__(BLOCK) join_kernel(const float *__restrict__ part, uint32_t slices,
+                                                    uint32_t n, float inv_temperature, const outputs to)
+{
+    const uint32_t row = blockIdx.x * BLOCK + threadIdx.x;
+    if (row >= n) return;
+    gr_row_sums r = {-FLT_MAX, 0, 0, 0};
+    float z = 0;
+    for (uint32_t k = 0; k < slices; k++) r.y_max = fmaxf(r.y_max, part[((size_t)k * n + row) * PART]);
+    for (uint32_t k = 0; k < slices; k++) {
+        const float *p = part + ((size_t)k * n + row) * PART;
+        const float d = __fadd_rn(p[0], -r.y_max), f = gr_exp2(d);
+        r.sum = __fmaf_rn(p[1], f, r.sum);
+        r.first = fmaf(f, fmaf(p[1], fmaxf(d, -1e4f), p[2]), r.first);
+        r.second = fmaf(f * f, p[3], r.second);
+        z += p[4];
+    }
+    write_stats(to, row, r, z, __fmul_rn(inv_temperature, GR_LOG2_E));
+}
+
+extern "C" void gr_cu_head_join(cudaStream_t st, const float *part, uint32_t slices, uint32_t n,
+                                float inv_temperature, float *logprob, float *entropy, float *sum_p2,
+                                float *lse)
+{
+    const outputs to = {logprob, entropy, sum_p2, lse, nullptr};
+    if (n) join_kernel<<<gr_ceil_div(n, BLOCK), BLOCK, 0, st>>>(part, slices, n, inv_temperature, to);
 }
 
 /* ---- gradient

@@ -159,6 +159,15 @@ bool gr_cu_head_product(cudaStream_t st, const gr_cu_head_rows *r);
 /* Then: the rest of gr_cu_head_stats. */
 void gr_cu_head_merge(cudaStream_t st, const gr_cu_head_rows *r, float *logprob, float *entropy,
                       float *sum_p2, float *lse);
+/* Where logits are those of a part of the vocabulary (ops/kernels/head.h), target relative to its first id,
+ * below 0 where it is elsewhere: in place of both of the above, part [n, GR_HEAD_PART]: the scaled maximum
+ * and the sums of gr_tile_sums, base 2, and the target's logit. Then, from part [slices, n, GR_HEAD_PART],
+ * what gr_cu_head_stats gives. */
+void gr_cu_head_part_stats(cudaStream_t st, const float *logits, const int32_t *target, float inv_temperature,
+                           uint32_t n, uint32_t V, float *part);
+void gr_cu_head_part_merge(cudaStream_t st, const gr_cu_head_rows *r, float *part);
+void gr_cu_head_join(cudaStream_t st, const float *part, uint32_t slices, uint32_t n, float inv_temperature,
+                     float *logprob, float *entropy, float *sum_p2, float *lse);
 /* In place: each row of logits becomes, in bf16, d loss / d logits (unscaled logits: inv_temperature is
  * applied), row i at byte i * 4 V, so that its leading dimension is 2 V. d_logprob, d_entropy [n]; d_entropy
  * (and entropy) may be NULL. cap: what gr_cu_head_cap was given, 0: it was not asked. */
@@ -223,6 +232,10 @@ typedef struct gr_cu_optim_range { /* as gr_optim_range, [n] each, from a multip
     void *m, *v;
     gr_cu_dtype grads, moments;
     uint64_t n;
+    /* m_scale not NULL: moments are int8 (ops/simd/moments.h), and moments above says nothing */
+    float *m_scale, *v_scale;
+    uint32_t chance;
+    uint64_t first; /* the number of the first element, for chance */
 } gr_cu_optim_range;
 /* One pass over all of them. how, r: host memory, read during the call. */
 void gr_cu_optim_step(cudaStream_t st, const gr_cu_optim *how, const gr_cu_optim_range *r);

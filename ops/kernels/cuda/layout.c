@@ -19,6 +19,11 @@ gr_cu_attention_shape gr_cu_attention_shape_of(const gr_attention_desc *d, bool 
     return (gr_cu_attention_shape){d->heads, d->kv_heads, d->head_dim, deterministic};
 }
 
+static uint64_t logits_rows(uint32_t n, gr_head_use use)
+{
+    return use == GR_HEAD_LOGPROB ? GR_MIN(n, GR_CU_HEAD_ROWS) : n;
+}
+
 void gr_cu_head_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, gr_head_use use,
                        gr_cu_head_ws *w)
 {
@@ -30,12 +35,21 @@ void gr_cu_head_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, gr_
     w->how = gr_workspace_bytes(c, samples ? sizeof(*w->how) : 0);
     w->hidden = halves(c, n, s->hidden);
     w->d_hidden = halves(c, back, s->hidden);
-    w->logits = gr_workspace_floats(c, (uint64_t)(use == GR_HEAD_LOGPROB ? GR_MIN(n, GR_CU_HEAD_ROWS) : n) *
-                                           s->vocab);
+    w->logits = gr_workspace_floats(c, logits_rows(n, use) * s->vocab);
     w->lse = gr_workspace_floats(c, stats);
     w->entropy = gr_workspace_floats(c, stats);
     w->logit = gr_workspace_floats(c, stats);
     w->part = gr_workspace_bytes(c, gr_cu_head_part_bytes(stats, s->vocab));
+}
+
+void gr_cu_part_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, uint32_t own, gr_head_use use,
+                       gr_cu_part_ws *w)
+{
+    w->gemm = gr_workspace_bytes(c, GR_CU_GEMM_WS_BYTES);
+    w->sums = gr_workspace_bytes(c, own ? gr_cu_rmsnorm_backward_ws(own, s->hidden) : 0);
+    w->logits = gr_workspace_floats(c, logits_rows(n, use) * s->vocab);
+    w->logit = gr_workspace_floats(c, n);
+    w->part = gr_workspace_bytes(c, gr_cu_head_part_bytes(n, s->vocab));
 }
 
 /* ---- sizes of the table ---- */
@@ -108,6 +122,16 @@ uint64_t gr_cu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, gr_he
     gr_cu_head_ws w;
     (void)threads;
     gr_cu_head_layout(&c, s, chunk_rows, use, &w);
+    return c.used;
+}
+
+uint64_t gr_cu_part_ws_bytes(const gr_model_shape *s, uint32_t n, uint32_t own, gr_head_use use,
+                             unsigned threads)
+{
+    gr_workspace c = {0};
+    gr_cu_part_ws w;
+    (void)threads;
+    gr_cu_part_layout(&c, s, n, own, use, &w);
     return c.used;
 }
 

@@ -45,4 +45,14 @@ typedef struct gr_cu_fp8_ws {
 } gr_cu_fp8_ws;
 void gr_cu_fp8_layout(gr_workspace *c, uint32_t t, uint32_t in, uint32_t out, bool backward, gr_cu_fp8_ws *w);
 
+/* The same of a part of the vocabulary (ops/kernels/head.h), whose hidden states are the caller's. own: rows
+ * of the final norm's backward pass. */
+typedef struct gr_cu_part_ws {
+    void *gemm, *sums;
+    float *logits, *logit;
+    void *part;
+} gr_cu_part_ws;
+void gr_cu_part_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, uint32_t own, gr_head_use use,
+                       gr_cu_part_ws *w);
+
 #endif

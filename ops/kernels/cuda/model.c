@@ -35,24 +35,23 @@ static gr_cu_norm last_norm(const gr_model_shape *s, const void *w, const void *
 }
 
 /* What the output matrix multiplies: logits are scaled here. */
-static void head_hidden(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *x,
-                        const uint32_t *row, uint32_t n, gr_bf16 *hidden)
+void gr_cuda_head_hidden(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *x,
+                         const uint32_t *row, uint32_t n, void *hidden)
 {
     const gr_cu_norm norm = last_norm(s, norm_w, x, row, n);
     gr_cu_rmsnorm(q->stream, &norm, hidden);
     if (s->logit_scale != 1) gr_cu_scale(q->stream, hidden, s->logit_scale, hidden, (uint64_t)n * s->hidden);
 }
 
-/* Of rows of w->hidden. */
-static void head_logits(gr_queue *q, const gr_model_shape *s, const void *lm, uint32_t first, uint32_t n,
-                        const gr_cu_head_ws *w, float *logits)
+static void head_logits(gr_queue *q, const gr_model_shape *s, const void *lm, const gr_bf16 *hidden,
+                        uint32_t n, void *gemm, float *logits)
 {
     gr_cu_product(q,
                   &(gr_cu_gemm_call){.form = GR_CU_GEMM_NT,
                                      .m = n,
                                      .n = s->vocab,
                                      .k = s->hidden,
-                                     .a = w->hidden + (uint64_t)first * s->hidden,
+                                     .a = hidden,
                                      .b = lm,
                                      .lda = s->hidden,
                                      .ldb = s->hidden,
@@ -60,7 +59,7 @@ static void head_logits(gr_queue *q, const gr_model_shape *s, const void *lm, ui
                                      .d = logits,
                                      .type = GR_CU_F32,
                                      .strict = gr_cu_context_of(q)->strict},
-                  w->gemm);
+                  gemm);
     if (s->logit_softcap > 0) gr_cu_head_cap(q->stream, logits, s->logit_softcap, (uint64_t)n * s->vocab);
 }
 
@@ -76,10 +75,22 @@ static void split_stats(gr_queue *q, const gr_model_shape *s, const void *lm, co
     for (uint32_t at = 0; at < rows->n; at += GR_CU_HEAD_ROWS) {
         const uint32_t n = GR_MIN(rows->n - at, GR_CU_HEAD_ROWS);
         float *logits = w->logits + (rows->keep ? (uint64_t)at * s->vocab : 0);
-        head_logits(q, s, lm, at, n, w, logits);
+        head_logits(q, s, lm, w->hidden + (uint64_t)at * s->hidden, n, w->gemm, logits);
         gr_cu_head_stats(q->stream, logits, rows->target + at, rows->inv_temperature, n, s->vocab,
                          later(out->logprob, at), w->entropy + at, later(out->sum_p2, at), w->lse + at);
     }
+}
+
+static void head_product(gr_queue *q, const gr_cu_head_rows *r)
+{
+    if (!gr_cu_head_product(q->stream, r))
+        gr_cu_note(q, gr_diag_error(&gr_cu_context_of(q)->d, (gr_loc){0}, GR_E_FAILED,
+                                    "the head's product cannot be launched"));
+}
+
+static bool head_fuses(gr_queue *q, const gr_model_shape *s, const void *lm)
+{
+    return !gr_cu_context_of(q)->strict && !(s->logit_softcap > 0) && gr_cu_head_fuses(lm, s->hidden);
 }
 
 /* Both at once. */
@@ -96,9 +107,7 @@ static void fused_stats(gr_queue *q, const gr_model_shape *s, const void *lm, co
                                .part = w->part,
                                .logit = w->logit,
                                .logits = rows->keep ? w->logits : NULL};
-    if (!gr_cu_head_product(q->stream, &r))
-        gr_cu_note(q, gr_diag_error(&gr_cu_context_of(q)->d, (gr_loc){0}, GR_E_FAILED,
-                                    "the head's product cannot be launched"));
+    head_product(q, &r);
     gr_cu_head_merge(q->stream, &r, out->logprob, w->entropy, out->sum_p2, w->lse);
 }
 
@@ -109,13 +118,42 @@ void gr_cuda_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm
     gr_workspace c = {.base = ws};
     gr_cu_head_ws w;
     gr_cu_head_layout(&c, s, rows->n, rows->keep ? GR_HEAD_GRADIENT : GR_HEAD_LOGPROB, &w);
-    head_hidden(q, s, norm_w, x, rows->row, rows->n, w.hidden);
-    if (!gr_cu_context_of(q)->strict && !(s->logit_softcap > 0) && gr_cu_head_fuses(lm, s->hidden))
+    gr_cuda_head_hidden(q, s, norm_w, x, rows->row, rows->n, w.hidden);
+    if (head_fuses(q, s, lm))
         fused_stats(q, s, lm, rows, out, &w);
     else
         split_stats(q, s, lm, rows, out, &w);
     if (out->entropy)
         cudaMemcpyAsync(out->entropy, w.entropy, rows->n * sizeof(float), cudaMemcpyDefault, q->stream);
+}
+
+typedef struct head_adjoint {
+    const float *lse, *entropy, *d_logprob, *d_entropy;
+    float *logits; /* become their gradients in place: rows of 2 V halves, of which V are used */
+    void *gemm;
+} head_adjoint;
+
+static void logits_backward(gr_queue *q, const gr_model_shape *s, const void *lm, const gr_bf16 *hidden,
+                            const gr_head_rows *rows, const head_adjoint *a, gr_bf16 *d_hidden, void *grad_lm,
+                            gr_dtype grads)
+{
+    const gr_bf16 *d_logits = (const gr_bf16 *)a->logits;
+    const uint64_t ld = 2 * (uint64_t)s->vocab;
+    gr_cu_head_dlogits(q->stream, a->logits, rows->target, a->lse, a->entropy, a->d_logprob, a->d_entropy,
+                       rows->inv_temperature, s->logit_softcap, rows->n, s->vocab);
+    gr_cu_linear_dx(q, d_logits, ld, rows->n, s->hidden, lm, s->vocab, d_hidden, a->gemm);
+    if (grad_lm)
+        gr_cu_linear_dw(q, d_logits, ld, hidden, rows->n, s->hidden, s->vocab, grad_lm, grads, a->gemm);
+}
+
+static void norm_backward(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *x,
+                          const uint32_t *row, uint32_t n, gr_bf16 *d_hidden, void *dx, void *grad_norm,
+                          gr_dtype grads, void *sums)
+{
+    const gr_cu_norm norm = last_norm(s, norm_w, x, row, n);
+    if (s->logit_scale != 1)
+        gr_cu_scale(q->stream, d_hidden, s->logit_scale, d_hidden, (uint64_t)n * s->hidden);
+    gr_cu_rmsnorm_backward(q->stream, &norm, d_hidden, dx, false, grad_norm, gr_cu_type(grads), sums);
 }
 
 void gr_cuda_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
@@ -127,18 +165,71 @@ void gr_cuda_head_backward(gr_queue *q, const gr_model_shape *s, const void *nor
     gr_workspace c = {.base = ws};
     gr_cu_head_ws w;
     gr_cu_head_layout(&c, s, rows->n, GR_HEAD_GRADIENT, &w);
-    gr_cu_head_dlogits(q->stream, w.logits, rows->target, w.lse, w.entropy, d_logprob, d_entropy,
-                       rows->inv_temperature, s->logit_softcap, rows->n, s->vocab);
-    const gr_bf16 *d_logits =
-        (const gr_bf16 *)w.logits; /* in place: rows of 2 V halves, of which V are used */
-    const uint64_t ld = 2 * (uint64_t)s->vocab;
-    gr_cu_linear_dx(q, d_logits, ld, rows->n, s->hidden, lm, s->vocab, w.d_hidden, w.gemm);
-    if (grad_lm)
-        gr_cu_linear_dw(q, d_logits, ld, w.hidden, rows->n, s->hidden, s->vocab, grad_lm, grads, w.gemm);
-    const gr_cu_norm norm = last_norm(s, norm_w, x, rows->row, rows->n);
-    if (s->logit_scale != 1)
-        gr_cu_scale(q->stream, w.d_hidden, s->logit_scale, w.d_hidden, (uint64_t)rows->n * s->hidden);
-    gr_cu_rmsnorm_backward(q->stream, &norm, w.d_hidden, dx, false, grad_norm, gr_cu_type(grads), w.sums);
+    const head_adjoint a = {w.lse, w.entropy, d_logprob, d_entropy, w.logits, w.gemm};
+    logits_backward(q, s, lm, w.hidden, rows, &a, w.d_hidden, grad_lm, grads);
+    norm_backward(q, s, norm_w, x, rows->row, rows->n, w.d_hidden, dx, grad_norm, grads, w.sums);
+}
+
+/* ---- a part of the vocabulary ---------------------------------------------------------------------------
+ */
+
+void gr_cuda_head_part(gr_queue *q, const gr_model_shape *s, const void *lm, const void *hidden,
+                       const gr_head_rows *rows, float *part, void *ws)
+{
+    gr_workspace c = {.base = ws};
+    gr_cu_part_ws w;
+    gr_cu_part_layout(&c, s, rows->n, 0, rows->keep ? GR_HEAD_GRADIENT : GR_HEAD_LOGPROB, &w);
+    const gr_cu_head_rows r = {.x = hidden,
+                               .lm = lm,
+                               .target = rows->target,
+                               .inv_temperature = rows->inv_temperature,
+                               .n = rows->n,
+                               .V = s->vocab,
+                               .H = s->hidden,
+                               .part = w.part,
+                               .logit = w.logit,
+                               .logits = rows->keep ? w.logits : NULL};
+    if (head_fuses(q, s, lm)) {
+        head_product(q, &r);
+        gr_cu_head_part_merge(q->stream, &r, part);
+        return;
+    }
+    for (uint32_t at = 0; at < rows->n; at += GR_CU_HEAD_ROWS) {
+        const uint32_t n = GR_MIN(rows->n - at, GR_CU_HEAD_ROWS);
+        float *logits = w.logits + (rows->keep ? (uint64_t)at * s->vocab : 0);
+        head_logits(q, s, lm, r.x + (uint64_t)at * s->hidden, n, w.gemm, logits);
+        gr_cu_head_part_stats(q->stream, logits, rows->target + at, rows->inv_temperature, n, s->vocab,
+                              part + (uint64_t)at * GR_HEAD_PART);
+    }
+}
+
+void gr_cuda_head_join(gr_queue *q, const float *part, uint32_t slices, uint32_t n, float inv_temperature,
+                       const gr_head_stats *out, float *lse)
+{
+    gr_cu_head_join(q->stream, part, slices, n, inv_temperature, out->logprob, out->entropy, out->sum_p2,
+                    lse);
+}
+
+void gr_cuda_head_part_backward(gr_queue *q, const gr_model_shape *s, const void *lm, const void *hidden,
+                                const gr_head_rows *rows, const float *lse, const float *entropy,
+                                const float *d_logprob, const float *d_entropy, void *d_hidden, void *grad_lm,
+                                gr_dtype grads, void *ws)
+{
+    gr_workspace c = {.base = ws};
+    gr_cu_part_ws w;
+    gr_cu_part_layout(&c, s, rows->n, 0, GR_HEAD_GRADIENT, &w);
+    const head_adjoint a = {lse, entropy, d_logprob, d_entropy, w.logits, w.gemm};
+    logits_backward(q, s, lm, hidden, rows, &a, d_hidden, grad_lm, grads);
+}
+
+void gr_cuda_head_hidden_backward(gr_queue *q, const gr_model_shape *s, const void *norm, const void *x,
+                                  const uint32_t *row, uint32_t n, void *d_hidden, void *dx, void *grad_norm,
+                                  gr_dtype grads, void *ws)
+{
+    gr_workspace c = {.base = ws};
+    gr_cu_part_ws w;
+    gr_cu_part_layout(&c, s, 0, n, GR_HEAD_GRADIENT, &w);
+    norm_backward(q, s, norm, x, row, n, d_hidden, dx, grad_norm, grads, w.sums);
 }
 
 static gr_cu_value_head value_head(const gr_model_shape *s, const gr_value_head *h)
@@ -172,8 +263,8 @@ void gr_cuda_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm_
     gr_cu_head_layout(&c, s, n, GR_HEAD_SAMPLE, &w);
     const gr_cu_sampling sampling = {how->temperature, how->top_p, how->top_k, how->seed, how->stream};
     if (!how->device) gr_device_write(q, w.how, &sampling, sizeof(sampling));
-    head_hidden(q, s, norm_w, x, row, n, w.hidden);
-    head_logits(q, s, lm, 0, n, &w, w.logits);
+    gr_cuda_head_hidden(q, s, norm_w, x, row, n, w.hidden);
+    head_logits(q, s, lm, w.hidden, n, w.gemm, w.logits);
     gr_cu_sample(q->stream, w.logits, how->device ? how->device : w.how, draw, id, logprob, n, s->vocab,
                  w.sample);
 }
@@ -237,8 +328,19 @@ void gr_cuda_optim_step(gr_queue *q, const gr_optim *how, bool decay, const gr_o
                            .correction2 = corrects ? (float)(1 - pow(how->beta2, how->step)) : 1,
                            .grad_scale = how->grad_scale,
                            .kind = (gr_cu_optim_kind)how->kind};
-    const gr_cu_optim_range range = {
-        r->w, r->g, r->master, r->low, r->m, r->v, gr_cu_type(r->grads), gr_cu_type(r->moments), n};
+    const gr_cu_optim_range range = {.w = r->w,
+                                     .g = r->g,
+                                     .master = r->master,
+                                     .low = r->low,
+                                     .m = r->m,
+                                     .v = r->v,
+                                     .grads = gr_cu_type(r->grads),
+                                     .moments = gr_cu_type(r->moments),
+                                     .n = n,
+                                     .m_scale = r->m_scale,
+                                     .v_scale = r->v_scale,
+                                     .chance = r->chance.key,
+                                     .first = r->chance.first};
     gr_cu_optim_step(q->stream, &a, &range);
 }
 

@@ -3,12 +3,14 @@
 #ifndef GR_OPS_KERNELS_CUDA_MODEL_H
 #define GR_OPS_KERNELS_CUDA_MODEL_H
 
-#include "ops/kernels/kernels.h"
+#include "ops/kernels/head.h"
 #include "runtime/device/device_cuda.h"
 
 /* Sizes (ops/kernels/cuda/layout.c), also in a build without CUDA. */
 uint64_t gr_cu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, gr_head_use use, unsigned threads);
 uint64_t gr_cu_value_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads);
+uint64_t gr_cu_part_ws_bytes(const gr_model_shape *s, uint32_t n, uint32_t own, gr_head_use use,
+                             unsigned threads);
 const char *gr_cu_unfit(const gr_model_shape *s, char buf[GR_UNFIT_MAX]);
 
 /* attach says which of the four tables of ops/kernels/cuda/table.c the queue is for. */
@@ -28,6 +30,19 @@ void gr_cuda_head_backward(gr_queue *q, const gr_model_shape *s, const void *nor
                            const void *x, const gr_head_rows *rows, const float *d_logprob,
                            const float *d_entropy, void *dx, void *grad_norm, void *grad_lm, gr_dtype grads,
                            void *ws);
+void gr_cuda_head_hidden(gr_queue *q, const gr_model_shape *s, const void *norm, const void *x,
+                         const uint32_t *row, uint32_t n, void *hidden);
+void gr_cuda_head_part(gr_queue *q, const gr_model_shape *s, const void *lm, const void *hidden,
+                       const gr_head_rows *rows, float *part, void *ws);
+void gr_cuda_head_join(gr_queue *q, const float *part, uint32_t slices, uint32_t n, float inv_temperature,
+                       const gr_head_stats *out, float *lse);
+void gr_cuda_head_part_backward(gr_queue *q, const gr_model_shape *s, const void *lm, const void *hidden,
+                                const gr_head_rows *rows, const float *lse, const float *entropy,
+                                const float *d_logprob, const float *d_entropy, void *d_hidden, void *grad_lm,
+                                gr_dtype grads, void *ws);
+void gr_cuda_head_hidden_backward(gr_queue *q, const gr_model_shape *s, const void *norm, const void *x,
+                                  const uint32_t *row, uint32_t n, void *d_hidden, void *dx, void *grad_norm,
+                                  gr_dtype grads, void *ws);
 void gr_cuda_value_forward(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const void *x,
                            const uint32_t *row, uint32_t n, float *value, void *ws);
 void gr_cuda_value_backward(gr_queue *q, const gr_model_shape *s, const gr_value_head *head, const void *x,

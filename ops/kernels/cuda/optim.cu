@@ -5,6 +5,7 @@
  */
 #include "ops/kernels/checksum.h"
 #include "ops/kernels/cuda/device.cuh"
+#include "ops/simd/moments.h"
 
 enum { BLOCK = 256, EACH = 4, TIMES = 2, TILE = BLOCK * EACH * TIMES /* elements of a block */ };
 
@@ -180,6 +181,113 @@ GR_KERNEL void __launch_bounds__(BLOCK) optim_kernel(const optim k, const optim_
     a.w.put(i, wi);
 }
 
+/* ---- moments of 8 bits (ops/simd/moments.h) ----------------------------------------------------------- */
+
+enum { BLOCK_LANES = GR_MOMENT_BLOCK / EACH }; /* lanes that have a block of moments together: half a warp */
+
+struct codes { /* of one moment; whole blocks */
+    uint32_t *four;
+    float *scale;
+};
+
+template <typename G, typename W> struct optim8_arrays {
+    W w;
+    const G *g;
+    codes m, v; /* v: of optimizers with two moments */
+    uint64_t n, first;
+    uint32_t key;
+};
+
+/* The largest of a block, by its bits: of numbers that are not negative these have the same order, and NaN is
+ * above all. */
+GR_DEVICE float block_scale(const float (&x)[4], float least)
+{
+    uint32_t most = __float_as_uint(least);
+#pragma unroll
+    for (int e = 0; e < EACH; e++) most = max(most, __float_as_uint(x[e]));
+#pragma unroll
+    for (int lane = BLOCK_LANES / 2; lane; lane /= 2) most = max(most, __shfl_xor_sync(GR_ALL, most, lane));
+    return __uint_as_float(most);
+}
+
+GR_DEVICE void load_m(const codes &c, uint64_t i, float (&m)[4])
+{
+    const uint32_t four = c.four[i / EACH];
+    const float scale = c.scale[i / GR_MOMENT_BLOCK];
+#pragma unroll
+    for (int e = 0; e < EACH; e++) m[e] = gr_moment_m((int8_t)(four >> 8 * e), scale);
+}
+
+GR_DEVICE void load_v(const codes &c, uint64_t i, float (&v)[4])
+{
+    const uint32_t four = c.four[i / EACH];
+    const float scale = c.scale[i / GR_MOMENT_BLOCK];
+#pragma unroll
+    for (int e = 0; e < EACH; e++) v[e] = gr_moment_v(four >> 8 * e & 0xff, scale);
+}
+
+/* All lanes call these; `there`: those whose block is. */
+GR_DEVICE void store_m(const codes &c, uint64_t i, bool there, const float (&m)[4],
+                       const uint32_t (&chance)[4])
+{
+    float size[4];
+    uint32_t four = 0;
+#pragma unroll
+    for (int e = 0; e < EACH; e++) size[e] = fabsf(m[e]);
+    const float scale = block_scale(size, GR_MOMENT_M_LEAST), inverse = gr_moment_inverse(scale);
+#pragma unroll
+    for (int e = 0; e < EACH; e++)
+        four |= ((uint32_t)gr_moment_m_code(m[e], scale, inverse, chance[e]) & 0xff) << 8 * e;
+    if (!there) return;
+    c.four[i / EACH] = four;
+    if (i % GR_MOMENT_BLOCK == 0) c.scale[i / GR_MOMENT_BLOCK] = scale;
+}
+
+GR_DEVICE void store_v(const codes &c, uint64_t i, bool there, const float (&v)[4],
+                       const uint32_t (&chance)[4])
+{
+    float root[4];
+    uint32_t four = 0;
+#pragma unroll
+    for (int e = 0; e < EACH; e++) root[e] = sqrtf(v[e]);
+    const float scale = block_scale(root, GR_MOMENT_V_LEAST), inverse = gr_moment_inverse(scale);
+#pragma unroll
+    for (int e = 0; e < EACH; e++) four |= gr_moment_v_code(root[e], scale, inverse, chance[e]) << 8 * e;
+    if (!there) return;
+    c.four[i / EACH] = four;
+    if (i % GR_MOMENT_BLOCK == 0) c.scale[i / GR_MOMENT_BLOCK] = scale;
+}
+
+/* A thread has four elements of a block; all of a warp go through all of it, for they share scales. */
+template <typename O, typename G, typename W>
+GR_KERNEL void __launch_bounds__(BLOCK) optim8_kernel(const optim k, const optim8_arrays<G, W> a)
+{
+    const uint64_t i = ((uint64_t)blockIdx.x * BLOCK + threadIdx.x) * EACH,
+                   end = (a.n + GR_MOMENT_BLOCK - 1) / GR_MOMENT_BLOCK * GR_MOMENT_BLOCK;
+    const bool there = i < end, whole = i + EACH <= a.n;
+    float w[EACH] = {0}, g[EACH] = {0}, m[EACH] = {0}, v[EACH] = {0};
+    uint32_t chance[EACH];
+    if (there) load_m(a.m, i, m);
+    if (there && O::two) load_v(a.v, i, v);
+    if (whole) {
+        gr_load4(a.g, i, g);
+        a.w.load4(i, w);
+    }
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        chance[e] = gr_moment_chance(a.key, a.first + i + e);
+        if (!whole && i + e < a.n) g[e] = gr_get(a.g + i + e), w[e] = a.w.get(i + e);
+        if (i + e < a.n)
+            O::element(k, w[e], g[e], m[e], v[e]);
+        else
+            m[e] = v[e] = 0;
+        if (!whole && i + e < a.n) a.w.put(i + e, w[e]);
+    }
+    if (whole) a.w.store4(i, w);
+    store_m(a.m, i, there, m, chance);
+    if (O::two) store_v(a.v, i, there, v, chance);
+}
+
 /* What a step is of, whatever its optimizer. */
 struct optim_call {
     cudaStream_t st;
@@ -204,9 +312,32 @@ template <typename O, typename G, typename M> static void launch_optim(const opt
         launch_with<O, G, M>(c, own_master{c.r.w});
 }
 
+template <typename O, typename G, typename W> static void launch8_with(const optim_call &c, const W &w)
+{
+    const gr_cu_optim_range &r = c.r;
+    const optim8_arrays<G, W> a = {
+        w,       (const G *)r.g, {(uint32_t *)r.m, r.m_scale}, {(uint32_t *)r.v, r.v_scale}, r.n,
+        r.first, r.chance};
+    optim8_kernel<O, G, W><<<gr_ceil_div(r.n, BLOCK * EACH), BLOCK, 0, c.st>>>(c.k, a);
+}
+
+template <typename O, typename G> static void launch8(const optim_call &c)
+{
+    if (c.r.low)
+        launch8_with<O, G>(c, split_master{c.r.w, c.r.low});
+    else if (c.r.master)
+        launch8_with<O, G>(c, copied_master{c.r.w, c.r.master});
+    else
+        launch8_with<O, G>(c, own_master{c.r.w});
+}
+
 template <typename O> static void launch_of(const optim_call &c)
 {
-    if (c.r.grads == GR_CU_F32 && c.r.moments == GR_CU_F32)
+    if (c.r.m_scale && c.r.grads == GR_CU_F32)
+        launch8<O, float>(c);
+    else if (c.r.m_scale)
+        launch8<O, gr_bf16>(c);
+    else if (c.r.grads == GR_CU_F32 && c.r.moments == GR_CU_F32)
         launch_optim<O, float, float>(c);
     else if (c.r.grads == GR_CU_F32)
         launch_optim<O, float, gr_bf16>(c);

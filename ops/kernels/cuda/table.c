@@ -54,6 +54,15 @@ static const char *numerics_strict_nondeterministic(void)
 static const gr_layer_ops layer = {LAYER, .attend_ws_bytes = gr_cu_attend_ws_bytes};
 static const gr_layer_ops layer_loose = {LAYER, .attend_ws_bytes = gr_cu_attend_ws_bytes_loose};
 
+static const gr_head_ops head = {
+    .part_ws_bytes = gr_cu_part_ws_bytes,
+    RUNS_AS(hidden, head_hidden),
+    RUNS_AS(part, head_part),
+    RUNS_AS(join, head_join),
+    RUNS_AS(part_backward, head_part_backward),
+    RUNS_AS(hidden_backward, head_hidden_backward),
+};
+
 /* What the four have in common. A queue knows by attach which of them it is for. */
 #define ALL                                                                                                \
     .device = "cuda", .dtype = GR_BF16, .master = true, .columns = GR_HOST, .queued = true,                \
@@ -67,9 +76,10 @@ static const gr_layer_ops layer_loose = {LAYER, .attend_ws_bytes = gr_cu_attend_
     .head_ws_bytes = gr_cu_head_ws_bytes, .value_ws_bytes = gr_cu_value_ws_bytes,                          \
     .embed_ws_bytes = gr_cu_embed_backward_ws, .sum_squares_ws_bytes = gr_cu_sum_squares_ws,               \
     .unfit = gr_cu_unfit, RUNS(detach), RUNS(check), RUNS(embed_forward), RUNS(embed_backward),            \
-    RUNS(head_forward), RUNS(head_backward), RUNS(value_forward), RUNS(value_backward), RUNS(copy_blocks), \
-    RUNS(head_sample), RUNS(zero), RUNS(copy), RUNS(copy_rows), RUNS(add), RUNS(blend), RUNS(sum_squares), \
-    RUNS(optim_step), RUNS(checksum), .losses = true, RUNS(code_run), .steps = &gr_steps_cuda, .rings = true
+    RUNS(head_forward), RUNS(head_backward), .head = &head, RUNS(value_forward), RUNS(value_backward),     \
+    RUNS(copy_blocks), RUNS(head_sample), RUNS(zero), RUNS(copy), RUNS(copy_rows), RUNS(add), RUNS(blend), \
+    RUNS(sum_squares), RUNS(optim_step), RUNS(checksum), .losses = true, RUNS(code_run),                   \
+    .steps = &gr_steps_cuda, .rings = true
 
 /* Measured: docs/PERFORMANCE.md, "What strict costs". */
 #define STRICT_ATTENTION 2.2

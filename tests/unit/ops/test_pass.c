@@ -189,14 +189,53 @@ static void test_one_length_gives_equal_micro_batches(void **state)
     }
 }
 
+/* Relative to the part of the vocabulary that a rank has; -1: another rank has it. */
+static int32_t in_part(int32_t id, const gr_micro_bounds *b, uint32_t place)
+{
+    const uint32_t part = place % b->slices;
+    return (uint32_t)id / b->vocab == part ? id - (int32_t)(part * b->vocab) : -1;
+}
+
+/* Of neighbours with parts of the vocabulary each knows the tokens and targets of all, as far as they are of
+ * its part; their windows are alike, and have all rows of each once, in runs of the batch's columns. */
+static void check_parts(const gr_pass *part, void *const *mine, const gr_micro_bounds *b, uint32_t cut)
+{
+    for (uint32_t r = 0; r < cut; r++) {
+        const gr_micro own = gr_micro_at(mine[r], b);
+        const uint32_t n = part[r].n_own, first = r / b->slices * b->slices;
+        uint32_t rows = 0, most = 0;
+        for (uint32_t k = 0; k < b->slices; k++) {
+            const gr_micro other = gr_micro_at(mine[first + k], b);
+            const int32_t *target = own.part_target + (uint64_t)k * b->own_rows;
+            most = GR_MAX(most, part[first + k].n_rows);
+            for (uint32_t t = 0; t < n; t++)
+                assert_int_equal(own.part_ids[k * n + t], in_part(other.ids[t], b, r));
+            for (uint32_t i = 0; i < b->own_rows && !part[r].last; i++)
+                assert_int_equal(target[i], i < part[first + k].n_rows ? in_part(other.target[i], b, r) : -1);
+        }
+        if (part[r].last) continue;
+        assert_int_equal(part[r].most_rows, most);
+        for (gr_window w = {0}; gr_pass_window(&part[r], 3, &w);) {
+            assert_int_equal(w.each, GR_MIN(most - w.first, 3u));
+            for (gr_chunk c = {.row = w.first}; gr_pass_run(&part[r], &w, &c); rows += c.n) {
+                assert_int_equal(c.row, rows);
+                assert_in_range(c.row + c.n, w.first + 1, w.first + w.n);
+            }
+        }
+        assert_int_equal(rows, part[r].n_rows);
+    }
+}
+
 /* What the ranks of a group have of a micro-batch: side by side their tokens are those of one rank, with
  * padding behind, as many each; and each row is one rank's, whose token predicts it. */
 static void check_cut(const fixture *f, uint32_t seqs, uint32_t bound, uint32_t cut, bool last)
 {
     const gr_balance_bounds most = {seqs, (uint64_t)seqs * f->rows.stride};
-    const gr_micro_bounds b = gr_micro_bounds_of(&f->bounds, &most, bound, cut),
-                          one = gr_micro_bounds_of(&f->bounds, &most, bound, 1);
+    gr_micro_bounds b = gr_micro_bounds_of(&f->bounds, &most, bound, cut);
+    const gr_micro_bounds one = gr_micro_bounds_of(&f->bounds, &most, bound, 1);
     gr_pass whole = {.last = last}, *part = gr_calloc(cut, sizeof(*part));
+    b.slices = cut % 2 ? cut : cut / (1 + seqs % 2); /* two groups of neighbours, or one */
+    b.vocab = 1 + 1000 / b.slices;
     void *block = gr_calloc(1, gr_micro_bytes(&one)), *room = gr_calloc(1, gr_micro_bytes(&one));
     void **mine = gr_calloc(cut, sizeof(*mine)), *staging = gr_calloc(1, gr_micro_bytes(&b));
     gr_seqs all = gr_seqs_new(seqs);
@@ -233,6 +272,7 @@ static void check_cut(const fixture *f, uint32_t seqs, uint32_t bound, uint32_t 
             rows += part[r].n_rows;
         }
         assert_int_equal(rows, whole.n_rows);
+        if (b.slices) check_parts(part, mine, &b, cut);
         for (gr_chunk c = {0}; gr_pass_chunk(&whole, UINT32_MAX, &c);)
             for (uint32_t i = 0; i < c.n; i++) assert_int_equal(asked[c.at + i], 1);
         for (gr_chunk c = {0}; !last && gr_pass_whole(&part[0], &c);)

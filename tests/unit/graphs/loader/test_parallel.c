@@ -9,7 +9,7 @@
 #include "scheduler/search/meshes.h"
 
 static const char *const config_text =
-    "{\"model_type\": \"qwen3\", \"vocab_size\": 64, \"hidden_size\": 32, \"num_hidden_layers\": 3, "
+    "{\"model_type\": \"qwen3\", \"vocab_size\": 512, \"hidden_size\": 32, \"num_hidden_layers\": 3, "
     "\"rms_norm_eps\": 1e-06, \"max_position_embeddings\": 256, \"eos_token_id\": 2, "
     "\"intermediate_size\": 48, \"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 8, "
     "\"rope_theta\": 10000.0, \"tie_word_embeddings\": false}";
@@ -126,6 +126,27 @@ static void test_a_rank_holds_its_tokens(void **state)
     }
 }
 
+/* Half of the 512 rows of the embedding and of the output matrix, which has a norm before it, and of their
+ * gradients. The 128 tokens of both go through the one, their 80 rows through the other: by hand, of hidden
+ * states gathered and scattered, of five numbers a row and part, and of what the loss says of a row. */
+static void check_vocabulary(const gr_planned *p, const gr_model *m)
+{
+    const uint64_t half = 512 / 2 * 32 * sizeof(float), last = half + 4096 * sizeof(float);
+    const gr_task *embed = task_named(p->tasks, "update.embed"),
+                  *back = task_named(p->tasks, "update.embed_backward"),
+                  *head = task_named(p->tasks, "update.head"), *old = task_named(p->tasks, "old.head");
+    assert_int_equal(m->sharding.train_slice.vocab, 256);
+    assert_int_equal(entry_bytes(p->plan, "update.gathered.0"), gr_align(half, GR_ALIGN));
+    assert_int_equal(entry_bytes(p->plan, "update.full_grads.0"), gr_align(half, GR_ALIGN));
+    assert_int_equal(entry_bytes(p->plan, "update.gathered.4"), gr_align(last, GR_ALIGN));
+    assert_int_equal(entry_bytes(p->plan, "update.full_grads.4"), gr_align(last, GR_ALIGN));
+    assert_int_equal(gr_mesh_size(&embed->comm.mesh, GR_AXIS_TENSOR), 2);
+    assert_close(embed->comm.summed, 128.0 * 32 * 4 / 2, 0, 1e-9);
+    assert_close(back->comm.summed, 128.0 * 32 * 4 / 2, 0, 1e-9);
+    assert_close(head->comm.summed, 80.0 * (2 * 32 * 4 + 2 * 5 * 4 + 4) / 2, 0, 1e-9);
+    assert_close(old->comm.summed, 80.0 * (32 * 4 + 2 * 5 * 4) / 2, 0, 1e-9);
+}
+
 /* Slices of layers, and of their gradients, beside shards of all that training keeps; and what goes into them
  * and comes back, by hand: a layer of hidden 32, 8 heads of 8 on 4 KV heads, width 48 has q, k and v of 128 x
  * 32, o of 32 x 64, gate, up and down of 48 x 32, cut by two; and two norms of 32, two of 8. */
@@ -162,6 +183,7 @@ static void test_a_rank_holds_its_slices(void **state)
         assert_close(layer->comm.summed, 4 * 128.0 * 32 * 4 / 2, 0, 1e-9);
         assert_close(back->comm.summed, 6 * 128.0 * 32 * 4 / 2, 0, 1e-9);
         assert_int_equal(p->tasks->groups, 1);
+        check_vocabulary(p, m);
         gr_planned_free(p);
         gr_graph_free(g);
     }

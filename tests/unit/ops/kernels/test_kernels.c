@@ -487,6 +487,122 @@ static void test_a_split_master_steps_as_fp32(void **state)
     gr_team_free(team);
 }
 
+/* tests/oracle/moment_goldens.py has made them, from the definition in float64. */
+static void test_moments_of_8_bits_are_as_defined(void **state)
+{
+    (void)state;
+    char line[128], kind;
+    int code, seen = 0;
+    double x;
+    FILE *f = fopen("tests/golden/moments.txt", "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof(line), f)) {
+        seen++;
+        if (sscanf(line, "nearest %c %lf %d", &kind, &x, &code) == 3) {
+            const float from = (float)x;
+            if (kind == 'm') assert_int_equal(gr_moment_m_code(from, 1, 1, GR_MOMENT_NEAREST), code);
+            if (kind == 'm')
+                assert_int_equal(gr_moment_m_code(-from, 1, 1, GR_MOMENT_NEAREST), -code);
+            else
+                assert_int_equal(gr_moment_v_code(from, 1, 1, GR_MOMENT_NEAREST), code);
+            continue;
+        }
+        assert_int_equal(sscanf(line, "%c %d %lf", &kind, &code, &x), 3);
+        if (kind == 'm')
+            assert_close(gr_moment_m(-code, 3), -3 * x, 1e-6, 1e-6);
+        else
+            assert_close(gr_moment_v((uint32_t)code, 3), 9 * x * x, 0, 1e-6);
+    }
+    assert_true(seen > 1000);
+    fclose(f);
+}
+
+/* What is rounded to the nearest again keeps code and scale; the largest keeps its value; every instruction
+ * set has the same; and by chance the mean is right. */
+static void test_moments_of_8_bits_come_back(void **state)
+{
+    (void)state;
+    enum { N = 1000, TRIES = 4000, BLOCKS = (N + 63) / 64 };
+    static float x[N], wide[N], scale[BLOCKS], again_scale[BLOCKS], set_scale[BLOCKS];
+    static int8_t code[64 * BLOCKS], again[64 * BLOCKS], set_code[64 * BLOCKS];
+    static double mean[N];
+    const gr_simd *sets[GR_SIMD_MAX];
+    const size_t n_sets = gr_simd_all(sets);
+    for (int root = 0; root < 2; root++) {
+        fill(x, N, 7, 1);
+        for (int i = 0; i < N; i++) {
+            x[i] *= powf(10, (float)(-(i / 64)) * 3); /* blocks down to nothing */
+            if (root) x[i] *= x[i];
+            if (i % 50 == 3) x[i] = 0;
+        }
+        const gr_chance by = {12345, 640};
+        sets[0]->moments_narrow(root, x, N, &by, code, scale);
+        for (size_t s = 0; s < n_sets; s++) {
+            sets[s]->moments_narrow(root, x, N, &by, set_code, set_scale);
+            assert_memory_equal(set_code, code, sizeof(code));
+            assert_memory_equal(set_scale, scale, sizeof(scale));
+            sets[s]->moments_widen(root, code, scale, wide, N);
+            sets[s]->moments_narrow(root, wide, N, NULL, again, again_scale);
+            assert_memory_equal(again, code, sizeof(code));
+            assert_memory_equal(again_scale, scale, sizeof(scale));
+        }
+        memset(mean, 0, sizeof(mean));
+        for (uint32_t t = 0; t < TRIES; t++) {
+            sets[0]->moments_narrow(root, x, N, &(gr_chance){t, 64}, code, scale);
+            sets[0]->moments_widen(root, code, scale, wide, N);
+            for (int i = 0; i < N; i++) mean[i] += (double)(root ? sqrtf(wide[i]) : wide[i]) / TRIES;
+        }
+        for (int i = 0; i < N; i++) {
+            const double want = (double)(root ? sqrtf(x[i]) : x[i]), least = (double)scale[i / 64];
+            assert_close(mean[i], want, 2e-4 * least, 3e-3);
+            if (x[i] == 0) assert_true(mean[i] == 0);
+            if (root && x[i] > 0 && i < 640) assert_true(wide[i] > 0);
+        }
+    }
+    const float bad[2] = {1, NAN};
+    sets[0]->moments_narrow(false, bad, 2, NULL, code, scale);
+    sets[0]->moments_widen(false, code, scale, wide, 2);
+    assert_true(isnan(wide[0]));
+}
+
+/* Steps with moments of 8 bits stay by those with fp32, on one thread or several. */
+static void test_adamw_with_moments_of_8_bits_stays_near(void **state)
+{
+    (void)state;
+    enum { M = 9001, BLOCKS = (M + 63) / 64, STEPS = 300 };
+    static float w[3][M], g[M], m[M], v[M], m_scale[2][BLOCKS], v_scale[2][BLOCKS];
+    static uint8_t m8[2][64 * BLOCKS], v8[2][64 * BLOCKS];
+    gr_team *team = NULL;
+    assert_int_equal(gr_team_new(&team, 3, NULL), GR_OK);
+    for (uint32_t step = 1; step <= STEPS; step++) {
+        const gr_optim how = {1e-3, 0.9, 0.95, 1e-8, 0, step, 1, GR_OPTIM_ADAMW};
+        fill(g, M, step, 1);
+        for (int i = 0; i < M; i++) g[i] = (g[i] + 0.3f) * (i % 7 ? 1 : 1e-3f);
+        K.optim_step(&(gr_queue){0}, &how, true, &(gr_optim_range){.w = w[0], .g = g, .m = m, .v = v}, M);
+        for (int k = 0; k < 2; k++) {
+            const gr_optim_range r = {.w = w[1 + k],
+                                      .g = g,
+                                      .m = m8[k],
+                                      .v = v8[k],
+                                      .m_scale = m_scale[k],
+                                      .v_scale = v_scale[k],
+                                      .moments = GR_I8,
+                                      .chance = {gr_moment_mix(step), 64}};
+            K.optim_step(&(gr_queue){.team = k ? team : NULL}, &how, true, &r, M);
+        }
+    }
+    assert_memory_equal(w[1], w[2], sizeof(w[1]));
+    assert_memory_equal(v8[0], v8[1], sizeof(v8[0]));
+    double off = 0, size = 0, mean = 0;
+    for (int i = 0; i < M; i++) {
+        off += pow((double)w[1][i] - (double)w[0][i], 2), size += pow((double)w[0][i], 2);
+        mean += (double)w[1][i] / (double)w[0][i] / M;
+    }
+    assert_true(sqrt(off / size) < 0.05);
+    assert_close(mean, 1, 0.02, 0);
+    gr_team_free(team);
+}
+
 static uint64_t checksum(gr_team *team, const void *x, uint64_t bytes)
 {
     uint64_t parts[GR_CHECKSUM_PARTS];
@@ -603,6 +719,9 @@ int main(void)
         cmocka_unit_test(test_adamw_follows_its_formula_in_double),
         cmocka_unit_test(test_adamw_on_the_host_rounds_what_is_no_fp32),
         cmocka_unit_test(test_halves_of_fp32_are_exact),
+        cmocka_unit_test(test_moments_of_8_bits_are_as_defined),
+        cmocka_unit_test(test_moments_of_8_bits_come_back),
+        cmocka_unit_test(test_adamw_with_moments_of_8_bits_stays_near),
         cmocka_unit_test(test_a_split_master_steps_as_fp32),
         cmocka_unit_test(test_optimizers_equal_torch_and_the_paper),
         cmocka_unit_test(test_lion_and_sgd_keep_one_moment),

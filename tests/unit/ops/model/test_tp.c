@@ -92,9 +92,9 @@ static void test_blocks_make_the_slices(void **state)
     uint64_t seed = 1;
     for (int round = 0; round < 60; round++) {
         const uint32_t parts = 1u << next(&seed, 4);
-        const gr_model_shape s = some_shape(&seed, parts), shape = gr_tp_shape(&s, (gr_slicing){parts, 1});
+        const gr_model_shape s = some_shape(&seed, parts), shape = gr_tp_shape(&s, (gr_slicing){parts, 1, 1});
         char buf[48];
-        assert_null(gr_tp_uneven(&s, (gr_slicing){parts, 1}, buf));
+        assert_null(gr_tp_uneven(&s, (gr_slicing){parts, 1, 1}, buf));
         for (uint32_t b = 0; b < gr_model_buckets(&s); b++) {
             const uint64_t n = gr_bucket_elems(&s, b), part = gr_bucket_elems(&shape, b);
             double *whole = calloc(n, sizeof(double)), *got = calloc(part, sizeof(double)),
@@ -104,7 +104,7 @@ static void test_blocks_make_the_slices(void **state)
                 gr_tp_block blocks[GR_TP_BLOCKS_MAX];
                 memset(got, 0, part * sizeof(double));
                 memset(want, 0, part * sizeof(double));
-                const size_t n_blocks = gr_tp_blocks(&s, (gr_slicing){parts, 1}, place, b, blocks);
+                const size_t n_blocks = gr_tp_blocks(&s, (gr_slicing){parts, 1, 1}, place, b, blocks);
                 for (size_t i = 0; i < n_blocks; i++) copy_block(got, whole, &blocks[i]);
                 assert_int_equal(gr_align(write_bucket(want, &s, b, place, parts), 4096), part);
                 assert_memory_equal(got, want, part * sizeof(double));
@@ -121,14 +121,14 @@ static void test_pieces_of_shards_make_the_blocks(void **state)
     uint64_t seed = 2;
     for (int round = 0; round < 60; round++) {
         const uint32_t parts = 1u << next(&seed, 4), shard = 1 + next(&seed, 700);
-        const gr_model_shape s = some_shape(&seed, parts), shape = gr_tp_shape(&s, (gr_slicing){parts, 1});
+        const gr_model_shape s = some_shape(&seed, parts), shape = gr_tp_shape(&s, (gr_slicing){parts, 1, 1});
         const uint64_t n = gr_bucket_elems(&s, 1), part = gr_bucket_elems(&shape, 1);
         double *whole = calloc(n, sizeof(double)), *got = calloc(part, sizeof(double)),
                *want = calloc(part, sizeof(double));
         write_bucket(whole, &s, 1, 0, 1);
         for (uint32_t place = 0; place < parts; place++) {
             gr_tp_block blocks[GR_TP_BLOCKS_MAX], piece[3];
-            const size_t n_blocks = gr_tp_blocks(&s, (gr_slicing){parts, 1}, place, 1, blocks);
+            const size_t n_blocks = gr_tp_blocks(&s, (gr_slicing){parts, 1, 1}, place, 1, blocks);
             memset(got, 0, part * sizeof(double));
             uint64_t sum = 0;
             for (uint64_t first = 0; first < n; first += shard) {
@@ -200,7 +200,7 @@ static void test_shards_are_packed_and_unpacked_into_slices(void **state)
         double *named_ones = calloc(n, sizeof(double));
         write_bucket(named_ones, &s, 1, 0, 1);
         for (uint64_t i = 0; i < n; i++) whole[i] = named_ones[i] != 0 ? (float)(i + 1) : 0;
-        reshard(&s, (gr_slicing){parts, 1}, ranks, 1, whole);
+        reshard(&s, (gr_slicing){parts, 1, 1}, ranks, 1, whole);
         free(whole), free(named_ones);
     }
 }
@@ -227,7 +227,7 @@ static void test_experts_are_divided_whole(void **state)
     (void)state;
     for (uint32_t parts = 2; parts <= 8; parts *= 2)
         for (uint32_t count = parts; count <= 16; count += parts) {
-            const gr_slicing cut = {1, parts};
+            const gr_slicing cut = {1, parts, 1};
             const gr_model_shape s = expert_shape(count, count % 3 == 0), slice = gr_tp_shape(&s, cut);
             const uint64_t n = gr_bucket_elems(&s, 1), part = gr_bucket_elems(&slice, 1);
             float *whole = calloc(n, sizeof(float)), *own = calloc(part, sizeof(float));
@@ -260,20 +260,20 @@ static void test_experts_are_divided_whole(void **state)
 static void test_what_is_not_divided_is_common(void **state)
 {
     (void)state;
-    const gr_model_shape s = expert_shape(8, false), slice = gr_tp_shape(&s, (gr_slicing){1, 4});
+    const gr_model_shape s = expert_shape(8, false), slice = gr_tp_shape(&s, (gr_slicing){1, 4, 1});
     const uint64_t experts = 8 * 3 * 3 * 10;
-    assert_int_equal(gr_tp_common(&s, (gr_slicing){1, 4}, 1), gr_model_params(&s) / 2 - 5 - 70 - experts);
-    assert_true(gr_tp_is_cut(&s, (gr_slicing){1, 4}, 1));
-    assert_false(gr_tp_is_cut(&s, (gr_slicing){1, 4}, 0));
-    assert_false(gr_tp_is_cut(&s, (gr_slicing){1, 1}, 1));
+    assert_int_equal(gr_tp_common(&s, (gr_slicing){1, 4, 1}, 1), gr_model_params(&s) / 2 - 5 - 70 - experts);
+    assert_true(gr_tp_is_cut(&s, (gr_slicing){1, 4, 1}, 1));
+    assert_false(gr_tp_is_cut(&s, (gr_slicing){1, 4, 1}, 0));
+    assert_false(gr_tp_is_cut(&s, (gr_slicing){1, 1, 1}, 1));
     assert_true(gr_bucket_elems(&slice, 1) < gr_bucket_elems(&s, 1) || experts < 4096);
     char buf[48];
-    assert_null(gr_tp_uneven(&s, (gr_slicing){1, 4}, buf));
-    assert_string_equal(gr_tp_uneven(&s, (gr_slicing){1, 3}, buf), "8 experts");
+    assert_null(gr_tp_uneven(&s, (gr_slicing){1, 4, 1}, buf));
+    assert_string_equal(gr_tp_uneven(&s, (gr_slicing){1, 3, 1}, buf), "8 experts");
     gr_model_shape dense = {.layers = 3};
     const gr_layer_desc d = gr_layer_plain(12, 2, 8, 90);
     gr_model_of(&dense, &d);
-    assert_string_equal(gr_tp_uneven(&dense, (gr_slicing){1, 2}, buf), "layers, which have no experts");
+    assert_string_equal(gr_tp_uneven(&dense, (gr_slicing){1, 2, 1}, buf), "layers, which have no experts");
 }
 
 /* By hand, of the Qwen3-8B geometry in two parts: half of all matrices, and all of both norms of a layer and
@@ -285,7 +285,7 @@ static void test_a_slice_has_its_part_of_a_layer(void **state)
     gr_layer_desc d = gr_layer_plain(32, 8, 128, 12288);
     d.attention.qk_norm = GR_QK_NORM_HEAD;
     gr_model_of(&s, &d);
-    const gr_model_shape half = gr_tp_shape(&s, (gr_slicing){2, 1});
+    const gr_model_shape half = gr_tp_shape(&s, (gr_slicing){2, 1, 1});
     assert_int_equal(gr_layer(&half, 35)->attention.heads, 16);
     assert_int_equal(gr_layer(&half, 35)->attention.kv_heads, 4);
     assert_int_equal(gr_layer(&half, 35)->dense.inner, 6144);
@@ -293,8 +293,8 @@ static void test_a_slice_has_its_part_of_a_layer(void **state)
     /* q and o 4096 x 4096, k and v 1024 x 4096, gate, up, down 12288 x 4096 */
     const uint64_t matrices = 2 * 4096ull * 4096 + 2 * 1024ull * 4096 + 3 * 12288ull * 4096;
     assert_int_equal(gr_bucket_elems(&half, 1), gr_align(matrices / 2 + 2 * 4096 + 2 * 128, 4096));
-    assert_int_equal(gr_tp_common(&s, (gr_slicing){2, 1}, 1), 2 * 4096 + 2 * 128);
-    assert_int_equal(gr_tp_common(&s, (gr_slicing){2, 1}, 0), 151936ull * 4096);
+    assert_int_equal(gr_tp_common(&s, (gr_slicing){2, 1, 1}, 1), 2 * 4096 + 2 * 128);
+    assert_int_equal(gr_tp_common(&s, (gr_slicing){2, 1, 1}, 0), 151936ull * 4096);
     assert_int_equal(gr_bucket_elems(&half, 0), gr_bucket_elems(&s, 0));
 }
 
@@ -305,11 +305,11 @@ static void test_what_does_not_come_out_even_is_named(void **state)
     gr_model_shape s = {.layers = 3};
     const gr_layer_desc d = gr_layer_plain(12, 2, 8, 90);
     gr_model_of(&s, &d);
-    assert_null(gr_tp_uneven(&s, (gr_slicing){2, 1}, buf));
-    assert_string_equal(gr_tp_uneven(&s, (gr_slicing){4, 1}, buf), "2 KV heads");
-    assert_string_equal(gr_tp_uneven(&s, (gr_slicing){8, 1}, buf), "12 heads");
+    assert_null(gr_tp_uneven(&s, (gr_slicing){2, 1, 1}, buf));
+    assert_string_equal(gr_tp_uneven(&s, (gr_slicing){4, 1, 1}, buf), "2 KV heads");
+    assert_string_equal(gr_tp_uneven(&s, (gr_slicing){8, 1, 1}, buf), "12 heads");
     s.kinds[0].attention.kv_heads = 12;
-    assert_string_equal(gr_tp_uneven(&s, (gr_slicing){4, 1}, buf), "90 columns of the feed-forward network");
+    assert_string_equal(gr_tp_uneven(&s, (gr_slicing){4, 1, 1}, buf), "90 columns of the feed-forward network");
 }
 
 int main(void)

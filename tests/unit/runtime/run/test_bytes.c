@@ -159,6 +159,36 @@ static void test_a_split_master_is_the_fp32_one_in_files(void **state)
     free(first), free(second);
 }
 
+/* Moments of 8 bits are fp32 in files: they come back as the same codes and scales, near what they were. */
+static void test_moments_of_8_bits_in_files(void **state)
+{
+    (void)state;
+    side wide = open_side("models.actor.train.moments=fp32"),
+         small = open_side("models.actor.train.moments=int8"),
+         again = open_side("models.actor.train.moments=int8");
+    char *first = in_dir("fp32"), *second = in_dir("int8");
+    restore(&wide, NULL);
+    make_state(&wide);
+    save(&wide, first);
+    restore(&small, first);
+    save(&small, second);
+    restore(&again, second);
+    for (uint32_t b = 0; b < gr_model_buckets(&wide.g->models[0]->shape); b++) {
+        const uint64_t n = elems(&wide, b);
+        const float *state32 = part(&wide, "state", b);
+        const char *codes = (const char *)part(&small, "state", b) + n * sizeof(float);
+        const float *scale = (const float *)(const void *)(codes + n);
+        assert_memory_equal(part(&again, "state", b), part(&small, "state", b),
+                            n * sizeof(float) + 2 * gr_moment_bytes(GR_I8, n));
+        for (uint64_t i = 0; i < n; i++) {
+            const float m = gr_moment_m(((const int8_t *)codes)[i], scale[i / 64]), want = state32[n + i];
+            assert_close(m, want, 1e-5 * (double)scale[i / 64], 0.07);
+        }
+    }
+    close_side(&wide), close_side(&small), close_side(&again);
+    free(first), free(second);
+}
+
 /* A save of the lower halves that does not read the upper ones, or reads others, is refused. */
 static void test_halves_are_saved_together(void **state)
 {
@@ -182,6 +212,7 @@ static void test_halves_are_saved_together(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_split_master_is_the_fp32_one_in_files),
+                                       cmocka_unit_test(test_moments_of_8_bits_in_files),
                                        cmocka_unit_test(test_halves_are_saved_together)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
