@@ -261,8 +261,7 @@ static uint64_t kept_bytes(const gr_graph *g, const gr_kernels *k, const gr_mode
     const size_t n = is_trained(g, m) ? GR_LEN(parts) : m->follows ? 2 : 1;
     uint64_t bytes = 0;
     for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++)
-        for (size_t i = 0; i < n; i++)
-            bytes += gr_part_bytes(k, m, parts[i], b) / shards;
+        for (size_t i = 0; i < n; i++) bytes += gr_part_bytes(k, m, parts[i], b) / shards;
     return bytes;
 }
 
@@ -366,7 +365,8 @@ static void add_shards(gr_knobs *s)
     for (size_t i = 0; i < s->g->n_models && s->g->ranks > 1; i++) {
         const gr_model *m = s->g->models[i];
         if (!is_used(s->g, m) || is_remote(s->g, m) || copy_is_asked_for(m) || is_merged(s->g, m)) continue;
-        bool nodes = node_ranks(s->g) > 1 && !is_trained(s->g, m) && !m->follows && m->sharding.over == GR_SHARD_AUTO;
+        bool nodes =
+            node_ranks(s->g) > 1 && !is_trained(s->g, m) && !m->follows && m->sharding.over == GR_SHARD_AUTO;
         add_model_knob(s, KNOB_SHARD, m, nodes ? 3 : 2, false, "weights");
     }
 }
