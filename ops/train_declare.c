@@ -417,7 +417,7 @@ static void reduce(declaring *w, uint32_t bucket)
 static uint32_t layer_in(declaring *w, uint32_t l)
 {
     uint64_t bytes = gr_hidden_bytes(w->k, w->s, w->bounds.tokens);
-    return gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sin.%u", w->pass.all, l);
+    return gr_tasks_spill(w->p, GR_CAT_ACTIVATIONS, w->n->model->name, bytes, "%sin.%u", w->pass.all, l);
 }
 
 /* Of the layers that are recomputed, one's activations exist at a time. */
@@ -431,7 +431,8 @@ static uint32_t layer_acts(declaring *w, uint32_t l)
     uint64_t bytes = recomputed(w, l) ? gr_layers_acts_bytes(w->k, w->layers, &w->bounds)
                                       : gr_layer_acts_bytes(w->k, w->layers, l, &w->bounds);
     return recomputed(w, l) ? gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sacts", w->pass.all)
-                            : gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sacts.%u", w->pass.all, l);
+                            : gr_tasks_spill(w->p, GR_CAT_ACTIVATIONS, w->n->model->name, bytes, "%sacts.%u",
+                                             w->pass.all, l);
 }
 
 /* Where layers are recomputed, the workspaces of one take turns with those of the next: each lives for a

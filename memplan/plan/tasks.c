@@ -91,6 +91,21 @@ static uint32_t add_temp(gr_tasks *p, gr_category c, gr_place place, uint64_t by
                                            .bucket = GR_NONE});
 }
 
+uint32_t gr_tasks_spill(gr_tasks *p, gr_category c, const char *model, uint64_t bytes, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    const char *name = node_name(p, fmt, ap);
+    va_end(ap);
+    return gr_tasks_object(p, &(gr_object){.name = name,
+                                           .category = c,
+                                           .span = GR_SPAN_SPILL,
+                                           .place = GR_DEVICE,
+                                           .bytes = bytes,
+                                           .model = model,
+                                           .bucket = GR_NONE});
+}
+
 uint32_t gr_tasks_temp(gr_tasks *p, gr_category c, uint64_t bytes, const char *fmt, ...)
 {
     va_list ap;

@@ -17,6 +17,7 @@ typedef enum gr_span {
     GR_SPAN_TEMP,    /* from its first use to its last, within one iteration (or one trip, see below) */
     GR_SPAN_KEEP,    /* a version lives on across iterations: weights, optimizer moments */
     GR_SPAN_SCRATCH, /* as TEMP, but a resource with resume and release steps: KV cache, gradients */
+    GR_SPAN_SPILL,   /* as TEMP, but it may wait in the host pool from one use to another: activations */
 } gr_span;
 
 typedef struct gr_object {
@@ -154,19 +155,25 @@ typedef struct gr_task {
     gr_task_loop loop;
 } gr_task;
 
+/* Whether it dies at the end of a trip or an iteration, with no steps that say so. */
+static inline bool gr_span_is_brief(gr_span s)
+{
+    return s == GR_SPAN_TEMP || s == GR_SPAN_SPILL;
+}
+
 /* Whether a use of an object is of its copy in the host pool; moved: the task is done on the lane `host`
  * instead of its own. */
 static inline bool gr_use_on_host(const gr_object *o, bool moved)
 {
-    return o->place == GR_HOST || (moved && o->span != GR_SPAN_TEMP);
+    return o->place == GR_HOST || (moved && !gr_span_is_brief(o->span));
 }
 
 /* An object that is used inside a loop body and was written before the loop, or is read after it, or whose
- * first use in the body reads, lives over the whole loop. The contents of others, of span TEMP or SCRATCH,
+ * first use in the body reads, lives over the whole loop. The contents of others, but those of span KEEP,
  * die at each trip's end; those of all die at the iteration's end.
  *
  * Tasks are those of the iteration and, after them, those of the path `validate`, which runs between
- * iterations. An object of span TEMP or SCRATCH is used on one of the two alone. */
+ * iterations. An object of another span than KEEP is used on one of the two alone. */
 typedef struct gr_tasks {
     gr_arena *arena;
     gr_object *objects;
@@ -221,7 +228,10 @@ void gr_tasks_node(gr_tasks *p, const char *node, gr_lane lane, bool optional);
 uint32_t gr_tasks_object(gr_tasks *p, const gr_object *o);
 /* A TEMP object of the current node on the device: name "NODE.what". */
 GR_PRINTF(4, 5) uint32_t gr_tasks_temp(gr_tasks *p, gr_category c, uint64_t bytes, const char *fmt, ...);
-/* The same in the host pool. */
+/* The same of span SPILL, of a model. */
+GR_PRINTF(5, 6)
+uint32_t gr_tasks_spill(gr_tasks *p, gr_category c, const char *model, uint64_t bytes, const char *fmt, ...);
+/* A TEMP object in the host pool. */
 GR_PRINTF(4, 5) uint32_t gr_tasks_host(gr_tasks *p, gr_category c, uint64_t bytes, const char *fmt, ...);
 /* The same where the values of the batch lie: columns, and what expressions work in. */
 GR_PRINTF(4, 5) uint32_t gr_tasks_value(gr_tasks *p, gr_category c, uint64_t bytes, const char *fmt, ...);

@@ -111,12 +111,21 @@ static void check_nesting(gr_verifier *v, uint32_t e)
     }
 }
 
+/* What waits in the host pool between its uses has a copy there. */
+static bool waits_on_host(const gr_verifier *v, uint32_t object)
+{
+    for (uint32_t e = 0; e < v->p->n_ledger; e++)
+        if (v->object[e] == object && v->p->ledger[e].place == GR_HOST) return true;
+    return false;
+}
+
 /* Copies of what lives on, and of resources, begin and end by steps, unless they stay for ever. */
 static void check_ends(gr_verifier *v, uint32_t e)
 {
     const gr_entry *x = &v->p->ledger[e];
-    gr_span span = v->g->objects[v->object[e]].span;
-    if (span == GR_SPAN_TEMP || lives_always(v, x) || (span == GR_SPAN_SCRATCH && lives_on_path(v, x)))
+    const gr_object *o = &v->g->objects[v->object[e]];
+    if (o->span == GR_SPAN_TEMP || lives_always(v, x) || (o->span != GR_SPAN_KEEP && lives_on_path(v, x)) ||
+        (o->span == GR_SPAN_SPILL && !waits_on_host(v, v->object[e])))
         return;
     const gr_step *a = &v->steps[x->first], *b = &v->steps[x->last];
     bool begins =

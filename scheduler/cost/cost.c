@@ -97,7 +97,7 @@ static double own_seconds(const gr_task *w, const gr_hardware *h)
     const gr_task_cost *c = &w->cost;
     const gr_task_comm *m = &w->comm;
     double flops = c->flops, bytes = c->bytes;
-    if (h->fp8 > 0) flops -= c->fp8 * (1 - 1 / h->fp8);
+    if (h->fp8 > 0 && !c->paged) flops -= c->fp8 * (1 - 1 / h->fp8);
     double seconds = special_seconds(c, h, &flops, &bytes);
     const double rate = h->n_rates && c->rows ? matrix_rate(h, c, c->rows, c->width) : h->flops;
     seconds += experts_seconds(c, h);

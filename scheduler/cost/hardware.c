@@ -26,6 +26,10 @@
 #define H200_KEPT         0.41e12
 #define LAYER_GRAPH_BYTES 24576
 
+/* Of 4,096 and 16,384 rows, for the four products of a layer of 8B: 1.29 to 1.47 times as fast with the
+ * rounding of their rows (tests/gpu/gpu_fp8 --bench on an H200, 2026-11-23). */
+#define FP8 1.4
+
 /* Rates: of H200 measured (device copies, pinned copies over PCIe 5 x16; what layers, attention and the rest
  * reach is below); of the others three quarters of the published bf16 peak, nine tenths of the published
  * memory bandwidth, and what a pinned copy reaches on their PCIe generation. flops: bf16 matrices at large
@@ -47,6 +51,7 @@ static const gr_hardware profiles[] = {
     {.name = "h200",
      .device = "cuda",
      .flops = 773 * TERA,
+     .fp8 = FP8,
      .memory_bytes = 4260 * GB,
      .copy = {.h2d = 55.3 * GB},
      .host_memory = 46 * GB,
@@ -66,6 +71,7 @@ static const gr_hardware profiles[] = {
     {.name = "h100-80g",
      .device = "cuda",
      .flops = 742 * TERA,
+     .fp8 = FP8,
      .memory_bytes = 3015 * GB,
      .copy = {.h2d = 55 * GB},
      .host_memory = 46 * GB,

@@ -108,7 +108,8 @@ typedef struct gr_hardware {
     gr_attention_rate attention[GR_LENGTHS_MAX]; /* lengths rise */
     uint32_t n_attention;
     gr_experts_rate experts;
-    double fp8;              /* how many times as fast products in FP8 are, roundings included; 0: as fast */
+    double fp8; /* how many times as fast products in FP8 of many rows are, roundings included (those
+                   of a rollout's steps follow their bytes); 0: as fast */
     double decode_attention; /* arithmetic of attention to keys and values in the pool; */
     double kv_bytes;         /* or, where it is they that take the time, bytes of them read */
     double head;             /* arithmetic of products with an output matrix */

@@ -224,6 +224,16 @@ static bool same(const char *a, const char *b)
     return a && b ? !strcmp(a, b) : a == b;
 }
 
+/* Whether the lane `compute` alone uses it: then it may wait in the host pool from one use to another. */
+static bool is_of_compute(const gr_analysis *f, uint32_t o)
+{
+    for (uint32_t r = f->begin[o]; r < f->begin[o + 1]; r++) {
+        const gr_task *t = &f->g->task[f->refs[r].work];
+        if (t->lane != GR_LANE_COMPUTE || t->uses.host_with != GR_NONE) return false;
+    }
+    return true;
+}
+
 static void find_groups(gr_analysis *f)
 {
     const gr_tasks *g = f->g;
@@ -232,6 +242,7 @@ static void find_groups(gr_analysis *f)
         const gr_object *ob = &g->objects[o];
         f->group[o] = GR_NONE;
         if (ob->span == GR_SPAN_TEMP || ob->place == GR_HOST || f->begin[o] == f->begin[o + 1]) continue;
+        if (ob->span == GR_SPAN_SPILL && !is_of_compute(f, o)) continue;
         uint32_t i = 0;
         while (i < f->n_groups && !(same(f->groups[i].model, ob->model) && f->groups[i].span == ob->span &&
                                     f->groups[i].category == ob->category))

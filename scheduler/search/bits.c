@@ -257,6 +257,30 @@ static gr_plan *find_least(gr_schedule_search *s, uint32_t *level)
     return p ? p : gr_smallest(s, level);
 }
 
+/* What passes keep for backward waits in the host pool, where that makes a plan faster by more than plans may
+ * differ anyway. */
+static void try_spills(gr_schedule_search *s, found_plan *f)
+{
+    const gr_residency taken = f->taken;
+    s->found.n = 0;
+    s->probes = false;
+    begin_part(s, FOR_SPILLS);
+    gr_descend_spilled(s, &taken);
+    found_plan other = no_plan(s);
+    other.plan = gr_choose_plan(s, other.level);
+    other.taken = s->taken;
+    if (other.plan && f->plan->ns <= gr_near_ns(other.plan->ns)) {
+        gr_plan_free(other.plan);
+        other.plan = NULL;
+    }
+    keep_faster(f, &other, 0);
+}
+
+static bool is_within(const gr_schedule_search *s, const gr_plan *p)
+{
+    return p->peak_bytes <= s->o->budget_bytes && p->host_bytes <= s->o->host_budget_bytes;
+}
+
 gr_plan *gr_find_plan(gr_schedule_search *s, uint32_t *level)
 {
     uint32_t *walk = gr_calloc(s->src->n_knobs + 1, sizeof(*walk));
@@ -265,10 +289,12 @@ gr_plan *gr_find_plan(gr_schedule_search *s, uint32_t *level)
     if (priced && (f.plan || !is_hopeless(s))) search_freely(s, walk, &f);
     if (s->o->bits == GR_BITS_FIT && f.plan && !s->o->quick && lowers_bits(s, walk)) search_other_bits(s, &f);
     free(walk);
+    s->spills->spills = true;
     if (!f.plan) {
-        free(f.level);
-        return find_least(s, level);
+        f.plan = find_least(s, f.level);
+        f.taken = s->taken;
     }
+    if (!s->o->quick && is_within(s, f.plan)) try_spills(s, &f);
     if (s->src->n_knobs) memcpy(level, f.level, s->src->n_knobs * sizeof(*level));
     s->taken = f.taken;
     free(f.level);

@@ -602,6 +602,43 @@ void gr_descend_to_least(gr_schedule_search *s, uint32_t set, const gr_residency
     free(w.list.all);
 }
 
+/* So much of one group stays from its first use to its last, and the rest waits in the host pool in between;
+ * what is on the device for less of the time leaves room for others. */
+static gr_stand spill(walker *w, const gr_stand *from, uint32_t g, uint32_t parts)
+{
+    gr_schedule_search *s = w->s;
+    const gr_group *x = &s->sets[from->set].resources[g];
+    gr_stand st = *from;
+    st.choice = choice_like(s, s->sets[from->set].n_groups, from->choice);
+    st.choice[g] = (gr_choice){.stream = x->nodes, .parts = gr_group_parts(x, parts)};
+    gr_stand_price(s, &st, true);
+    w->frozen_group = name_of(x);
+    gr_allow(s, s->work / 100 * FOR_SPILLS / 8);
+    if (st.over <= 0) go_up(w, &st);
+    w->frozen_group = 0;
+    return st;
+}
+
+void gr_descend_spilled(gr_schedule_search *s, const gr_residency *from)
+{
+    const gr_level_set *set = &s->sets[from->level];
+    bool *may = gr_calloc(2 * s->src->n_knobs + 1, sizeof(*may));
+    walker w = {.s = s, .may_lower = may, .frozen = may + s->src->n_knobs};
+    gr_stand st = {.set = from->level, .ahead = from->ahead};
+    for (size_t k = 0; k < s->src->n_knobs; k++) may[k] = gr_keeps_bits(&s->src->knobs[k]);
+    st.choice = choice_like(s, set->n_groups, from->choice);
+    for (uint32_t g = 0; g < set->n_groups; g++) st.choice[g].policy = gr_policy_of(s->o, &set->resources[g]);
+    gr_stand_price(s, &st, true);
+    const gr_stand first = st;
+    for (uint32_t g = 0; g < set->n_groups; g++)
+        for (uint32_t k = 0; k < 4 && set->resources[g].span == GR_SPAN_SPILL && !first.choice[g].policy; k++)
+            st = better_of(st, spill(&w, &first, g, k * GR_QUARTER));
+    gr_allow(s, s->work / 100 * FOR_SPILLS / 2);
+    climb(&w, &st);
+    free(may);
+    free(w.list.all);
+}
+
 /* ---- what changes bits --------------------------------------------------------------------------------- */
 
 size_t gr_cheapest_knob(gr_schedule_search *s, const gr_stand *from, const bool *may_lower)

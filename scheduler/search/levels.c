@@ -131,6 +131,7 @@ gr_transfers *gr_transfers_for(gr_schedule_search *s, uint32_t set)
 
 gr_policy gr_policy_of(const gr_schedule_options *o, const gr_group *g)
 {
+    if (g->span == GR_SPAN_SPILL && !o->spills) return GR_POLICY_KEEP;
     for (size_t i = 0; i < o->n_rules; i++)
         if (g->model && !strcmp(o->rules[i].model, g->model) && o->rules[i].category == g->category)
             return o->rules[i].policy;
@@ -150,6 +151,13 @@ uint64_t gr_host_room(const gr_schedule_search *s, uint32_t set)
     return all > spare ? all - spare : 0;
 }
 
+/* Whether it is on the device from its first use to its last in every residency. */
+static bool is_always_there(const gr_schedule_search *s, const gr_analysis *f, uint32_t o)
+{
+    if (f->g->objects[o].span != GR_SPAN_SPILL) return f->g->objects[o].span == GR_SPAN_TEMP;
+    return f->group[o] == GR_NONE || gr_policy_of(s->o, &f->groups[f->group[o]]);
+}
+
 /* What no residency of a program goes below: at each work the temporary objects that are live, and the others
  * that it uses, if it is not done on the host; and all the time what a policy keeps. */
 static uint64_t least_live(const gr_schedule_search *s, const gr_analysis *f)
@@ -162,8 +170,9 @@ static uint64_t least_live(const gr_schedule_search *s, const gr_analysis *f)
     for (uint32_t o = 0; o < g->n_objects; o++) {
         const gr_object *ob = &g->objects[o];
         if (ob->place == GR_HOST || f->begin[o] == f->begin[o + 1]) continue;
-        if (f->group[o] != GR_NONE && keep[f->group[o]]) kept += ob->bytes;
-        if (ob->span != GR_SPAN_TEMP) continue;
+        const bool there = is_always_there(s, f, o);
+        if (!there && f->group[o] != GR_NONE && keep[f->group[o]]) kept += ob->bytes;
+        if (!there) continue;
         uint32_t last = f->last[o];
         if (last != GR_NONE && g->task[last].loop.body_last != GR_NONE) last = g->task[last].loop.body_last;
         delta[f->first[o]] += ob->bytes;
@@ -174,7 +183,7 @@ static uint64_t least_live(const gr_schedule_search *s, const gr_analysis *f)
         live += delta[w];
         for (uint32_t u = 0; u < g->task[w].uses.n; u++) {
             uint32_t o = g->task[w].uses.list[u].object;
-            if (o == GR_NONE || g->objects[o].span == GR_SPAN_TEMP || g->objects[o].place == GR_HOST ||
+            if (o == GR_NONE || g->objects[o].place == GR_HOST || is_always_there(s, f, o) ||
                 g->task[w].uses.host_with != GR_NONE)
                 continue;
             used += f->group[o] != GR_NONE && keep[f->group[o]] ? 0 : g->objects[o].bytes;

@@ -622,7 +622,10 @@ void gr_note_budgets(gr_diag *d, const gr_schedule_options *o, uint64_t device, 
 gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_tasks_source *src,
                       const gr_schedule_options *o, gr_diag *d)
 {
-    gr_schedule_search s = {.src = src, .o = o, .laid = UINT32_MAX, .arena = gr_arena_new()};
+    gr_schedule_options own = *o;
+    gr_schedule_search s = {
+        .src = src, .o = &own, .spills = &own, .laid = UINT32_MAX, .arena = gr_arena_new()};
+    own.spills = false; /* at first: see gr_find_plan */
     s.work = (o->quick ? QUICK_WORK : WORK) / GR_MAX(o->parts, 1u);
     gr_plan *p = gr_find_plan(&s, level);
     const bool fits = p->peak_bytes <= o->budget_bytes && p->host_bytes <= o->host_budget_bytes;

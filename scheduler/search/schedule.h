@@ -58,6 +58,7 @@ typedef struct gr_schedule_options {
     const gr_rule *rules;
     size_t n_rules;
     gr_bits_rule bits;
+    bool spills;    /* what passes keep for backward may wait in the host pool: where that is faster */
     bool quick;     /* whether anything fits, and a time, which a full search may change: a short search */
     uint32_t parts; /* of as many that plan together, which share the work; 0: 1 */
 } gr_schedule_options;

@@ -44,11 +44,13 @@ enum {
     FOR_A_DOUBT = 5, /* the first levels, where hardly anything can fit */
     FOR_LEAST = 15,  /* the smallest */
     FOR_A_WAY = 15,  /* one way up of a descent */
+    FOR_SPILLS = 20, /* what waits in the host pool between a forward pass and its backward one */
 };
 
 typedef struct gr_schedule_search {
     const gr_tasks_source *src;
     const gr_schedule_options *o;
+    gr_schedule_options *spills; /* the same, where it is said that they are allowed */
     gr_level_set *sets;
     size_t n_sets, cap_sets;
     uint32_t n_made, now; /* programs there now; how often one was asked for */
@@ -126,6 +128,9 @@ gr_stand gr_descend_from(gr_schedule_search *s, const gr_stand *from, size_t kno
 /* As small on the device as it can be made, with these levels, from a residency (NULL: all resident); what
  * comes of it is added to s->found. */
 void gr_descend_to_least(gr_schedule_search *s, uint32_t set, const gr_residency *from);
+/* From what fits: what passes keep for backward waits in the host pool, and other things have its room on the
+ * device. What comes of it is added to s->found. */
+void gr_descend_spilled(gr_schedule_search *s, const gr_residency *from);
 /* From there the level of which knob (may_lower) brings it down at the least loss of time; SIZE_MAX: none
  * does. */
 size_t gr_cheapest_knob(gr_schedule_search *s, const gr_stand *from, const bool *may_lower);

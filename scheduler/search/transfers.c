@@ -111,20 +111,23 @@ static bool joins(const maker *m, const segment *s, uint32_t scope, uint32_t uni
     return m->ahead && !is_loop(m->g, next) && next_unit(m->g, next) == unit;
 }
 
+static bool inside(const gr_tasks *g, uint32_t loop, uint32_t work)
+{
+    return work > loop && work <= g->task[loop].loop.body_last;
+}
+
 /* Returns the work from which on the object may come again. */
 static uint32_t finish(maker *m, segment *s, uint32_t home, uint32_t busy, uint32_t end)
 {
     /* A scratch object's contents die after its last use, but in a loop the next trip may want them. */
-    if (m->g->objects[s->object].span == GR_SPAN_SCRATCH && s->scope == GR_NONE && end != GR_NONE &&
-        next_unit(m->g, s->last) > end)
+    const gr_span span = m->g->objects[s->object].span;
+    if (span == GR_SPAN_SCRATCH && s->scope == GR_NONE && end != GR_NONE && next_unit(m->g, s->last) > end)
+        s->dead = true;
+    const uint32_t last = m->f->last[s->object];
+    if (span == GR_SPAN_SPILL && end != GR_NONE && last != GR_NONE && !inside(m->g, last, end))
         s->dead = true;
     emit(m, s, home, busy);
     return next_unit(m->g, s->last);
-}
-
-static bool inside(const gr_tasks *g, uint32_t loop, uint32_t work)
-{
-    return work > loop && work <= g->task[loop].loop.body_last;
 }
 
 /* The innermost loop around a use of an object in which the object is used on the host, too. */
@@ -306,10 +309,19 @@ static uint32_t stay_between(maker *m, uint32_t o)
     return held;
 }
 
+/* What may wait in the host pool from one use to another does not where only the node's uses together would
+ * be a segment. */
+static bool is_never_away(const maker *m, uint32_t o)
+{
+    const gr_choice *c = &m->choice[m->f->group[o]];
+    return c->policy || !(c->stream & m->f->groups[m->f->group[o]].nodes);
+}
+
 static bool resident(const maker *m, uint32_t o)
 {
     const gr_analysis *f = m->f;
     if (f->group[o] == GR_NONE) return true;
+    if (m->g->objects[o].span == GR_SPAN_SPILL && is_never_away(m, o)) return true;
     bool scratch = m->g->objects[o].span == GR_SPAN_SCRATCH;
     /* where the host lane uses it to the end, there is no step to release it at */
     if (scratch && f->last[o] == GR_NONE) return true;
@@ -333,7 +345,7 @@ static void find_moved(maker *m)
         l->moved[w] = o != GR_NONE && m->choice[f->group[o]].host && !resident(m, o);
         for (uint32_t u = 0; l->moved[w] && u < k->uses.n; u++)
             if (k->uses.list[u].object != GR_NONE &&
-                m->g->objects[k->uses.list[u].object].span != GR_SPAN_TEMP)
+                !gr_span_is_brief(m->g->objects[k->uses.list[u].object].span))
                 l->meets[k->uses.list[u].object] = true;
     }
 }
@@ -369,7 +381,7 @@ static void place_objects(maker *m, uint32_t *fixed)
             else
                 come_and_go(m, o, stream, false);
         } else {
-            bool whole = ob->span != GR_SPAN_TEMP;
+            bool whole = !gr_span_is_brief(ob->span);
             fixed[o] =
                 add_copy(m->l, o, ob->place, whole ? 0 : m->f->first[o], whole ? GR_NONE : m->f->last[o]);
             if (ob->span == GR_SPAN_KEEP) m->l->home[o] = fixed[o];
@@ -446,7 +458,8 @@ static void number(maker *m, uint32_t *current)
     for (uint32_t d = 0; d < l->n_copies; d++) {
         gr_copy *e = &l->copies[d];
         gr_span span = m->g->objects[e->object].span;
-        bool temp = span == GR_SPAN_TEMP, validates = span != GR_SPAN_KEEP && on_validate(m, e->object);
+        bool temp = span == GR_SPAN_TEMP || (span == GR_SPAN_SPILL && e->place == GR_DEVICE),
+             validates = span != GR_SPAN_KEEP && on_validate(m, e->object);
         if (temp) e->first = l->step_of[e->first];
         if (e->last == GR_NONE) { /* to the end: of the path that uses it, or for ever */
             if (validates && !temp) e->first = l->validate;

@@ -54,8 +54,29 @@ sweep() { # MODEL N: N + 1 budgets
     [ $moved = 1 ] || fail "no budget made anything move: the test means nothing"
 }
 
+# spills: of what passes keep for backward some waits in the host pool, where the peak is in a deep model's update.
+spills() {
+    config deep.json llama 32 false false
+    sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 12/' deep.json
+    "$gr" init --config deep.json --tokenizer "$project/graphs/quickstart" --seed 1 -o deep >/dev/null
+    sed -e 's/batch: 8/batch: 32/; s/mini_batch: 4/mini_batch: 32/' grpo.yaml >deep.yaml
+    run="deep.yaml --set model=deep --set nodes.update.micro_tokens=448 --set nodes.old_logprob.micro_tokens=448"
+    run="$run --set nodes.rollout.concurrent=8 --set nodes.rollout.kv_blocks=16"
+    status 3 "$gr" plan $run --budget 4KiB
+    least=$(least_budget)
+    status 0 "$gr" plan $run --budget $least --format json -o plan.json
+    grep -q '"kind": *"offload", *"what": *"update.in.' plan.json || fail "nothing is moved from forward to backward"
+    status 0 "$gr" verify plan.json
+    status 0 "$gr" exec $run --steps 2 --out all-deep
+    rm -rf run
+    status 0 "$gr" exec $run --steps 2 --budget $least --out run --check-memory
+    same_weights all-deep run
+    same_metrics all-deep run
+}
+
 n=3
 [ "$slow" = 0 ] || n=20
+spills
 sweep wide $n
 sweep tied $n
 

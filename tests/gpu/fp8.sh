@@ -57,6 +57,6 @@ for step in 1 3; do
     done
 done
 sed -e 's/small/odd/' all.yaml >odd.yaml
-config odd.json qwen3 72 false false
+config odd.json qwen3 96 false false
 "$gr" init --config odd.json --tokenizer "$project/graphs/quickstart" --seed 1 -o odd >/dev/null
 refused 'no multiple of 16' "$gr" exec odd.yaml "$@" --out odd-run

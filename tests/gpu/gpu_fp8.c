@@ -107,7 +107,7 @@ static void check_rounding(uint32_t rows, uint32_t cols, content what, bool by_r
     snprintf(name, sizeof(name), "%s %u x %u%s", by_rows ? "rows" : "weights", rows, cols,
              content_name[what]);
     if (by_rows)
-        gr_cu_fp8_rows(NULL, x_dev, values, scales, rows, cols);
+        gr_cu_fp8_rows(NULL, x_dev, values, scales, rows, rows, cols);
     else
         gr_cu_fp8_weights(NULL, x_dev, values, scales, rows, cols);
     got.values = take(name, values, want.n);
@@ -292,7 +292,7 @@ static gr_bf16 *library_rows(gr_queue *q, const operands *o, uint32_t first, uin
     float *scales = device_poisoned((size_t)n * gr_fp8_blocks(o->inner) * sizeof(float));
     gr_diag d;
     gr_diag_init(&d);
-    gr_cu_fp8_rows(NULL, o->x_dev + (size_t)first * o->inner, values, scales, n, o->inner);
+    gr_cu_fp8_rows(NULL, o->x_dev + (size_t)first * o->inner, values, scales, n, n, o->inner);
     const gr_cu_gemm_call call = {.form = GR_CU_GEMM_NT,
                                   .m = n,
                                   .n = o->cols,
@@ -375,7 +375,7 @@ static void do_rows(void *arg, int i)
 {
     bench *b = arg;
     (void)i;
-    gr_cu_fp8_rows(NULL, b->x, b->x_values, b->x_scales, b->t, b->in);
+    gr_cu_fp8_rows(NULL, b->x, b->x_values, b->x_scales, b->t, b->t, b->in);
 }
 
 static void do_few(void *arg, int i)
@@ -437,7 +437,7 @@ static void bench_rows(bench *b, uint32_t t)
 {
     const double flop = 2.0 * t * b->in * b->out;
     b->t = t;
-    gr_cu_fp8_rows(NULL, b->x, b->x_values, b->x_scales, t, b->in);
+    gr_cu_fp8_rows(NULL, b->x, b->x_values, b->x_scales, t, t, b->in);
     const gr_cu_gemm_call call = fp8_call(b, 0);
     const bool fits = gr_cu_gemm_fits(gr_cu_context_of(b->q)->gemm, &call), few = t <= 256;
     const double rows = time_of(do_rows, b, 10), plain = time_of(do_plain, b, 10),

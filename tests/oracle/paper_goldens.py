@@ -316,13 +316,6 @@ def distill(b, lp):
     return token_mean(b, clipped(a, (lp - b.tokens("old")).clamp(-20, 20).exp(), 0.2, 0.2))
 
 
-def topr(b, lp):
-    """(6): whole weights of what is better than the baseline, pi / mu cut to [0, 1] of what is worse; mu is what was sampled."""
-    better = torch.tensor([b.greedy[g] - 0.5 for g in b.groups])
-    ratio = seq_sum(b, lp - b.tokens("sampled")).exp().detach().clamp(0, 1)
-    return -(torch.where(better >= 0, torch.ones_like(ratio), ratio) * better * seq_sum(b, lp)).mean()
-
-
 def luffy(b, lp, gamma=0.1):
     """(6) and (8): of a group's responses but the first, which stand for demonstrations, p / (p + gamma) of each token, their
     author's probability taken as 1; of the others the clipped ratio. The divisor is all tokens of both."""
@@ -333,6 +326,13 @@ def luffy(b, lp, gamma=0.1):
         of_row = -a[i] * p[i] / (p[i] + gamma) if shown else own[i]
         total = total + (of_row * b.masks()[i]).sum()
     return total / b.masks().sum().clamp(min=1)
+
+
+def topr(b, lp):
+    """(6): whole weights of what is better than the baseline, pi / mu cut to [0, 1] of what is worse; mu is what was sampled."""
+    better = torch.tensor([b.greedy[g] - 0.5 for g in b.groups])
+    ratio = seq_sum(b, lp - b.tokens("sampled")).exp().detach().clamp(0, 1)
+    return -(torch.where(better >= 0, torch.ones_like(ratio), ratio) * better * seq_sum(b, lp)).mean()
 
 
 LOSSES = {"vapo": vapo_loss, "prime": prime_loss, "gspo_token": gspo_token, "simpo": simpo, "ipo": ipo, "orpo": orpo, "kto": kto,

@@ -38,7 +38,7 @@ static inline void may_be_done_on_host(gr_tasks *p, gr_task *w)
     for (uint32_t u = 0; u < w->uses.n && w->uses.host_with != GR_NONE; u++) {
         gr_use *use = &w->uses.list[u];
         if (use->object == GR_NONE || use->object == w->uses.host_with) continue;
-        if (p->objects[use->object].span == GR_SPAN_TEMP) use->mode = GR_READ;
+        if (gr_span_is_brief(p->objects[use->object].span)) use->mode = GR_READ;
         if (is_state(p, use->object)) use->object = GR_NONE;
     }
 }
@@ -72,8 +72,9 @@ static inline void random_objects(gr_tasks *p, draw *d, const char *prefix, uint
         char name[32];
         snprintf(name, sizeof(name), "%s.%u", prefix, i);
         gr_place place = pick_below(d, 5) == 0 ? GR_HOST : GR_DEVICE;
+        if (span == GR_SPAN_TEMP && place == GR_DEVICE && i % 3 == 0) span = GR_SPAN_SPILL;
         gr_tasks_object(p, &(gr_object){name, c, span, place, GR_ALIGN * (1ULL + pick_below(d, 12)),
-                                        span == GR_SPAN_TEMP ? NULL : models[pick_below(d, 2)], i, 0});
+                                        gr_span_is_brief(span) ? NULL : models[pick_below(d, 2)], i, 0});
     }
 }
 

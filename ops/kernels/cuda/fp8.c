@@ -1,19 +1,25 @@
-/* ops/kernels/cuda/fp8.c: products with weights in FP8 on CUDA: rows are rounded into the workspace, or of
- * few rows on the way; cuBLASLt multiplies, or for few rows, under strict and of what it does not have, the
- * kernel of fp8.cu. Which of them follows from the shape alone.
+/* ops/kernels/cuda/fp8.c: products with weights in FP8 on CUDA: rows are rounded into the workspace and
+ * multiplied by cuBLASLt; few rows, and products that it does not have, go through the kernel of fp8.cu.
+ * Which of the two follows from the shape alone.
  *
- * cuBLASLt may want whole sixteens of rows: the others go through the kernel.
+ * cuBLASLt 13.0 has products of whole fours of rows on Hopper: the last rows go with rows of zeros. Of more
+ * than 8 rows it is the faster of the two (tests/gpu/gpu_fp8 --bench on an H200): the four products of a
+ * layer of 8B take 93 us of 8 rows by the kernel and 96 by the library, beside four launches that round; of
+ * 16 rows 136 and 91. Under strict all rows go one way: the bits of a row do not depend on how many there
+ * are, be it by the kernel, whose order follows from the width, or by the library's algorithm for strict
+ * (ops/kernels/cuda/gemm.h).
  */
 #include "ops/kernels/cuda/fp8.h"
 
 #include "ops/kernels/cuda/context.h"
 #include "ops/kernels/cuda/layer.h"
 #include "ops/kernels/cuda/layout.h"
+#include "ops/kernels/cuda/model.h"
 #include "ops/model/fp8.h"
 
 #include <cuda_runtime_api.h>
 
-enum { FEW = GR_CU_FP8_RAW, WHOLE = 16 }; /* rows */
+enum { FEW = 8, FOUR = GR_CU_FP8_FOUR }; /* rows */
 
 /* Its tensor cores have FP8. */
 static bool is_able(void)
@@ -34,8 +40,10 @@ void gr_cuda_quantize(gr_queue *q, const gr_quantize *c)
     gr_cu_fp8_weights(q->stream, c->w, c->values, c->scales, c->rows, c->cols);
 }
 
-static gr_cu_gemm_call library_call(const gr_cu_fp8_product *p)
+/* Under strict nothing is added by the product: see ops/kernels/cuda/gemm.h. */
+static gr_cu_gemm_call library_call(gr_queue *q, const gr_cu_fp8_product *p)
 {
+    const bool strict = gr_cu_context_of(q)->strict;
     return (gr_cu_gemm_call){.form = GR_CU_GEMM_NT,
                              .m = p->t,
                              .n = p->out,
@@ -49,35 +57,34 @@ static gr_cu_gemm_call library_call(const gr_cu_fp8_product *p)
                              .ldd = p->out,
                              .d = p->y,
                              .type = GR_CU_BF16,
-                             .c = p->add,
+                             .c = strict ? NULL : p->add,
                              .ldc = p->out,
                              .scale = p->scale,
-                             .bias = p->bias};
+                             .bias = p->bias,
+                             .strict = strict};
 }
 
-/* Whether it has so many rows of a product, be it that what is added is added behind. */
-static bool has(gr_cu_gemm *g, const gr_cu_fp8_product *p, uint32_t rows)
+static bool fits(gr_queue *q, const gr_cu_gemm_call *call)
 {
-    gr_cu_gemm_call call = library_call(p);
-    call.m = rows;
-    if (!rows || gr_cu_gemm_fits(g, &call)) return rows > 0;
+    return gr_cu_gemm_fits(gr_cu_context_of(q)->gemm, call);
+}
+
+/* Whether the library multiplies. Under strict it follows from the weights' shape alone. */
+static bool uses_library(gr_queue *q, const gr_cu_fp8_product *p)
+{
+    gr_cu_gemm_call call = library_call(q, p);
+    if (!call.strict && p->t <= FEW) return false;
+    if (p->bias && (p->add || p->scale != 1)) return false;
+    call.m = FOUR;
     call.c = NULL;
-    return p->add && gr_cu_gemm_fits(g, &call);
+    return fits(q, &call);
 }
 
-/* How many rows the library multiplies: all, those of whole sixteens, or none. */
-static uint32_t rows_of_library(gr_queue *q, const gr_cu_fp8_product *p)
-{
-    const gr_cu_context *x = gr_cu_context_of(q);
-    const uint32_t whole = p->t / WHOLE * WHOLE;
-    if (x->strict || p->t <= FEW || (p->bias && (p->add || p->scale != 1))) return 0;
-    return has(x->gemm, p, p->t) ? p->t : whole < p->t && has(x->gemm, p, whole) ? whole : 0;
-}
-
+/* Rows of p are rounded, and are whole fours. */
 static void by_library(gr_queue *q, const gr_cu_fp8_product *p, gr_bf16 *temp, void *ws)
 {
-    gr_cu_gemm_call call = library_call(p);
-    const bool apart = p->add && !gr_cu_gemm_fits(gr_cu_context_of(q)->gemm, &call);
+    gr_cu_gemm_call call = library_call(q, p);
+    const bool apart = p->add && (!call.c || !fits(q, &call));
     if (apart) call.c = NULL;
     if (apart && p->y == p->add) call.d = temp;
     gr_cu_product(q, &call, ws);
@@ -85,33 +92,57 @@ static void by_library(gr_queue *q, const gr_cu_fp8_product *p, gr_bf16 *temp, v
         gr_cu_add(q->stream, p->y, p->y == p->add ? temp : p->add, GR_CU_BF16, (uint64_t)p->t * p->out);
 }
 
-/* Rows [first, first + n) of x, rounded into what p has room for, or on the way, by the library or not. */
-static void multiply(gr_queue *q, const gr_cu_fp8_product *p, const gr_bf16 *x, uint32_t first, uint32_t n,
-                     bool library, gr_bf16 *temp, void *ws)
+static void round_rows(gr_queue *q, const gr_cu_fp8_product *p, const gr_bf16 *x, uint32_t rows)
 {
-    const uint64_t at = (uint64_t)first * p->out;
-    gr_cu_fp8_product part = *p;
-    part.t = n;
-    part.y += at;
-    if (p->add) part.add += at;
-    if (n <= FEW && !library) part.raw = x + (uint64_t)first * p->in;
-    if (!part.raw)
-        gr_cu_fp8_rows(q->stream, x + (uint64_t)first * p->in, (uint8_t *)(uintptr_t)p->x,
-                       (float *)(uintptr_t)p->x_scales, n, p->in);
-    if (library)
-        by_library(q, &part, temp ? temp + at : NULL, ws);
-    else
-        gr_cu_fp8_few(q->stream, &part);
+    gr_cu_fp8_rows(q->stream, x, (uint8_t *)(uintptr_t)p->x, (float *)(uintptr_t)p->x_scales, rows, p->t,
+                   p->in);
 }
 
-/* w: rounded rows and their scales have room; x is what is to be rounded. */
+/* The last rows, fewer than four: with rows of zeros they are four. */
+static void last_rows(gr_queue *q, const gr_cu_fp8_product *p, const gr_bf16 *x, const gr_cu_fp8_ws *w)
+{
+    const uint64_t n = (uint64_t)p->t * p->out;
+    gr_cu_fp8_product four = *p;
+    four.t = FOUR;
+    four.y = w->last;
+    four.add = NULL;
+    round_rows(q, &four, x, p->t);
+    by_library(q, &four, NULL, w->gemm);
+    if (p->y != p->add) gr_cuda_copy(q, p->y, w->last, n * sizeof(gr_bf16));
+    if (p->add) gr_cu_add(q->stream, p->y, p->y == p->add ? w->last : p->add, GR_CU_BF16, n);
+}
+
+static void all_by_library(gr_queue *q, const gr_cu_fp8_product *p, const gr_cu_fp8_ws *w, const gr_bf16 *x,
+                           gr_bf16 *temp)
+{
+    const uint32_t whole = p->t / FOUR * FOUR;
+    gr_cu_fp8_product part = *p;
+    part.t = whole;
+    if (whole) {
+        round_rows(q, &part, x, whole);
+        by_library(q, &part, temp, w->gemm);
+    }
+    part.t = p->t - whole;
+    part.y += (uint64_t)whole * p->out;
+    if (p->add) part.add += (uint64_t)whole * p->out;
+    if (part.t) last_rows(q, &part, x + (uint64_t)whole * p->in, w);
+}
+
+/* Where x [t, in] is to be rounded w has room. */
 static void product(gr_queue *q, gr_cu_fp8_product *p, const gr_cu_fp8_ws *w, const gr_bf16 *x, gr_bf16 *temp)
 {
     p->x = w->values;
     p->x_scales = w->scales;
-    const uint32_t n = rows_of_library(q, p);
-    if (n) multiply(q, p, x, 0, n, true, temp, w->gemm);
-    if (n < p->t) multiply(q, p, x, n, p->t - n, false, temp, w->gemm);
+    if (!p->t) return;
+    if (uses_library(q, p)) {
+        all_by_library(q, p, w, x, temp);
+        return;
+    }
+    if (p->t <= GR_CU_FP8_RAW)
+        p->raw = x;
+    else
+        round_rows(q, p, x, p->t);
+    gr_cu_fp8_few(q->stream, p);
 }
 
 void gr_cuda_fp8_product(gr_queue *q, const gr_product *c, float scale, gr_bf16 *y, const gr_bf16 *add,

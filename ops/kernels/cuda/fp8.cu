@@ -143,14 +143,14 @@ extern "C" void gr_cu_fp8_turn(cudaStream_t st, const uint8_t *values, const flo
 
 GR_KERNEL void __launch_bounds__(BLOCK)
     rows_kernel(const gr_bf16 *__restrict__ x, uint8_t *__restrict__ values, float *__restrict__ scales,
-                uint32_t t, uint32_t cols, uint32_t blocks)
+                uint32_t n, uint32_t t, uint32_t cols, uint32_t blocks)
 {
     const uint64_t which = (uint64_t)blockIdx.x * (BLOCK / LANES) + threadIdx.x / LANES;
     const uint32_t row = (uint32_t)(which / blocks), block = (uint32_t)(which % blocks),
                    col = block * SIDE + threadIdx.x % LANES * VECTOR;
     const bool there = row < t && col < cols;
     const size_t at = (size_t)row * cols + col;
-    const uint4 v = there ? *(const uint4 *)(x + at) : make_uint4(0, 0, 0, 0);
+    const uint4 v = there && row < n ? *(const uint4 *)(x + at) : make_uint4(0, 0, 0, 0);
     uint32_t m = largest(v);
 #pragma unroll
     for (int i = LANES / 2; i; i /= 2) m = max(m, __shfl_xor_sync(GR_ALL, m, i));
@@ -159,15 +159,15 @@ GR_KERNEL void __launch_bounds__(BLOCK)
     if (row < t && threadIdx.x % LANES == 0) scales[(size_t)block * t + row] = s.scale;
 }
 
-extern "C" void gr_cu_fp8_rows(cudaStream_t st, const gr_bf16 *x, uint8_t *values, float *scales, uint32_t t,
-                               uint32_t cols)
+extern "C" void gr_cu_fp8_rows(cudaStream_t st, const gr_bf16 *x, uint8_t *values, float *scales, uint32_t n,
+                               uint32_t t, uint32_t cols)
 {
     const uint32_t blocks = gr_ceil_div(cols, SIDE);
     const uint64_t all = (uint64_t)t * blocks;
-    assert(cols % 16 == 0);
+    assert(cols % 16 == 0 && n <= t);
     if (all)
         rows_kernel<<<(unsigned)((all + BLOCK / LANES - 1) / (BLOCK / LANES)), BLOCK, 0, st>>>(
-            x, values, scales, t, cols, blocks);
+            x, values, scales, n, t, cols, blocks);
 }
 
 /* ---- products of few rows ---------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ void gr_cu_fp8_weights(cudaStream_t st, const gr_bf16 *w, uint8_t *values, float
 /* The same of W^T, [cols, rows] and its scales. */
 void gr_cu_fp8_turn(cudaStream_t st, const uint8_t *values, const float *scales, uint8_t *to,
                     float *to_scales, uint32_t rows, uint32_t cols);
-/* Rows x [t, cols]: values [t, cols], scales [blocks(cols), t]. */
-void gr_cu_fp8_rows(cudaStream_t st, const gr_bf16 *x, uint8_t *values, float *scales, uint32_t t,
+/* Rows x [n, cols], n <= t: values [t, cols], scales [blocks(cols), t]; rows behind n are 0. */
+void gr_cu_fp8_rows(cudaStream_t st, const gr_bf16 *x, uint8_t *values, float *scales, uint32_t n, uint32_t t,
                     uint32_t cols);
 
 #define GR_CU_FP8_RAW 16

@@ -63,9 +63,11 @@ uint64_t gr_cu_product_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned 
 void gr_cu_fp8_layout(gr_workspace *c, uint32_t t, uint32_t in, uint32_t out, bool backward, gr_cu_fp8_ws *w)
 {
     const uint32_t inner = backward ? out : in;
+    const uint64_t rows = GR_MAX(t, (uint32_t)GR_CU_FP8_FOUR);
     w->gemm = gr_workspace_bytes(c, GR_CU_GEMM_WS_BYTES);
-    w->values = gr_workspace_bytes(c, (uint64_t)t * inner);
-    w->scales = gr_workspace_floats(c, (uint64_t)t * gr_fp8_blocks(inner));
+    w->values = gr_workspace_bytes(c, rows * inner);
+    w->scales = gr_workspace_floats(c, rows * gr_fp8_blocks(inner));
+    w->last = halves(c, GR_CU_FP8_FOUR, backward ? in : out);
     w->turned = gr_workspace_bytes(c, backward ? (uint64_t)in * out : 0);
     w->turned_scales =
         gr_workspace_floats(c, backward ? (uint64_t)gr_fp8_blocks(in) * gr_fp8_scale_ld(out) : 0);

@@ -35,11 +35,14 @@ typedef struct gr_cu_head_ws { /* n rows; what the use does not need is empty */
 void gr_cu_head_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, gr_head_use use,
                        gr_cu_head_ws *w);
 
+#define GR_CU_FP8_FOUR 4 /* rows, of which cuBLASLt wants whole multiples */
+
 /* Of a product with weights [out, in] in FP8 (ops/kernels/cuda/fp8.c). */
 typedef struct gr_cu_fp8_ws {
     void *gemm;
     uint8_t *values; /* of the rows that are rounded: [t, in], or backward [t, out] */
     float *scales;   /* theirs */
+    gr_bf16 *last;   /* what the last rows give: [GR_CU_FP8_FOUR, out], or backward of `in` columns */
     uint8_t *turned; /* backward: W^T, and its scales */
     float *turned_scales;
 } gr_cu_fp8_ws;
