@@ -5,6 +5,7 @@
 #include "ops/parallel/merge.h"
 #include "ops/parallel/quantize.h"
 #include "ops/parallel/sharding.h"
+#include "ops/parallel/stages.h"
 #include "ops/tunables.h"
 #include "runtime/io/progress.h"
 
@@ -74,15 +75,29 @@ bool gr_forward_runs_with(const gr_node *n, const gr_choices *c)
 
 uint32_t gr_forward_weights(const gr_node *n, const gr_kernels *k, gr_tasks *p, uint32_t bucket)
 {
+    const gr_stages stages = gr_stages_of(n);
+    if (stages.n > 1) return gr_piece_weights(p, k, n, &stages, bucket);
     if (gr_node_fp8(n)) return gr_quantize_object(p, k, n->model, gr_reads_rollout(n), bucket);
     return gr_reads_rollout(n) ? gr_sharding_rollout(p, k, n->model, bucket)
                                : gr_sharding_params(p, k, n->model, "", bucket);
 }
 
-/* What generates is there already. */
+uint32_t gr_forward_last(const gr_node *n, const gr_kernels *k, gr_tasks *p)
+{
+    const gr_stages stages = gr_stages_of(n);
+    return gr_forward_weights(n, k, p, stages.n > 1 ? gr_stages_last(&stages) : 1 + n->model->shape.layers);
+}
+
+void gr_forward_head_cost(gr_task *w, const gr_node *n)
+{
+    const gr_stages stages = gr_stages_of(n);
+    if (stages.n > 1) gr_cost_times(w, gr_stages_head(&stages, n));
+}
+
+/* What generates is there already; stages are gathered once. */
 static void gather(const gr_node *n, const gr_kernels *k, gr_tasks *p, uint32_t bucket)
 {
-    if (!gr_reads_rollout(n)) gr_sharding_gather(p, k, n->model, "", bucket);
+    if (!gr_node_piped(n) && !gr_reads_rollout(n)) gr_sharding_gather(p, k, n->model, "", bucket);
 }
 
 static void declare_embed(const gr_node *n, const gr_kernels *k, gr_tasks *p, const gr_micro_bounds *b,
@@ -95,7 +110,7 @@ static void declare_embed(const gr_node *n, const gr_kernels *k, gr_tasks *p, co
     gr_task *task = gr_tasks_run(p, GR_FORWARD_EMBED, 0,
                                  (gr_use[]){[GR_FORWARD_WEIGHTS] = {gr_forward_weights(n, k, p, 0), GR_READ},
                                             [GR_FORWARD_PACKED] = {f->packed, GR_READ},
-                                            [GR_FORWARD_X] = {f->x, GR_WRITE},
+                                            [GR_FORWARD_X] = {f->x, gr_node_piped(n) ? GR_UPDATE : GR_WRITE},
                                             [GR_FORWARD_WS] = {ws, GR_WRITE}},
                                  bytes ? GR_FORWARD_WS + 1 : GR_FORWARD_WS, "embed");
     gr_embed_exchange_cost(task, k, n, f->cost.tokens / gr_mesh_size(&n->placement.mesh, GR_AXIS_CONTEXT));
@@ -108,7 +123,10 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
     gr_pass_bounds bounds = gr_pass_bounds_of(b, &n->bounds, how);
     uint32_t ws =
         gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_layers_ws_bytes(k, s, &bounds, GR_LAYER_FORWARD), "ws");
-    for (uint32_t l = 0; l < s->layers; l++) {
+    const gr_stages stages = gr_stages_of(n);
+    const uint32_t layers = stages.n > 1 ? stages.slots : s->layers;
+    for (uint32_t l = 0; l < layers; l++) {
+        const uint32_t like = stages.n > 1 ? gr_stage_slowest(&stages, s, l) : l;
         gather(n, k, p, 2 + l); /* beside this layer */
         gr_task *task =
             gr_tasks_run(p, GR_FORWARD_LAYER, l,
@@ -119,10 +137,27 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
                                     [GR_FORWARD_LAYER_TALLY] = {f->tally.tally, GR_UPDATE},
                                     [GR_FORWARD_LAYER_DIFFERS] = {f->tally.differs, GR_UPDATE}},
                          GR_N_FORWARD_LAYER, "layer.%u", l);
-        gr_layer_mesh_cost(task, k, n, l, f->cost.tokens, bounds.length, 1);
-        gr_experts_price(task, k, s, l, f->cost.tokens / gr_mesh_size(&n->placement.mesh, GR_AXIS_CONTEXT),
+        gr_layer_mesh_cost(task, k, n, like, f->cost.tokens, bounds.length, 1);
+        gr_experts_price(task, k, s, like, f->cost.tokens / gr_mesh_size(&n->placement.mesh, GR_AXIS_CONTEXT),
                          bounds.expert_run, 0);
     }
+}
+
+static void exchange(const gr_node *n, const gr_kernels *k, gr_tasks *p, const gr_micro_bounds *b,
+                     const gr_forward *f, bool next)
+{
+    const gr_stage_messages m = {.x = f->x,
+                                 .dx = GR_NONE,
+                                 .cut = f->packed,
+                                 .back = GR_NONE,
+                                 .bytes = gr_hidden_bytes(k, &n->model->shape, gr_micro_own(b, b->tokens))};
+    if (gr_node_piped(n)) gr_stage_exchange(p, n, next, &m, next ? "next" : "before");
+}
+
+static void gather_stages(const gr_node *n, const gr_kernels *k, gr_tasks *p)
+{
+    const gr_stages stages = gr_stages_of(n);
+    for (uint32_t i = 0; i < stages.pieces && stages.n > 1; i++) gr_piece_gather(p, k, n, &stages, i);
 }
 
 /* The rows that the pass reads: with other prompts, a copy that has these. */
@@ -149,7 +184,8 @@ gr_forward gr_forward_declare(const gr_graph *g, const gr_node *n, const gr_choi
     if (gr_reads_rollout(n)) gr_sharding_sync(p, k, n->model);
     if (gr_node_fp8(n)) gr_quantize_declare(p, k, n->model, gr_reads_rollout(n));
     gr_forward f = {.cost = gr_micro_cost_of(&b, &n->bounds, n->placement.task.seqs)};
-    const bool collectives = !gr_reads_rollout(n) && gr_sharding_gathers(p, n->model);
+    const bool piped = gr_node_piped(n),
+               collectives = piped || (!gr_reads_rollout(n) && gr_sharding_gathers(p, n->model));
     f.packed = gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "packed");
     uint32_t staging = gr_tasks_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "staging");
     f.x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS,
@@ -162,8 +198,9 @@ gr_forward gr_forward_declare(const gr_graph *g, const gr_node *n, const gr_choi
     for (size_t i = 0; i < n_out; i++)
         begin[GR_N_FORWARD_BEGIN + i] = (gr_use){out[i], GR_WRITE | GR_BY_QUEUE};
     gr_tasks_run(p, GR_FORWARD_BEGIN, 0, begin, GR_N_FORWARD_BEGIN + n_out, "begin");
+    gather_stages(n, k, p);
     gr_sharding_loop(p, GR_FORWARD_LOOP, b.trips, collectives, block, "micro_batches")->loop.trips_expected =
-        f.cost.trips;
+        f.cost.trips + gr_mesh_size(&n->placement.mesh, GR_AXIS_PIPELINE) - 1;
     gr_tasks_run(p, GR_FORWARD_PACK, 0,
                  (gr_use[]){[GR_FORWARD_PACK_ROWS] = {block, GR_READ},
                             [GR_FORWARD_PACK_PACKED] = {f.packed, GR_WRITE},
@@ -174,8 +211,10 @@ gr_forward gr_forward_declare(const gr_graph *g, const gr_node *n, const gr_choi
         ->uses.by_code = true;
     gather(n, k, p, 0);
     gather(n, k, p, 1);
+    exchange(n, k, p, &b, &f, false);
     declare_embed(n, k, p, &b, &f);
     declare_layers(n, how, k, p, &b, &f);
+    exchange(n, k, p, &b, &f, true);
     return f;
 }
 
@@ -305,17 +344,34 @@ gr_status gr_forward_run(const gr_call *c, gr_diag *d)
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
     gr_micro pack = gr_micro_at(c->ptr[GR_FORWARD_PACKED], &b);
     gr_packed packed = gr_pass_packed(pass, &b, &pack);
+    const gr_stages stages = gr_stages_of(c->node);
+    const uint32_t stage = gr_stage_of(c->node, c->session->rank),
+                   layer = stages.n > 1 ? gr_stage_layer(&stages, stage, c->arg) : c->arg;
     /* in a trip that other ranks need there may be no tokens */
-    if (c->kernel == GR_FORWARD_EMBED && packed.n_tokens) run_embed(c, pass, &b, &pack, &packed);
-    if (c->kernel == GR_FORWARD_LAYER) {
+    if (c->kernel == GR_FORWARD_EMBED && packed.n_tokens && !stage) run_embed(c, pass, &b, &pack, &packed);
+    if (c->kernel == GR_FORWARD_LAYER && layer != GR_NONE) {
         const gr_routing routing = gr_tally_routing(c->node, pass, &pack, c->ptr[GR_FORWARD_LAYER_TALLY],
                                                     c->ptr[GR_FORWARD_LAYER_DIFFERS]);
         packed.routing = &routing;
         packed.expert_run = c->how->expert_run;
-        gr_layer_forward(k, c->queue, s, c->arg, c->ptr[GR_FORWARD_WEIGHTS], &packed, c->ptr[GR_FORWARD_X],
+        gr_layer_forward(k, c->queue, s, layer, c->ptr[GR_FORWARD_WEIGHTS], &packed, c->ptr[GR_FORWARD_X],
                          NULL, NULL, c->ptr[GR_FORWARD_WS]);
     }
     return GR_OK;
+}
+
+void gr_forward_sends(const gr_call *c, bool next, uint64_t *goes, uint64_t *comes)
+{
+    const gr_pass *pass = c->state;
+    const uint64_t x = gr_hidden_bytes(c->session->kernels, &c->node->model->shape, pass->n_own);
+    *goes = next ? x : 0;
+    *comes = next ? 0 : x;
+}
+
+bool gr_forward_has_head(const gr_call *c)
+{
+    const gr_node *n = c->node;
+    return gr_stage_of(n, c->session->rank) + 1 == gr_mesh_size(&n->placement.mesh, GR_AXIS_PIPELINE);
 }
 
 void gr_forward_end(const gr_node *n, gr_tasks *p, const gr_forward *f, const uint32_t *out, size_t n_out)

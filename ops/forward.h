@@ -59,7 +59,8 @@ typedef struct gr_forward {
 gr_forward gr_forward_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                               gr_tasks *p, const uint32_t *out, size_t n_out);
 
-/* The weights that a work of it reads: those gathered for it, or the rollout's. */
+/* The weights that a work of it reads: those gathered for it, or the rollout's. Of a pipeline, a piece's
+ * (ops/parallel/stages.h). */
 uint32_t gr_forward_weights(const gr_node *n, const gr_kernels *k, gr_tasks *p, uint32_t bucket);
 
 /* End the loop; the columns become whole on every rank. */
@@ -73,6 +74,13 @@ void gr_forward_close(void *state); /* NULL is fine */
 gr_status gr_forward_run(const gr_call *c, gr_diag *d);
 bool gr_forward_more(const gr_call *c, uint32_t trip);
 uint32_t gr_forward_trips(const gr_call *c);
+void gr_forward_sends(const gr_call *c, bool next, uint64_t *goes, uint64_t *comes);
+/* Whether this rank asks the head: of a pipeline's, those of the last stage. */
+bool gr_forward_has_head(const gr_call *c);
+/* Of the head, for the cost model, what comes to the slowest stage's time. */
+void gr_forward_head_cost(gr_task *w, const gr_node *n);
+/* The weights of the last bucket, and of a tied embedding. */
+uint32_t gr_forward_last(const gr_node *n, const gr_kernels *k, gr_tasks *p);
 
 /* What may be chosen, see gr_op. */
 size_t gr_forward_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *k, const gr_choices *c,

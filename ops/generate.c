@@ -1,5 +1,6 @@
 /* ops/generate.c: table of the op `generate`; how it runs is ops/rollout.c. */
 #include "ops/base/configs.h"
+#include "ops/drafts.h"
 #include "ops/environment_keys.h"
 #include "ops/pass.h"
 #include "ops/rollout.h"
@@ -23,6 +24,7 @@ static const gr_key keys[] = {
     {"max_context", GR_KEY_UINT, CFG(max_context), false, NULL, 1, 1 << 22, NULL, "with environment: most tokens of a conversation, prompt and answers included; behind the prompt it has this less the most tokens of a prompt"},
     {"environment", GR_KEY_VALUE, CFG(answers), false, NULL, 0, 0, NULL, "{command, http or function, workers, in_flight, timeout, retries, metrics, record, replay}: who answers the model's turns (docs/ENVIRONMENTS.md)"},
     {"serve", GR_KEY_VALUE, CFG(endpoint), false, NULL, 0, 0, NULL, "with environment: {port, host, token, name, calls, body}: its processes are harnesses, which call the rollout over HTTP for each turn (docs/ENVIRONMENTS.md); alone, with open: true, an endpoint for whoever calls, as of graphrun serve"},
+    {"speculate", GR_KEY_VALUE, CFG(drafts), false, NULL, 0, 0, NULL, "{tokens, from, match, rate, always}: tokens are drafted by looking up what was said before, and sampled many in a step; the ids stay the same"},
     {"temperature", GR_KEY_SCALAR, CFG(temperature), false, "1", 0, 100, NULL, "sampling temperature; 0 is greedy; an expression must stay above 0"},
     {"top_p", GR_KEY_NUMBER, CFG(top_p), false, "1", 1e-6, 1, NULL, "sample from the fewest tokens of this much probability; 1 is off"},
     {"top_k", GR_KEY_UINT, CFG(top_k), false, "0", 0, 1 << 24, NULL, "sample from this many most likely tokens; 0 is off"},
@@ -150,6 +152,7 @@ static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
                                  .response_tokens = c->max_tokens};
     const bool served = gr_serve_read(c, n, d), answered = gr_environment_read(c, n, g->arena, d);
     if (served && c->serve.open) check_open(g, c, d);
+    gr_drafts_read(c, n, d);
     if (answered) {
         check_turns(n, c, d);
         if (served) n->bounds.prompt_tokens = 1; /* a session brings its own: its first token stands for it */
@@ -173,6 +176,24 @@ static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
                       n->model->shape.max_positions);
 }
 
+static const char *unfit(const gr_node *n, const gr_kernels *k)
+{
+    return k->steps && ((const gr_generate_cfg *)n->cfg)->drafts
+               ? "'speculate' is not made yet: steps of several tokens run on the CPU device alone; leave it "
+                 "out"
+               : NULL;
+}
+
+static void note(const gr_node *n, const gr_choices *c, gr_str *out)
+{
+    if (((const gr_generate_cfg *)n->cfg)->speculate.tokens && !c->draft)
+        gr_str_printf(
+            out,
+            "%s: nothing is drafted: it is predicted to save no time ('always: true' of 'speculate' "
+            "drafts all the same)\n",
+            n->name);
+}
+
 const gr_op gr_op_generate = {
     .name = "generate",
     .summary = "sample responses",
@@ -190,6 +211,8 @@ const gr_op gr_op_generate = {
     .tunables = gr_rollout_tunables,
     .default_choice = gr_rollout_default_choice,
     .runs_with = gr_rollout_runs_with,
+    .unfit = unfit,
+    .note = note,
     .declare = gr_rollout_declare,
     .open = gr_rollout_open,
     .close = gr_rollout_close,

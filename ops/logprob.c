@@ -123,7 +123,7 @@ static void declare_logprob(const gr_graph *g, const gr_node *n, const gr_choice
     uint32_t scratch = GR_NONE;
     if (out[0] == GR_NONE && slices < 2)
         scratch = gr_tasks_temp(p, GR_CAT_WORKSPACE, how->head_rows * sizeof(float), "logprob_chunk");
-    uint32_t norm = gr_forward_weights(n, k, p, 1 + s->layers);
+    uint32_t norm = gr_forward_last(n, k, p);
     uint32_t lm = s->tied ? gr_forward_weights(n, k, p, 0) : GR_NONE;
     gr_task *head = gr_tasks_run(p, GR_FORWARD_HEAD, 0,
                                  (gr_use[]){[HEAD_NORM] = {norm, GR_READ},
@@ -139,6 +139,7 @@ static void declare_logprob(const gr_graph *g, const gr_node *n, const gr_choice
     const double rows = f.cost.rows * slices / gr_node_cut(n) / n->placement.parts; /* of all slices */
     gr_head_cost(head, k, s, rows, 1);
     gr_head_exchange_cost(head, k, n, rows, how->head_rows, false);
+    gr_forward_head_cost(head, n);
     gr_forward_end(n, p, &f, out, GR_LEN(out));
 }
 
@@ -209,6 +210,7 @@ static gr_status run_logprob(const gr_call *c, gr_diag *d)
     if (c->kernel != GR_FORWARD_HEAD) return gr_forward_run(c, d);
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
     gr_micro pack = gr_micro_at(c->ptr[HEAD_PACKED], &b);
+    if (!gr_forward_has_head(c)) return GR_OK;
     if (b.slices)
         run_head_parts(c, c->state, &b, &pack);
     else
@@ -236,4 +238,5 @@ const gr_op gr_op_logprob = {
     .run = run_logprob,
     .more = gr_forward_more,
     .trips = gr_forward_trips,
+    .sends = gr_forward_sends,
 };

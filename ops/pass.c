@@ -687,8 +687,9 @@ void gr_layer_mesh_cost(gr_task *w, const gr_kernels *k, const gr_node *n, uint3
     gr_layer_cost(w, k, s, layer, tokens / cut, length, times);
     if (!gr_mesh_any(m)) return;
     w->comm.mesh = *m;
+    w->comm.mesh.size[GR_AXIS_PIPELINE] = 1; /* stages meet in exchanges of their own */
     w->comm.mesh.size[GR_AXIS_EXPERT] = GR_MAX(gr_layer(s, layer)->experts.holders, 1u);
-    w->comm.peers = gr_mesh_ranks(m) > 1 ? gr_mesh_ranks(m) : w->comm.mesh.size[GR_AXIS_EXPERT];
+    w->comm.peers = gr_node_cut(n) > 1 ? gr_node_cut(n) : w->comm.mesh.size[GR_AXIS_EXPERT];
     w->comm.sums = w->comm.summed = 0; /* of a slice they were for a sum of whole rows */
     if (cut > 1) context_cost(w, k, gr_layer(s, layer), cut, tokens);
     if (parts > 1) tensor_cost(w, k, s->hidden, parts, tokens / cut, times > 1);

@@ -149,7 +149,7 @@ void gr_check_micro_tokens(const gr_node *n, uint32_t micro_tokens, const gr_row
  * such ranks. */
 static inline uint32_t gr_node_cut(const gr_node *n)
 {
-    return gr_mesh_ranks(&n->placement.mesh);
+    return gr_mesh_sharers(&n->placement.mesh);
 }
 static inline uint32_t gr_node_parts(const gr_node *n)
 {

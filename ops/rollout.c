@@ -57,7 +57,8 @@ static bool serves(const gr_node *n)
 gr_ring gr_rollout_ring(const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const bool many = n->bounds.turns || n->bounds.kept;
-    const uint64_t window = widest_window(gr_node_shape(n)), fed = many ? how->prefill_tokens : 1,
+    const uint64_t window = widest_window(gr_node_shape(n)),
+                   fed = GR_MAX(many ? how->prefill_tokens : 1, 1 + how->draft),
                    span = window ? window - 1 + fed : 0, first = gr_turns_tries(n) > 1,
                    blocks = (span + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
     const uint64_t own = n->bounds.response_tokens / GR_KV_BLOCK + 2; /* at most */
@@ -147,6 +148,18 @@ static void set_head(const gr_node *n, const gr_kernels *k, uint32_t level, gr_c
     gr_head_set(n, k, level, GR_MIN(c->concurrent, n->placement.task.seqs), c);
 }
 
+static void set_draft(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
+{
+    (void)k;
+    c->draft = level ? 0 : ((const gr_generate_cfg *)n->cfg)->speculate.tokens;
+}
+
+static void describe_draft(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
+{
+    (void)n, (void)level;
+    gr_str_printf(out, "%u", c->draft);
+}
+
 size_t gr_rollout_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *k, const gr_choices *c,
                            gr_tunable *out)
 {
@@ -169,6 +182,14 @@ size_t gr_rollout_tunables(const gr_graph *g, const gr_node *n, const gr_kernels
                                 .set = set_prefill,
                                 .describe = describe_prefill};
     out[count++] = gr_head_tunable(n, k, set_head);
+    const gr_speculate_cfg *drafts = &((const gr_generate_cfg *)n->cfg)->speculate;
+    if (drafts->tokens && !drafts->always)
+        out[count++] = (gr_tunable){.name = "drafted tokens",
+                                    .n_levels = 2,
+                                    .bits = GR_BITS_SPARE,
+                                    .exact = bits == GR_BITS_SAME,
+                                    .set = set_draft,
+                                    .describe = describe_draft};
     return count;
 }
 
@@ -178,12 +199,14 @@ void gr_rollout_default_choice(const gr_node *n, const gr_kernels *k, gr_choices
     set_pool(n, k, 0, c);
     set_prefill(n, k, 0, c);
     set_head(n, k, 0, c);
+    set_draft(n, k, !((const gr_generate_cfg *)n->cfg)->speculate.always, c);
 }
 
 bool gr_rollout_runs_with(const gr_node *n, const gr_choices *c)
 {
     return c->kv_blocks >= gr_rollout_blocks_min(&n->bounds, (gr_ring){0}) && c->concurrent &&
-           c->prefill_tokens && c->head_rows;
+           c->prefill_tokens && c->head_rows &&
+           c->draft <= ((const gr_generate_cfg *)n->cfg)->speculate.tokens;
 }
 
 /* ---- declaring -------------------------------------------------------------------------------------------
@@ -218,9 +241,12 @@ static gr_step_bounds bounds_of(const gr_graph *g, const gr_node *n, const gr_ch
         n->placement.task.seqs - GR_MIN(n->placement.task.seqs, alone ? 1u : cfg->samples);
     const gr_ring ring = gr_rollout_ring(n, how, k);
     const uint32_t blocks = gr_blocks_of(n->bounds.prompt_tokens + n->bounds.response_tokens);
-    return (gr_step_bounds){.tokens = GR_MAX(slots, GR_MIN(slots, others) + how->prefill_tokens),
+    const uint32_t each = 1 + how->draft;
+    return (gr_step_bounds){.tokens =
+                                GR_MAX(slots * each, GR_MIN(slots, others) * each + how->prefill_tokens),
                             .seqs = slots + 1,
                             .samples = slots,
+                            .rows = slots * each,
                             .slots = gr_rollout_room(n, how, k).slots,
                             .choices = gr_rollout_choices(g, n),
                             .stride = ring.blocks ? 2 * blocks : blocks,
@@ -235,11 +261,11 @@ static step_arrays layout(gr_workspace *c, const gr_step_bounds *b)
     a.offset = gr_workspace_bytes(c, (b->seqs + 1ull) * sizeof(*a.offset));
     a.cached = gr_workspace_bytes(c, b->seqs * sizeof(*a.cached));
     a.table = gr_workspace_bytes(c, (uint64_t)b->seqs * b->stride * sizeof(*a.table));
-    a.row = gr_workspace_bytes(c, b->samples * sizeof(*a.row));
+    a.row = gr_workspace_bytes(c, b->rows * sizeof(*a.row));
     if (b->slots) a.held = gr_workspace_bytes(c, b->seqs * sizeof(*a.held));
-    a.draw = gr_workspace_bytes(c, b->samples * sizeof(*a.draw));
-    a.out_id = gr_workspace_bytes(c, b->samples * sizeof(*a.out_id));
-    a.out_logprob = gr_workspace_floats(c, b->samples);
+    a.draw = gr_workspace_bytes(c, b->rows * sizeof(*a.draw));
+    a.out_id = gr_workspace_bytes(c, b->rows * sizeof(*a.out_id));
+    a.out_logprob = gr_workspace_floats(c, b->rows);
     if (b->choices) a.choices = gr_workspace_bytes(c, (uint64_t)b->tokens * b->choices * sizeof(*a.choices));
     return a;
 }
@@ -316,10 +342,13 @@ static rollout_cost cost_of(const gr_node *n, const gr_choices *how)
     uint64_t at_once = GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
     uint64_t waves = (b->seqs + at_once - 1) / at_once;
     uint64_t chunks = (b->prompt_tokens - 1 + (uint64_t)how->prefill_tokens - 1) / how->prefill_tokens;
-    uint64_t trips = GR_MAX(b->groups * chunks + b->response_tokens, waves * b->response_tokens + chunks);
+    const gr_generate_cfg *cfg = n->cfg;
+    const double yield = gr_drafts_yield(how->draft, cfg->speculate.rate);
+    const uint64_t steps = (uint64_t)(b->response_tokens / yield + 0.999);
+    uint64_t trips = GR_MAX(b->groups * chunks + steps, waves * steps + chunks);
     trips = GR_MIN(trips, (uint64_t)trips_max(n, how));
     double prompts = (double)b->groups * (b->prompt_tokens - 1),
-           samples = (double)b->seqs * b->response_tokens;
+           samples = (double)b->seqs * b->response_tokens * (1 + how->draft) / yield;
     double first = b->prompt_tokens / 2.0, later = b->prompt_tokens + b->response_tokens / 2.0;
     return (rollout_cost){.trips = (uint32_t)trips,
                           .tokens = (prompts + samples) / (double)trips,
@@ -438,6 +467,16 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
 /* ---- running ---------------------------------------------------------------------------------------------
  */
 
+/* What metrics.jsonl has of drafts. */
+static void name_metrics(gr_rollout *r)
+{
+    const char *name = r->node->name;
+    r->draft.drafted_metric = gr_session_name(r->session, r->node, "%s.drafted", name);
+    r->draft.accepted_metric = gr_session_name(r->session, r->node, "%s.accepted", name);
+    r->draft.length = gr_session_name(r->session, r->node, "%s.accepted_length", name);
+    r->draft.per_step = gr_session_name(r->session, r->node, "%s.tokens_per_step", name);
+}
+
 gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
     gr_rollout *r = gr_calloc(1, sizeof(*r));
@@ -449,6 +488,7 @@ gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag
     r->groups = gr_calloc(r->work.groups, sizeof(*r->groups));
     r->to_admit = gr_calloc(r->work.groups, sizeof(*r->to_admit));
     if (n->bounds.kept) gr_kept_open(r);
+    if (r->cfg->speculate.tokens) name_metrics(r);
     *state = r;
     return n->bounds.turns ? gr_turns_open(r, d) : GR_OK;
 }
@@ -478,6 +518,8 @@ void gr_rollout_close(void *state)
     free(r->held_from);
     free(r->out_id);
     free(r->out_logprob);
+    free(r->fed);
+    free(r->sources);
     free(r->out_choices);
     gr_str_release(&r->tail);
     free(r);
@@ -502,8 +544,10 @@ static void take_arrays(gr_rollout *r, const gr_choices *how)
     }
     r->held_from = gr_calloc(2 * (size_t)r->bounds.slots, sizeof(*r->held_from));
     r->held_to = r->held_from + r->bounds.slots;
-    r->out_id = gr_calloc(r->bounds.samples, sizeof(*r->out_id));
-    r->out_logprob = gr_calloc(r->bounds.samples, sizeof(*r->out_logprob));
+    r->out_id = gr_calloc(r->bounds.rows, sizeof(*r->out_id));
+    r->out_logprob = gr_calloc(r->bounds.rows, sizeof(*r->out_logprob));
+    r->fed = gr_calloc(r->bounds.rows, sizeof(*r->fed));
+    if (how->draft) r->sources = gr_calloc(r->cfg->samples, sizeof(*r->sources));
     if (r->bounds.choices)
         r->out_choices = gr_calloc((size_t)r->bounds.tokens * r->bounds.choices, sizeof(*r->out_choices));
 }
@@ -549,6 +593,7 @@ static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr
     r->current = r->n_groups = r->n_seqs = r->trip = 0;
     r->finished = r->n_slots = r->n_running = 0;
     r->tokens = r->spared = 0;
+    r->draft.steps = r->draft.drafts = r->draft.drafted = r->draft.accepted = 0;
     for (int i = 0; i < 2; i++) free_all(&r->pool[i]);
     if (r->turns) gr_turns_begin(r, rows);
     if (r->kept)
@@ -631,6 +676,7 @@ void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, co
     skip_finished(r, g, rows);
     s->group = (uint32_t)(g - r->groups);
     s->waits = false;
+    s->drafts = (gr_draft_record){0};
     s->seq = s->group * r->cfg->samples + g->admitted;
     s->cached = g->prompt - 1;
     s->next = gr_rows_ids(rows, s->seq)[g->prompt - 1];
@@ -715,32 +761,65 @@ static bool find_unread(gr_rollout *r, const gr_rows *rows, unread *u)
     return true;
 }
 
-/* Tokens of this step: one for each running sample, then the next part of an answer or a prompt. */
+/* What is likely to follow in a sequence: at most what its longest response, or its turn, has room for behind
+ * the token that is sampled in any case. Returns how many tokens. */
+static uint32_t draft(gr_rollout *r, gr_rollout_slot *s, const gr_rows *rows, uint32_t tokens, int32_t *out)
+{
+    const gr_speculate_cfg *how = &r->cfg->speculate;
+    const uint32_t limit = r->turns ? gr_turns_limit(r, s->seq) : r->longest,
+                   room = limit - rows->response_len[s->seq] - 1, first = s->group * r->cfg->samples;
+    uint32_t n = 1;
+    if (!tokens || !room || !gr_draft_now(&s->drafts)) return 0;
+    r->sources[0] = (gr_draft_source){gr_rows_ids(rows, s->seq), 1, gr_rollout_length(rows, s->seq)};
+    for (uint32_t seq = first; how->from == GR_DRAFT_GROUP && seq < first + r->cfg->samples; seq++)
+        if (seq != s->seq)
+            r->sources[n++] = (gr_draft_source){gr_rows_ids(rows, seq), rows->prompt_len[seq],
+                                                gr_rollout_length(rows, seq)};
+    return gr_draft(r->sources, n, how->match, GR_MIN(tokens, room), out);
+}
+
+/* The rows of a running sample: its last token, and what is drafted behind it. */
+static void plan_sample(gr_rollout *r, uint32_t i, const gr_rows *rows, uint32_t tokens, step_arrays *a)
+{
+    gr_rollout_slot *s = &r->slots[i];
+    const uint32_t at = r->n_rows, draws = r->turns ? gr_turns_draws(r, s->seq) : s->seq;
+    s->row = at;
+    r->fed[at] = s->next;
+    s->n_draft = draft(r, s, rows, tokens, r->fed + at + 1);
+    r->n_rows += 1 + s->n_draft;
+    a->offset[i] = at;
+    a->cached[i] = s->cached;
+    if (a->held) a->held[i] = s->held;
+    for (uint32_t k = at; k < r->n_rows; k++) {
+        a->ids[k] = r->fed[k];
+        a->row[k] = k;
+        a->draw[k][0] = draws;
+        a->draw[k][1] = rows->response_len[s->seq] + k - at;
+    }
+}
+
+/* Tokens of this step: one for each running sample and what is drafted, then the next part of an answer or a
+ * prompt. */
 static void plan(gr_rollout *r, const gr_rows *rows, const gr_choices *how, step_arrays *a)
 {
     uint32_t stride = r->bounds.stride, n = r->n_running;
+    r->n_rows = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const gr_rollout_slot *s = &r->slots[i];
-        a->ids[i] = s->next;
-        a->offset[i] = a->row[i] = i;
-        a->cached[i] = s->cached;
-        memcpy(a->table + (size_t)i * stride, s->table, stride * sizeof(*a->table));
-        if (a->held) a->held[i] = s->held;
-        a->draw[i][0] = r->turns ? gr_turns_draws(r, s->seq) : s->seq;
-        a->draw[i][1] = rows->response_len[s->seq];
+        plan_sample(r, i, rows, how->draft, a);
+        memcpy(a->table + (size_t)i * stride, r->slots[i].table, stride * sizeof(*a->table));
     }
-    a->offset[n] = r->n_tokens = n;
+    a->offset[n] = r->n_tokens = r->n_rows;
     r->n_prefill = 0;
     unread u;
     if (!find_unread(r, rows, &u)) return;
     r->n_prefill = GR_MIN(how->prefill_tokens, u.end - *u.cached);
     r->prefill_seq = u.seq;
     r->prefill_at = *u.cached;
-    memcpy(a->ids + n, gr_rows_ids(rows, u.seq) + *u.cached, r->n_prefill * sizeof(*a->ids));
+    memcpy(a->ids + r->n_rows, gr_rows_ids(rows, u.seq) + *u.cached, r->n_prefill * sizeof(*a->ids));
     a->cached[n] = *u.cached;
     if (a->held) a->held[n] = u.held;
     gr_rollout_copy_table(r, a->table + (size_t)n * stride, u.table, gr_blocks_of(u.end));
-    r->n_tokens = a->offset[n + 1] = n + r->n_prefill;
+    r->n_tokens = a->offset[n + 1] = r->n_rows + r->n_prefill;
     *u.cached += r->n_prefill;
 }
 
@@ -751,9 +830,9 @@ static void write_arrays(const gr_rollout *r, gr_queue *q, const step_arrays *to
     gr_device_write(q, to->offset, from->offset, (seqs + 1) * sizeof(*to->offset));
     gr_device_write(q, to->cached, from->cached, seqs * sizeof(*to->cached));
     gr_device_write(q, to->table, from->table, (uint64_t)seqs * r->bounds.stride * sizeof(*to->table));
-    gr_device_write(q, to->row, from->row, r->n_running * sizeof(*to->row));
+    gr_device_write(q, to->row, from->row, r->n_rows * sizeof(*to->row));
     if (to->held) gr_device_write(q, to->held, from->held, seqs * sizeof(*to->held));
-    gr_device_write(q, to->draw, from->draw, r->n_running * sizeof(*to->draw));
+    gr_device_write(q, to->draw, from->draw, r->n_rows * sizeof(*to->draw));
 }
 
 static void *state_at(const gr_call *c, uint32_t operand, uint32_t layer)
@@ -936,36 +1015,58 @@ static void sample_chunk(const gr_call *c, const gr_rollout *r, const step_array
                    a->out_logprob + first, c->ptr[SAMPLE_WS]);
 }
 
-/* Those of the step's tokens: of each running sample the last one that it has, and of the prefill. */
-static void record_choices(const gr_call *c, const gr_rollout *r, const gr_rows *rows, const step_arrays *a)
+/* Those of the step's tokens that a running sample fed and has: of which it sampled `added` behind. */
+static void record_sample(const gr_call *c, const gr_rollout *r, const gr_rollout_slot *s, uint32_t first,
+                          uint32_t added)
+{
+    const gr_routes routes = gr_routes_at(c->ptr[SAMPLE_ROUTES], c->node);
+    gr_routes_record(&routes, &(gr_routed_pass){r->n_tokens, s->row, s->seq, first, added}, r->out_choices);
+}
+
+static void read_choices(const gr_call *c, const gr_rollout *r, const step_arrays *a)
 {
     const gr_routes routes = gr_routes_at(c->ptr[SAMPLE_ROUTES], c->node);
     const uint32_t n = r->n_tokens;
     gr_device_read(c->queue, r->out_choices, a->choices,
                    (uint64_t)n * r->bounds.choices * sizeof(*a->choices));
-    for (uint32_t i = 0; i < r->n_running; i++) {
-        const uint32_t seq = r->slots[i].seq;
-        gr_routes_record(&routes, &(gr_routed_pass){n, i, seq, gr_rollout_length(rows, seq) - 1, 1},
-                         r->out_choices);
-    }
     if (r->n_prefill)
         gr_routes_record(&routes,
-                         &(gr_routed_pass){n, r->n_running, r->prefill_seq, r->prefill_at, r->n_prefill},
+                         &(gr_routed_pass){n, r->n_rows, r->prefill_seq, r->prefill_at, r->n_prefill},
                          r->out_choices);
+}
+
+/* The sampled tokens of a running sample, up to the first that was not drafted. Returns whether it has ended.
+ */
+static bool take_sampled(const gr_call *c, gr_rollout *r, gr_rollout_slot *s, gr_rows *rows)
+{
+    const uint32_t begin = gr_rollout_length(rows, s->seq) - 1;
+    uint32_t added = 0;
+    bool ended;
+    do {
+        const uint32_t at = s->row + added++;
+        ended = gr_rollout_add_token(r, s, rows, r->out_id[at], r->out_logprob[at]);
+    } while (!ended && added <= s->n_draft && s->next == r->fed[s->row + added]);
+    if (r->bounds.choices) record_sample(c, r, s, begin, added);
+    gr_draft_went(&s->drafts, s->n_draft, added - 1);
+    r->draft.steps++;
+    r->draft.drafts += s->n_draft > 0;
+    r->draft.drafted += s->n_draft;
+    r->draft.accepted += added - 1;
+    return ended;
 }
 
 static void run_sample(const gr_call *c, gr_rollout *r)
 {
     gr_rows rows = gr_rows_at(c->ptr[SAMPLE_ROWS], &r->work);
     step_arrays a = arrays_at(c->ptr[SAMPLE_ARRAYS], &r->bounds);
-    const uint32_t n = r->n_running;
+    const uint32_t n = r->n_rows;
     for (uint32_t first = 0; first < n; first += c->how->head_rows)
         sample_chunk(c, r, &a, first, GR_MIN(c->how->head_rows, n - first));
-    if (r->bounds.choices) record_choices(c, r, &rows, &a);
+    if (r->bounds.choices) read_choices(c, r, &a);
     gr_device_read(c->queue, r->out_id, a.out_id, n * sizeof(*r->out_id));
     gr_device_read(c->queue, r->out_logprob, a.out_logprob, n * sizeof(*r->out_logprob));
-    for (uint32_t i = n; i-- > 0;) /* from the end: ending one moves the last into its place */
-        if (gr_rollout_add_token(r, &r->slots[i], &rows, r->out_id[i], r->out_logprob[i])) {
+    for (uint32_t i = r->n_running; i-- > 0;) /* from the end: ending one moves the last into its place */
+        if (take_sampled(c, r, &r->slots[i], &rows)) {
             if (r->turns)
                 gr_turns_step(r, &r->slots[i], &rows);
             else
@@ -973,6 +1074,18 @@ static void run_sample(const gr_call *c, gr_rollout *r)
             set_aside(r, i);
             if (!r->turns) end_sample(r, r->n_running);
         }
+}
+
+/* Of this rank's sequences: what was drafted, what of it was sampled, of a draft on average, and tokens of a
+ * sequence's step. */
+static void report_drafts(const gr_rollout *r)
+{
+    const double steps = (double)r->draft.steps, drafts = (double)r->draft.drafts,
+                 accepted = (double)r->draft.accepted;
+    gr_session_metric(r->session, r->draft.drafted_metric, (double)r->draft.drafted);
+    gr_session_metric(r->session, r->draft.accepted_metric, accepted);
+    if (drafts > 0) gr_session_metric(r->session, r->draft.length, accepted / drafts);
+    if (steps > 0) gr_session_metric(r->session, r->draft.per_step, (steps + accepted) / steps);
 }
 
 /* What was kept a sequence at a time, as its tokens are. */
@@ -1015,6 +1128,7 @@ static gr_status run_finish(const gr_call *c, gr_diag *d)
     for (size_t i = 0; i < n->results.n_columns; i++)
         if (c->ptr[N_FINISH + i]) fill_column(c->state, &rows, n->results.columns[i], c->ptr[N_FINISH + i]);
     if (n->bounds.kept) gr_kept_report(c->state, &rows);
+    if (((const gr_generate_cfg *)n->cfg)->speculate.tokens) report_drafts(c->state);
     return n->bounds.turns ? gr_turns_report(c->state, &rows, d) : GR_OK;
 }
 

@@ -9,6 +9,7 @@
 #define GR_OPS_ROLLOUT_IMPL_H
 
 #include "ops/base/configs.h"
+#include "ops/drafts.h"
 #include "ops/kernels/layer.h"
 #include "ops/pass.h"
 #include "ops/rollout.h"
@@ -108,6 +109,7 @@ static inline uint32_t gr_own_blocks(uint32_t prompt, uint32_t response)
 
 typedef struct gr_step_bounds {
     uint32_t tokens, seqs, samples;
+    uint32_t rows; /* tokens of a step that are sampled behind, where the device is fed step by step */
     uint32_t
         stride; /* of tables: blocks of all layers; behind them, where there is a ring, of those with a */
     uint32_t window_at; /* window, from this column on; 0: there is none */
@@ -124,6 +126,9 @@ typedef struct gr_rollout_slot { /* a running sample */
     uint32_t n_own;
     uint32_t *table; /* [stride] */
     uint32_t held;   /* the place of its state of one size, where there are any */
+    uint32_t row,
+        n_draft; /* of the current step: the first of its rows, and how many of its tokens are drafted */
+    gr_draft_record drafts;
 } gr_rollout_slot;
 
 typedef struct gr_rollout_group {
@@ -169,8 +174,16 @@ typedef struct gr_rollout {
     gr_block_copies copy[2];          /* as pool */
     uint32_t n_copies;
     uint32_t *held_from, *held_to, n_held; /* states of one size, of samples that begin */
-    int32_t *out_id;                       /* [slots] */
+    int32_t *out_id;                       /* [bounds.rows] */
     float *out_logprob;
+    uint32_t n_rows;          /* of the current step */
+    int32_t *fed;             /* [bounds.rows] the tokens that they are behind */
+    gr_draft_source *sources; /* [samples]; NULL: nothing is drafted */
+    struct {
+        uint64_t steps, drafts, drafted,
+            accepted; /* steps of a sequence; drafts of at least one token, their tokens */
+        uint32_t length, drafted_metric, accepted_metric, per_step;
+    } draft;
     uint16_t *out_choices;          /* of the step, where they are recorded */
     gr_str tail;                    /* of a response, where it may hold a stop text */
     struct gr_turns *turns;         /* where an environment answers; else NULL */

@@ -43,9 +43,14 @@ typedef struct train_state {
     uint32_t tokens;
     uint32_t micro_batches; /* of whole gradients: this rank's */
     gr_pass pass;           /* over this rank's of them, or its current leaf's */
-    double *sums;           /* [buckets] squares of the gradient; canonical: of each eighth of a bucket */
-    double norm;            /* of the gradient, before clipping */
-    float scale;            /* of gradients: clipping; 0: the step is skipped */
+    /* of a pipeline: */
+    gr_stages stages;
+    uint32_t stage; /* this rank's */
+    uint32_t taken; /* micro-batches that have come, of those on their way; empty ones behind the last too */
+    gr_pass back;   /* over the same, for those that go back */
+    double *sums;   /* [buckets] squares of the gradient; canonical: of each eighth of a bucket */
+    double norm;    /* of the gradient, before clipping */
+    float scale;    /* of gradients: clipping; 0: the step is skipped */
     gr_zeros zeros;
     gr_tally_state *tally;
     /* kept for ever */
@@ -109,6 +114,16 @@ static metric_names name_metrics(gr_session *s, const gr_node *n)
     return m;
 }
 
+static void open_stages(train_state *t)
+{
+    const gr_node *n = t->node;
+    t->stages = gr_stages_of(n);
+    if (!gr_node_piped(n)) return;
+    gr_pass_open(&t->back, n->rows->bounds.seqs);
+    t->back.longest_first = t->pass.longest_first;
+    t->back.tally = t->pass.tally;
+}
+
 gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *d)
 {
     (void)d;
@@ -125,6 +140,7 @@ gr_status gr_train_open(gr_session *s, const gr_node *n, void **state, gr_diag *
     t->current = current_of(s->graph, n);
     t->metrics = name_metrics(s, n);
     t->tally = t->pass.tally = gr_tally_open(s, n);
+    open_stages(t);
     *state = t;
     return GR_OK;
 }
@@ -141,6 +157,7 @@ void gr_train_close(void *state)
     free(t->metrics.own);
     gr_env_reads_release(&t->reads);
     gr_pass_release(&t->pass);
+    gr_pass_release(&t->back);
     free(t->sums);
     free(t->values);
     free(t);
@@ -274,7 +291,8 @@ static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
     const gr_rows *block = &e->blocks[c->node->rows->index];
     t->seq = rows->first_seq;
     t->seq_end = t->seq + rows->n_seqs;
-    t->pass.place = t->session->rank % gr_node_cut(c->node);
+    t->stage = gr_stage_of(c->node, t->session->rank);
+    t->pass.place = t->back.place = t->session->rank % gr_node_cut(c->node);
     count_dealt(t, find_own(c, t, block, &t->pass.balancer, &t->pass.own));
     if (c->how->whole_grads) t->micro_batches = gr_pass_count(&t->pass, block, &shape.micro, &t->pass.own);
     t->leaf = 0;
@@ -561,7 +579,14 @@ static uint64_t grad_bytes(const gr_call *c, uint32_t bucket)
 static void begin_grads(const gr_call *c, void *grads, uint32_t bucket)
 {
     if (!grads || gr_shard_place_of(c).shards < 2 || c->how->leaves || c->how->whole_grads) return;
+    if (gr_node_piped(c->node)) return; /* they are those of all micro-batches */
     c->session->kernels->zero(c->queue, grads, grad_bytes(c, bucket));
+}
+
+/* Of the stages of a pipeline the last has it. */
+static bool has_head(const train_state *t)
+{
+    return t->stage + 1 == t->stages.n;
 }
 
 /* A chunk that is all of the micro-batch is still in the workspace and needs no second forward. */
@@ -569,6 +594,7 @@ static gr_status run_head(const gr_call *c, train_state *t, gr_diag *d)
 {
     gr_status st = GR_OK;
     const gr_model_shape *s = &c->node->model->shape;
+    if (!has_head(t)) return GR_OK;
     begin_grads(c, c->ptr[HEAD_GRAD_NORM], 1 + s->layers);
     begin_grads(c, c->ptr[HEAD_GRAD_EMBED], 0);
     if (!t->pass.n_tokens) return GR_OK; /* a trip that other ranks need */
@@ -592,7 +618,7 @@ static gr_status run_head(const gr_call *c, train_state *t, gr_diag *d)
 
 static void run_head_forward(const gr_call *c, train_state *t)
 {
-    if (!t->pass.n_tokens) return;
+    if (!t->pass.n_tokens || !has_head(t)) return;
     head h = head_of(c, t);
     if (in_parts(&h))
         all_parts_forward(&h, false);
@@ -616,8 +642,14 @@ static double learning_rate(const gr_session *s, const gr_train *t, const gr_num
     return lr * (t->min_lr_ratio + (1 - t->min_lr_ratio) * share);
 }
 
-static void run_zero(const gr_call *c)
+static void run_zero(const gr_call *c, const train_state *t)
 {
+    const gr_dtype type = c->node->model->train.grads;
+    if (gr_node_piped(c->node)) {
+        const uint64_t elems = gr_piece_elems(&t->stages, gr_node_shape(c->node), c->arg);
+        c->session->kernels->zero(c->queue, c->ptr[ZERO_GRADS], elems * gr_dtype_size(type));
+        return;
+    }
     uint64_t shard = gr_shard_of(c, c->arg).n * gr_dtype_size(c->node->model->train.grads);
     c->session->kernels->zero(c->queue, c->ptr[ZERO_GRADS],
                               c->how->whole_grads ? grad_bytes(c, c->arg) : shard);
@@ -919,10 +951,23 @@ static uint32_t packed_at(uint32_t kernel)
     return kernel == TRAIN_EMBED_BACKWARD ? EMBED_BACK_PACKED : LAYER_PACKED;
 }
 
+/* Whether a work of a pipeline is of the micro-batch that goes back, not of the one that came last. */
+static bool goes_back(const gr_call *c)
+{
+    const uint32_t kernel = c->kernel;
+    return gr_node_piped(c->node) &&
+           (kernel == TRAIN_RECOMPUTE || kernel == TRAIN_BACKWARD || kernel == TRAIN_EMBED_BACKWARD);
+}
+
+static const gr_pass *pass_of(const gr_call *c, const train_state *t)
+{
+    return goes_back(c) ? &t->back : &t->pass;
+}
+
 static gr_routing routing_of(const gr_call *c, const train_state *t, const gr_micro *pack)
 {
     const bool counts = c->kernel == TRAIN_FORWARD;
-    gr_routing r = gr_tally_routing(c->node, &t->pass, pack, counts ? c->ptr[LAYER_TALLY] : NULL,
+    gr_routing r = gr_tally_routing(c->node, pass_of(c, t), pack, counts ? c->ptr[LAYER_TALLY] : NULL,
                                     counts ? c->ptr[LAYER_DIFFERS] : NULL);
     r.pull = c->kernel == TRAIN_BACKWARD ? c->ptr[BACK_PULL] : NULL;
     return r;
@@ -936,10 +981,40 @@ static void run_pull(const gr_call *c)
     c->session->kernels->layer->experts->pull(c->queue, &b, at.load, c->ptr[PULL_OUT]);
 }
 
+/* Works that this rank's stage of a pipeline has nothing of. */
+static bool is_elsewhere(const gr_call *c, const train_state *t)
+{
+    if (!gr_node_piped(c->node)) return false;
+    if (c->kernel == TRAIN_EMBED || c->kernel == TRAIN_EMBED_BACKWARD) return t->stage != 0;
+    return gr_stage_layer(&t->stages, t->stage, c->arg) == GR_NONE;
+}
+
+/* A layer, and what is kept of it of the current micro-batch; of a pipeline there are places for all that are
+ * on their way. */
+typedef struct own_layer {
+    uint32_t layer;
+    void *in, *acts;
+} own_layer;
+
+static own_layer layer_of(const gr_call *c, const train_state *t)
+{
+    _Static_assert((int)LAYER_ACTS == (int)LAYER_IN + 1 && (int)BACK_ACTS == (int)BACK_IN + 1,
+                   "in, then acts");
+    const uint32_t at = c->kernel == TRAIN_BACKWARD ? BACK_IN : LAYER_IN, n = t->stages.n,
+                   place = (t->taken + (goes_back(c) ? t->stage : n - 1)) % n;
+    own_layer l = {c->arg, c->ptr[at], c->ptr[at + 1]};
+    if (!gr_node_piped(c->node)) return l;
+    const gr_train_kept kept = gr_train_kept_of(c->node, c->how, c->session->kernels);
+    l.layer = gr_stage_layer(&t->stages, t->stage, c->arg);
+    if (l.in) l.in = (char *)l.in + place * kept.in;
+    if (l.acts && c->arg >= c->how->recompute) l.acts = (char *)l.acts + place * kept.acts;
+    return l;
+}
+
 static gr_embed_call embed_call(const gr_call *c, const train_state *t, const gr_micro_bounds *b,
                                 const gr_micro *pack, void *ws)
 {
-    gr_embed_call e = gr_pass_embed(&t->pass, b, pack);
+    gr_embed_call e = gr_pass_embed(pass_of(c, t), b, pack);
     e.k = c->session->kernels, e.q = c->queue, e.s = gr_node_shape(c->node), e.ws = ws;
     return e;
 }
@@ -970,45 +1045,67 @@ static void run_embed_backward(const gr_call *c, const train_state *t, const gr_
     }
 }
 
-static void run_pass(const gr_call *c, train_state *t)
+static void run_layer(const gr_call *c, const train_state *t, const gr_packed *b)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = gr_node_shape(c->node);
-    gr_train_shape shape = gr_train_shape_of(c->node, c->how);
-    gr_micro pack = gr_micro_at(c->ptr[packed_at(c->kernel)], &shape.micro);
-    gr_packed b = gr_pass_packed(&t->pass, &shape.micro, &pack);
+    const own_layer l = layer_of(c, t);
+    const bool back = c->kernel == TRAIN_BACKWARD, again = c->kernel == TRAIN_RECOMPUTE;
+    const uint64_t hidden = gr_hidden_bytes(k, s, b->n_tokens); /* none in a trip that other ranks need */
+    if (back) {
+        const gr_layer_adapters adapters = {&c->node->model->lora.shape, c->ptr[BACK_ADAPTERS]};
+        begin_grads(c, c->ptr[BACK_GRADS], 1 + c->arg);
+        gr_layer_backward(k, c->queue, s, l.layer, c->ptr[BACK_WEIGHTS], adapters.bucket ? &adapters : NULL,
+                          b, l.in, l.acts, c->ptr[BACK_DX], c->ptr[BACK_GRADS], c->node->model->train.grads,
+                          c->ptr[BACK_WS]);
+        return;
+    }
+    if (again && hidden) k->copy(c->queue, c->ptr[LAYER_X], l.in, hidden);
+    gr_layer_forward(k, c->queue, s, l.layer, c->ptr[LAYER_WEIGHTS], b, c->ptr[LAYER_X], again ? NULL : l.in,
+                     l.acts, c->ptr[LAYER_WS]);
+}
+
+static void run_pass(const gr_call *c, train_state *t)
+{
+    const gr_train_shape shape = gr_train_shape_of(c->node, c->how);
+    const gr_micro pack = gr_micro_at(c->ptr[packed_at(c->kernel)], &shape.micro);
+    gr_packed b = gr_pass_packed(pass_of(c, t), &shape.micro, &pack);
     const gr_routing routing = routing_of(c, t, &pack);
-    uint64_t hidden = gr_hidden_bytes(k, s, b.n_tokens); /* none in a trip that other ranks need */
-    gr_dtype grads = c->node->model->train.grads;
-    if (c->kernel == TRAIN_BACKWARD) begin_grads(c, c->ptr[BACK_GRADS], 1 + c->arg);
-    if (c->kernel == TRAIN_EMBED_BACKWARD && !s->tied) begin_grads(c, c->ptr[EMBED_BACK_GRADS], 0);
     b.routing = &routing;
     b.expert_run = c->how->expert_run;
     b.experts_again = c->how->experts_again;
-    switch (c->kernel) {
-    case TRAIN_EMBED:
-        if (hidden) run_embed(c, t, &shape.micro, &pack, &b);
-        break;
-    case TRAIN_FORWARD:
-        gr_layer_forward(k, c->queue, s, c->arg, c->ptr[LAYER_WEIGHTS], &b, c->ptr[LAYER_X], c->ptr[LAYER_IN],
-                         c->ptr[LAYER_ACTS], c->ptr[LAYER_WS]);
-        break;
-    case TRAIN_RECOMPUTE:
-        if (hidden) k->copy(c->queue, c->ptr[LAYER_X], c->ptr[LAYER_IN], hidden);
-        gr_layer_forward(k, c->queue, s, c->arg, c->ptr[LAYER_WEIGHTS], &b, c->ptr[LAYER_X], NULL,
-                         c->ptr[LAYER_ACTS], c->ptr[LAYER_WS]);
-        break;
-    case TRAIN_BACKWARD: {
-        const gr_layer_adapters adapters = {&c->node->model->lora.shape, c->ptr[BACK_ADAPTERS]};
-        gr_layer_backward(k, c->queue, s, c->arg, c->ptr[BACK_WEIGHTS], adapters.bucket ? &adapters : NULL,
-                          &b, c->ptr[BACK_IN], c->ptr[BACK_ACTS], c->ptr[BACK_DX], c->ptr[BACK_GRADS], grads,
-                          c->ptr[BACK_WS]);
-        break;
-    }
-    case TRAIN_EMBED_BACKWARD:
-        if (hidden) run_embed_backward(c, t, &shape.micro, &pack, &b);
-        break;
-    }
+    if (is_elsewhere(c, t)) return;
+    const bool embeds = c->kernel == TRAIN_EMBED, back = c->kernel == TRAIN_EMBED_BACKWARD;
+    if (back && !c->node->model->shape.tied) begin_grads(c, c->ptr[EMBED_BACK_GRADS], 0);
+    if (embeds && b.n_tokens) run_embed(c, t, &shape.micro, &pack, &b);
+    if (back && b.n_tokens) run_embed_backward(c, t, &shape.micro, &pack, &b);
+    if (!embeds && !back) run_layer(c, t, &b);
+}
+
+/* The next micro-batch; back: of those that go back through a pipeline, which the first one does when it has
+ * come through all stages behind this one. */
+static void take_next(const gr_call *c, train_state *t, bool back)
+{
+    const gr_train_shape shape = gr_train_shape_of(c->node, c->how);
+    gr_rows rows = gr_rows_at(c->ptr[PACK_ROWS], &c->node->rows->bounds);
+    if (shape.micro.routes) rows.routes = gr_routes_at(c->ptr[PACK_ROUTES], c->node->rows);
+    if (back && t->taken + t->stage < t->stages.n) return;
+    gr_pass_next(back ? &t->back : &t->pass, &rows, &shape.micro, c->queue, c->ptr[PACK_PACKED],
+                 c->ptr[PACK_STAGING]);
+    if (back) return;
+    t->taken++;
+    gr_tally_begin_pass(c, c->ptr[PACK_DIFFERS], shape.micro.tokens);
+}
+
+/* Gradients of what came before, and what went forward. */
+void gr_train_sends(const gr_call *c, bool next, uint64_t *goes, uint64_t *comes)
+{
+    const train_state *t = c->state;
+    const gr_model_shape *s = &c->node->model->shape;
+    const uint64_t x = gr_hidden_bytes(c->session->kernels, s, t->pass.n_own),
+                   dx = gr_hidden_bytes(c->session->kernels, s, t->back.n_own);
+    *goes = next ? x : dx;
+    *comes = next ? dx : x;
 }
 
 gr_status gr_train_run(const gr_call *c, gr_diag *d)
@@ -1016,18 +1113,16 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
     train_state *t = c->state;
     switch (c->kernel) {
     case TRAIN_ZERO:
-        run_zero(c);
+        run_zero(c, t);
         break;
     case TRAIN_PREPARE:
         return run_prepare(c, t, d);
-    case TRAIN_PACK: {
-        gr_train_shape shape = gr_train_shape_of(c->node, c->how);
-        gr_rows rows = gr_rows_at(c->ptr[PACK_ROWS], &c->node->rows->bounds);
-        if (shape.micro.routes) rows.routes = gr_routes_at(c->ptr[PACK_ROUTES], c->node->rows);
-        gr_pass_next(&t->pass, &rows, &shape.micro, c->queue, c->ptr[PACK_PACKED], c->ptr[PACK_STAGING]);
-        gr_tally_begin_pass(c, c->ptr[PACK_DIFFERS], shape.micro.tokens);
+    case TRAIN_PACK:
+    case TRAIN_PACK_BACK:
+        take_next(c, t, c->kernel == TRAIN_PACK_BACK);
         break;
-    }
+    case TRAIN_STAGES_BEGIN: /* what it has declared is written as micro-batches come */
+        break;
     case TRAIN_HEAD_FORWARD:
         run_head_forward(c, t);
         break;
@@ -1089,6 +1184,10 @@ bool gr_train_more(const gr_call *c, uint32_t trip)
 {
     train_state *t = c->state;
     if (trip == 0) gr_pass_begin(&t->pass, &t->pass.own);
+    if (trip == 0 && gr_node_piped(c->node)) {
+        gr_pass_begin(&t->back, &t->pass.own);
+        t->taken = 0;
+    }
     tell_progress(c, t);
     return c->kernel == TRAIN_LOOP_BUT_LAST ? trip + 1 < t->micro_batches : gr_pass_more(&t->pass);
 }
@@ -1104,5 +1203,6 @@ uint32_t gr_train_trips(const gr_call *c)
         find_leaf(c, t, &rows, i, &t->pass.asked);
         most = GR_MAX(most, gr_pass_count(&t->pass, &rows, &shape.micro, &t->pass.asked));
     }
+    if (c->kernel == TRAIN_LOOP_STAGES && most) most += t->stages.n - 1;
     return c->kernel == TRAIN_LOOP_BUT_LAST && most ? most - 1 : most;
 }

@@ -27,6 +27,7 @@ void gr_train_close(void *state);
 gr_status gr_train_run(const gr_call *c, gr_diag *d);
 bool gr_train_more(const gr_call *c, uint32_t trip);
 uint32_t gr_train_trips(const gr_call *c);
+void gr_train_sends(const gr_call *c, bool next, uint64_t *goes, uint64_t *comes);
 void gr_train_save(void *state, const char *prefix, gr_state_file *out);
 gr_status gr_train_load(void *state, const char *prefix, const gr_state_file *in, gr_diag *d);
 

@@ -20,7 +20,8 @@ typedef struct train_objects {
      * for them and what they said */
     uint32_t data, data_host, values, back;
     uint32_t packed, staging, x, dx, norm;
-    uint32_t routes; /* what a rollout recorded, where passes ask for it */
+    uint32_t packed_back; /* of a pipeline: of the micro-batch that goes back; else GR_NONE */
+    uint32_t routes;      /* what a rollout recorded, where passes ask for it */
     gr_tally_objects tally;
     uint32_t pull; /* of a balance loss; GR_NONE */
     uint32_t ws, embed_ws, embed_back_ws, head_ws;
@@ -42,6 +43,8 @@ typedef struct declaring {
     gr_tasks *p;
     const gr_model_shape *s;
     const gr_model_shape *layers; /* as a rank computes them: its slices */
+    gr_stages stages;
+    gr_train_kept kept;
     gr_train_shape shape;
     gr_pass_bounds bounds;
     train_objects o;
@@ -74,6 +77,17 @@ gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
         t.range.seqs = t.micro.seqs;
     }
     return t;
+}
+
+gr_train_kept gr_train_kept_of(const gr_node *n, const gr_choices *how, const gr_kernels *k)
+{
+    const gr_train_shape shape = gr_train_shape_of(n, how);
+    const gr_pass_bounds b = gr_pass_bounds_of(&shape.micro, &n->rows->bounds, how);
+    const uint64_t in = gr_hidden_bytes(k, &n->model->shape, b.tokens),
+                   acts = gr_layers_acts_bytes(k, gr_node_shape(n), &b);
+    return (gr_train_kept){gr_mesh_size(&n->placement.mesh, GR_AXIS_PIPELINE),
+                           (in + GR_ALIGN - 1) / GR_ALIGN * GR_ALIGN,
+                           (acts + GR_ALIGN - 1) / GR_ALIGN * GR_ALIGN};
 }
 
 uint32_t gr_train_first(const gr_model *m)
@@ -119,17 +133,23 @@ static void set_head(const gr_node *n, const gr_kernels *k, uint32_t level, gr_c
     gr_head_set(n, k, level, gr_train_shape_of(n, c).micro.own_rows, c);
 }
 
+/* That a rank passes. */
+static uint32_t own_layers(const gr_node *n)
+{
+    return gr_node_piped(n) ? gr_stages_of(n).slots : n->model->shape.layers;
+}
+
 static void set_recompute(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
 {
     (void)k;
-    const uint32_t parts = GR_MIN(n->model->shape.layers, (uint32_t)RECOMPUTE_PARTS);
-    c->recompute = (n->model->shape.layers * level + parts - 1) / parts;
+    const uint32_t layers = own_layers(n), parts = GR_MIN(layers, (uint32_t)RECOMPUTE_PARTS);
+    c->recompute = (layers * level + parts - 1) / parts;
 }
 
 static void describe_recompute(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
 {
     (void)level;
-    gr_str_printf(out, "%u of %u layers", c->recompute, n->model->shape.layers);
+    gr_str_printf(out, "%u of %u layers", c->recompute, own_layers(n));
 }
 
 static void set_grads(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c)
@@ -149,7 +169,7 @@ static void describe_grads(const gr_node *n, uint32_t level, const gr_choices *c
  * their own. */
 static bool may_be_whole(const gr_graph *g, const gr_node *n, const gr_choices *c)
 {
-    return g->ranks > 1 && !g->canonical && c->shards != 1 && micro_batches(n, c) > 1;
+    return g->ranks > 1 && !g->canonical && c->shards != 1 && !gr_node_piped(n) && micro_batches(n, c) > 1;
 }
 
 size_t gr_train_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *k, const gr_choices *c,
@@ -157,7 +177,7 @@ size_t gr_train_tunables(const gr_graph *g, const gr_node *n, const gr_kernels *
 {
     size_t count = 0;
     out[count++] = (gr_tunable){.name = "recomputation",
-                                .n_levels = 1 + GR_MIN(n->model->shape.layers, (uint32_t)RECOMPUTE_PARTS),
+                                .n_levels = 1 + GR_MIN(own_layers(n), (uint32_t)RECOMPUTE_PARTS),
                                 .set = set_recompute,
                                 .describe = describe_recompute};
     if (may_be_whole(g, n, c))
@@ -183,7 +203,7 @@ void gr_train_default_choice(const gr_node *n, const gr_kernels *k, gr_choices *
 
 bool gr_train_runs_with(const gr_node *n, const gr_choices *c)
 {
-    const bool reduces = n->placement.ranks > 1 && c->shards != 1;
+    const bool reduces = n->placement.ranks > 1 && c->shards != 1 && !gr_node_piped(n);
     return c->micro_tokens >= gr_node_longest(n) && c->head_rows && c->host_step <= 1 &&
            c->whole_grads <= (reduces && !c->leaves) &&
            c->experts_again <= (uint32_t)gr_experts_are_divided(n);
@@ -313,6 +333,23 @@ static uint64_t embed_back_ws_bytes(const declaring *w)
                   : w->k->embed_ws_bytes(tokens);
 }
 
+/* Whether what is called a bucket here is a piece of a stage, and a layer the slot of one. */
+static bool piped(const declaring *w)
+{
+    return w->stages.n > 1;
+}
+
+static uint32_t last_bucket(const declaring *w)
+{
+    return piped(w) ? gr_stages_last(&w->stages) : 1 + w->s->layers;
+}
+
+/* A layer of the model that takes as long as this one, or as the slowest of this slot. */
+static uint32_t like_layer(const declaring *w, uint32_t l)
+{
+    return piped(w) ? gr_stage_slowest(&w->stages, w->s, l) : l;
+}
+
 static bool is_trained(const declaring *w, uint32_t bucket)
 {
     return gr_bucket_is_trained(w->n->model, bucket);
@@ -326,6 +363,8 @@ static void add_pass_objects(declaring *w, pass_names pass)
     const uint64_t hidden = gr_hidden_bytes(w->k, w->s, w->bounds.tokens),
                    embed = is_trained(w, 0) ? embed_back_ws_bytes(w) : 0;
     w->pass = pass;
+    if (piped(w))
+        o->packed_back = gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&w->shape.micro), "packed_back");
     o->x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sx", pass.all);
     o->dx = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sdx", pass.all);
     const bool keeps = !w->how->recompute; /* else layers run without their activations, too */
@@ -367,23 +406,27 @@ static void add_objects(declaring *w)
 
 static uint32_t params(declaring *w, uint32_t bucket)
 {
+    if (piped(w)) return gr_piece_weights(w->p, w->k, w->n, &w->stages, bucket);
     if (gr_node_fp8(w->n)) return gr_quantize_object(w->p, w->k, w->n->model, false, bucket);
     return gr_sharding_params(w->p, w->k, w->n->model, w->pass.all, bucket);
 }
 
 static uint32_t back_params(declaring *w, uint32_t bucket)
 {
+    if (piped(w)) return params(w, bucket);
     if (gr_node_fp8(w->n)) return params(w, bucket);
     return gr_sharding_params(w->p, w->k, w->n->model, w->pass.back, bucket);
 }
 
 static void gather(declaring *w, uint32_t bucket)
 {
+    if (piped(w)) return; /* once a mini-batch */
     gr_sharding_gather(w->p, w->k, w->n->model, w->pass.all, bucket);
 }
 
 static void back_gather(declaring *w, uint32_t bucket)
 {
+    if (piped(w)) return;
     gr_sharding_gather(w->p, w->k, w->n->model, w->pass.back, bucket);
 }
 
@@ -396,6 +439,7 @@ static uint32_t grad_sums(declaring *w, uint32_t bucket)
 
 static gr_use grads(declaring *w, uint32_t bucket, bool first)
 {
+    if (piped(w)) return (gr_use){gr_piece_grads(w->p, w->n, &w->stages, bucket), GR_UPDATE};
     if (!is_trained(w, bucket)) return (gr_use){GR_NONE, GR_UPDATE};
     return gr_sharding_grads(w->p, w->k, w->n->model, bucket, first && !w->how->whole_grads);
 }
@@ -403,19 +447,22 @@ static gr_use grads(declaring *w, uint32_t bucket, bool first)
 /* Whether gradients are reduced in each micro-batch: canonical, behind all leaves. */
 static bool reduces_each(const declaring *w)
 {
-    return !w->p->leaves && !w->how->whole_grads;
+    return !w->p->leaves && !w->how->whole_grads && !piped(w);
 }
 
 /* The gradient of a bucket is complete: of this micro-batch, or of all. */
 static void reduce(declaring *w, uint32_t bucket)
 {
     const bool all = w->how->whole_grads && w->pass.all == last_pass.all;
-    if (!is_trained(w, bucket)) return;
+    if (piped(w) || !is_trained(w, bucket)) return;
     if (all || reduces_each(w)) gr_sharding_reduce(w->p, w->k, w->n->model, bucket, all);
 }
 
 static uint32_t layer_in(declaring *w, uint32_t l)
 {
+    if (piped(w))
+        return gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, w->kept.places * w->kept.in, "%sin.%u", w->pass.all,
+                             l);
     uint64_t bytes = gr_hidden_bytes(w->k, w->s, w->bounds.tokens);
     return gr_tasks_spill(w->p, GR_CAT_ACTIVATIONS, w->n->model->name, bytes, "%sin.%u", w->pass.all, l);
 }
@@ -428,11 +475,14 @@ static bool recomputed(const declaring *w, uint32_t l)
 
 static uint32_t layer_acts(declaring *w, uint32_t l)
 {
-    uint64_t bytes = recomputed(w, l) ? gr_layers_acts_bytes(w->k, w->layers, &w->bounds)
-                                      : gr_layer_acts_bytes(w->k, w->layers, l, &w->bounds);
-    return recomputed(w, l) ? gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sacts", w->pass.all)
-                            : gr_tasks_spill(w->p, GR_CAT_ACTIVATIONS, w->n->model->name, bytes, "%sacts.%u",
-                                             w->pass.all, l);
+    if (recomputed(w, l))
+        return gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, gr_layers_acts_bytes(w->k, w->layers, &w->bounds),
+                             "%sacts", w->pass.all);
+    if (piped(w))
+        return gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, w->kept.places * w->kept.acts, "%sacts.%u",
+                             w->pass.all, l);
+    return gr_tasks_spill(w->p, GR_CAT_ACTIVATIONS, w->n->model->name,
+                          gr_layer_acts_bytes(w->k, w->layers, l, &w->bounds), "%sacts.%u", w->pass.all, l);
 }
 
 /* Where layers are recomputed, the workspaces of one take turns with those of the next: each lives for a
@@ -440,10 +490,10 @@ static uint32_t layer_acts(declaring *w, uint32_t l)
  */
 static uint32_t turn_ws(declaring *w, gr_layer_use use, const char *what, uint32_t l)
 {
-    return w->how->recompute
-               ? gr_tasks_temp(w->p, GR_CAT_WORKSPACE, gr_layer_ws_bytes(w->k, w->layers, l, &w->bounds, use),
-                               "%s%s.%u", w->pass.all, what, l)
-               : layer_ws(w, use, what);
+    const uint64_t bytes = piped(w) ? gr_layers_ws_bytes(w->k, w->layers, &w->bounds, use)
+                                    : gr_layer_ws_bytes(w->k, w->layers, l, &w->bounds, use);
+    return w->how->recompute ? gr_tasks_temp(w->p, GR_CAT_WORKSPACE, bytes, "%s%s.%u", w->pass.all, what, l)
+                             : layer_ws(w, use, what);
 }
 
 /* Where the device evaluates losses, it copies columns itself; the host reads rows, and what is one number.
@@ -483,6 +533,21 @@ static void declare_prepare(declaring *w)
                      N_LOSS, "prepare");
 }
 
+/* With the next stage, or the one before; a pass that goes forward alone has no gradients. */
+static void exchange(declaring *w, bool next)
+{
+    const train_objects *o = &w->o;
+    const bool back = w->pass.back != NULL;
+    char what[32];
+    snprintf(what, sizeof(what), "%s%s", w->pass.all, next ? "next" : "before");
+    const gr_stage_messages m = {.x = o->x,
+                                 .dx = back ? o->dx : GR_NONE,
+                                 .cut = o->packed,
+                                 .back = back && next ? o->packed_back : GR_NONE,
+                                 .bytes = gr_hidden_bytes(w->k, w->s, w->bounds.tokens)};
+    gr_stage_exchange(w->p, w->n, next, &m, what);
+}
+
 /* Of neighbours that have slices. */
 static double slice_tokens(const declaring *w)
 {
@@ -503,11 +568,12 @@ static void declare_pack(declaring *w)
         ->uses.by_code = true;
     gather(w, 0);
     gather(w, 1);
+    if (piped(w)) exchange(w, false);
     const uint32_t ws = embed_ws(w);
     gr_task *task = gr_tasks_run(w->p, TRAIN_EMBED, 0,
                                  (gr_use[]){[EMBED_WEIGHTS] = {params(w, 0), GR_READ},
                                             [EMBED_PACKED] = {o->packed, GR_READ},
-                                            [EMBED_X] = {o->x, GR_WRITE},
+                                            [EMBED_X] = {o->x, piped(w) ? GR_UPDATE : GR_WRITE},
                                             [EMBED_WS] = {ws, GR_WRITE}},
                                  ws == GR_NONE ? EMBED_WS : N_EMBED, "%sembed", w->pass.all);
     gr_embed_exchange_cost(task, w->k, w->n, slice_tokens(w));
@@ -516,6 +582,7 @@ static void declare_pack(declaring *w)
 /* times: 1 forward, 2 backward. */
 static void layer_cost(const declaring *w, gr_task *task, uint32_t l, double times)
 {
+    l = like_layer(w, l);
     gr_layer_mesh_cost(task, w->k, w->n, l, w->cost.tokens, w->bounds.length, times);
     gr_experts_price(task, w->k, w->layers, l,
                      w->cost.tokens / gr_mesh_size(&w->n->placement.mesh, GR_AXIS_CONTEXT),
@@ -523,6 +590,11 @@ static void layer_cost(const declaring *w, gr_task *task, uint32_t l, double tim
     if (times > 1 && w->bounds.experts_again && gr_layer(w->layers, l)->experts.holders)
         gr_experts_price_again(task, w->k, w->layers, l,
                                w->cost.tokens / gr_mesh_size(&w->n->placement.mesh, GR_AXIS_CONTEXT));
+}
+
+static uint32_t n_layers(const declaring *w)
+{
+    return piped(w) ? w->stages.slots : w->s->layers;
 }
 
 static void declare_layer(declaring *w, uint32_t l, bool keep)
@@ -538,8 +610,8 @@ static void declare_layer(declaring *w, uint32_t l, bool keep)
                             (gr_use[]){[LAYER_WEIGHTS] = {params(w, 1 + l), GR_READ},
                                        [LAYER_PACKED] = {o->packed, GR_READ},
                                        [LAYER_X] = {o->x, GR_UPDATE},
-                                       [LAYER_IN] = {in, GR_WRITE},
-                                       [LAYER_ACTS] = {acts, GR_WRITE},
+                                       [LAYER_IN] = {in, piped(w) ? GR_UPDATE : GR_WRITE},
+                                       [LAYER_ACTS] = {acts, piped(w) ? GR_UPDATE : GR_WRITE},
                                        [LAYER_WS] = {ws, GR_WRITE},
                                        [LAYER_TALLY] = {counts ? o->tally.tally : GR_NONE, GR_UPDATE},
                                        [LAYER_DIFFERS] = {counts ? o->tally.differs : GR_NONE, GR_UPDATE}},
@@ -571,7 +643,7 @@ static void head_group(const declaring *w, gr_task *task, bool backward)
     const uint32_t cut = w->shape.micro.cut;
     if (cut < 2 || !backward || w->shape.role != GR_LOSS_SEQ) return;
     task->comm.mesh = w->n->placement.mesh;
-    task->comm.mesh.size[GR_AXIS_EXPERT] = 1;
+    task->comm.mesh.size[GR_AXIS_EXPERT] = task->comm.mesh.size[GR_AXIS_PIPELINE] = 1;
     task->comm.peers = cut;
     task->comm.sums = w->o.entropy == GR_NONE ? 1 : 2;
     task->comm.summed = task->comm.sums * w->shape.loss.tokens * sizeof(float) * 2 * (cut - 1) / cut;
@@ -581,7 +653,7 @@ static void declare_head(declaring *w, bool backward)
 {
     const train_objects *o = &w->o;
     const uint32_t ws = backward ? o->head_ws : head_ws(w, GR_HEAD_LOGPROB);
-    uint32_t last = 1 + w->s->layers, tied = w->s->tied ? params(w, 0) : GR_NONE;
+    uint32_t last = last_bucket(w), tied = w->s->tied ? params(w, 0) : GR_NONE;
     const gr_use none = {GR_NONE, GR_UPDATE};
     if (backward) back_gather(w, w->s->layers);
     gr_use uses[] = {[HEAD_NORM] = {params(w, last), GR_READ},
@@ -608,7 +680,13 @@ static void declare_head(declaring *w, bool backward)
     gr_head_cost(task, w->k, w->layers, rows, backward ? gr_model_has_lora(w->n->model) ? 2 : 3 : 1);
     head_group(w, task, backward);
     if (!gr_train_is_value(w->n)) gr_head_exchange_cost(task, w->k, w->n, rows, w->how->head_rows, backward);
+    if (piped(w)) gr_cost_times(task, gr_stages_head(&w->stages, w->n));
     if (backward) reduce(w, last);
+}
+
+static uint32_t packed_back(const declaring *w)
+{
+    return piped(w) ? w->o.packed_back : w->o.packed;
 }
 
 static void declare_backward(declaring *w, uint32_t l)
@@ -622,7 +700,7 @@ static void declare_backward(declaring *w, uint32_t l)
             w,
             gr_tasks_run(w->p, TRAIN_RECOMPUTE, l,
                          (gr_use[]){[LAYER_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
-                                    [LAYER_PACKED] = {o->packed, GR_READ},
+                                    [LAYER_PACKED] = {packed_back(w), GR_READ},
                                     [LAYER_X] = {o->x, GR_WRITE},
                                     [LAYER_IN] = {in, GR_READ},
                                     [LAYER_ACTS] = {acts, GR_WRITE},
@@ -634,7 +712,7 @@ static void declare_backward(declaring *w, uint32_t l)
                                   : GR_NONE;
     gr_task *task = gr_tasks_run(w->p, TRAIN_BACKWARD, l,
                                  (gr_use[]){[BACK_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
-                                            [BACK_PACKED] = {o->packed, GR_READ},
+                                            [BACK_PACKED] = {packed_back(w), GR_READ},
                                             [BACK_IN] = {in, GR_READ},
                                             [BACK_ACTS] = {acts, GR_READ},
                                             [BACK_DX] = {o->dx, GR_UPDATE},
@@ -661,12 +739,13 @@ static void declare_pass_before(declaring *w, bool head)
     const train_objects *o = &w->o;
     uint32_t trips =
         w->shape.micro.trips * GR_MAX(w->p->leaves, 1u); /* leaves one after another need no fewer */
-    gr_sharding_loop(w->p, TRAIN_LOOP_MICRO, trips, gr_sharding_gathers(w->p, w->n->model), o->rows,
-                     "fresh_micro_batches")
-        ->loop.trips_expected = w->cost.trips;
+    gr_sharding_loop(w->p, TRAIN_LOOP_MICRO, trips, piped(w) || gr_sharding_gathers(w->p, w->n->model),
+                     o->rows, "fresh_micro_batches")
+        ->loop.trips_expected = w->cost.trips + w->stages.n - 1;
     w->pass = current_pass;
     declare_pack(w);
-    for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, false);
+    for (uint32_t l = 0; l < n_layers(w); l++) declare_layer(w, l, false);
+    if (piped(w)) exchange(w, true);
     if (head) declare_head(w, false);
     w->pass = each_pass;
     gr_tasks_end(w->p);
@@ -696,22 +775,75 @@ static void declare_forward_pass(declaring *w)
                      N_LOSS, "adjoint");
 }
 
+/* Of a pipeline: what comes next on this rank is the way back of an earlier micro-batch. */
+static void declare_turn(declaring *w)
+{
+    const train_objects *o = &w->o;
+    gr_tasks_run(w->p, TRAIN_PACK_BACK, 0,
+                 (gr_use[]){[PACK_ROWS] = {o->rows, GR_READ},
+                            [PACK_PACKED] = {o->packed_back, GR_WRITE},
+                            [PACK_STAGING] = {gr_tasks_host(w->p, GR_CAT_WORKSPACE,
+                                                            gr_micro_bytes(&w->shape.micro), "staging_back"),
+                                              GR_WRITE},
+                            [PACK_ROUTES] = {o->routes, GR_READ},
+                            [PACK_DIFFERS] = {GR_NONE, GR_WRITE}},
+                 N_PACK, "pack_back")
+        ->uses.by_code = true;
+    exchange(w, true);
+}
+
 static void declare_micro_batch(declaring *w)
 {
     const train_objects *o = &w->o;
     declare_pack(w);
-    for (uint32_t l = 0; l < w->s->layers; l++) declare_layer(w, l, true);
+    for (uint32_t l = 0; l < n_layers(w); l++) declare_layer(w, l, true);
     declare_head(w, true);
-    for (uint32_t l = w->s->layers; l-- > 0;) declare_backward(w, l);
+    if (piped(w)) declare_turn(w);
+    for (uint32_t l = n_layers(w); l-- > 0;) declare_backward(w, l);
     if (!is_trained(w, 0)) return;
     gr_tasks_run(w->p, TRAIN_EMBED_BACKWARD, 0,
-                 (gr_use[]){[EMBED_BACK_PACKED] = {o->packed, GR_READ},
+                 (gr_use[]){[EMBED_BACK_PACKED] = {packed_back(w), GR_READ},
                             [EMBED_BACK_DX] = {o->dx, GR_READ},
                             [EMBED_BACK_GRADS] = grads(w, 0, !w->s->tied),
                             [EMBED_BACK_WS] = {o->embed_back_ws, GR_WRITE}},
                  N_EMBED_BACK, "%sembed_backward", w->pass.all);
     gr_embed_exchange_cost(&w->p->task[w->p->n_tasks - 1], w->k, w->n, slice_tokens(w));
     reduce(w, 0);
+}
+
+static void gather_stages(declaring *w)
+{
+    for (uint32_t i = 0; i < w->stages.pieces && piped(w); i++)
+        gr_piece_gather(w->p, w->k, w->n, &w->stages, i);
+}
+
+/* What lives through all micro-batches: gradients, and what those on their way leave on a rank. */
+static void begin_stages(declaring *w)
+{
+    const uint32_t layers = n_layers(w), pieces = w->stages.pieces;
+    gr_use *kept = gr_arena_alloc(w->p->arena, (2 * layers + 1) * sizeof(*kept));
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < pieces; i++)
+        gr_tasks_run(w->p, TRAIN_ZERO, i, (gr_use[]){[ZERO_GRADS] = {grads(w, i, true).object, GR_WRITE}},
+                     N_ZERO, "zero_stage.%u", i);
+    kept[n++] = (gr_use){w->o.dx, GR_WRITE};
+    for (uint32_t l = 0; l < layers; l++) {
+        kept[n++] = (gr_use){layer_in(w, l), GR_WRITE};
+        if (!recomputed(w, l)) kept[n++] = (gr_use){layer_acts(w, l), GR_WRITE};
+    }
+    gr_tasks_run(w->p, TRAIN_STAGES_BEGIN, 0, kept, n, "begin_stages");
+}
+
+/* There are more trips than micro-batches: while the first come to the last stage, and the last go back. */
+static void declare_stages(declaring *w)
+{
+    const uint32_t more = w->stages.n - 1;
+    begin_stages(w);
+    gr_sharding_loop(w->p, TRAIN_LOOP_STAGES, w->shape.micro.trips + more, true, w->o.rows, "micro_batches")
+        ->loop.trips_expected = w->cost.trips + more;
+    declare_micro_batch(w);
+    gr_tasks_end(w->p);
+    for (uint32_t i = w->stages.pieces; i-- > 0;) gr_piece_reduce(w->p, w->k, w->n, &w->stages, i);
 }
 
 /* Of whole gradients the last one stands behind the loop of the others: they are reduced beside its backward
@@ -797,6 +929,13 @@ static double step_bytes(const declaring *w, uint32_t bucket)
            (state.form == GR_MASTER_F32 ? 1 : 2) * weights;
 }
 
+/* Moments of 8 bits are arithmetic to a host, not memory: on one thread a step with them takes 2.5 times one
+ * with fp32 moments and master, of 28 bytes (docs/PERFORMANCE.md). */
+static double coding_bytes(const declaring *w, uint32_t bucket)
+{
+    return 2.5 * 28 * (double)gr_bucket_elems(gr_model_trains(w->n->model), bucket);
+}
+
 /* What is summed over nodes is declared one bucket ahead of the norm that reads it: the sum of the next one
  * runs beside it. */
 static void declare_norms(declaring *w)
@@ -841,6 +980,7 @@ static void declare_step(declaring *w)
                        [STEP_TALLY] = {rebalances(w, b) ? o->tally.tally : GR_NONE, GR_READ}},
             N_STEP, "step.%u", b);
         step->cost.bytes = step_bytes(w, b) / shards;
+        if (m->train.moments == GR_I8) step->cost.host_bytes = coding_bytes(w, b) / shards;
         if (w->how->host_step) step->uses.host_with = state;
         gr_sharding_stepped(w->p, w->k, m, b);
     }
@@ -875,6 +1015,8 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
     w.bounds = gr_pass_bounds_of(&w.shape.micro, &n->rows->bounds, how);
     if (gr_model_has_lora(n->model)) w.bounds.adapters = &n->model->lora.shape;
     w.cost = gr_micro_cost_of(&w.shape.micro, &n->rows->bounds, w.shape.own_seqs);
+    w.stages = gr_stages_of(n);
+    w.kept = gr_train_kept_of(n, how, k);
     gr_train_reads(&w.reads, g, n);
     add_objects(&w);
     const gr_update_cfg *c = n->cfg;
@@ -883,11 +1025,12 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
     declare_weights(&w);
     const uint64_t merged = p->merged & bit, quantized = gr_node_fp8(n) ? p->quantized & bit : 0;
     gr_tasks_loop(p, TRAIN_LOOP_MINI, steps, false, "mini_batches");
-    if (!how->whole_grads) declare_zero(&w);
+    if (!how->whole_grads && !piped(&w)) declare_zero(&w);
     if (w.o.tally.tally != GR_NONE)
         gr_tasks_run(p, TRAIN_TALLY_CLEAR, 0, (gr_use[]){[CLEAR_TALLY] = {w.o.tally.tally, GR_WRITE}},
                      N_CLEAR_TALLY, "clear_tally");
     declare_prepare(&w);
+    gather_stages(&w);
     if (w.shape.role == GR_LOSS_BATCH)
         declare_forward_pass(&w);
     else if (balances(&w))
@@ -895,6 +1038,8 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
     if (how->whole_grads) declare_zero(&w); /* they are large: not sooner than needed */
     if (p->leaves)
         declare_leaves(&w);
+    else if (piped(&w))
+        declare_stages(&w);
     else
         declare_micro_batches(&w);
     if (w.shape.role != GR_LOSS_BATCH) share_current(&w);

@@ -5,6 +5,7 @@
 #include "ops/base/configs.h"
 #include "ops/env.h"
 #include "ops/loss_device.h"
+#include "ops/parallel/stages.h"
 #include "ops/pass.h"
 #include "ops/tally.h"
 #include "ops/train.h"
@@ -13,6 +14,7 @@ enum {
     TRAIN_LOOP_MINI,
     TRAIN_LOOP_MICRO,
     TRAIN_LOOP_BUT_LAST, /* whole gradients: micro-batches but for the last, which stands behind it */
+    TRAIN_LOOP_STAGES,   /* micro-batches through the stages of a pipeline (ops/parallel/stages.h) */
     TRAIN_ZERO,
     TRAIN_PREPARE,
     TRAIN_PACK,
@@ -34,7 +36,9 @@ enum {
     TRAIN_FINISH,
     TRAIN_TALLY_CLEAR, /* this and the next: of models with experts */
     TRAIN_TALLY,
-    TRAIN_PULL, /* of a balance loss */
+    TRAIN_PULL,         /* of a balance loss */
+    TRAIN_STAGES_BEGIN, /* this and the next: of a pipeline */
+    TRAIN_PACK_BACK,
 };
 
 /* Operands of its works: their places among the uses that ops/train_declare.c declares, and among the
@@ -123,6 +127,15 @@ typedef struct gr_train_shape {
     gr_expr_bounds loss, range; /* the mini-batch; one adjoint call */
 } gr_train_shape;
 gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how);
+
+/* Of a pipeline: what a stage keeps of micro-batches on their way, as many side by side as there are stages,
+ * so many bytes each; of the first stage all are in use, of the last one is. Elsewhere one, of which there is
+ * one anyway. */
+typedef struct gr_train_kept {
+    uint32_t places;
+    uint64_t in, acts; /* a layer's input; its activations */
+} gr_train_kept;
+gr_train_kept gr_train_kept_of(const gr_node *n, const gr_choices *how, const gr_kernels *k);
 
 /* Columns and rows that the loss and the metrics read. Release with gr_env_reads_release. */
 void gr_train_reads(gr_env_reads *r, const gr_graph *g, const gr_node *n);

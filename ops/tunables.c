@@ -44,15 +44,22 @@ static uint32_t idle_halvings(uint32_t usual, uint64_t all)
     return n;
 }
 
-/* Of ranks that share them, as many each. */
-static uint32_t usual_tokens(const gr_node *n, const gr_kernels *k)
+enum { FULL_STAGES = 8, SMALLEST_PART = 4 };
+
+/* Of ranks that share them, as many each. Stages of a pipeline stand idle for as many micro-batches as there
+ * are stages but one: so that these are few of all, they are cut smaller, down to a fourth. all: tokens of
+ * the pass. */
+static uint32_t usual_tokens(const gr_node *n, const gr_kernels *k, uint64_t all)
 {
-    return k->sizes.micro_tokens * gr_mesh_ranks(&n->placement.mesh);
+    const uint32_t usual = k->sizes.micro_tokens * gr_mesh_sharers(&n->placement.mesh),
+                   stages = gr_mesh_size(&n->placement.mesh, GR_AXIS_PIPELINE);
+    if (stages < 2) return usual;
+    return (uint32_t)GR_MIN(usual, GR_MAX(usual / SMALLEST_PART, all / (FULL_STAGES * stages)));
 }
 
 void gr_micro_set(const gr_node *n, const gr_kernels *k, uint32_t level, uint64_t all, gr_choices *c)
 {
-    const uint32_t usual = usual_tokens(n, k), halvings = level ? idle_halvings(usual, all) + level : 0;
+    const uint32_t usual = usual_tokens(n, k, all), halvings = level ? idle_halvings(usual, all) + level : 0;
     c->micro_tokens = GR_MAX(usual >> halvings, gr_node_longest(n));
 }
 
@@ -65,7 +72,7 @@ static void describe_micro(const gr_node *n, uint32_t level, const gr_choices *c
 gr_tunable gr_micro_tunable(const gr_graph *g, const gr_node *n, const gr_kernels *k, uint64_t all,
                             gr_tunable_set *set)
 {
-    const uint32_t usual = usual_tokens(n, k), halvings = gr_halvings(usual, gr_node_longest(n)),
+    const uint32_t usual = usual_tokens(n, k, all), halvings = gr_halvings(usual, gr_node_longest(n)),
                    idle = idle_halvings(usual, all);
     return (gr_tunable){.name = "micro-batch tokens",
                         .n_levels = 1 + (halvings > idle ? halvings - idle : 0),

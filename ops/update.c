@@ -138,6 +138,7 @@ const gr_op gr_op_update = {
     .run = gr_train_run,
     .more = gr_train_more,
     .trips = gr_train_trips,
+    .sends = gr_train_sends,
     .save = gr_train_save,
     .load = gr_train_load,
 };

@@ -44,17 +44,18 @@ static void declare_value(const gr_graph *g, const gr_node *n, const gr_choices 
     const gr_model_shape *s = &n->model->shape;
     uint32_t out = gr_column_object(p, gr_node_column(n, NULL));
     gr_forward f = gr_forward_declare(g, n, how, k, p, &out, 1);
-    uint32_t last = gr_sharding_params(p, k, n->model, "", 1 + s->layers);
+    uint32_t last = gr_forward_last(n, k, p);
     uint32_t ws =
         gr_tasks_temp(p, GR_CAT_WORKSPACE, k->value_ws_bytes(s, how->head_rows, how->threads), "value_ws");
-    gr_head_cost(gr_tasks_run(p, GR_FORWARD_HEAD, 0,
-                              (gr_use[]){[HEAD_LAST] = {last, GR_READ},
-                                         [HEAD_PACKED] = {f.packed, GR_READ},
-                                         [HEAD_X] = {f.x, GR_READ},
-                                         [HEAD_WS] = {ws, GR_WRITE},
-                                         [HEAD_OUT] = {out, GR_UPDATE | GR_BY_QUEUE}},
-                              N_HEAD, "head"),
-                 k, s, f.cost.rows, 1);
+    gr_task *head = gr_tasks_run(p, GR_FORWARD_HEAD, 0,
+                                 (gr_use[]){[HEAD_LAST] = {last, GR_READ},
+                                            [HEAD_PACKED] = {f.packed, GR_READ},
+                                            [HEAD_X] = {f.x, GR_READ},
+                                            [HEAD_WS] = {ws, GR_WRITE},
+                                            [HEAD_OUT] = {out, GR_UPDATE | GR_BY_QUEUE}},
+                                 N_HEAD, "head");
+    gr_head_cost(head, k, s, f.cost.rows, 1);
+    gr_forward_head_cost(head, n);
     gr_forward_end(n, p, &f, &out, 1);
 }
 
@@ -87,7 +88,7 @@ static void run_head(const gr_call *c, const gr_pass *pass)
 static gr_status run_value(const gr_call *c, gr_diag *d)
 {
     if (c->kernel != GR_FORWARD_HEAD) return gr_forward_run(c, d);
-    run_head(c, c->state);
+    if (gr_forward_has_head(c)) run_head(c, c->state);
     return GR_OK;
 }
 
@@ -110,6 +111,7 @@ const gr_op gr_op_value = {
     .run = run_value,
     .more = gr_forward_more,
     .trips = gr_forward_trips,
+    .sends = gr_forward_sends,
 };
 
 const gr_op gr_op_score = {
@@ -134,4 +136,5 @@ const gr_op gr_op_score = {
     .run = run_value,
     .more = gr_forward_more,
     .trips = gr_forward_trips,
+    .sends = gr_forward_sends,
 };

@@ -18,6 +18,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 # Of every system, and so of none of our wheels (PEP 600); and those of CUDA, which torch's packages have.
 SYSTEM = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+)|libcublas.*|libcudnn.*|libcuda.*)\.so")
+NVIDIA = re.compile(r"^lib(cublas|cublasLt|cudnn|nccl)\.so\.(\d+)$")
+NCCL = "libnccl.so.2"  # which is loaded where several ranks run (runtime/comm/comm_nccl.c)
+# Where torch's packages put them beside ours: of CUDA 13 in one folder, before that in one for each.
+BESIDE = [f"$ORIGIN/../../nvidia/{x}/lib" for x in ("cu13", "cublas", "cudnn", "nccl")]
 
 
 def _say(*command, **more):
@@ -52,9 +56,19 @@ def _glibc():
     return os.confstr("CS_GNU_LIBC_VERSION").split()[1].replace(".", "_")
 
 
+def _nvidia(library):
+    """The libraries of NVIDIA that a build with CUDA loads: {name: major version}."""
+    out = _say("readelf", "-d", library, capture_output=True).stdout
+    names = [*re.findall(r"\(NEEDED\).*\[(\S+)\]", out), NCCL]
+    found = {m.group(0): int(m.group(2)) for m in map(NVIDIA.match, names) if m}
+    if len(found) < 3:
+        raise SystemExit(f"build_wheel: {library} is no build with CUDA: it needs {', '.join(names)}")
+    return found
+
+
 def _build(folder, cuda):
     # RPATH and not RUNPATH: the libraries find each other, too.
-    rpath = "-Wl,--disable-new-dtags,-rpath,$ORIGIN:$ORIGIN/../lib"
+    rpath = "-Wl,--disable-new-dtags,-rpath," + ":".join(["$ORIGIN", "$ORIGIN/../lib", *(BESIDE if cuda else [])])
     _say("meson", "setup", folder, ROOT, "--buildtype=release", "-Dmpi=disabled", "-Dhttp=auto",
          f"-Dcuda={'enabled' if cuda else 'disabled'}", f"-Dc_link_args={rpath}", stdout=sys.stderr)
     targets = ["graphrun", "graphrun-http"] if "graphrun-http" in _say(
@@ -76,12 +90,24 @@ def _collect(folder, cuda, into):
         shutil.copy2(program, package / "bin")
     for name, path in {**_needed(library), **_needed(package / "bin" / "graphrun")}.items():
         shutil.copy2(path, package / "lib" / name)
+    nvidia = _nvidia(library) if cuda else {}
     if cuda:
-        (package / "lib" / "cuda").write_text("this build has the CUDA device\n")
+        (package / "lib" / "cuda").write_text("".join(f"{x}\n" for x in nvidia))
+    return nvidia
 
 
-def _metadata(name, version):
-    needs = ["numpy>=1.22"] + (["nvidia-cublas>=13", "nvidia-cudnn-cu13>=9.19"] if name == "graphrun-cuda" else [])
+def _packages(nvidia):
+    """The packages that hold them, those that torch asks for."""
+    if not nvidia:
+        return []
+    cuda = nvidia[next(x for x in nvidia if x.startswith("libcublasLt."))]
+    cudnn = nvidia[next(x for x in nvidia if x.startswith("libcudnn."))]
+    plain = "" if cuda >= 13 else f"-cu{cuda}"
+    return [f"nvidia-cublas{plain}>={cuda},<{cuda + 1}", f"nvidia-cudnn-cu{cuda}>={cudnn},<{cudnn + 1}", f"nvidia-nccl-cu{cuda}>=2.28"]
+
+
+def _metadata(name, version, nvidia):
+    needs = ["numpy>=1.22", *_packages(nvidia)]
     return "\n".join(["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", "License: Apache-2.0",
                       "Summary: reinforcement learning of language models from a graph file",
                       "Requires-Python: >=3.9", *(f"Requires-Dist: {x}" for x in needs),
@@ -119,10 +145,10 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
         if not built:
             _build(folder, cuda)
         into = Path(scratch) / "wheel"
-        _collect(folder, cuda, into)
+        nvidia = _collect(folder, cuda, into)
         files = {str(p.relative_to(into)): (p.read_bytes(), os.access(p, os.X_OK)) for p in into.rglob("*") if p.is_file()}
     info = f"{stem}.dist-info"
-    files[f"{info}/METADATA"] = (_metadata(name, version).encode(), False)
+    files[f"{info}/METADATA"] = (_metadata(name, version, nvidia).encode(), False)
     files[f"{info}/WHEEL"] = (f"Wheel-Version: 1.0\nGenerator: build_wheel\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(),
                               False)
     files[f"{info}/entry_points.txt"] = (b"[console_scripts]\ngraphrun = graphrun.__main__:main\n", False)

@@ -17,8 +17,15 @@ make_root() { # SUITE: what apt-get of this machine is set up for decides how it
     *) mirror=http://deb.debian.org/debian more= ;;
     esac
     [ -f "$roots/$1/etc/os-release" ] && return
+    # A debootstrap that is older than a suite of Ubuntu makes it as it makes all of them.
+    script=
+    if [ "${mirror%/ubuntu}" != "$mirror" ] && [ ! -e "/usr/share/debootstrap/scripts/$1" ]; then
+        script=/usr/share/debootstrap/scripts/gutsy
+        keys=/usr/share/keyrings/ubuntu-archive-keyring.gpg
+        if [ -f $keys ]; then more="$more --keyring=$keys"; fi
+    fi
     # shellcheck disable=SC2086
-    debootstrap --variant=minbase $more "$1" "$roots/$1" "${MIRROR:-$mirror}" >"$roots/$1.log" 2>&1
+    debootstrap --variant=minbase $more "$1" "$roots/$1" "${MIRROR:-$mirror}" $script >"$roots/$1.log" 2>&1
 }
 
 inside() { # SUITE COMMAND

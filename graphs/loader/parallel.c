@@ -16,6 +16,7 @@ const gr_key gr_parallel_keys[] = {
     {"tensor", GR_KEY_UINT, AXIS(TENSOR), false, "1", 1, GR_PEERS_MAX, NULL, "neighbouring ranks of one host that have a slice of each layer, and a part of the tokens between its halves, in log-prob, value, score and update; must divide heads, KV heads and the width of the feed-forward network"},
     {"context", GR_KEY_UINT, AXIS(CONTEXT), false, "1", 1, GR_PEERS_MAX, NULL, "neighbouring ranks that have the tokens of each sequence in log-prob, value, score and update, as many each; must divide heads and KV heads"},
     {"expert", GR_KEY_UINT, AXIS(EXPERT), false, "1", 1, GR_PEERS_MAX, NULL, "neighbouring ranks that have a part of the experts of each layer each, in log-prob, value, score and update; must divide experts. Tokens go to the ranks of their experts and back; ranks keep sequences of their own"},
+    {"pipeline", GR_KEY_UINT, AXIS(PIPELINE), false, "1", 1, GR_PEERS_MAX, NULL, "stages that the layers are cut into, in their order, in log-prob, value, score and update: ranks have the weights of one stage, and micro-batches flow through all of them; at most as many as there are layers"},
     {0}};
 /* clang-format on */
 
@@ -62,7 +63,19 @@ static const char *uneven_along(const question *q, uint32_t n, char buf[48])
     return what;
 }
 
-/* Each says why not, an end of a sentence that is the caller's to free; NULL: nothing. */
+/* What follows says why not, an end of a sentence that is the caller's to free; NULL: nothing. */
+static char *pipeline_wrong(const question *q, uint32_t stages)
+{
+    const uint32_t layers = q->m->shape.layers;
+    if (gr_mesh_size(q->mesh, GR_AXIS_EXPERT) > 1)
+        return gr_printf("and expert do not go together: 'tensor', 'context' and more data share a model in "
+                         "stages");
+    if (q->m->sharding.over == GR_SHARD_NODE)
+        return gr_printf(
+            "and 'shard: node' do not go together: stages are gathered from shards of all ranks");
+    return layers && stages > layers ? gr_printf("is more than its %u layers", layers) : NULL;
+}
+
 static char *axis_wrong(const question *q)
 {
     const uint32_t n = gr_mesh_size(q->mesh, q->axis);
@@ -77,6 +90,7 @@ static char *axis_wrong(const question *q)
     if (q->axis == GR_AXIS_EXPERT && gr_mesh_size(q->mesh, GR_AXIS_TENSOR) > 1)
         return gr_printf("and tensor do not go together: 'context' shares sequences of a model whose experts "
                          "are divided");
+    if (q->axis == GR_AXIS_PIPELINE) return pipeline_wrong(q, n);
     const char *what = uneven_along(q, n, uneven);
     const bool both = q->axis == GR_AXIS_CONTEXT && gr_mesh_size(q->mesh, GR_AXIS_TENSOR) > 1;
     return what ? gr_printf("%sdoes not divide its %s", both ? "times tensor " : "", what) : NULL;

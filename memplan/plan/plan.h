@@ -30,6 +30,10 @@
  * began. A recv names the send it meets, the only wait for a step of another role. Roles meet nowhere else:
  * one may be in the next iteration already while another is still in this one.
  *
+ * Ranks of one role that have the stages of a model (ops/parallel/stages.h) send each other activations and
+ * their gradients: an `exchange` is with the next stage, or with the one before, of messages both ways at
+ * once. All ranks have the same steps; the first stage has no one before it, the last none behind.
+ *
  * Units: bytes; nanoseconds for time. Threads: a plan never changes once made; any thread may read it.
  */
 #ifndef GR_MEMPLAN_PLAN_PLAN_H
@@ -73,20 +77,21 @@ typedef enum gr_category {
         GR_N_CATEGORIES
 } gr_category;
 
-#define GR_STEP_MAP(X)    \
-    X(LOAD, "load")       \
-    X(OFFLOAD, "offload") \
-    X(RELEASE, "release") \
-    X(RESUME, "resume")   \
-    X(GATHER, "gather")   \
-    X(REDUCE, "reduce")   \
-    X(SYNC, "sync")       \
-    X(SEND, "send")       \
-    X(RECV, "recv")       \
-    X(SAVE, "save")       \
-    X(RESTORE, "restore") \
-    X(AGREE, "agree")     \
-    X(LOOP, "loop")       \
+#define GR_STEP_MAP(X)      \
+    X(LOAD, "load")         \
+    X(OFFLOAD, "offload")   \
+    X(RELEASE, "release")   \
+    X(RESUME, "resume")     \
+    X(GATHER, "gather")     \
+    X(REDUCE, "reduce")     \
+    X(SYNC, "sync")         \
+    X(SEND, "send")         \
+    X(RECV, "recv")         \
+    X(EXCHANGE, "exchange") \
+    X(SAVE, "save")         \
+    X(RESTORE, "restore")   \
+    X(AGREE, "agree")       \
+    X(LOOP, "loop")         \
     X(RUN, "run")
 typedef enum gr_step_kind {
 #define X(name, text) GR_STEP_##name,
@@ -116,7 +121,8 @@ typedef struct gr_step {
         *what; /* run: "NODE.STEP" as the op declared it ("update.forward.3"); else the object or loop */
     const char *node; /* the node it serves; NULL: none */
     gr_lane lane;
-    uint64_t bytes; /* moved by load, offload, save, restore; of gather, reduce, sync: what a rank receives;
+    uint64_t bytes; /* moved by load, offload, save, restore; of gather, reduce, sync, exchange: what a rank
+                     * receives;
                      * of send and recv: what all ranks of the role send or receive, the same on both sides */
     uint32_t *after, n_after;
     gr_meeting meets;           /* of a recv: the send */
@@ -221,7 +227,8 @@ bool gr_plan_fits(const gr_plan *p);
 static inline bool gr_step_is_task(gr_step_kind k)
 {
     return k == GR_STEP_RUN || k == GR_STEP_LOOP || k == GR_STEP_GATHER || k == GR_STEP_REDUCE ||
-           k == GR_STEP_SYNC || k == GR_STEP_AGREE || k == GR_STEP_SEND || k == GR_STEP_RECV;
+           k == GR_STEP_SYNC || k == GR_STEP_AGREE || k == GR_STEP_SEND || k == GR_STEP_RECV ||
+           k == GR_STEP_EXCHANGE;
 }
 
 /* Steps as the ledger counts them: how many there are, and one of them. */

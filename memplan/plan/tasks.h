@@ -107,6 +107,7 @@ typedef struct gr_experts_cost {
 /* What one execution takes, for the cost model. */
 typedef struct gr_task_cost {
     double flops, bytes;  /* arithmetic of matrix products; memory read and written */
+    double host_bytes;    /* as which these count on the lane `host`; 0: bytes */
     double fp8;           /* of flops, that of products in FP8 */
     uint32_t rows, width; /* of the products: rows of the batch, about the sides of the weights; 0: large */
     double attention, kv; /* arithmetic of attention; bytes of keys and values read from the pool */
@@ -130,6 +131,7 @@ typedef struct gr_task_comm {
     bool beside;
     uint32_t peers;      /* ranks of the group that do it together, side by side; 0: it is done alone */
     gr_mesh mesh;        /* how: its groups along each axis */
+    bool to_next;        /* of an exchange: with the next stage; else with the one before */
     double sums, summed; /* their sums or exchanges within it: how many; bytes that a rank receives */
     double exchanged;    /* and bytes that it receives of the holders of experts, of each as many */
 } gr_task_comm;
@@ -144,7 +146,7 @@ typedef struct gr_task_loop {
 typedef struct gr_task {
     const char *what; /* unique within the task graph: "update.forward.3" */
     const char *node;
-    gr_step_kind kind;    /* RUN, LOOP, or of many ranks GATHER, REDUCE, SYNC, AGREE, SEND, RECV */
+    gr_step_kind kind;    /* RUN, LOOP, or of many ranks GATHER, REDUCE, SYNC, AGREE, SEND, RECV, EXCHANGE */
     gr_lane lane;         /* GR_LANE_COMPUTE or GR_LANE_HOST; collectives: GR_LANE_COMM */
     uint32_t kernel, arg; /* for the op's run function: which of its tasks, and e.g. the layer */
     bool optional;        /* its node has `when:`: an iteration may skip every step of the node */

@@ -10,6 +10,7 @@
  *     ranks count alone;
  *   - sums within tasks, over a tensor-parallel group, match across its ranks: on one lane, in no loop
  *     of another node whose trips ranks count alone, and the ranks come out even;
+ *   - exchanges between the stages of a pipeline match across ranks, and nobody waits in a circle;
  *   - every use finds a copy in the right place, of the right size, with the right contents where it reads;
  *   - loads, offloads and saves read an up-to-date copy, and steps that begin or end copies are where the
  *     ledger has them begin and end;

@@ -230,6 +230,34 @@ static bool sums_ok(gr_verifier *v, uint32_t i, const gr_task *w)
     return exchanges_ok(v, i, w);
 }
 
+/* Neighbouring stages meet in exchanges, of which both have as many: exchange t of the one with the next is
+ * exchange t of the other with the one before. Every body has by turns one with the stage before and one with
+ * the next, as all ranks run the same steps: so the t-th between a pair waits only for the t-th between the
+ * pair before, and for the one before that between the pair behind, and nobody waits in a circle. */
+static bool stages_ok(gr_verifier *v, const uint32_t *step_of)
+{
+    const gr_task *open = NULL; /* with the stage before; its other is to come */
+    uint32_t body = GR_NONE;
+    for (uint32_t i = 0; i < v->g->n_tasks; i++) {
+        const gr_task *w = &v->g->task[i];
+        const gr_mesh *m = &w->comm.mesh;
+        if (w->kind != GR_STEP_EXCHANGE) continue;
+        if (gr_mesh_size(m, GR_AXIS_PIPELINE) < 2 || v->g->ranks % gr_mesh_stride(m, GR_AXIS_DATA))
+            return gr_verify_wrong(v, "collectives",
+                                   "step %u '%s' is of %u stages of %u ranks, which %u ranks are not",
+                                   step_of[i], w->what, gr_mesh_size(m, GR_AXIS_PIPELINE),
+                                   gr_mesh_stride(m, GR_AXIS_PIPELINE), v->g->ranks);
+        if (w->comm.to_next != (open != NULL) || (open && v->parent[step_of[i]] != body))
+            return gr_verify_wrong(v, "collectives",
+                                   "step %u '%s' is an exchange with the %s stage out of turn", step_of[i],
+                                   w->what, w->comm.to_next ? "next" : "previous");
+        body = v->parent[step_of[i]];
+        open = open ? NULL : w;
+    }
+    return !open ||
+           gr_verify_wrong(v, "collectives", "after '%s' no exchange with the next stage comes", open->what);
+}
+
 /* Steps are the tasks of the task graph, in its own order, in the same loops, on the same path. */
 static bool tasks_ok(gr_verifier *v)
 {
@@ -267,7 +295,7 @@ static bool tasks_ok(gr_verifier *v)
             return gr_verify_wrong(v, "loops", "step %u: the body of loop '%s' is not the program's",
                                    step_of[w], v->g->task[w].what);
     }
-    return true;
+    return stages_ok(v, step_of);
 }
 
 bool gr_verify_steps(gr_verifier *v)

@@ -57,6 +57,16 @@ typedef struct gr_serve_cfg {
     bool open;     /* who calls begins sessions, and it goes on until it is asked to stop */
 } gr_serve_cfg;
 
+/* What is drafted in a rollout (ops/drafts.h); set by the op's check from the map `speculate`. */
+typedef struct gr_speculate_cfg {
+    uint32_t tokens; /* of a draft, at most; 0: nothing is drafted */
+    int from;        /* gr_draft_from */
+    uint32_t match;  /* tokens that must be the same before a draft */
+    double rate;     /* of drafted tokens that the planner expects to be sampled */
+    bool always;     /* also where the planner expects no gain */
+} gr_speculate_cfg;
+typedef enum gr_draft_from { GR_DRAFT_NGRAM, GR_DRAFT_GROUP } gr_draft_from;
+
 typedef struct gr_generate_cfg {
     gr_model *model;
     const gr_node *prompts;
@@ -72,6 +82,8 @@ typedef struct gr_generate_cfg {
     gr_environment_cfg environment;
     const gr_value *endpoint; /* `serve`, as written; NULL */
     gr_serve_cfg serve;
+    const gr_value *drafts; /* `speculate`, as written; NULL */
+    gr_speculate_cfg speculate;
     uint32_t lag;     /* iterations by which its weights are older than the iteration's */
     double over;      /* prompts in work for each that an iteration trains on; 1: no more than these */
     int partial;      /* gr_partial: what becomes of the others */

@@ -111,6 +111,7 @@ typedef struct gr_choices {
     uint32_t recompute;   /* how many layers, from the first, keep only their input for backward */
     uint32_t whole_grads; /* of an update of many shards: 1 where whole gradients are summed on each rank, and
                              reduced once a mini-batch (ops/parallel/sharding.h) */
+    uint32_t draft;       /* of a rollout: tokens that are drafted for a step, at most */
     uint32_t host_step;   /* of an update: 1 where the optimizer step of a bucket may be done on the host */
     unsigned threads;
 } gr_choices;
@@ -121,6 +122,7 @@ typedef struct gr_tunable {
     const char *name; /* as messages call it: "KV pool" */
     uint32_t n_levels;
     gr_level_bits bits;
+    bool exact; /* of GR_BITS_SPARE: its levels have the same bits all the same */
     /* What a level makes of the node's choices, those of the tunables before this one in the op's list made
      * already. */
     void (*set)(const gr_node *n, const gr_kernels *k, uint32_t level, gr_choices *c);
@@ -191,6 +193,8 @@ typedef struct gr_op {
      * are sharded already. NULL: nothing is chosen. */
     void (*default_choice)(const gr_node *n, const gr_kernels *k, gr_choices *c);
     /* Whether a node can be run with choices that a file says. NULL: with any. */
+    /* What a plan says of what was chosen, a line each; NULL: nothing. */
+    void (*note)(const gr_node *n, const gr_choices *c, gr_str *out);
     bool (*runs_with)(const gr_node *n, const gr_choices *c);
     /* What of a node these kernels do not do, and what to set instead, as an end of a sentence; NULL:
      * nothing. The callback NULL: nothing ever. */
@@ -209,6 +213,9 @@ typedef struct gr_op {
      * the one that needs most, and go on when more says no. ptr[1]: the rows. NULL: all ranks decide alike.
      */
     uint32_t (*trips)(const gr_call *c);
+    /* Of passes in stages (ops/parallel/stages.h): bytes that go to the next stage, or to the one before, in
+     * this trip, and bytes that come from it; 0: nothing does. NULL: it has no such passes. */
+    void (*sends)(const gr_call *c, bool next, uint64_t *goes, uint64_t *comes);
     /* Exact resume: add what must survive, and take it back. NULL: nothing. */
     void (*save)(void *state, const char *prefix, gr_state_file *out);
     gr_status (*load)(void *state, const char *prefix, const gr_state_file *in, gr_diag *d);

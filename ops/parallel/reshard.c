@@ -260,3 +260,14 @@ void gr_reshard_local(const gr_reshard *r, const void *whole, void *tp)
                         b.at[i].n * size, b.at[i].count);
     zero_gaps(r, &b, tp);
 }
+
+void gr_reshard_place(const gr_reshard *r, gr_dtype type, const void *tp, void *whole)
+{
+    const uint64_t size = gr_dtype_size(type);
+    const blocks b = blocks_of(r, r->rank % parts_of(r));
+    r->k->zero(r->q, whole, gr_bucket_elems(r->shape, r->bucket) * size);
+    for (size_t i = 0; i < b.n; i++)
+        r->k->copy_rows(r->q, (char *)whole + b.at[i].from * size, b.at[i].from_stride * size,
+                        (const char *)tp + b.at[i].to * size, b.at[i].to_stride * size, b.at[i].n * size,
+                        b.at[i].count);
+}

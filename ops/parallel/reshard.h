@@ -57,5 +57,7 @@ GR_NODISCARD gr_status gr_reshard_back(const gr_reshard *r, gr_comm *c, gr_dtype
 
 /* From a whole bucket that is here. */
 void gr_reshard_local(const gr_reshard *r, const void *whole, void *tp);
+/* And a slice, of gradients of this type, into its place in a whole bucket, which is zero elsewhere. */
+void gr_reshard_place(const gr_reshard *r, gr_dtype type, const void *tp, void *whole);
 
 #endif

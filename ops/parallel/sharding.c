@@ -2,6 +2,7 @@
 #include "ops/parallel/sharding.h"
 
 #include "ops/parallel/reshard.h"
+#include "ops/parallel/stages.h"
 #include "ops/base/session.h"
 
 #include <stdio.h>
@@ -488,6 +489,9 @@ uint64_t gr_sharding_room_bytes(const gr_tasks *p, const gr_task *w, const gr_mo
     const bool moves = w->kind == GR_STEP_SYNC || w->kind == GR_STEP_GATHER || w->kind == GR_STEP_REDUCE;
     if (!moves || !m) return 0;
     switch (w->kernel) {
+    case GR_PIECE_GATHER:
+    case GR_PIECE_REDUCE:
+        return 4ull * p->ranks * sizeof(uint64_t);
     case SHARDING_RESHARD:
         return gr_reshard_room_bytes(p->ranks, m->sharding.parts);
     case SHARDING_PASS_RESHARD:
@@ -551,6 +555,12 @@ gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w,
             k->zero(c->queue, c->ptr[REDUCE_SHARD], gr_shard_of(c, c->arg).n * gr_dtype_size(m->train.grads));
         return gr_reshard_back(&pass, device, m->train.grads, c->ptr[REDUCE_WHOLE], c->ptr[REDUCE_SHARD],
                                c->ptr[REDUCE_STAGING], c->room, d);
+    case GR_PIECE_GATHER:
+        return gr_piece_gather_run(c, device, d);
+    case GR_PIECE_REDUCE:
+        return gr_piece_reduce_run(c, device, d);
+    case GR_STAGE_EXCHANGE:
+        return gr_stage_exchange_run(c, w, device, d);
     case SHARDING_TOTAL:
         return device->type->all_reduce(device, c->queue, c->ptr[ALL], c->arg * sizeof(double),
                                         GR_COMM_SUM_F64, d);

@@ -69,11 +69,17 @@ GR_BOTH uint32_t gr_moment_mix(uint32_t x)
     return x ^ (x >> 16);
 }
 
+/* What elements whose numbers have the same upper half share, as those of a block. */
+GR_BOTH uint32_t gr_moment_key(uint32_t key, uint64_t element)
+{
+    return gr_moment_mix(key ^ (uint32_t)(element >> 32) * 0x9e3779b9u);
+}
+
 /* The chance of an element of a bucket in a step: the upper half for m, the lower one for v. Half of what
  * there is rounds to the nearest. */
 GR_BOTH uint32_t gr_moment_chance(uint32_t key, uint64_t element)
 {
-    return gr_moment_mix((uint32_t)element ^ gr_moment_mix(key ^ (uint32_t)(element >> 32) * 0x9e3779b9u));
+    return gr_moment_mix((uint32_t)element ^ gr_moment_key(key, element));
 }
 
 #define GR_MOMENT_NEAREST 0x80008000u
@@ -105,19 +111,24 @@ GR_BOTH float gr_moment_inverse(float scale)
     return 1 / scale;
 }
 
-GR_BOTH float gr_moment_ratio(float x, float scale, float inverse)
+/* The bits of x / scale, at most 1; the largest of a block is 1, so that it keeps its value. Comparisons are
+ * of bits, which have the order of what is not negative, and choices are masks: compilers make vectors of
+ * them. */
+GR_BOTH uint32_t gr_moment_ratio(float x, float scale, float inverse)
 {
-    const float r = x * inverse;
-    return x >= scale || r > 1 ? 1 : r; /* the largest one exactly, so that it keeps its value */
+    const uint32_t one = 0x3f800000u, bits = gr_moment_bits(x * inverse),
+                   most = 0u - (gr_moment_bits(x) >= gr_moment_bits(scale)),
+                   ratio = (one & most) | (bits & ~most);
+    return ratio > one ? one : ratio;
 }
 
 GR_BOTH int32_t gr_moment_m_code(float m, float scale, float inverse, uint32_t chance)
 {
-    const float x = gr_moment_ratio(fabsf(m), scale, inverse);
+    const float x = gr_moment_float(gr_moment_ratio(fabsf(m), scale, inverse));
     const uint32_t bits =
         gr_moment_bits(gr_moment_apart(x, GR_MOMENT_A, GR_MOMENT_B)) + gr_moment_m_noise(chance);
     const int32_t code = (int32_t)((bits - GR_MOMENT_M_BASE) >> GR_MOMENT_M_BITS);
-    return m < 0 ? -code : code;
+    return gr_moment_bits(m) >> 31 ? -code : code;
 }
 
 GR_BOTH float gr_moment_m(int32_t code, float scale)
@@ -125,22 +136,23 @@ GR_BOTH float gr_moment_m(int32_t code, float scale)
     const uint32_t size = (uint32_t)(code < 0 ? -code : code);
     const float x = gr_moment_float(GR_MOMENT_M_BASE + (size << GR_MOMENT_M_BITS)) - GR_MOMENT_B;
     const float m = x * (1 / GR_MOMENT_A) * scale;
-    return code < 0 ? -m : m;
+    return gr_moment_float(gr_moment_bits(m) | (code < 0 ? 0x80000000u : 0));
 }
 
 /* root: sqrt(v). */
 GR_BOTH uint32_t gr_moment_v_code(float root, float scale, float inverse, uint32_t chance)
 {
-    const float x = gr_moment_ratio(root, scale, inverse);
-    const uint32_t bits = gr_moment_bits(x) + gr_moment_v_noise(chance),
+    const uint32_t x = gr_moment_ratio(root, scale, inverse), bits = x + gr_moment_v_noise(chance),
                    least = GR_MOMENT_V_BASE + (1u << GR_MOMENT_V_BITS); /* of code 1 */
-    return x == 0 ? 0 : ((bits > least ? bits : least) - GR_MOMENT_V_BASE) >> GR_MOMENT_V_BITS;
+    const uint32_t code = ((bits > least ? bits : least) - GR_MOMENT_V_BASE) >> GR_MOMENT_V_BITS;
+    return x ? code : 0;
 }
 
 GR_BOTH float gr_moment_v(uint32_t code, float scale)
 {
-    const float root = gr_moment_float(GR_MOMENT_V_BASE + (code << GR_MOMENT_V_BITS)) * scale;
-    return code ? root * root : 0;
+    const uint32_t bits = GR_MOMENT_V_BASE + (code << GR_MOMENT_V_BITS);
+    const float root = gr_moment_float(code ? bits : 0) * scale;
+    return root * root;
 }
 
 #endif

@@ -94,6 +94,9 @@ typedef struct gr_simd {
     void (*moments_widen)(bool root, const void *codes, const float *scales, float *x, size_t n);
     void (*moments_narrow)(bool root, const float *x, size_t n, const gr_chance *by, void *codes,
                            float *scales);
+    /* fp32 and the halves of runtime/base/half.h, [n] each. */
+    void (*halves_join)(const uint16_t *high, const uint16_t *low, float *x, size_t n);
+    void (*halves_split)(const float *x, uint16_t *high, uint16_t *low, size_t n);
 } gr_simd;
 
 /* The best set of this machine. */

@@ -4,6 +4,7 @@
  * mm_thin MR divides GR_MR.
  */
 #include "ops/simd/vec16.h"
+#include "runtime/base/half.h"
 #include "runtime/base/philox.h"
 
 /* ---- matrices ------------------------------------------------------------------------------------------ */
@@ -473,4 +474,6 @@ const gr_simd SIMD = {
     .sgd = sgd,
     .moments_widen = moments_widen,
     .moments_narrow = moments_narrow,
+    .halves_join = halves_join,
+    .halves_split = halves_split,
 };

@@ -83,21 +83,38 @@ _CALLS = {  # name: (result, arguments)
 }
 
 
-def load_cuda(folders: list[str] | None = None) -> list[str]:
-    """Load the CUDA libraries that torch's packages hold (nvidia/*/lib), where there are such; returns their files.
+CUDA = Path(__file__).parent / "lib" / "cuda"  # of a build with CUDA: the libraries of NVIDIA that it loads, a line each
 
-    A build with CUDA needs cublasLt and cudnn: those of the machine are found without this.
+
+def cuda_files(names: list[str] | None = None, folders: list[str] | None = None) -> list[str]:
+    """The CUDA libraries that this build loads and torch's packages hold (nvidia/*/lib), by the very names that it asks for.
+
+    Packages beside this one are found without this; so are those of the machine.
     """
+    if names is None:
+        names = CUDA.read_text().split() if CUDA.exists() else []
     if folders is None:
         spec = importlib.util.find_spec("nvidia")
         folders = list(spec.submodule_search_locations or []) if spec else []
-    loaded = []
-    for name in ("libcublasLt.so.*", "libcudnn.so.*"):
-        found = [f for folder in folders for f in sorted(glob.glob(os.path.join(folder, "*", "lib", name)))]
-        if found:
-            c.CDLL(found[-1], mode=c.RTLD_GLOBAL)
-            loaded.append(found[-1])
-    return loaded
+    found = [sorted(glob.glob(os.path.join(folder, "*", "lib", name))) for name in names for folder in folders]
+    return [files[0] for files in found if files]
+
+
+def load_cuda(names: list[str] | None = None, folders: list[str] | None = None) -> list[str]:
+    """Load them, so that the library finds them wherever they lie; returns their files."""
+    files = cuda_files(names, folders)
+    for file in files:
+        c.CDLL(file, mode=c.RTLD_GLOBAL)
+    return files
+
+
+def _why(error: OSError) -> str:
+    """What can be done about a library that cannot be loaded."""
+    missing = str(error).split(":", 1)[0]
+    if CUDA.exists() and missing in CUDA.read_text().split():
+        return (f"{error}. This is the build with CUDA: it takes NVIDIA's libraries from torch's packages (pip install torch, or "
+                "the packages nvidia-* that graphrun-cuda asks for) or from the machine; the package graphrun is without CUDA")
+    return f"{error}; GRAPHRUN_LIBRARY names another one"
 
 
 def _path() -> str:
@@ -116,13 +133,12 @@ class Library:
         raise AttributeError(name)
 
     def __init__(self) -> None:
-        if (Path(__file__).parent / "lib" / "cuda").exists():
-            load_cuda()
         path = _path()
         try:
+            load_cuda()
             self._library = c.CDLL(path)
         except OSError as error:
-            raise ImportError(f"graphrun: its library cannot be loaded: {error}; GRAPHRUN_LIBRARY names another one") from error
+            raise ImportError(f"graphrun: its library cannot be loaded: {_why(error)}") from error
         for name, (result, arguments) in _CALLS.items():
             call = getattr(self._library, "graphrun_" + name)
             call.restype, call.argtypes = result, arguments

@@ -4,19 +4,30 @@
 const char *gr_axis_str(gr_axis axis)
 {
     static const char *const names[] = {
-        [GR_AXIS_TENSOR] = "tensor",
-        [GR_AXIS_CONTEXT] = "context",
-        [GR_AXIS_EXPERT] = "expert",
-        [GR_AXIS_DATA] = "data",
+        [GR_AXIS_TENSOR] = "tensor",     [GR_AXIS_CONTEXT] = "context", [GR_AXIS_EXPERT] = "expert",
+        [GR_AXIS_PIPELINE] = "pipeline", [GR_AXIS_DATA] = "data",
     };
     return names[axis];
 }
 
 uint32_t gr_mesh_stride(const gr_mesh *m, gr_axis axis)
 {
-    const uint32_t tensor = gr_mesh_size(m, GR_AXIS_TENSOR);
-    if (axis == GR_AXIS_TENSOR) return 1;
-    return axis == GR_AXIS_DATA ? tensor * gr_mesh_size(m, GR_AXIS_CONTEXT) : tensor;
+    const uint32_t tensor = gr_mesh_size(m, GR_AXIS_TENSOR), sharers = gr_mesh_sharers(m);
+    switch (axis) {
+    case GR_AXIS_TENSOR:
+        return 1;
+    case GR_AXIS_PIPELINE:
+        return sharers;
+    case GR_AXIS_DATA:
+        return sharers * gr_mesh_size(m, GR_AXIS_PIPELINE);
+    default:
+        return tensor;
+    }
+}
+
+uint32_t gr_mesh_sharers(const gr_mesh *m)
+{
+    return gr_mesh_size(m, GR_AXIS_TENSOR) * gr_mesh_size(m, GR_AXIS_CONTEXT);
 }
 
 bool gr_mesh_any(const gr_mesh *m)

@@ -6,7 +6,9 @@
  *   tensor: ranks that have the slices of the same layers (ops/model/tp.h);
  *   context: ranks that have the tokens of the same sequences, as many each;
  *   expert: ranks that have each a part of the experts of every layer. It is folded onto the other axes but
- *   tensor: ranks along it have whatever sequences and tokens they have anyway.
+ *   tensor: ranks along it have whatever sequences and tokens they have anyway;
+ *   pipeline: ranks that have the stages of a model (ops/parallel/stages.h), and the same sequences. Those of
+ *   one stage, which share a sequence's tokens, are neighbours.
  */
 #ifndef GR_RUNTIME_COMM_MESH_H
 #define GR_RUNTIME_COMM_MESH_H
@@ -18,6 +20,7 @@ typedef enum gr_axis {
     GR_AXIS_TENSOR,
     GR_AXIS_CONTEXT,
     GR_AXIS_EXPERT,
+    GR_AXIS_PIPELINE,
     GR_N_AXES,
     GR_AXIS_DATA = GR_N_AXES
 } gr_axis;
@@ -37,6 +40,8 @@ static inline uint32_t gr_mesh_size(const gr_mesh *m, gr_axis axis)
 
 /* Ranks that work on the same sequences: the named axes but `expert`. */
 uint32_t gr_mesh_ranks(const gr_mesh *m);
+/* Of these, ranks of one stage: each has a part of the tokens. */
+uint32_t gr_mesh_sharers(const gr_mesh *m);
 /* Whether ranks do anything together along a named axis. */
 bool gr_mesh_any(const gr_mesh *m);
 /* A rank's coordinate along an axis; of GR_AXIS_DATA, which of the sequences are its. */

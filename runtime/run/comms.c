@@ -56,7 +56,7 @@ static gr_status split_peers(gr_comms *c, const gr_tasks *p, const gr_memory *ar
 {
     gr_status st = GR_OK;
     for (size_t i = 0; i < p->n_tasks; i++)
-        for (int axis = 0; axis < GR_N_AXES && !st; axis++)
+        for (int axis = 0; axis < GR_AXIS_PIPELINE && !st; axis++) /* stages have no group of their own */
             st = split_along(c, &p->task[i].comm.mesh, (gr_axis)axis, arena, d);
     return st;
 }

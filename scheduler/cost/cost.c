@@ -116,9 +116,17 @@ static uint64_t transfer_ns(const gr_task_comm *m, const gr_hardware *h)
     return h->collective_ns + (uint64_t)llround(1e9 * (double)m->moved / m->rate + m->messages_ns);
 }
 
+/* Messages both ways between neighbouring stages, which go at once. */
+static uint64_t exchange_ns(const gr_task_comm *m, const gr_hardware *h)
+{
+    const uint32_t apart = gr_mesh_stride(&m->mesh, GR_AXIS_DATA);
+    return h->collective_ns + (uint64_t)llround(1e9 * (double)m->moved / gr_peers_rate(h, apart));
+}
+
 uint64_t gr_task_ns(const gr_task *w, const gr_hardware *h)
 {
     const gr_task_comm *m = &w->comm;
+    if (w->kind == GR_STEP_EXCHANGE) return h->step_ns + exchange_ns(m, h);
     if (m->rate > 0) return h->step_ns + transfer_ns(m, h);
     const uint64_t ns = (uint64_t)llround(1e9 * own_seconds(w, h)) + h->step_ns;
     return m->moved ? ns + gr_collective_ns(h, m->group, m->form, (double)m->moved) : ns;
@@ -126,7 +134,8 @@ uint64_t gr_task_ns(const gr_task *w, const gr_hardware *h)
 
 uint64_t gr_task_host_ns(const gr_task *w, const gr_hardware *h)
 {
-    uint64_t ns = (uint64_t)llround(1e9 * w->cost.bytes / h->host_memory) + h->step_ns;
+    const double bytes = w->cost.host_bytes > 0 ? w->cost.host_bytes : w->cost.bytes;
+    uint64_t ns = (uint64_t)llround(1e9 * bytes / h->host_memory) + h->step_ns;
     return GR_MAX(ns, gr_task_ns(w, h)); /* no host is faster than its device */
 }
 

@@ -136,7 +136,8 @@ static uint32_t shards_of(const gr_knobs *s, const uint32_t *level, const gr_mod
 {
     const uint32_t node = node_ranks(s->g);
     if (m->follows) m = m->follows->second; /* they have the same elements */
-    if (!node || m->sharding.over == GR_SHARD_ALL || gr_model_is_sent(s->g, m)) return 0;
+    const bool piped = gr_mesh_size(&m->sharding.mesh, GR_AXIS_PIPELINE) > 1; /* stages are of all ranks */
+    if (!node || m->sharding.over == GR_SHARD_ALL || gr_model_is_sent(s->g, m) || piped) return 0;
     if (m->sharding.over == GR_SHARD_NODE) return node;
     if (is_trained(s->g, m))
         return s->grouped >> m->index & 1 && !level_about(s, level, KNOB_REACH, m) ? node : 0;
@@ -294,7 +295,8 @@ static void prefer_nodes(gr_knobs *s)
     free(level);
 }
 
-/* ---- luxuries: gradients that are reduced once a mini-batch -------------------------------------------- */
+/* ---- luxuries: gradients that are reduced once a mini-batch, drafts
+ * -------------------------------------------- */
 
 /* Predicted time of a program of which everything is resident. */
 static uint64_t resident_ns(const gr_tasks *p, const gr_hardware *hw)
@@ -391,12 +393,12 @@ static void add_nodes(gr_knobs *s)
     }
 }
 
-/* What is predicted to be faster takes memory, and has other bits: where these are to be kept, no budget may
- * have a say in it, and it is left out. */
+/* What is predicted to be faster takes memory, and may have other bits: where these are to be kept, no budget
+ * may have a say in it, and it is left out. */
 static bool is_wanted(const gr_knobs *s, const gr_node *n, const gr_tunable *t)
 {
     if (t->bits != GR_BITS_SPARE) return true;
-    return s->g->run.bits != GR_BITS_KEEP && is_worth_it(s, n, t);
+    return (t->exact || s->g->run.bits != GR_BITS_KEEP) && is_worth_it(s, n, t);
 }
 
 static void add_tunables_of(gr_knobs *s, const gr_node *n, bool luxuries)

@@ -54,7 +54,9 @@ static void declare_nodes(assembly *a, bool validation, const gr_node *end)
 static gr_mesh mesh_of(const gr_graph *g, const gr_node *n)
 {
     if (!n->model || !gr_node_runs(g, n)) return (gr_mesh){{0}};
-    return n->placement.parts > 1 ? (gr_mesh){{[GR_AXIS_TENSOR] = n->placement.parts}} : n->placement.mesh;
+    gr_mesh mesh = n->placement.mesh;
+    mesh.size[GR_AXIS_PIPELINE] = 1; /* stages have no group of their own */
+    return n->placement.parts > 1 ? (gr_mesh){{[GR_AXIS_TENSOR] = n->placement.parts}} : mesh;
 }
 
 /* Whether a node before has the groups that this one has along an axis, or an axis before. */

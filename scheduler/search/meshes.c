@@ -32,15 +32,28 @@ static size_t with_experts(const gr_graph *g, const gr_model *m, gr_mesh mesh, c
     return n;
 }
 
+/* Stages, each of so many ranks with slices. */
+static size_t in_stages(const gr_graph *g, const gr_model *m, uint32_t tensor, candidate *out, size_t room)
+{
+    size_t n = 0;
+    for (uint32_t stages = 2; stages <= GR_PEERS_MAX && n < room; stages *= 2) {
+        const gr_mesh mesh = {{[GR_AXIS_TENSOR] = tensor, [GR_AXIS_PIPELINE] = stages}};
+        if (gr_mesh_serves(g, m, &mesh)) out[n++] = (candidate){.mesh = mesh};
+    }
+    return n;
+}
+
 /* In powers of two along each axis; one rank to a sequence, with all experts, is always one of them. */
 static size_t candidates_of(const gr_graph *g, const gr_model *m, candidate out[MESHES_MAX])
 {
     size_t n = 0;
-    for (uint32_t tensor = 1; tensor <= GR_PEERS_MAX; tensor *= 2)
+    for (uint32_t tensor = 1; tensor <= GR_PEERS_MAX; tensor *= 2) {
         for (uint32_t context = 1; context * tensor <= GR_PEERS_MAX; context *= 2) {
             const gr_mesh mesh = {{[GR_AXIS_TENSOR] = tensor, [GR_AXIS_CONTEXT] = context}};
             n += with_experts(g, m, mesh, out + n, MESHES_MAX - n);
         }
+        n += in_stages(g, m, tensor, out + n, MESHES_MAX - n);
+    }
     return n;
 }
 

@@ -126,6 +126,8 @@ const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_p
         if (gr_cuts_change_bits(g, g->nodes[i], o->kernels)) gr_str_printf(&s, " even %u", c->micro_tokens);
         if ((!o->kernels->invariant || gr_node_races(g->nodes[i])) && g->nodes[i]->model)
             gr_str_printf(&s, " %u %u %u", c->kv_blocks, c->concurrent, c->prefill_tokens);
+        if ((!o->kernels->invariant || gr_node_races(g->nodes[i])) && c->draft)
+            gr_str_printf(&s, " drafts of %u", c->draft);
         if (gr_head_changes_bits(g->nodes[i], o->kernels)) gr_str_printf(&s, " %u", c->head_rows);
         if (gr_experts_change_bits(g->nodes[i], o->kernels)) gr_str_printf(&s, " runs of %u", c->expert_run);
         if (c->whole_grads) gr_str_puts(&s, " whole gradients");

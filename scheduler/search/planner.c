@@ -147,6 +147,13 @@ static gr_status check_ops(const gr_graph *g, const gr_kernels *k, gr_diag *d)
 static gr_status check_shape(const gr_model *m, const gr_kernels *k, gr_diag *d)
 {
     char buf[GR_UNFIT_MAX];
+    if (gr_mesh_size(&m->sharding.mesh, GR_AXIS_PIPELINE) > 1 && k->queued &&
+        !getenv("GRAPHRUN_TRY_PIPELINE"))
+        return gr_diag_error(
+            d, m->sharding.mesh_at[GR_AXIS_PIPELINE], GR_E_INVALID,
+            "model '%s': 'pipeline: %u' has not passed its test on two CUDA devices yet: it is for "
+            "the CPU device; 'tensor' and 'context' share a model among CUDA devices",
+            m->name, gr_mesh_size(&m->sharding.mesh, GR_AXIS_PIPELINE));
     const char *unfit = gr_layers_unfit(k, &m->shape, buf);
     bool slice = !unfit && (m->sharding.parts > 1 || gr_slicing_parts(m->sharding.train) > 1);
     if (!unfit && (m->precision.rollout || m->precision.train))
@@ -287,6 +294,19 @@ static void transfers_release(transfers *c)
     free(c->whole);
 }
 
+/* What ops say of what was chosen for them. */
+static void add_notes(gr_planned *p)
+{
+    gr_str notes = {0};
+    gr_str_puts(&notes, p->plan->notes);
+    for (size_t i = 0; i < p->graph->n_nodes; i++) {
+        const gr_node *n = p->graph->nodes[i];
+        if (n->op->note && gr_node_runs(p->graph, n)) n->op->note(n, &p->choices[i], &notes);
+    }
+    p->plan->notes = gr_arena_strdup(p->plan->arena, notes.text ? notes.text : "");
+    gr_str_release(&notes);
+}
+
 static gr_status plan_role(gr_planned *p, const gr_plan_options *o, const gr_traffic *traffic,
                            const gr_rule *rules, size_t n_rules, gr_diag *d)
 {
@@ -300,6 +320,7 @@ static gr_status plan_role(gr_planned *p, const gr_plan_options *o, const gr_tra
     gr_knobs_choose(knobs, level, p->choices);
     p->tasks = from.build(from.user, level);
     gr_settings_write(p);
+    add_notes(p);
     free(level);
     const gr_graph *g = p->graph;
     if (st && g->n_roles > 1)

@@ -17,6 +17,7 @@ static const struct choice_field {
     {"expert_run", offsetof(gr_choices, expert_run)},
     {"experts_again", offsetof(gr_choices, experts_again)},
     {"recompute", offsetof(gr_choices, recompute)},
+    {"draft", offsetof(gr_choices, draft)},
     {"whole_grads", offsetof(gr_choices, whole_grads)},
     {"sharded", offsetof(gr_choices, sharded)},
     {"shards", offsetof(gr_choices, shards)},

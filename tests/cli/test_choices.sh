@@ -52,6 +52,14 @@ grep -q 'update: micro-batch tokens: [0-9]* would need [0-9.]* GiB more device m
 whole 60 14b fp32 fp32
 # The pool lacks half a gigabyte beside what the device lacks: no single change brings both down (1,150 s once).
 whole 60 14b fp32 fp32 --budget 150109880320 --host-budget 122406567936
+# Weights that are exact in fp32: 32B with its state beside one H200, 8B with a card of 24 GB.
+whole 70 32b bf16 split --set moments=int8
+[ "${GR_SLOW:-0}" = 0 ] || {
+    plan 3 "$project/tests/bench/gpu/grpo.yaml" --set model=8b.json --set prompts=16 --hardware h200 --budget 23GiB --host-budget 120GiB
+    plan 0 "$project/tests/bench/gpu/grpo.yaml" --set model=8b.json --set prompts=16 --set grads=bf16 --set master=split \
+        --hardware h200 --budget 23GiB --host-budget 120GiB
+    "$gr" verify plan.json >/dev/null || fail "8b in 23 GiB: not proven"
+}
 
 # Two models of 14B on two GPUs of 80 GB; refused for want of host memory alone.
 plan 0 "$project/graphs/ppo.yaml" --set model=14b.json --hardware h100-80g --ranks 2

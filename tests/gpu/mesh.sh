@@ -2,7 +2,7 @@
 # Training on a mesh of two CUDA devices, along each axis: the first iteration's numbers are near those of one rank, runs
 # repeat to the bit, sharded or not, resumed or not; along context strict keeps its promise; nothing is above the plan. Skips
 # (77) where there are not two devices or no mpirun.
-# usage: mesh.sh GRAPHRUN [experts | tensor]   the experts, or slices, alone
+# usage: mesh.sh GRAPHRUN [experts | tensor | pipeline]   the experts, slices, or stages, alone
 . "$(dirname "$0")/two.sh"
 
 both() { # AXIS OUT OPTIONS...
@@ -70,6 +70,13 @@ strict() {
     done
 }
 
+if [ "${2:-all}" = pipeline ]; then # the first iteration of one rank is near
+    export GRAPHRUN_TRY_PIPELINE=1
+    train one --steps 6
+    along pipeline
+    echo "all is well"
+    exit 0
+fi
 if [ "${2:-all}" = all ]; then
     train one --steps 6
     along context

@@ -164,7 +164,7 @@ close every alone 3 1e-3
 if [ $axis = tensor ]; then
     status 0 "$gr" exec grpo.yaml --set model=qwen3 --set models.actor.train.schedule=constant --set models.actor.parallel=auto --ranks 2 \
         --steps 2 --out chosen
-    has err "note: model 'actor': of 3 meshes of ranks 3 fit, the fastest is chosen: "
+    has err "note: model 'actor': of 4 meshes of ranks 4 fit, the fastest is chosen: "
     lacks chosen/graph.yaml 'parallel: auto'
     status 0 "$gr" exec --resume chosen --steps 4
     [ ! -s err ] || fail "resuming warns: $(cat err)"

@@ -240,15 +240,10 @@ static void put_moment(const struct host_step *h, bool root, uint64_t at, uint64
         put_back(p, r->moments, n, from);
 }
 
-static float *joined(const uint16_t *high, const uint16_t *low, uint64_t n, float *room)
+static float *joined(const gr_simd *v, const uint16_t *high, const uint16_t *low, uint64_t n, float *room)
 {
-    for (uint64_t i = 0; i < n; i++) room[i] = gr_f32_join(high[i], low[i]);
+    v->halves_join(high, low, room, n);
     return room;
-}
-
-static void split(uint16_t *high, uint16_t *low, uint64_t n, const float *from)
-{
-    for (uint64_t i = 0; i < n; i++) high[i] = gr_f32_high(from[i]), low[i] = gr_f32_low(from[i]);
 }
 
 /* Elements [at, at + n), n at most GRAIN: what is not fp32 goes through the stack. */
@@ -258,7 +253,7 @@ static void host_block(const struct host_step *h, uint64_t at, uint64_t n)
     const gr_optim_range *r = h->r;
     char *w = element(r->w, h->weights, at), *g = element(r->g, r->grads, at);
     uint16_t *halves = (uint16_t *)(void *)w, *low = r->low ? r->low + at : NULL;
-    float *master = low         ? joined(halves, low, n, room[0])
+    float *master = low         ? joined(h->v, halves, low, n, room[0])
                     : r->master ? r->master + at
                                 : widened(w, h->weights, n, room[0]);
     const float *grad = widened(g, r->grads, n, room[1]);
@@ -268,7 +263,7 @@ static void host_block(const struct host_step *h, uint64_t at, uint64_t n)
     put_moment(h, false, at, n, first);
     if (r->v) put_moment(h, true, at, n, second);
     if (low)
-        split(halves, low, n, master);
+        h->v->halves_split(master, halves, low, n);
     else
         put_back(w, h->weights, n, master);
     if (r->master && h->weights == GR_F32) memcpy(w, master, n * sizeof(float));

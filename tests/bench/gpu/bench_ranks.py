@@ -17,7 +17,7 @@ Rows:
                                       they generate, and comes back
     tensor:MODEL[:...]                that iteration with the rollout's layers cut in 1, 2 ... N ways; resharding
     mesh:MODEL[:...]                  that update with each sequence or layer over two ranks and over four, with the model's experts
-                                      divided, and with the mesh that the planner chooses: measured beside predicted, and what
+                                      divided, in stages, and with the mesh that the planner chooses: measured beside predicted, and what
                                       the planner's choice takes over the fastest
     split:MODEL[:...]                 that iteration colocated, and half of the GPUs training while the others generate, with
                                       `lag: 1` on both: predicted and measured
@@ -260,8 +260,8 @@ class Bench:
     def meshes(self, name):
         """Settings of `parallel` that N ranks and the model allow."""
         ways = [k for k in (2, 4, 8) if k <= self.a.gpus]
-        one = [{axis: k} for axis in ("tensor", "context") for k in ways]
-        both = [{"tensor": 2, "context": k // 2} for k in ways if k > 2]
+        one = [{axis: k} for axis in ("tensor", "context", "pipeline") for k in ways]
+        both = [{"tensor": 2, axis: k // 2} for axis in ("context", "pipeline") for k in ways if k > 2]
         experts = [{"expert": k} for k in ways] if common.config(name).get("num_experts") else []
         return [{}, *one, *both, *experts]
 

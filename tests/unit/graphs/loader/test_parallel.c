@@ -6,6 +6,7 @@
 #include "tests/unit/test_folder.h"
 #include "graphs/loader/load.h"
 #include "scheduler/cost/cost.h"
+#include "ops/parallel/stages.h"
 #include "scheduler/search/meshes.h"
 
 static const char *const config_text =
@@ -227,6 +228,45 @@ static void test_a_rank_holds_its_experts(void **state)
     }
 }
 
+/* The layers of a stage, and what micro-batches on their way leave there: of three layers of 128 x 32 + 64 x
+ * 32 + 3 x 48 x 32 weights beside a head of 64 x 32, the first of two stages has two. */
+static void test_a_rank_holds_its_stage(void **state)
+{
+    (void)state;
+    const char *const keys[] = {", parallel: {pipeline: 2}", ", parallel: {pipeline: 3}",
+                                ", parallel: {pipeline: 2}, residency: {rollout_weights: keep}"};
+    for (uint32_t i = 0; i < GR_LEN(keys); i++) {
+        const uint32_t stages = i == 1 ? 3 : 2, ranks = 2 * stages;
+        config c = {.model = keys[i], .ranks = ranks};
+        gr_graph *g = load(&c);
+        gr_planned *p = plan(&c, g);
+        const gr_stages s = gr_stages_of(gr_graph_node(g, "update"));
+        const uint64_t hidden = 128 * 32 * sizeof(float),
+                       layer = gr_bucket_elems(&g->models[0]->shape, 1) * sizeof(float);
+        const gr_task *next = task_named(p->tasks, "update.next"), *loop;
+        loop = task_named(p->tasks, "update.micro_batches");
+        assert_int_equal(s.n, stages);
+        assert_int_equal(s.slots, stages == 2 ? 2 : 1);
+        assert_int_equal(s.first[1], stages == 2 ? 2 : 1);
+        assert_int_equal(entry_bytes(p->plan, "update.in.0"), stages * hidden); /* of the first stage */
+        assert_int_equal(entry_bytes(p->plan, "update.in.1"), stages == 2 ? stages * hidden : 0);
+        assert_int_equal(entry_bytes(p->plan, "update.in.2"), 0);
+        assert_int_equal(entry_bytes(p->plan, "update.stage.1"), gr_align(layer, GR_ALIGN));
+        assert_int_equal(entry_bytes(p->plan, "update.stage_grads.1"), gr_align(layer, GR_ALIGN));
+        assert_int_equal(task_named(p->tasks, i == 2 ? "update.gather.1" : "update.take.1")->comm.moved,
+                         i == 2 ? layer * (ranks - 1) / ranks : 0);
+        assert_int_equal(next->kind, GR_STEP_EXCHANGE);
+        assert_int_equal(next->comm.moved, hidden);
+        assert_true(next->comm.to_next && !task_named(p->tasks, "update.before")->comm.to_next);
+        /* 8 sequences of 64 tokens, two to a micro-batch, and the way through the other stages */
+        assert_int_equal(loop->loop.trips_expected, 4 + stages - 1);
+        assert_int_equal(task_named(p->tasks, "old.micro_batches")->loop.trips_expected, 4 + stages - 1);
+        assert_int_equal(p->tasks->groups, 0);
+        gr_planned_free(p);
+        gr_graph_free(g);
+    }
+}
+
 /* A group that leaves its host pays the adapters' rate. */
 static void groups_over_hosts(const char *mesh, bool experts)
 {
@@ -252,14 +292,17 @@ static void test_groups_over_hosts_take_longer(void **state)
     groups_over_hosts(", parallel: {expert: 4}", true);
 }
 
-static const char *const meshes[] = {", parallel: {context: 2}",
-                                     ", parallel: {context: 4}",
-                                     ", parallel: {context: 2}, tensor: 4",
-                                     ", parallel: {context: 2}, residency: {rollout_weights: keep}",
-                                     ", parallel: {tensor: 2, context: 2}",
-                                     ", parallel: {tensor: 2}, residency: {rollout_weights: keep}",
-                                     ", parallel: {expert: 2}, residency: {rollout_weights: keep}",
-                                     ", parallel: {context: 2, expert: 4}, tensor: 2"};
+static const char *const meshes[] = {
+    ", parallel: {context: 2}",
+    ", parallel: {context: 4}",
+    ", parallel: {context: 2}, tensor: 4",
+    ", parallel: {context: 2}, residency: {rollout_weights: keep}",
+    ", parallel: {tensor: 2, context: 2}",
+    ", parallel: {tensor: 2}, residency: {rollout_weights: keep}",
+    ", parallel: {expert: 2}, residency: {rollout_weights: keep}",
+    ", parallel: {context: 2, expert: 4}, tensor: 2",
+    ", parallel: {pipeline: 2}",
+    ", parallel: {tensor: 2, pipeline: 2}, residency: {rollout_weights: keep}"};
 static bool has_experts(const char *mesh)
 {
     return strstr(mesh, "expert:");
@@ -317,13 +360,15 @@ static void test_no_mutant_that_goes_wrong_is_accepted(void **state)
         const gr_path *path = &p->plan->paths[GR_PATH_STEADY];
         for (uint32_t i = 0, last = GR_NONE; i < path->n; i++) {
             const gr_task *w = p->binding[i].task;
-            if (!w || w->comm.peers < 2) continue;
+            if (!w || (w->comm.peers < 2 && w->kind != GR_STEP_EXCHANGE)) continue;
             for (int how = 0; how < 4; how++) {
                 if (how == 3 && last == GR_NONE) continue;
                 gr_plan *mutant = copy_plan(p->plan);
                 if (how == 0) delete_step(mutant, GR_PATH_STEADY, i);
                 if (how == 1) double_step(mutant, GR_PATH_STEADY, i);
-                if (how == 2) mutant->paths[GR_PATH_STEADY].steps[i].lane = GR_LANE_COMM;
+                if (how == 2)
+                    mutant->paths[GR_PATH_STEADY].steps[i].lane =
+                        w->lane == GR_LANE_COMM ? GR_LANE_COMPUTE : GR_LANE_COMM;
                 if (how == 3) swap_steps(mutant, GR_PATH_STEADY, last, i);
                 assert_false(accepted(mutant, p->tasks, NULL));
                 gr_plan_free(mutant);
@@ -338,6 +383,47 @@ static void test_no_mutant_that_goes_wrong_is_accepted(void **state)
     assert_true(broken > 20);
 }
 
+/* What a program itself gets wrong: a stage that waits for the next before it has taken what the one before
+ * sends, that does so twice, or alone; and stages that ranks are not. */
+static void test_stages_take_turns(void **state)
+{
+    (void)state;
+    enum { BEFORE, NEXT, END };
+    static const struct {
+        int turns[5];
+        uint32_t stages;
+        const char *wrong;
+    } cases[] = {{{BEFORE, NEXT, END}, 2, NULL},
+                 {{BEFORE, NEXT, BEFORE, NEXT, END}, 4, NULL},
+                 {{NEXT, BEFORE, END}, 2, "out of turn"},
+                 {{BEFORE, BEFORE, NEXT, END}, 2, "out of turn"},
+                 {{BEFORE, NEXT, NEXT, END}, 2, "out of turn"},
+                 {{BEFORE, END}, 2, "no exchange with the next stage comes"},
+                 {{BEFORE, NEXT, END}, 3, "is of 3 stages of 1 ranks, which 4 ranks are not"},
+                 {{BEFORE, NEXT, END}, 1, "is of 1 stages"}};
+    for (size_t i = 0; i < GR_LEN(cases); i++) {
+        gr_tasks *g = gr_tasks_new();
+        g->ranks = 4;
+        gr_tasks_node(g, "node", GR_LANE_COMPUTE, false);
+        const uint32_t x = gr_tasks_temp(g, GR_CAT_COMM, 256, "x");
+        gr_tasks_run(g, 0, 0, (gr_use[]){{x, GR_WRITE}}, 1, "begin");
+        for (int k = 0; cases[i].turns[k] != END; k++) {
+            gr_task *w = gr_tasks_run(g, 0, 0, (gr_use[]){{x, GR_UPDATE}}, 1, "turn.%d", k);
+            w->kind = GR_STEP_EXCHANGE;
+            w->lane = GR_LANE_COMM;
+            w->comm.to_next = cases[i].turns[k] == NEXT;
+            w->comm.mesh = (gr_mesh){{[GR_AXIS_PIPELINE] = cases[i].stages}};
+        }
+        gr_plan *p = still_plan(g, "0-3");
+        gr_str why = {0};
+        assert_int_equal(accepted(p, g, &why), !cases[i].wrong);
+        assert_true(!cases[i].wrong || strstr(why.text, cases[i].wrong));
+        gr_str_release(&why);
+        gr_plan_free(p);
+        gr_tasks_free(g);
+    }
+}
+
 /* `auto` takes the mesh whose plan is the fastest of all that a file could say, and the graph says so then.
  */
 static void auto_is_fastest(bool experts)
@@ -348,6 +434,9 @@ static void auto_is_fastest(bool experts)
                                       ", parallel: {tensor: 2}",
                                       ", parallel: {tensor: 4}",
                                       ", parallel: {tensor: 2, context: 2}",
+                                      ", parallel: {pipeline: 2}",
+                                      ", parallel: {tensor: 2, pipeline: 2}",
+                                      ", parallel: {tensor: 4, pipeline: 2}",
                                       ", parallel: {expert: 2}",
                                       ", parallel: {expert: 4}",
                                       ", parallel: {context: 2, expert: 2}",
@@ -358,7 +447,7 @@ static void auto_is_fastest(bool experts)
         uint64_t best = UINT64_MAX;
         for (size_t i = 0; i < GR_LEN(all) && (i == 0 || ranks > 1); i++) {
             config c = {.model = all[i], .ranks = ranks, .experts = experts};
-            if (has_experts(all[i]) && !experts) continue;
+            if ((has_experts(all[i]) && !experts) || (strstr(all[i], "4, pipe") && ranks < 8)) continue;
             gr_graph *g = load(&c);
             gr_planned *p = plan(&c, g);
             best = GR_MIN(best, p->plan->ns);
@@ -427,6 +516,17 @@ static void test_what_is_refused(void **state)
         {{.model = ", parallel: {context: 8}", .ranks = 8}, "'context: 8' does not divide its 4 KV heads"},
         {{.model = ", parallel: {context: 65}", .ranks = 2}, "'context' must be a whole number from 1 to 64"},
         {{.model = ", parallel: {ring: 2}", .ranks = 2}, "unknown key 'ring'"},
+        {{.model = ", parallel: {pipeline: 3}", .ranks = 6}, NULL},
+        {{.model = ", parallel: {tensor: 2, context: 2, pipeline: 2}", .ranks = 8}, NULL},
+        {{.model = ", parallel: {pipeline: 2}", .ranks = 2, .more = "strict: true\n"}, NULL},
+        {{.model = ", parallel: {pipeline: 4}", .ranks = 4}, "'pipeline: 4' is more than its 3 layers"},
+        {{.model = ", parallel: {pipeline: 2}", .ranks = 3}, "'pipeline: 2' does not divide the 3 ranks"},
+        {{.model = ", parallel: {pipeline: 2}", .ranks = 2, .more = "canonical: true\n"},
+         "and canonical do not go together"},
+        {{.model = ", parallel: {pipeline: 2}, shard: node", .ranks = 4, .hosts = 2},
+         "'pipeline: 2' and 'shard: node' do not go together"},
+        {{.model = ", parallel: {pipeline: 2, expert: 2}", .ranks = 4, .experts = true},
+         "'pipeline: 2' and expert do not go together"},
         {{.model = ", parallel: {expert: 4}", .ranks = 8, .hosts = 4, .experts = true}, NULL},
         {{.model = ", parallel: {expert: 2}", .ranks = 2, .more = "strict: true\n", .experts = true}, NULL},
         {{.model = ", parallel: {expert: 2}", .ranks = 2, .more = "canonical: true\n", .experts = true},
@@ -472,9 +572,11 @@ int main(void)
         cmocka_unit_test(test_a_rank_holds_its_tokens),
         cmocka_unit_test(test_a_rank_holds_its_slices),
         cmocka_unit_test(test_a_rank_holds_its_experts),
+        cmocka_unit_test(test_a_rank_holds_its_stage),
         cmocka_unit_test(test_groups_over_hosts_take_longer),
         cmocka_unit_test(test_every_plan_runs_in_any_order),
         cmocka_unit_test(test_no_mutant_that_goes_wrong_is_accepted),
+        cmocka_unit_test(test_stages_take_turns),
         cmocka_unit_test(test_auto_takes_the_fastest_mesh),
         cmocka_unit_test(test_what_is_refused),
     };

@@ -60,6 +60,22 @@ static void test_experts_are_folded_onto_the_other_axes(void **state)
     }
 }
 
+/* Stages are of ranks that share sequences, which are neighbours; what is left has sequences of its own. */
+static void test_stages_are_apart_by_those_that_share_sequences(void **state)
+{
+    (void)state;
+    const gr_mesh m = {.size = {[GR_AXIS_TENSOR] = 2, [GR_AXIS_CONTEXT] = 3, [GR_AXIS_PIPELINE] = 4}};
+    assert_int_equal(gr_mesh_sharers(&m), 6);
+    assert_int_equal(gr_mesh_ranks(&m), 24);
+    assert_int_equal(gr_mesh_stride(&m, GR_AXIS_PIPELINE), 6);
+    for (uint32_t rank = 0; rank < 48; rank++) {
+        assert_int_equal(gr_mesh_place(&m, rank, GR_AXIS_PIPELINE), rank / 6 % 4);
+        assert_int_equal(gr_mesh_place(&m, rank, GR_AXIS_DATA), rank / 24);
+        assert_int_equal(gr_mesh_group(&m, rank, GR_AXIS_PIPELINE), rank / 24 * 24 + rank % 6);
+    }
+    assert_string_equal(gr_axis_str(GR_AXIS_PIPELINE), "pipeline");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -67,6 +83,7 @@ int main(void)
         cmocka_unit_test(test_groups_are_those_that_differ_along_the_axis_alone),
         cmocka_unit_test(test_axes_that_are_not_said_have_one),
         cmocka_unit_test(test_experts_are_folded_onto_the_other_axes),
+        cmocka_unit_test(test_stages_are_apart_by_those_that_share_sequences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,455 @@
+/* ops/parallel/stages.c: stages of a model: how layers are cut, what each rank gathers and reduces of them,
+ * and the messages between neighbours. */
+#include "ops/parallel/stages.h"
+
+#include "ops/base/session.h"
+#include "ops/parallel/reshard.h"
+#include "ops/parallel/sharding.h"
+
+/* ---- the cut --------------------------------------------------------------------------------------------
+ */
+
+/* Multiply-adds of a token, of sequences of full length. */
+static double layer_macs(const gr_node *n, uint32_t layer)
+{
+    const gr_model_shape *s = &n->model->shape;
+    const gr_layer_desc *d = gr_layer(s, layer);
+    const double length = (double)n->bounds.prompt_tokens + n->bounds.response_tokens;
+    return (double)gr_layer_token_macs(d, s->hidden) +
+           (double)gr_layer_pair_macs(d) * gr_layer_keys(d, length) / 2;
+}
+
+/* Of response tokens alone the head is asked. */
+static double head_macs(const gr_node *n)
+{
+    const gr_model_shape *s = &n->model->shape;
+    const double response = n->bounds.response_tokens, prompt = n->bounds.prompt_tokens;
+    return s->head == GR_HEAD_VALUE ? s->hidden
+                                    : (double)s->vocab * s->hidden * response / (prompt + response);
+}
+
+/* Layers in their order, to each stage as many as stay below a bound, one at least. Whether all find a place.
+ */
+static bool cut_below(const gr_node *n, double bound, gr_stages *s)
+{
+    const uint32_t layers = n->model->shape.layers;
+    uint32_t l = 0;
+    for (uint32_t stage = 0; stage < s->n; stage++) {
+        const uint32_t behind = s->n - 1 - stage;
+        double sum = behind ? 0 : head_macs(n);
+        s->first[stage] = l;
+        do sum += layer_macs(n, l++);
+        while (l + behind < layers && (!behind || sum + layer_macs(n, l) <= bound));
+        if (sum > bound) return false;
+    }
+    s->first[s->n] = l;
+    return l == layers;
+}
+
+static void count_slots(gr_stages *s)
+{
+    s->slots = 0;
+    for (uint32_t i = 0; i < s->n; i++) s->slots = GR_MAX(s->slots, s->first[i + 1] - s->first[i]);
+    s->pieces = s->slots + 1 + s->tied;
+}
+
+gr_stages gr_stages_of(const gr_node *n)
+{
+    enum { HALVINGS = 40 };
+    const gr_model_shape *shape = &n->model->shape;
+    gr_stages s = {.n = gr_mesh_size(&n->placement.mesh, GR_AXIS_PIPELINE), .tied = shape->tied}, best = s;
+    double low = 0, high = head_macs(n);
+    for (uint32_t l = 0; l < shape->layers; l++) high += layer_macs(n, l);
+    best.first[best.n] = shape->layers;
+    for (int i = 0; i < HALVINGS && s.n > 1; i++) {
+        const double bound = i ? (low + high) / 2 : high; /* the first one is kept by every cut */
+        if (cut_below(n, bound, &s))
+            high = bound, best = s;
+        else
+            low = bound;
+    }
+    count_slots(&best);
+    return best;
+}
+
+uint32_t gr_stage_of(const gr_node *n, uint32_t rank)
+{
+    return gr_mesh_place(&n->placement.mesh, rank, GR_AXIS_PIPELINE);
+}
+
+uint32_t gr_stage_layer(const gr_stages *s, uint32_t stage, uint32_t slot)
+{
+    return slot < s->first[stage + 1] - s->first[stage] ? s->first[stage] + slot : GR_NONE;
+}
+
+uint32_t gr_stage_slowest(const gr_stages *s, const gr_model_shape *shape, uint32_t slot)
+{
+    uint32_t slowest = GR_NONE;
+    for (uint32_t stage = 0; stage < s->n; stage++) {
+        const uint32_t l = gr_stage_layer(s, stage, slot);
+        if (l == GR_NONE) continue;
+        if (slowest == GR_NONE || gr_layer_token_macs(gr_layer(shape, l), shape->hidden) >
+                                      gr_layer_token_macs(gr_layer(shape, slowest), shape->hidden))
+            slowest = l;
+    }
+    return slowest;
+}
+
+double gr_stages_head(const gr_stages *s, const gr_node *n)
+{
+    double slots = 0, most = 0;
+    for (uint32_t i = 0; i < s->slots; i++) slots += layer_macs(n, gr_stage_slowest(s, &n->model->shape, i));
+    for (uint32_t stage = 0; stage < s->n; stage++) {
+        double sum = stage + 1 == s->n ? head_macs(n) : 0;
+        for (uint32_t l = s->first[stage]; l < s->first[stage + 1]; l++) sum += layer_macs(n, l);
+        most = GR_MAX(most, sum);
+    }
+    return GR_MIN(GR_MAX(most - slots, 0.0) / head_macs(n), 1.0);
+}
+
+uint32_t gr_stage_bucket(const gr_stages *s, const gr_model_shape *shape, uint32_t stage, uint32_t piece)
+{
+    const bool is_last = stage + 1 == s->n;
+    if (piece > s->slots) return is_last ? 1 + shape->layers : GR_NONE;
+    if (piece) {
+        const uint32_t layer = gr_stage_layer(s, stage, piece - 1);
+        return layer == GR_NONE ? GR_NONE : 1 + layer;
+    }
+    if (!stage) return 0;
+    return !is_last ? GR_NONE : s->tied ? 0 : 1 + shape->layers;
+}
+
+uint64_t gr_piece_elems(const gr_stages *s, const gr_model_shape *shape, uint32_t piece)
+{
+    uint64_t most = 0;
+    for (uint32_t stage = 0; stage < s->n; stage++) {
+        const uint32_t b = gr_stage_bucket(s, shape, stage, piece);
+        if (b != GR_NONE) most = GR_MAX(most, gr_bucket_elems(shape, b));
+    }
+    return most;
+}
+
+/* ---- declaring ------------------------------------------------------------------------------------------
+ */
+
+/* Operands: of a gather, and of a reduction; behind them the buckets that stages have as the piece, each
+ * once. */
+enum { PIECE_WEIGHTS, PIECE_WHOLE, N_PIECE };
+enum { REDUCE_GRADS, REDUCE_WHOLE, REDUCE_STAGING, N_REDUCE };
+enum { EXCHANGE_X, EXCHANGE_DX, EXCHANGE_CUT, EXCHANGE_BACK, N_EXCHANGE };
+
+typedef struct buckets {
+    uint32_t at[GR_STAGES_MAX], n;
+} buckets;
+
+static buckets buckets_of(const gr_stages *s, const gr_model_shape *shape, uint32_t piece)
+{
+    buckets all = {.n = 0};
+    for (uint32_t stage = 0; stage < s->n; stage++) {
+        const uint32_t b = gr_stage_bucket(s, shape, stage, piece);
+        bool is_new = b != GR_NONE;
+        for (uint32_t i = 0; i < all.n; i++) is_new = is_new && all.at[i] != b;
+        if (is_new) all.at[all.n++] = b;
+    }
+    return all;
+}
+
+/* Whether a rank has a slice of it. */
+static bool is_cut(const gr_node *n, uint32_t bucket)
+{
+    return gr_tp_is_cut(&n->model->shape, n->model->sharding.train, bucket);
+}
+
+static bool any_cut(const gr_node *n, const buckets *all)
+{
+    for (uint32_t i = 0; i < all->n; i++)
+        if (is_cut(n, all->at[i])) return true;
+    return false;
+}
+
+/* What a rank has of a piece. */
+static const gr_model_shape *slice_of(const gr_node *n)
+{
+    return &n->model->sharding.train_slice;
+}
+
+uint32_t gr_piece_weights(gr_tasks *p, const gr_kernels *k, const gr_node *n, const gr_stages *s,
+                          uint32_t piece)
+{
+    return gr_tasks_temp(p, GR_CAT_COMM, gr_piece_elems(s, slice_of(n), piece) * gr_dtype_size(k->dtype),
+                         "stage.%u", piece);
+}
+
+static gr_task *collective(gr_tasks *p, gr_step_kind kind, uint32_t kernel, uint32_t piece, uint64_t bytes,
+                           const gr_use *uses, size_t n, const char *what)
+{
+    gr_task *w = gr_tasks_run(p, kernel, piece, uses, n, "%s", what);
+    w->kind = kind;
+    w->lane = GR_LANE_COMM;
+    w->comm.moved = bytes;
+    return w;
+}
+
+void gr_piece_gather(gr_tasks *p, const gr_kernels *k, const gr_node *n, const gr_stages *s, uint32_t piece)
+{
+    const gr_model *m = n->model;
+    const buckets all = buckets_of(s, &m->shape, piece);
+    const bool sharded = p->sharded >> m->index & 1;
+    const uint64_t size = gr_dtype_size(k->dtype), elems = gr_piece_elems(s, &m->shape, piece),
+                   bytes = elems * size;
+    gr_use uses[N_PIECE + GR_STAGES_MAX] = {
+        [PIECE_WEIGHTS] = {gr_piece_weights(p, k, n, s, piece), GR_WRITE},
+        [PIECE_WHOLE] = {sharded && any_cut(n, &all) ? gr_tasks_temp(p, GR_CAT_COMM, bytes, "whole.%u", piece)
+                                                     : GR_NONE,
+                         GR_WRITE}};
+    for (uint32_t i = 0; i < all.n; i++)
+        uses[N_PIECE + i] = (gr_use){gr_model_object(p, k, m, GR_PART_PARAMS, all.at[i]), GR_READ};
+    gr_task *w = collective(p, GR_STEP_GATHER, GR_PIECE_GATHER, piece,
+                            sharded ? bytes * (p->ranks - 1) / p->ranks : 0, uses, N_PIECE + all.n,
+                            gr_arena_printf(p->arena, "%s.%u", sharded ? "gather" : "take", piece));
+    w->cost.bytes = 2.0 * (double)bytes;
+}
+
+uint32_t gr_piece_grads(gr_tasks *p, const gr_node *n, const gr_stages *s, uint32_t piece)
+{
+    return gr_tasks_temp(p, GR_CAT_GRADIENTS,
+                         gr_piece_elems(s, slice_of(n), piece) * gr_dtype_size(n->model->train.grads),
+                         "stage_grads.%u", piece);
+}
+
+/* Ranks whose stages have a bucket as a piece. */
+static uint32_t holders(const gr_stages *s, const gr_model_shape *shape, uint32_t piece, uint32_t bucket,
+                        uint32_t ranks)
+{
+    uint32_t stages = 0;
+    for (uint32_t stage = 0; stage < s->n; stage++)
+        stages += gr_stage_bucket(s, shape, stage, piece) == bucket;
+    return stages * (ranks / s->n);
+}
+
+void gr_piece_reduce(gr_tasks *p, const gr_kernels *k, const gr_node *n, const gr_stages *s, uint32_t piece)
+{
+    const gr_model *m = n->model;
+    const buckets all = buckets_of(s, &m->shape, piece);
+    const uint64_t size = gr_dtype_size(m->train.grads);
+    uint64_t room = 0, moved = 0;
+    gr_use uses[N_REDUCE + GR_STAGES_MAX] = {[REDUCE_GRADS] = {gr_piece_grads(p, n, s, piece), GR_UPDATE}};
+    for (uint32_t i = 0; i < all.n; i++) {
+        const uint64_t part = gr_shard_elems(gr_bucket_elems(&m->shape, all.at[i]), p->ranks) * size,
+                       comes = part * holders(s, &m->shape, piece, all.at[i], p->ranks);
+        room = GR_MAX(room, comes);
+        moved += comes;
+        uses[N_REDUCE + i] = (gr_use){gr_model_object(p, k, m, GR_PART_GRADS, all.at[i]), GR_WRITE};
+    }
+    uses[REDUCE_WHOLE] = (gr_use){any_cut(n, &all) ? gr_tasks_temp(p, GR_CAT_GRADIENTS,
+                                                                   gr_piece_elems(s, &m->shape, piece) * size,
+                                                                   "whole_grads.%u", piece)
+                                                   : GR_NONE,
+                                  GR_WRITE};
+    uses[REDUCE_STAGING] = (gr_use){gr_tasks_temp(p, GR_CAT_COMM, room, "shards.%u", piece), GR_WRITE};
+    gr_task *w = collective(p, GR_STEP_REDUCE, GR_PIECE_REDUCE, piece, moved, uses, N_REDUCE + all.n,
+                            gr_arena_printf(p->arena, "reduce.%u", piece));
+    w->cost.bytes = 3.0 * (double)moved;
+}
+
+void gr_stage_exchange(gr_tasks *p, const gr_node *n, bool next, const gr_stage_messages *m, const char *what)
+{
+    gr_task *w = collective(p, GR_STEP_EXCHANGE, GR_STAGE_EXCHANGE, 0, m->bytes,
+                            (gr_use[]){[EXCHANGE_X] = {m->x, next ? GR_READ : GR_WRITE},
+                                       [EXCHANGE_DX] = {m->dx, next ? GR_UPDATE : GR_READ},
+                                       [EXCHANGE_CUT] = {m->cut, GR_READ},
+                                       [EXCHANGE_BACK] = {m->back, GR_READ}},
+                            N_EXCHANGE, what);
+    w->comm.mesh = n->placement.mesh;
+    w->comm.to_next = next;
+}
+
+/* ---- running --------------------------------------------------------------------------------------------
+ */
+
+/* A piece, as this rank sees it. */
+typedef struct piece {
+    gr_stages stages;
+    const gr_node *n;
+    const gr_model_shape *shape;
+    uint32_t at, rank, ranks, own;         /* own: the bucket that this rank's stage has; GR_NONE */
+    uint64_t *from_at, *from, *to_at, *to; /* of an exchange, [ranks] */
+} piece;
+
+static piece piece_of(const gr_call *c)
+{
+    const gr_session *s = c->session;
+    piece p = {.stages = gr_stages_of(c->node),
+               .n = c->node,
+               .shape = &c->node->model->shape,
+               .at = c->arg,
+               .rank = s->rank,
+               .ranks = s->ranks,
+               .from_at = c->room};
+    p.own = gr_stage_bucket(&p.stages, p.shape, gr_stage_of(c->node, s->rank), c->arg);
+    p.from = p.from_at + s->ranks;
+    p.to_at = p.from + s->ranks;
+    p.to = p.to_at + s->ranks;
+    return p;
+}
+
+static bool has(const piece *p, uint32_t rank, uint32_t bucket)
+{
+    return gr_stage_bucket(&p->stages, p->shape, gr_stage_of(p->n, rank), p->at) == bucket;
+}
+
+/* Elements of a rank's flat shard of a bucket, and where they begin. */
+static uint64_t shard_of(const piece *p, uint32_t bucket, uint32_t rank, uint64_t *first)
+{
+    const uint64_t n = gr_bucket_elems(p->shape, bucket), part = gr_shard_elems(n, p->ranks);
+    *first = GR_MIN(rank * part, n);
+    return GR_MIN(part, n - *first);
+}
+
+static gr_reshard slicing_of(const gr_call *c, uint32_t bucket)
+{
+    return (gr_reshard){&c->node->model->shape,
+                        c->node->model->sharding.train,
+                        bucket,
+                        c->session->rank,
+                        c->session->ranks,
+                        c->session->kernels,
+                        c->queue};
+}
+
+/* A bucket's shards, of all ranks, to those that have it as the piece. */
+static gr_status gather_bucket(const gr_call *c, piece *p, gr_comm *comm, uint32_t bucket, const void *shard,
+                               void *whole, gr_diag *d)
+{
+    const uint32_t size = (uint32_t)gr_dtype_size(c->session->kernels->dtype);
+    uint64_t first;
+    const uint64_t own = shard_of(p, bucket, p->rank, &first) * size;
+    for (uint32_t r = 0; r < p->ranks; r++) {
+        const uint64_t n = shard_of(p, bucket, r, &first) * size;
+        p->from_at[r] = 0;
+        p->from[r] = has(p, r, bucket) ? own : 0;
+        p->to_at[r] = first * size;
+        p->to[r] = p->own == bucket ? n : 0;
+    }
+    const gr_comm_exchange e = {shard, p->from_at, p->from, whole, p->to_at, p->to, size};
+    return comm->type->all_to_all(comm, c->queue, &e, d);
+}
+
+static void take_whole(const gr_call *c, uint32_t bucket, const void *whole)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_reshard r = slicing_of(c, bucket);
+    if (is_cut(c->node, bucket))
+        gr_reshard_local(&r, whole, c->ptr[PIECE_WEIGHTS]);
+    else
+        k->copy(c->queue, c->ptr[PIECE_WEIGHTS], whole,
+                gr_bucket_elems(&c->node->model->shape, bucket) * gr_dtype_size(k->dtype));
+}
+
+gr_status gr_piece_gather_run(const gr_call *c, gr_comm *comm, gr_diag *d)
+{
+    piece p = piece_of(c);
+    const buckets all = buckets_of(&p.stages, p.shape, p.at);
+    gr_status st = GR_OK;
+    for (uint32_t i = 0; i < all.n && !st; i++) {
+        const uint32_t b = all.at[i];
+        const bool cut = is_cut(c->node, b);
+        const void *from = c->ptr[N_PIECE + i];
+        if (c->how->sharded)
+            st = gather_bucket(c, &p, comm, b, from, c->ptr[cut ? PIECE_WHOLE : PIECE_WEIGHTS], d);
+        if (st || b != p.own) continue;
+        if (!c->how->sharded) take_whole(c, b, from);
+        if (c->how->sharded && cut) take_whole(c, b, c->ptr[PIECE_WHOLE]);
+    }
+    return st;
+}
+
+/* What ranks have summed up of a bucket goes to whose shards it is. How many have sent some. */
+static gr_status send_gradients(const gr_call *c, piece *p, gr_comm *comm, uint32_t bucket, const void *grads,
+                                uint32_t *senders, gr_diag *d)
+{
+    const uint32_t size = (uint32_t)gr_dtype_size(c->node->model->train.grads);
+    uint64_t first;
+    const uint64_t own = shard_of(p, bucket, p->rank, &first) * size;
+    *senders = 0;
+    for (uint32_t r = 0; r < p->ranks; r++) {
+        const uint64_t n = shard_of(p, bucket, r, &first) * size;
+        p->from_at[r] = first * size;
+        p->from[r] = p->own == bucket ? n : 0;
+        p->to_at[r] = *senders * own;
+        p->to[r] = has(p, r, bucket) ? own : 0;
+        *senders += has(p, r, bucket);
+    }
+    const gr_comm_exchange e = {grads, p->from_at, p->from, c->ptr[REDUCE_STAGING], p->to_at, p->to, size};
+    return comm->type->all_to_all(comm, c->queue, &e, d);
+}
+
+/* Neighbours first, then neighbouring sums. */
+static void add_up(const gr_call *c, uint32_t senders, uint64_t n, void *shard)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_dtype type = c->node->model->train.grads;
+    const uint64_t bytes = n * gr_dtype_size(type);
+    char *in = c->ptr[REDUCE_STAGING];
+    for (uint32_t step = 1; step < senders; step *= 2)
+        for (uint32_t i = 0; i + step < senders; i += 2 * step)
+            k->add(c->queue, in + i * bytes, in + (i + step) * bytes, type, n);
+    k->copy(c->queue, shard, in, bytes);
+}
+
+static gr_status reduce_bucket(const gr_call *c, piece *p, gr_comm *comm, uint32_t bucket, void *shard,
+                               gr_diag *d)
+{
+    const bool cut = is_cut(c->node, bucket);
+    const gr_dtype type = c->node->model->train.grads;
+    const gr_reshard r = slicing_of(c, bucket);
+    uint32_t senders;
+    uint64_t first;
+    const uint64_t own = shard_of(p, bucket, p->rank, &first);
+    if (cut && p->own == bucket) gr_reshard_place(&r, type, c->ptr[REDUCE_GRADS], c->ptr[REDUCE_WHOLE]);
+    const gr_status st =
+        send_gradients(c, p, comm, bucket, c->ptr[cut ? REDUCE_WHOLE : REDUCE_GRADS], &senders, d);
+    if (!st && own) add_up(c, senders, own, shard);
+    return st;
+}
+
+gr_status gr_piece_reduce_run(const gr_call *c, gr_comm *comm, gr_diag *d)
+{
+    piece p = piece_of(c);
+    const buckets all = buckets_of(&p.stages, p.shape, p.at);
+    gr_status st = GR_OK;
+    for (uint32_t i = 0; i < all.n && !st; i++)
+        st = reduce_bucket(c, &p, comm, all.at[i], c->ptr[N_REDUCE + i], d);
+    return st;
+}
+
+/* Both ways at once, or where each message is done when the call returns, the earlier stage's first. */
+static gr_status exchange(const gr_call *c, gr_comm *comm, bool next, uint32_t peer, gr_diag *d)
+{
+    const void *goes = c->ptr[next ? EXCHANGE_X : EXCHANGE_DX];
+    void *comes = c->ptr[next ? EXCHANGE_DX : EXCHANGE_X];
+    uint64_t out, in;
+    c->node->op->sends(c, next, &out, &in);
+    gr_status st = GR_OK;
+    for (int turn = 0; turn < 2 && !st; turn++) {
+        if ((turn == 0) == next)
+            st = out ? comm->type->send(comm, c->queue, goes, out, peer, d) : GR_OK;
+        else
+            st = in ? comm->type->recv(comm, c->queue, comes, in, peer, d) : GR_OK;
+    }
+    return st;
+}
+
+gr_status gr_stage_exchange_run(const gr_call *c, const gr_task *w, gr_comm *comm, gr_diag *d)
+{
+    const gr_mesh *m = &c->node->placement.mesh;
+    const uint32_t rank = c->session->rank, stride = gr_mesh_stride(m, GR_AXIS_PIPELINE),
+                   stage = gr_stage_of(c->node, rank);
+    const bool next = w->comm.to_next;
+    if (next ? stage + 1 == gr_mesh_size(m, GR_AXIS_PIPELINE) : !stage) return GR_OK;
+    gr_status st = comm->type->group ? comm->type->group(comm, true, d) : GR_OK;
+    if (!st) st = exchange(c, comm, next, next ? rank + stride : rank - stride, d);
+    if (!comm->type->group) return st;
+    const gr_status ended = comm->type->group(comm, false, d);
+    return st ? st : ended;
+}

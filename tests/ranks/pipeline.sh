@@ -1,0 +1,169 @@
+#!/bin/sh
+# Training in stages: from one state the loss, the whole gradient and every metric of one rank, with stages alone, beside ranks with
+# sequences of their own, and of slices; in memory as planned; runs repeat, go on, and go on with another mesh. With GR_SLOW=1 also on
+# eight ranks, of more families, with every kind of loss, killed, under tight budgets, and twenty iterations long.
+# usage: pipeline.sh GRAPHRUN GRADIENT
+gradient=$(realpath "$2")
+set -- "$1"
+. "$(dirname "$0")/lib.sh"
+
+# Layers that do not come out even.
+deep() { # TYPE LAYERS
+    sed -i "s/\"num_hidden_layers\": 2/\"num_hidden_layers\": $2/" $1.json
+    [ $1 != gemma3_text ] ||
+        sed -i 's/"sliding_attention", "full_attention"/"sliding_attention", "full_attention", "sliding_attention", "full_attention", "full_attention"/' $1.json
+    rm -rf $1
+    "$gr" init --config $1.json --tokenizer "$project/graphs/quickstart" --seed 1 -o $1 >/dev/null
+}
+models_to_cut
+for type in llama qwen3; do deep $type 5; done
+
+sed 's/mini_batch: 4/mini_batch: 8/; s/epochs: 2/epochs: 1/; s/warmup: 2, schedule: cosine, grad_clip: 1.0/grad_clip: 1.0/' grpo.yaml >once.yaml
+has once.yaml 'mini_batch: 8'
+same_gradient() { # RUN RUN [MODEL]
+    "$gradient" "$1/checkpoints/step-1/${3:-actor}/optimizer.safetensors" "$2/checkpoints/step-1/${3:-actor}/optimizer.safetensors" 1e-5 >apart ||
+        { cat apart >&2; fail "the gradients of $1 and $2 differ"; }
+}
+
+# One optimizer step, whose first moments are a share of the gradient.
+micro="--set nodes.update.micro_tokens=25 --set nodes.old_logprob.micro_tokens=25"
+once() { # TYPE RANKS AXES...: as one rank, see above
+    type=$1 ranks=$2 set=
+    shift 2
+    for axis; do set="$set --set models.actor.parallel.${axis%=*}=${axis#*=}"; done
+    # shellcheck disable=SC2086
+    status 0 "$gr" exec once.yaml --set model=$type --ranks $ranks $set --set models.ref.parallel.pipeline=2 $micro $how --steps 1 --out once \
+        --check-memory
+    lacks err warning
+    close $type-1 once 1
+    same_gradient $type-1 once
+    rm -r once
+}
+
+keep="--set models.actor.residency.rollout_weights=keep"
+how=
+for type in qwen3 llama; do # a tied output matrix, and one of its own
+    status 0 "$gr" exec once.yaml --set model=$type --steps 1 --out $type-1
+done
+once llama 2 pipeline=2
+how=$keep
+once qwen3 4 pipeline=2 tensor=2
+[ "$slow" = 0 ] || {
+    for type in qwen3_moe gemma3_text; do
+        deep $type 5
+        status 0 "$gr" exec once.yaml --set model=$type --steps 1 --out $type-1
+    done
+    for type in qwen3 llama qwen3_moe gemma3_text; do
+        for how in "" "$keep"; do
+            once $type 2 pipeline=2
+            once $type 4 pipeline=2
+            once $type 4 pipeline=4
+            once $type 4 pipeline=2 tensor=2
+            once $type 4 pipeline=2 context=2
+            once $type 8 pipeline=4
+            once $type 8 pipeline=2 tensor=2
+            once $type 8 pipeline=4 tensor=2
+        done
+    done
+    how="--set models.actor.tensor=4"
+    once llama 4 pipeline=2
+    how=
+    once qwen3 6 pipeline=3
+}
+
+# Losses that read whole sequences, or the whole mini-batch.
+sed 's/^      ratio = .*/      u = seq_mean(logprob - old_logprob)\n      ratio = exp(min(logprob - stop_gradient(logprob) + stop_gradient(u), 10))/; s/^      token_mean(pg.*/      batch_mean(seq_mean(pg + beta * kl)) - 0.01 * batch_mean(seq_mean(entropy))/' once.yaml >sequence.yaml
+sed 's/^      token_mean(pg.*/      token_mean(where(choose(ratio > 0.9, 5), 0, pg + beta * kl) - 0.1 * (logprob - token_mean(logprob)) * advantage)/' once.yaml >batch.yaml
+for loss in sequence batch; do
+    [ "$slow" = 1 ] || break
+    status 0 "$gr" exec $loss.yaml --set model=qwen3 --steps 1 --out $loss-1
+    for way in "2 pipeline=2" "4 pipeline=4" "4 pipeline=2" "4 tensor=2 --set models.actor.parallel.pipeline=2 $keep"; do
+        # shellcheck disable=SC2086
+        status 0 "$gr" exec $loss.yaml --set model=qwen3 --ranks ${way%% *} --set models.actor.parallel.${way#* } $micro --steps 1 --out $loss-n \
+            --check-memory
+        close $loss-1 $loss-n 1
+        same_gradient $loss-1 $loss-n
+        rm -r $loss-n
+    done
+done
+
+# A critic and a reward model in stages, beside an actor that is not; and a token's log-prob is the rollout's, where a run is strict.
+[ "$slow" = 0 ] || {
+    classifier judge model
+    ppo_graph ppo-many.yaml
+    sed 's/mini_batch: 4/mini_batch: 8/' ppo-many.yaml >ppo.yaml
+    status 0 "$gr" exec ppo.yaml --steps 1 --out ppo-1
+    status 0 "$gr" exec ppo.yaml --steps 1 --ranks 2 --set models.critic.parallel.pipeline=2 --set models.judge.parallel.pipeline=2 \
+        --out ppo-2 --check-memory
+    close ppo-1 ppo-2 1
+    same_gradient ppo-1 ppo-2 critic
+    sed 's/^graph: tiny/&\nstrict: true/' grpo.yaml >strict.yaml
+    status 0 "$gr" exec strict.yaml --set model=qwen3 --ranks 2 --set models.actor.parallel.pipeline=2 --steps 2 --out strict
+    for step in 1 2; do
+        [ "$(metric strict $step logprob_gap_max)" = 0 ] || fail "log-probs differ: $(cat strict/metrics.jsonl)"
+    done
+}
+
+# A model whose memory is more than what a process takes anyway stays within its plan.
+[ "$slow" = 0 ] || {
+    config wide.json qwen3 512 false false
+    sed -i 's/"intermediate_size": 48/"intermediate_size": 1024/' wide.json
+    "$gr" init --config wide.json --tokenizer "$project/graphs/quickstart" --seed 1 -o wide >/dev/null
+    status 0 "$gr" exec once.yaml --set model=wide --ranks 2 --set models.actor.parallel.pipeline=2 $micro --steps 2 --out within
+    awk -v m="$(metric within 2 measured_peak_bytes)" -v p="$(metric within 2 planned_peak_bytes)" \
+        'BEGIN { exit !(m + 0 > 0 && m + 0 <= p + 0) }' || fail "more than planned: $(cat within/metrics.jsonl)"
+}
+
+# Runs repeat, and go on, to the bit, several mini-batches an iteration; with other ranks near to it.
+set -- --set model=qwen3 --set models.actor.train.schedule=constant --set models.actor.parallel.pipeline=2
+status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --set run.checkpoint.every=2 --steps 4 --out whole
+point whole 2 part
+status 0 "$gr" exec --resume part --steps 4
+[ ! -s err ] || fail "resuming warns: $(cat err)"
+same_weights whole part
+same_metrics whole part
+point whole 2 alone
+status 0 "$gr" exec grpo.yaml --set model=qwen3 --set models.actor.train.schedule=constant --set run.checkpoint.every=2 --resume alone \
+    --replan --ranks 1 --steps 3
+close whole alone 3 1e-3
+[ "$slow" = 0 ] || {
+    for mesh in pipeline=4 tensor=2; do
+        point whole 2 moved
+        status 0 "$gr" exec grpo.yaml --set model=qwen3 --set models.actor.train.schedule=constant --set run.checkpoint.every=2 --ranks 4 \
+            --set models.actor.parallel.$mesh --resume moved --replan --steps 3
+        has err 'warning: .*its bits may differ'
+        close whole moved 3 1e-3
+        rm -r moved
+    done
+    for way in "--policy every_node" "--policy transition" "$keep"; do
+        # shellcheck disable=SC2086
+        status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --steps 4 $way --out way --check-memory
+        same_weights whole way
+        rm -r way
+    done
+    status 3 "$gr" plan grpo.yaml "$@" --ranks 2 --set run.bits=keep --budget 4KiB
+    least=$(least_budget)
+    status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --steps 4 --set run.bits=keep --budget "$least" --out tight --check-memory
+    has tight/plan.json 'recompute'
+    same_weights whole tight
+    "$gr" exec grpo.yaml "$@" --ranks 2 --set run.checkpoint.every=1 --steps 400 --out killed >/dev/null 2>&1 &
+    i=0
+    while [ ! -d killed/checkpoints/step-2 ] && [ $i -lt 300 ]; do sleep 0.1; i=$((i + 1)); done
+    kill -9 "$(ranks_of killed | sed -n 2p)"
+    wait $! || :
+    last=$(last_step killed)
+    status 0 "$gr" exec --resume killed@2 --steps 4
+    same_weights whole killed 4
+    [ "$last" -ge 2 ] || fail "it had not come to iteration 2"
+    status 0 "$gr" exec grpo.yaml --set model=qwen3 --set models.actor.train.schedule=constant --steps 20 --out twenty-1
+    status 0 "$gr" exec grpo.yaml "$@" --ranks 4 --steps 20 --out twenty --check-memory
+    close twenty-1 twenty 1
+    close twenty-1 twenty 4 1e-2
+}
+
+# One rank has all layers; what cannot be cut is refused where it is written.
+status 0 "$gr" exec once.yaml --set model=llama --set models.actor.parallel.pipeline=2 --steps 1 --out alone-2
+same_weights llama-1 alone-2
+sed "s/^  actor: {/&parallel: {pipeline: 8}, /" grpo.yaml >cut.yaml
+refused "cut.yaml:[0-9]+:[0-9]+: error: model 'actor': 'pipeline: 8' is more than its 5 layers" "$gr" plan cut.yaml --set model=llama --ranks 8
+refused "'pipeline: 2' does not divide the 3 ranks" "$gr" plan cut.yaml --set models.actor.parallel.pipeline=2 --ranks 3
