@@ -3,8 +3,8 @@
  * A layout is what a graph says of how its work is spread and cut, and the planner leaves as it is: tokens of
  * a micro-batch, slices of a rollout, over which ranks weights are sharded, on how many neighbours each
  * sequence is, in how many stages layers are. Neighbours of the graph's own are planned shortly, one change
- * each; then those with two, the best of each key; then the best with more, as long as that helps. The best of
- * all are planned in full. Counted, never timed. */
+ * each; then those with two, the best of each key; then the best with more, as long as that helps. The best
+ * of all are planned in full. Counted, never timed. */
 #include "tools/cmd.h"
 
 #include <stdlib.h>
