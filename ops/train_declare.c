@@ -458,13 +458,19 @@ static void reduce(declaring *w, uint32_t bucket)
     if (all || reduces_each(w)) gr_sharding_reduce(w->p, w->k, w->n->model, bucket, all);
 }
 
+/* What a pass leaves for its backward one, which may be in the host pool meanwhile; not of a pipeline, whose
+ * micro-batches are all in one object. */
+static uint32_t kept_object(declaring *w, uint64_t bytes, const char *what, uint32_t l)
+{
+    return piped(w) ? gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%s%s.%u", w->pass.all, what, l)
+                    : gr_tasks_spill(w->p, GR_CAT_ACTIVATIONS, w->n->model->name, bytes, "%s%s.%u",
+                                     w->pass.all, what, l);
+}
+
 static uint32_t layer_in(declaring *w, uint32_t l)
 {
-    if (piped(w))
-        return gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, w->kept.places * w->kept.in, "%sin.%u", w->pass.all,
-                             l);
-    uint64_t bytes = gr_hidden_bytes(w->k, w->s, w->bounds.tokens);
-    return gr_tasks_spill(w->p, GR_CAT_ACTIVATIONS, w->n->model->name, bytes, "%sin.%u", w->pass.all, l);
+    const uint64_t bytes = gr_hidden_bytes(w->k, w->s, w->bounds.tokens);
+    return kept_object(w, piped(w) ? w->kept.places * w->kept.in : bytes, "in", l);
 }
 
 /* Of the layers that are recomputed, one's activations exist at a time. */
@@ -475,14 +481,11 @@ static bool recomputed(const declaring *w, uint32_t l)
 
 static uint32_t layer_acts(declaring *w, uint32_t l)
 {
-    if (recomputed(w, l))
-        return gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, gr_layers_acts_bytes(w->k, w->layers, &w->bounds),
-                             "%sacts", w->pass.all);
-    if (piped(w))
-        return gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, w->kept.places * w->kept.acts, "%sacts.%u",
-                             w->pass.all, l);
-    return gr_tasks_spill(w->p, GR_CAT_ACTIVATIONS, w->n->model->name,
-                          gr_layer_acts_bytes(w->k, w->layers, l, &w->bounds), "%sacts.%u", w->pass.all, l);
+    uint64_t bytes = recomputed(w, l) ? gr_layers_acts_bytes(w->k, w->layers, &w->bounds)
+                     : piped(w)       ? w->kept.places * w->kept.acts
+                                      : gr_layer_acts_bytes(w->k, w->layers, l, &w->bounds);
+    return recomputed(w, l) ? gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sacts", w->pass.all)
+                            : kept_object(w, bytes, "acts", l);
 }
 
 /* Where layers are recomputed, the workspaces of one take turns with those of the next: each lives for a
@@ -584,12 +587,11 @@ static void layer_cost(const declaring *w, gr_task *task, uint32_t l, double tim
 {
     l = like_layer(w, l);
     gr_layer_mesh_cost(task, w->k, w->n, l, w->cost.tokens, w->bounds.length, times);
-    gr_experts_price(task, w->k, w->layers, l,
-                     w->cost.tokens / gr_mesh_size(&w->n->placement.mesh, GR_AXIS_CONTEXT),
-                     w->bounds.expert_run, times > 1 ? gr_dtype_size(w->n->model->train.grads) : 0);
+    const double tokens = gr_expert_tokens(w->n, w->cost.tokens);
+    gr_experts_price(task, w->k, w->layers, l, tokens, w->bounds.expert_run,
+                     times > 1 ? gr_dtype_size(w->n->model->train.grads) : 0);
     if (times > 1 && w->bounds.experts_again && gr_layer(w->layers, l)->experts.holders)
-        gr_experts_price_again(task, w->k, w->layers, l,
-                               w->cost.tokens / gr_mesh_size(&w->n->placement.mesh, GR_AXIS_CONTEXT));
+        gr_experts_price_again(task, w->k, w->layers, l, tokens);
 }
 
 static uint32_t n_layers(const declaring *w)

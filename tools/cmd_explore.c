@@ -2,9 +2,9 @@
  *
  * A layout is what a graph says of how its work is spread and cut, and the planner leaves as it is: tokens of
  * a micro-batch, slices of a rollout, over which ranks weights are sharded, on how many neighbours each
- * sequence is. Neighbours of the graph's own are planned shortly, one change each; then those with two, the
- * best of each key; then the best with more, as long as that helps. The best of all are planned in full.
- * Counted, never timed. */
+ * sequence is, in how many stages layers are. Neighbours of the graph's own are planned shortly, one change
+ * each; then those with two, the best of each key; then the best with more, as long as that helps. The best of
+ * all are planned in full. Counted, never timed. */
 #include "tools/cmd.h"
 
 #include <stdlib.h>
@@ -240,6 +240,7 @@ static void look_around(explorer *x, const gr_graph *g, const gr_planned *p, con
     add_shards(x, g, o);
     add_mesh(x, g, "context", 4);
     add_mesh(x, g, "expert", GR_TP_MAX);
+    add_mesh(x, g, "pipeline", 8);
     for (size_t i = 0; i < x->n && i < MOST_LOOKS; i++) look(x, &x->all[i], SHORT);
     if (x->n) qsort(x->all, x->n, sizeof(*x->all), by_time);
     add_joined(x, x->n);

@@ -1,7 +1,8 @@
 #!/bin/sh
 # What docs/MESHES.md says: predicted time and peak of a training iteration on every mesh along one axis, and of models with
-# experts on some along two, for models of 8B to 671B on hosts of 8 H200. Nothing runs: it plans. Minutes a row for the large ones.
-# usage: bench_meshes.sh GRAPHRUN [RANKS [MODEL...]]   ranks: 8x8 64x8 512x8
+# experts on some along two (also those that are not run on CUDA devices), for models of 8B to 671B on hosts of 8 H200. Nothing runs:
+# it plans. Minutes a row for the large ones.
+# usage: bench_meshes.sh GRAPHRUN [RANKS [MODEL...]]   ranks: 8x8 64x8 512x8; MESHES="1,1,1,2 ...": these alone
 set -eu
 gr=$(realpath "$1")
 ranks=${2:-8x8 64x8 512x8}
@@ -11,6 +12,7 @@ project=$(realpath "$(dirname "$0")/../..")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
+export GRAPHRUN_TRY_EXPERTS=1
 cp "$project"/graphs/quickstart/tokenizer_config.json .
 model() { # NAME CLASS TYPE HIDDEN INNER LAYERS HEADS KV VOCAB MORE
     cat >"$1.json" <<END
@@ -50,17 +52,19 @@ END
 for at in $ranks; do
     for m in "$@"; do
         began=$(date +%s)
-        meshes="1,1,1 1,2,1 1,4,1 1,8,1 2,1,1 4,1,1 8,1,1"
+        meshes="1,1,1 1,2,1 1,4,1 1,8,1 2,1,1 4,1,1 8,1,1 1,1,1,2 1,1,1,4 1,1,1,8 2,1,1,2 2,1,1,4 4,1,1,2 8,1,1,8"
         case $m in
-        30B | 235B) meshes="1,1,1 1,2,1 1,4,1 2,1,1 4,1,1 1,1,2 1,1,4 1,1,8 1,1,16 1,1,32 1,2,8 1,4,4 1,4,8" ;;
-        671B) meshes="1,1,1 2,1,1 4,1,1 8,1,1 1,1,2 1,1,4 1,1,8 1,1,16 1,1,32 1,1,64" ;; # of latent attention tokens are not cut
+        30B | 235B) meshes="1,1,1 1,2,1 1,4,1 2,1,1 4,1,1 1,1,2 1,1,4 1,1,8 1,1,16 1,1,32 1,2,8 1,4,4 1,4,8 2,1,8 4,1,8 1,1,1,2 1,1,1,4 1,1,1,8 2,1,1,8 4,1,1,8" ;;
+        671B) meshes="1,1,1 2,1,1 4,1,1 8,1,1 2,1,8 4,1,8 8,1,8 1,1,2 1,1,4 1,1,8 1,1,16 1,1,32 1,1,64 1,1,1,2 1,1,1,4 1,1,1,8 8,1,1,8" ;; # of latent attention tokens are not cut
         esac
-        for mesh in $meshes; do
-            expert=${mesh##*,} both=${mesh%,*}
-            tensor=${both%,*} context=${both#*,}
+        for mesh in ${MESHES:-$meshes}; do
+            IFS=, read -r tensor context expert pipeline <<AXES
+$mesh
+AXES
             "$gr" plan train.yaml --hardware h200 --ranks "$at" --set params.model="$m.json" --set models.actor.parallel.tensor=$tensor \
-                --set models.actor.parallel.context=$context --set models.actor.parallel.expert=$expert >out 2>err || :
-            echo "$at $m tensor $tensor context $context expert $expert: $(sed -nE 's/.*predicted ([0-9.]+ m?s) an.*/\1/p' out), $(sed -nE 's/^ *peak +([0-9.]+ [GM]iB) of.*/\1/p' out)$(grep -oE 'does not (divide .*|fit)' err | head -1)"
+                --set models.actor.parallel.context=$context --set models.actor.parallel.expert=$expert \
+                --set models.actor.parallel.pipeline=${pipeline:-1} >out 2>err || :
+            echo "$at $m tensor $tensor context $context expert $expert pipeline ${pipeline:-1}: $(sed -nE 's/.*predicted ([0-9.]+ m?s) an.*/\1/p' out), $(sed -nE 's/^ *peak +([0-9.]+ [GM]iB) of.*/\1/p' out)$(grep -oE 'does not (divide .*|fit)' err | head -1)"
         done
         echo "$at $m: planned in $(($(date +%s) - began)) s"
     done

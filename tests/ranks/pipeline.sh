@@ -69,6 +69,26 @@ once qwen3 4 pipeline=2 tensor=2
     once llama 4 pipeline=2
     how=
     once qwen3 6 pipeline=3
+    latent_model
+    deep deepseek_v3 5
+    hybrid_model hybrid
+    for type in deepseek_v3 hybrid; do
+        status 0 "$gr" exec once.yaml --set model=$type --steps 1 --out $type-1
+        once $type 4 pipeline=4
+        once $type 4 pipeline=2
+    done
+    # A balance loss, whose loads are those of all stages; experts that the rollout chose.
+    sed 's/^    epochs: 1/&\n    router_aux_loss_coef: 1/' once.yaml >aux.yaml
+    for case in "aux.yaml" "once.yaml --set nodes.old_logprob.replay=rollout --set nodes.update.replay=rollout"; do
+        # shellcheck disable=SC2086
+        status 0 "$gr" exec $case --set model=qwen3_moe --steps 1 --out routed-1
+        # shellcheck disable=SC2086
+        status 0 "$gr" exec $case --set model=qwen3_moe --ranks 4 --set models.actor.parallel.pipeline=2 $micro --steps 1 --out routed-4 \
+            --check-memory
+        close routed-1 routed-4 1
+        same_gradient routed-1 routed-4
+        rm -r routed-1 routed-4
+    done
 }
 
 # Losses that read whole sequences, or the whole mini-batch.

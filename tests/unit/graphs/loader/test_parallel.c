@@ -300,7 +300,7 @@ static const char *const meshes[] = {
     ", parallel: {tensor: 2, context: 2}",
     ", parallel: {tensor: 2}, residency: {rollout_weights: keep}",
     ", parallel: {expert: 2}, residency: {rollout_weights: keep}",
-    ", parallel: {context: 2, expert: 4}, tensor: 2",
+    ", parallel: {tensor: 2, context: 2, expert: 4}, tensor: 2",
     ", parallel: {pipeline: 2}",
     ", parallel: {tensor: 2, pipeline: 2}, residency: {rollout_weights: keep}"};
 static bool has_experts(const char *mesh)
@@ -314,7 +314,7 @@ static void test_every_plan_runs_in_any_order(void **state)
     uint32_t plans = 0;
     for (uint32_t k = 0; k < GR_LEN(meshes); k++)
         for (int policy = (int)k % 2; policy < GR_N_POLICIES;
-             policy += has_experts(meshes[k]) ? GR_N_POLICIES : 2) {
+             policy += has_experts(meshes[k]) || strstr(meshes[k], "pipeline") ? GR_N_POLICIES : 2) {
             config c = {.model = meshes[k],
                         .loss = k % 2 ? by_sequence : by_token,
                         .ranks = 4,
@@ -442,7 +442,13 @@ static void auto_is_fastest(bool experts)
                                       ", parallel: {context: 2, expert: 2}",
                                       ", parallel: {context: 2, expert: 4}",
                                       ", parallel: {context: 4, expert: 2}",
-                                      ", parallel: {context: 4, expert: 4}"};
+                                      ", parallel: {context: 4, expert: 4}",
+                                      ", parallel: {tensor: 2, expert: 2}",
+                                      ", parallel: {tensor: 2, expert: 4}",
+                                      ", parallel: {tensor: 4, expert: 2}",
+                                      ", parallel: {tensor: 4, expert: 4}",
+                                      ", parallel: {tensor: 2, context: 2, expert: 2}",
+                                      ", parallel: {tensor: 2, context: 2, expert: 4}"};
     for (uint32_t ranks = 1; ranks <= (experts ? 4 : 16); ranks *= 4) {
         uint64_t best = UINT64_MAX;
         for (size_t i = 0; i < GR_LEN(all) && (i == 0 || ranks > 1); i++) {
@@ -537,8 +543,9 @@ static void test_what_is_refused(void **state)
          "'expert: 8' does not divide its 12 experts"},
         {{.model = ", parallel: {expert: 4}", .ranks = 2, .experts = true},
          "'expert: 4' does not divide the 2 ranks"},
-        {{.model = ", parallel: {tensor: 2, expert: 2}", .ranks = 4, .experts = true},
-         "'expert: 2' and tensor do not go together"},
+        {{.model = ", parallel: {tensor: 2, expert: 4}", .ranks = 4, .experts = true}, NULL},
+        {{.model = ", parallel: {tensor: 4, expert: 6}", .ranks = 12, .experts = true},
+         "'expert: 6' does not go with 'tensor: 4': one must divide the other"},
         {{.model = ", parallel: {expert: 4}, shard: node", .ranks = 4, .hosts = 2, .experts = true},
          "'expert: 4' does not divide the ranks of a host"},
         {{.model = ", parallel: 2", .ranks = 2}, "'parallel' must be"},

@@ -1,5 +1,6 @@
 /* Works that use memory of the host at once, on a device that does later what it is given: they wait for it.
  */
+#include "ops/registry.h"
 #include "ops/rollout_impl.h"
 #include "ops/summary.h"
 
@@ -49,7 +50,7 @@ static void test_the_end_of_a_rollout(void **state)
 {
     (void)state;
     gr_model m = {.name = "actor"};
-    gr_node n = {.name = "rollout", .model = &m};
+    gr_node n = {.name = "rollout", .op = gr_op_find("generate"), .model = &m};
     gr_session s = {.kernels = &gr_kernels_cpu};
     gr_rollout r = {.session = &s, .node = &n};
     waits_first(gr_rollout_run, (gr_call){.session = &s, .node = &n, .state = &r, .kernel = ROLLOUT_FINISH});
