@@ -224,6 +224,14 @@ static bool lowers_bits(const gr_schedule_search *s, const uint32_t *walk)
     return false;
 }
 
+/* Luxuries are had where nothing else is at less than its best, and are the first to go. */
+static bool has_luxury(const gr_schedule_search *s, const uint32_t *level)
+{
+    for (size_t k = 0; k < s->src->n_knobs; k++)
+        if (gr_is_spare(&s->src->knobs[k]) && !level[k]) return true;
+    return false;
+}
+
 /* Bits change, for nothing fits without: others that are worth it, which the ways from the first and the last
  * levels did not come by, where one instant after the other is brought down and what has no part in it stays.
  */
@@ -231,7 +239,10 @@ static void search_other_bits(gr_schedule_search *s, found_plan *f)
 {
     uint32_t *first = gr_calloc(s->src->n_knobs + 1, sizeof(*first));
     found_plan other = try_all_levels(s, first);
-    keep_faster(f, &other, GR_BITS_WORTH);
+    if (other.plan && has_luxury(s, other.level))
+        release(&other);
+    else
+        keep_faster(f, &other, GR_BITS_WORTH);
     free(first);
 }
 
@@ -269,11 +280,10 @@ static void try_spills(gr_schedule_search *s, found_plan *f)
     found_plan other = no_plan(s);
     other.plan = gr_choose_plan(s, other.level);
     other.taken = s->taken;
-    if (other.plan && f->plan->ns <= gr_near_ns(other.plan->ns)) {
-        gr_plan_free(other.plan);
-        other.plan = NULL;
-    }
-    keep_faster(f, &other, 0);
+    if (other.plan && (has_luxury(s, other.level) || f->plan->ns <= gr_near_ns(other.plan->ns)))
+        release(&other);
+    else
+        keep_faster(f, &other, 0);
 }
 
 static bool is_within(const gr_schedule_search *s, const gr_plan *p)
@@ -294,7 +304,7 @@ gr_plan *gr_find_plan(gr_schedule_search *s, uint32_t *level)
         f.plan = find_least(s, f.level);
         f.taken = s->taken;
     }
-    if (!s->o->quick && is_within(s, f.plan)) try_spills(s, &f);
+    if (!s->o->quick && is_within(s, f.plan) && !has_luxury(s, f.level)) try_spills(s, &f);
     if (s->src->n_knobs) memcpy(level, f.level, s->src->n_knobs * sizeof(*level));
     s->taken = f.taken;
     free(f.level);

@@ -84,7 +84,7 @@ static void suggest_host(const gr_schedule_search *s, gr_diag *d)
 static void suggest_options(const gr_schedule_search *s, bool host, gr_diag *d)
 {
     gr_schedule_options o = *s->o;
-    if (!host) suggest_host(s, d);
+    if (!host && o.parts < 2) suggest_host(s, d); /* of one role: others may lack what the host cannot have */
     if (o.bits == GR_BITS_KEEP) {
         o.bits = GR_BITS_FIT;
         suggest(s, &o, "with run.bits=fit", d);
