@@ -115,8 +115,8 @@ sed 's/"rope_theta": 10000.0/"rope_theta": 20000.0/' model/config.json >moved/mo
 [ "$(numerics)" != "$(cd moved && numerics)" ] || fail "the hash does not know the model's shape"
 
 # Where smaller cuts would change bits, and so are not chosen, a plan that computes layers twice says how to see what they
-# would bring.
-keep="$gr plan grpo.yaml --ranks 2 --set run.bits=keep --set nodes.prompts.batch=64 --set nodes.update.mini_batch=64"
+# would bring. (Where the host pool has room, activations wait there instead.)
+keep="$gr plan grpo.yaml --ranks 2 --host-budget 200KiB --set run.bits=keep --set nodes.prompts.batch=64 --set nodes.update.mini_batch=64"
 status 3 $keep --budget 4KiB
 tight="$keep --budget $(least_budget)"
 status 0 $tight
