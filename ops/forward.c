@@ -138,8 +138,7 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
                                     [GR_FORWARD_LAYER_DIFFERS] = {f->tally.differs, GR_UPDATE}},
                          GR_N_FORWARD_LAYER, "layer.%u", l);
         gr_layer_mesh_cost(task, k, n, like, f->cost.tokens, bounds.length, 1);
-        gr_experts_price(task, k, s, like, f->cost.tokens / gr_mesh_size(&n->placement.mesh, GR_AXIS_CONTEXT),
-                         bounds.expert_run, 0);
+        gr_experts_price(task, k, s, like, gr_expert_tokens(n, f->cost.tokens), bounds.expert_run, 0);
     }
 }
 

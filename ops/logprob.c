@@ -32,14 +32,31 @@ static const gr_node *read_by_other(const gr_graph *g, const gr_node *prompts, c
 {
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *n = g->nodes[i];
-        if (n->op->generates && n->of == prompts && m && n->model != m &&
-            strcmp(n->model->files.folder, m->files.folder) != 0)
-            return n;
+        if (!n->op->generates || n->of != prompts || !m || n->model == m) continue;
+        const char *own = n->model->files.folder, *theirs = m->files.folder;
+        if (own && theirs && strcmp(own, theirs) != 0)
+            return n; /* of a model that is not here it is not known */
     }
     return NULL;
 }
 
-static void check_prompts(const gr_graph *g, gr_node *n, const gr_node *prompts, gr_diag *d)
+/* The rows as the pass sees them: behind prompts that may be longer. */
+static void set_bounds(gr_node *n, const gr_node *prompts, gr_loc at, gr_diag *d)
+{
+    n->bounds = (gr_rows_bounds){.groups = n->bounds.groups,
+                                 .seqs = n->bounds.seqs,
+                                 .prompt_tokens = prompts->bounds.prompt_tokens,
+                                 .response_tokens = n->bounds.response_tokens};
+    const uint64_t most = (uint64_t)n->bounds.prompt_tokens + n->bounds.response_tokens;
+    if (n->model->shape.max_positions && most > n->model->shape.max_positions)
+        gr_diag_error(d, at, GR_E_INVALID,
+                      "a sequence may have %u tokens of '%s' and %u of a response, but model '%s' has %u "
+                      "positions",
+                      n->bounds.prompt_tokens, prompts->name, n->bounds.response_tokens, n->model->name,
+                      n->model->shape.max_positions);
+}
+
+static void check_prompts(const gr_graph *g, const gr_node *n, const gr_node *prompts, gr_diag *d)
 {
     const gr_loc at = gr_value_get(n->value, "prompts")->at;
     const gr_node *maker = gr_rows_maker(n->rows), *other = read_by_other(g, prompts, maker->model);
@@ -64,24 +81,16 @@ static void check_prompts(const gr_graph *g, gr_node *n, const gr_node *prompts,
             d, at, GR_E_INVALID,
             "'replay' has the experts that were chosen behind the rows' own prompts: it does not go "
             "with 'prompts'");
-    n->bounds = (gr_rows_bounds){.groups = n->bounds.groups,
-                                 .seqs = n->bounds.seqs,
-                                 .prompt_tokens = prompts->bounds.prompt_tokens,
-                                 .response_tokens = n->bounds.response_tokens};
-    const uint64_t most = (uint64_t)n->bounds.prompt_tokens + n->bounds.response_tokens;
-    if (n->model->shape.max_positions && most > n->model->shape.max_positions)
-        gr_diag_error(d, at, GR_E_INVALID,
-                      "a sequence may have %u tokens of '%s' and %u of a response, but model '%s' has %u "
-                      "positions",
-                      n->bounds.prompt_tokens, prompts->name, n->bounds.response_tokens, n->model->name,
-                      n->model->shape.max_positions);
 }
 
 static void check_logprob(gr_graph *g, gr_node *n, gr_diag *d)
 {
     const gr_logprob_cfg *c = n->cfg;
     gr_check_head(n, GR_HEAD_LM, d);
-    if (c->prompts) check_prompts(g, n, c->prompts, d);
+    if (c->prompts) {
+        check_prompts(g, n, c->prompts, d);
+        set_bounds(n, c->prompts, gr_value_get(n->value, "prompts")->at, d);
+    }
     gr_check_micro_tokens(n, c->micro_tokens, &n->bounds, d);
     gr_check_replay(n, d);
 }

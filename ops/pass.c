@@ -648,6 +648,13 @@ void gr_experts_price_again(gr_task *w, const gr_kernels *k, const gr_model_shap
     c->launches += 2;
 }
 
+double gr_expert_tokens(const gr_node *n, double tokens)
+{
+    const gr_mesh *m = &n->placement.mesh;
+    const bool divided = gr_mesh_size(m, GR_AXIS_EXPERT) > 1;
+    return tokens / (divided ? gr_mesh_sharers(m) : gr_mesh_size(m, GR_AXIS_CONTEXT));
+}
+
 /* Ranks send each other all but their own part of q, k and v, and of attention's output; back likewise. */
 static void context_cost(gr_task *w, const gr_kernels *k, const gr_layer_desc *d, uint32_t cut, double tokens)
 {
@@ -656,11 +663,12 @@ static void context_cost(gr_task *w, const gr_kernels *k, const gr_layer_desc *d
     w->comm.summed += tokens / cut * values * (double)gr_dtype_size(k->dtype) * (cut - 1) / cut;
 }
 
-/* Each half gathers what it reads, and scatters the sum of what it gives; back it gathers twice. */
-static void tensor_cost(gr_task *w, const gr_kernels *k, uint32_t hidden, uint32_t parts, double tokens,
-                        bool backward)
+/* Each half gathers what it reads, and scatters the sum of what it gives; back it gathers twice. Divided
+ * experts are not among them. */
+static void tensor_cost(gr_task *w, const gr_kernels *k, const gr_layer_desc *d, uint32_t hidden,
+                        uint32_t parts, double tokens, bool backward)
 {
-    const double each = backward ? 6 : 4;
+    const double each = (backward ? 3 : 2) * (d->experts.holders ? 1 : 2);
     w->comm.sums += each;
     w->comm.summed += each * tokens * hidden * (double)gr_dtype_size(k->dtype) * (parts - 1) / parts;
 }
@@ -692,8 +700,8 @@ void gr_layer_mesh_cost(gr_task *w, const gr_kernels *k, const gr_node *n, uint3
     w->comm.peers = gr_node_cut(n) > 1 ? gr_node_cut(n) : w->comm.mesh.size[GR_AXIS_EXPERT];
     w->comm.sums = w->comm.summed = 0; /* of a slice they were for a sum of whole rows */
     if (cut > 1) context_cost(w, k, gr_layer(s, layer), cut, tokens);
-    if (parts > 1) tensor_cost(w, k, s->hidden, parts, tokens / cut, times > 1);
-    expert_cost(w, k, gr_layer(s, layer), s->hidden, tokens / cut, times > 1);
+    if (parts > 1) tensor_cost(w, k, gr_layer(s, layer), s->hidden, parts, tokens / cut, times > 1);
+    expert_cost(w, k, gr_layer(s, layer), s->hidden, gr_expert_tokens(n, tokens), times > 1);
 }
 
 void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times)

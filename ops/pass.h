@@ -182,6 +182,9 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
  * and backward reads and writes their gradients. grad_size: bytes of an element of these; 0: forward. */
 void gr_experts_price(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
                       uint32_t run, uint64_t grad_size);
+/* Of a micro-batch of so many tokens, those that go through a rank's layers of experts: of its context part,
+ * or, where experts are divided, its own. */
+double gr_expert_tokens(const gr_node *n, double tokens);
 /* And where the first product of divided experts is made again for a backward pass over so many tokens, after
  * that. */
 void gr_experts_price_again(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer,

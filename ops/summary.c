@@ -484,7 +484,7 @@ static gr_shown_column shown_column(const summary_state *t, const gr_column *c)
     return (gr_shown_column){c, left_out ? NULL : column_data(&t->env, c)};
 }
 
-static gr_status show_samples(summary_state *t, const gr_rows *rows, gr_diag *d)
+static gr_status show_samples(summary_state *t, const gr_rows *rows, gr_team *team, gr_diag *d)
 {
     gr_session *s = t->session;
     const uint32_t n = GR_MIN(s->graph->run.samples, *rows->n_groups),
@@ -499,7 +499,7 @@ static gr_status show_samples(summary_state *t, const gr_rows *rows, gr_diag *d)
         while (seq < *rows->n_seqs && rows->group[seq] < i * step) seq++;
         s->sample(s, &t->shown, seq);
     }
-    return s->keep ? s->keep(s, &t->shown, d) : GR_OK;
+    return s->keep ? s->keep(s, &t->shown, team, d) : GR_OK;
 }
 
 static double evaluate_one(summary_state *t, const gr_expr *x, void *ws)
@@ -548,7 +548,7 @@ static void step_records(summary_state *t, void *ws)
     }
 }
 
-static gr_status summarize_subject(summary_state *t, gr_diag *d)
+static gr_status summarize_subject(summary_state *t, gr_team *team, gr_diag *d)
 {
     gr_session *s = t->session;
     const gr_subject *about = &t->about;
@@ -559,7 +559,7 @@ static gr_status summarize_subject(summary_state *t, gr_diag *d)
     if (reward) gr_session_metric(s, t->reward, mean_score(scored, about->reward, reward));
     if (ref && (policy || gr_rows_maker(about->rows)->op->generates))
         gr_session_metric(s, t->kl, mean_kl(about->rows, rows, policy, ref));
-    return show_samples(t, scored, d);
+    return show_samples(t, scored, team, d);
 }
 
 static gr_status run_summary(const gr_call *c, gr_diag *d)
@@ -568,7 +568,8 @@ static gr_status run_summary(const gr_call *c, gr_diag *d)
     if (st) return st;
     summary_state *t = c->state;
     gr_env_begin(&t->env, c->ptr + N_SUMMARY);
-    if (t->about.rows && !t->session->skipped[t->about.rows->index]) st = summarize_subject(t, d);
+    if (t->about.rows && !t->session->skipped[t->about.rows->index])
+        st = summarize_subject(t, c->queue->team, d);
     if (st) return st;
     evaluate_all(t, t->log, t->session->graph->n_log, c->ptr[SUMMARY_WS]);
     evaluate_all(t, t->metrics, t->n_metrics, c->ptr[SUMMARY_WS]);

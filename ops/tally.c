@@ -123,10 +123,11 @@ void gr_tally_begin_pass(const gr_call *c, void *differs, uint32_t tokens)
 }
 
 /* Of ranks that a pass is cut over, the last ones' parts end in tokens that are nobody's. Ranks that have
- * slices of a layer see the tokens of all of these, which are neighbours. */
+ * slices of experts see the tokens of all of these, which are neighbours. */
 static uint32_t padding_of(const gr_node *n, const gr_pass *p)
 {
-    const uint32_t parts = gr_mesh_size(&n->placement.mesh, GR_AXIS_TENSOR);
+    const bool divided = gr_mesh_size(&n->placement.mesh, GR_AXIS_EXPERT) > 1;
+    const uint32_t parts = divided ? 1 : gr_mesh_size(&n->placement.mesh, GR_AXIS_TENSOR);
     const uint32_t first = p->place / parts * parts * p->n_own, end = first + parts * p->n_own;
     return end - GR_MIN(end, GR_MAX(first, p->n_tokens));
 }

@@ -587,12 +587,11 @@ static void layer_cost(const declaring *w, gr_task *task, uint32_t l, double tim
 {
     l = like_layer(w, l);
     gr_layer_mesh_cost(task, w->k, w->n, l, w->cost.tokens, w->bounds.length, times);
-    gr_experts_price(task, w->k, w->layers, l,
-                     w->cost.tokens / gr_mesh_size(&w->n->placement.mesh, GR_AXIS_CONTEXT),
-                     w->bounds.expert_run, times > 1 ? gr_dtype_size(w->n->model->train.grads) : 0);
+    const double tokens = gr_expert_tokens(w->n, w->cost.tokens);
+    gr_experts_price(task, w->k, w->layers, l, tokens, w->bounds.expert_run,
+                     times > 1 ? gr_dtype_size(w->n->model->train.grads) : 0);
     if (times > 1 && w->bounds.experts_again && gr_layer(w->layers, l)->experts.holders)
-        gr_experts_price_again(task, w->k, w->layers, l,
-                               w->cost.tokens / gr_mesh_size(&w->n->placement.mesh, GR_AXIS_CONTEXT));
+        gr_experts_price_again(task, w->k, w->layers, l, tokens);
 }
 
 static uint32_t n_layers(const declaring *w)

@@ -3,8 +3,8 @@
  * A layout is what a graph says of how its work is spread and cut, and the planner leaves as it is: tokens of
  * a micro-batch, slices of a rollout, over which ranks weights are sharded, on how many neighbours each
  * sequence is, in how many stages layers are. Neighbours of the graph's own are planned shortly, one change
- * each; then those with two of the changes that helped; the best of them are planned in full. Counted, never
- * timed. */
+ * each; then those with two, the best of each key; then the best with more, as long as that helps. The best of
+ * all are planned in full. Counted, never timed. */
 #include "tools/cmd.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "ops/model/tp.h"
 #include "ops/train.h"
 
-enum { MOST_LOOKS = 16, MOST_WHOLE = 3, MOST_SETS = 4 };
+enum { MOST_LOOKS = 16, MOST_WHOLE = 3, MOST_SETS = 4, MOST_KEYS = 4, SHORT = 16 };
 
 /* What is set beside what the graph and --set say: a new way to lay out a graph is one more text. */
 typedef struct layout {
@@ -44,7 +44,7 @@ static layout *add_layout(explorer *x, const layout *from, char *set)
 }
 
 /* Plan a layout; what is no graph, or not for this machine, does not fit. */
-static void look(explorer *x, layout *l, bool quick)
+static void look(explorer *x, layout *l, uint32_t hurry)
 {
     gr_args with = *x->a;
     gr_plan_options o;
@@ -56,9 +56,9 @@ static void look(explorer *x, layout *l, bool quick)
     for (size_t i = 0; i < l->n; i++) with.ask.set[with.ask.n_set++] = l->set[i];
     gr_diag_init(&ignored);
     gr_status st = gr_request_options(&o, &with.ask, &ignored);
-    o.quick = quick;
+    o.hurry = hurry;
     if (!st) st = gr_request_load(&g, &with.ask, &o, &ignored);
-    if (!st) st = gr_plan_graph(&p, g, &o, &ignored);
+    if (!st) st = gr_plan_graph(&p, g, &o, NULL);
     l->looked = true;
     l->fits = !st;
     if (p) {
@@ -147,18 +147,53 @@ static bool can_join(const layout *a, const layout *b)
     return a->n + b->n <= MOST_SETS;
 }
 
-/* Of the best with one change those with two, where both are better than none. */
-static void add_pairs(explorer *x, uint64_t now, bool fits)
+/* Of a layout and each of others (their changes are of one key each, the best of it) both together. */
+static void join_each(explorer *x, size_t with, const size_t *others, size_t n)
 {
-    const size_t n = GR_MIN(x->n, (size_t)3);
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = 0; k < i; k++) {
-            const layout *a = &x->all[k], *b = &x->all[i];
-            if (!a->fits || !b->fits || (fits && b->ns >= now) || !can_join(a, b)) continue;
-            layout *pair = add_layout(x, a, NULL);
-            b = &x->all[i];
-            for (size_t s = 0; s < b->n; s++) pair->set[pair->n++] = gr_strdup(b->set[s]);
-        }
+    for (size_t i = 0; i < n; i++) {
+        const layout *a = &x->all[with], *b = &x->all[others[i]];
+        if (others[i] == with || !a->fits || !b->fits || !can_join(a, b)) continue;
+        layout *both = add_layout(x, a, NULL);
+        b = &x->all[others[i]];
+        for (size_t s = 0; s < b->n; s++) both->set[both->n++] = gr_strdup(b->set[s]);
+    }
+}
+
+/* Of the first n, which are sorted, the best of each key. */
+static size_t best_of_keys(const explorer *x, size_t n, size_t *best)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < n && found < MOST_KEYS; i++) {
+        bool known = !x->all[i].fits;
+        for (size_t k = 0; k < found; k++) known = known || !can_join(&x->all[best[k]], &x->all[i]);
+        if (!known) best[found++] = i;
+    }
+    return found;
+}
+
+static size_t fastest_of(const explorer *x, size_t begin)
+{
+    size_t best = begin;
+    for (size_t i = begin + 1; i < x->n; i++)
+        if (by_time(&x->all[i], &x->all[best]) < 0) best = i;
+    return best;
+}
+
+/* Those with two changes, each the best of its key: one may be worth nothing without the other. Then the
+ * fastest of them with a third, and a fourth, as long as that is faster. The first n have one and are sorted.
+ */
+static void add_joined(explorer *x, size_t n)
+{
+    size_t best[MOST_KEYS], begin = x->n;
+    const size_t keys = best_of_keys(x, n, best);
+    for (size_t k = 0; k < keys; k++) join_each(x, best[k], best + k + 1, keys - k - 1);
+    while (x->n > begin) {
+        for (size_t i = begin; i < x->n; i++) look(x, &x->all[i], SHORT);
+        const size_t fastest = fastest_of(x, begin);
+        if (!x->all[fastest].fits || fastest_of(x, 0) < begin) break;
+        begin = x->n;
+        join_each(x, fastest, best, keys);
+    }
 }
 
 static void put_layout(gr_str *out, const layout *l, const layout *own)
@@ -197,9 +232,8 @@ static void show(explorer *x, const layout *own, size_t n, gr_str *out)
     if (!own->fits) gr_str_puts(out, "As it is, it does not fit.\n");
 }
 
-/* Layouts with one change, then those with two; the best first. */
-static void look_around(explorer *x, const gr_graph *g, const gr_planned *p, const gr_plan_options *o,
-                        const layout *own)
+/* Layouts with one change, then those with more; the best first. */
+static void look_around(explorer *x, const gr_graph *g, const gr_planned *p, const gr_plan_options *o)
 {
     add_tensor(x, g);
     add_micro(x, g, p);
@@ -207,11 +241,9 @@ static void look_around(explorer *x, const gr_graph *g, const gr_planned *p, con
     add_mesh(x, g, "context", 4);
     add_mesh(x, g, "expert", GR_TP_MAX);
     add_mesh(x, g, "pipeline", 8);
-    for (size_t i = 0; i < x->n && i < MOST_LOOKS; i++) look(x, &x->all[i], true);
+    for (size_t i = 0; i < x->n && i < MOST_LOOKS; i++) look(x, &x->all[i], SHORT);
     if (x->n) qsort(x->all, x->n, sizeof(*x->all), by_time);
-    const size_t single = x->n;
-    add_pairs(x, own->ns, own->fits);
-    for (size_t i = single; i < x->n; i++) look(x, &x->all[i], true);
+    add_joined(x, x->n);
     if (x->n) qsort(x->all, x->n, sizeof(*x->all), by_time);
 }
 
@@ -225,11 +257,11 @@ static gr_status explore(explorer *x, const gr_graph *g, const gr_planned *p, co
                         .peak = gr_plan_peak(p->plan),
                         .numerics = gr_arena_strdup(x->arena, p->plan->numerics)};
     x->title = gr_arena_printf(x->arena, "%s on %s", p->plan->graph, p->plan->hardware);
-    look_around(x, g, p, o, &own);
+    look_around(x, g, p, o);
     const size_t n = GR_MIN(x->n, (size_t)MOST_WHOLE);
     gr_status st = fits ? GR_OK : GR_E_NOFIT;
     for (size_t i = 0; i < n && x->all[i].fits; i++) {
-        look(x, &x->all[i], false);
+        look(x, &x->all[i], 1);
         if (x->all[i].fits) st = GR_OK;
     }
     if (n) qsort(x->all, n, sizeof(*x->all), by_time);

@@ -223,14 +223,9 @@ static bool read_input(client *c)
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) return true;
     if (got <= 0) return false;
     gr_str_add(&c->input, block, (size_t)got);
-    size_t from = 0;
-    for (const char *end; (end = memchr(c->input.text + from, '\n', c->input.len - from));) {
-        const size_t n = (size_t)(end - c->input.text) - from;
-        take_line(c, c->input.text + from, n);
-        from += n + 1;
-    }
-    memmove(c->input.text, c->input.text + from, c->input.len - from);
-    c->input.len -= from;
+    size_t from = 0, n;
+    for (const char *line; (line = gr_str_line(&c->input, &from, &n));) take_line(c, line, n);
+    gr_str_drop(&c->input, from);
     return true;
 }
 

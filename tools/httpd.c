@@ -17,17 +17,16 @@
 #include <errno.h>
 #include <jansson.h>
 #include <microhttpd.h>
-#include <netdb.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "runtime/base/base.h"
 #include "runtime/base/secret.h"
+#include "tools/http_answer.h"
 
 enum { PATH_BYTES = 512, SPARE_CONNECTIONS = 64, LINE_BYTES = 64 << 20 };
 
@@ -65,20 +64,9 @@ static json_t *error_of(const char *code, const char *why)
 
 static enum MHD_Result send_reply(struct MHD_Connection *c, unsigned status, const json_t *reply)
 {
-    char *text = json_dumps(reply, JSON_COMPACT);
-    struct MHD_Response *r =
-        text ? MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE) : NULL;
-    if (!r) {
-        free(text);
-        return MHD_NO;
-    }
-    MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json");
-    if (status == MHD_HTTP_UNAUTHORIZED)
-        MHD_add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
-    if (status == MHD_HTTP_TOO_MANY_REQUESTS) MHD_add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
-    const enum MHD_Result sent = MHD_queue_response(c, status, r);
-    MHD_destroy_response(r);
-    return sent;
+    char *body = json_dumps(reply, JSON_COMPACT);
+    gr_str text = {.text = body, .len = body ? strlen(body) : 0};
+    return body ? gr_http_send(c, status, "application/json", &text, NULL, 0) : MHD_NO;
 }
 
 static enum MHD_Result refuse(struct MHD_Connection *c, unsigned status, const char *code, const char *why)
@@ -94,10 +82,7 @@ static enum MHD_Result refuse(struct MHD_Connection *c, unsigned status, const c
 
 static bool may_call(const server *s, struct MHD_Connection *c)
 {
-    static const char scheme[] = "Bearer ";
-    const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
-    const bool bearer = given && !strncasecmp(given, scheme, strlen(scheme));
-    return gr_secret_same(bearer ? given + strlen(scheme) : NULL, s->token);
+    return gr_secret_same(gr_http_bearer(c), s->token);
 }
 
 static bool too_long(const server *s, struct MHD_Connection *c)
@@ -237,16 +222,13 @@ static bool read_input(server *s)
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) return true;
     if (got <= 0 || s->input.len > LINE_BYTES) return false;
     gr_str_add(&s->input, block, (size_t)got);
-    size_t from = 0;
-    for (const char *end; (end = memchr(s->input.text + from, '\n', s->input.len - from));) {
-        const size_t n = (size_t)(end - s->input.text) - from;
-        json_t *line = json_loadb(s->input.text + from, n, 0, NULL);
+    size_t from = 0, n;
+    for (const char *text; (text = gr_str_line(&s->input, &from, &n));) {
+        json_t *line = json_loadb(text, n, 0, NULL);
         take_line(s, line);
         json_decref(line);
-        from += n + 1;
     }
-    memmove(s->input.text, s->input.text + from, s->input.len - from);
-    s->input.len -= from;
+    gr_str_drop(&s->input, from);
     return true;
 }
 
@@ -267,20 +249,12 @@ static void serve(server *s)
 
 static struct addrinfo *address_of(const server *s)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV},
-                    *found = NULL;
     char port[16];
+    const char *why;
     snprintf(port, sizeof(port), "%u", s->port);
-    const int why = getaddrinfo(s->host, port, &hints, &found);
-    if (!why) return found;
-    fprintf(stderr, "graphrun-httpd: %s: %s\n", s->host, gai_strerror(why));
-    return NULL;
-}
-
-static unsigned port_of(const server *s)
-{
-    const union MHD_DaemonInfo *info = MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_BIND_PORT);
-    return info ? info->port : 0;
+    struct addrinfo *found = gr_http_address(s->host, port, &why);
+    if (!found) fprintf(stderr, "graphrun-httpd: %s: %s\n", s->host, why);
+    return found;
 }
 
 static bool open_daemon(server *s)
@@ -358,7 +332,7 @@ int main(int argc, char **argv)
     while (!s.token)
         if (!read_input(&s)) return 1;
     if (!*s.token || !open_daemon(&s)) return 1;
-    put_line(json_pack("{s:i}", "port", (int)port_of(&s)));
+    put_line(json_pack("{s:i}", "port", (int)gr_http_port(s.daemon)));
     serve(&s);
     close_daemon(&s);
     gr_str_release(&s.input);

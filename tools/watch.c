@@ -15,13 +15,13 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <microhttpd.h>
-#include <netdb.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/secret.h"
+#include "tools/http_answer.h"
 #include "tools/run_page.h"
 
 enum { CONNECTIONS = 32, PATIENCE = 30 /* seconds that a connection may be silent */ };
@@ -38,7 +38,7 @@ typedef struct server {
 /* text is taken over. */
 static enum MHD_Result answer(struct MHD_Connection *c, unsigned status, const char *type, gr_str *text)
 {
-    static const char *const headers[][2] = {
+    static const gr_http_header headers[] = {
         {MHD_HTTP_HEADER_CACHE_CONTROL, "no-store"},
         {"X-Content-Type-Options", "nosniff"},
         {"Referrer-Policy", "no-referrer"},
@@ -46,17 +46,7 @@ static enum MHD_Result answer(struct MHD_Connection *c, unsigned status, const c
          "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
          "connect-src 'self'; img-src data:; frame-ancestors 'none'"},
     };
-    struct MHD_Response *r = MHD_create_response_from_buffer(
-        text->len, text->text ? text->text : gr_strdup(""), MHD_RESPMEM_MUST_FREE);
-    *text = (gr_str){0};
-    if (!r) return MHD_NO;
-    MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
-    for (size_t i = 0; i < GR_LEN(headers); i++) MHD_add_response_header(r, headers[i][0], headers[i][1]);
-    if (status == MHD_HTTP_UNAUTHORIZED)
-        MHD_add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
-    const enum MHD_Result sent = MHD_queue_response(c, status, r);
-    MHD_destroy_response(r);
-    return sent;
+    return gr_http_send(c, status, type, text, headers, GR_LEN(headers));
 }
 
 static enum MHD_Result refuse(struct MHD_Connection *c, unsigned status, const char *why)
@@ -85,10 +75,8 @@ static const char *argument(struct MHD_Connection *c, const char *name)
 
 static bool is_known(const server *s, struct MHD_Connection *c)
 {
-    static const char scheme[] = "Bearer ";
-    const char *header = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
-    const bool bearer = header && !strncmp(header, scheme, strlen(scheme));
-    return gr_secret_same(bearer ? header + strlen(scheme) : argument(c, "token"), s->token);
+    const char *bearer = gr_http_bearer(c);
+    return gr_secret_same(bearer ? bearer : argument(c, "token"), s->token);
 }
 
 /* "BYTES-MARK"; what is no such place is the start. */
@@ -215,10 +203,10 @@ static enum MHD_Result handle(void *user, struct MHD_Connection *c, const char *
 
 static struct MHD_Daemon *start(server *s, const char *host, const char *port, gr_diag *d)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *at = NULL;
-    const int why = getaddrinfo(host, port, &hints, &at);
-    if (why) {
-        gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--host '%s': %s", host, gai_strerror(why));
+    const char *why;
+    struct addrinfo *at = gr_http_address(host, port, &why);
+    if (!at) {
+        gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--host '%s': %s", host, why);
         return NULL;
     }
     const unsigned flags =
@@ -257,9 +245,8 @@ static int serve(server *s, const char *host, const char *port, gr_diag *d)
     if (gr_secret_new(s->token, d)) return 1;
     struct MHD_Daemon *daemon = start(s, host, port, d);
     if (!daemon) return 1;
-    const union MHD_DaemonInfo *info = MHD_get_daemon_info(daemon, MHD_DAEMON_INFO_BIND_PORT);
     const bool six = strchr(host, ':') != NULL;
-    printf("http://%s%s%s:%u/?token=%s\n", six ? "[" : "", host, six ? "]" : "", info ? info->port : 0,
+    printf("http://%s%s%s:%u/?token=%s\n", six ? "[" : "", host, six ? "]" : "", gr_http_port(daemon),
            s->token);
     if (!fflush(stdout)) wait_for_end(&ends);
     MHD_stop_daemon(daemon);

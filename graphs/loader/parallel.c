@@ -15,7 +15,7 @@
 const gr_key gr_parallel_keys[] = {
     {"tensor", GR_KEY_UINT, AXIS(TENSOR), false, "1", 1, GR_PEERS_MAX, NULL, "neighbouring ranks of one host that have a slice of each layer, and a part of the tokens between its halves, in log-prob, value, score and update; must divide heads, KV heads and the width of the feed-forward network"},
     {"context", GR_KEY_UINT, AXIS(CONTEXT), false, "1", 1, GR_PEERS_MAX, NULL, "neighbouring ranks that have the tokens of each sequence in log-prob, value, score and update, as many each; must divide heads and KV heads"},
-    {"expert", GR_KEY_UINT, AXIS(EXPERT), false, "1", 1, GR_PEERS_MAX, NULL, "neighbouring ranks that have a part of the experts of each layer each, in log-prob, value, score and update; must divide experts. Tokens go to the ranks of their experts and back; ranks keep sequences of their own"},
+    {"expert", GR_KEY_UINT, AXIS(EXPERT), false, "1", 1, GR_PEERS_MAX, NULL, "neighbouring ranks that have a part of the experts of each layer each, in log-prob, value, score and update; must divide experts, and tensor or be divided by it. Tokens go to the ranks of their experts and back; ranks keep sequences of their own"},
     {"pipeline", GR_KEY_UINT, AXIS(PIPELINE), false, "1", 1, GR_PEERS_MAX, NULL, "stages that the layers are cut into, in their order, in log-prob, value, score and update: ranks have the weights of one stage, and micro-batches flow through all of them; at most as many as there are layers"},
     {0}};
 /* clang-format on */
@@ -56,7 +56,8 @@ static const char *uneven_along(const question *q, uint32_t n, char buf[48])
     const gr_model_shape *s = &q->m->shape;
     const char *what = NULL;
     if (!s->layers) return NULL; /* it is not known */
-    if (q->axis == GR_AXIS_TENSOR) return gr_tp_uneven(s, (gr_slicing){n, 1, 1}, buf);
+    if (q->axis == GR_AXIS_TENSOR)
+        return gr_tp_uneven(s, (gr_slicing){n, gr_mesh_size(q->mesh, GR_AXIS_EXPERT), 1}, buf);
     if (q->axis == GR_AXIS_EXPERT) return gr_tp_uneven(s, (gr_slicing){1, n, 1}, buf);
     for (uint32_t i = 0; i < s->n_kinds && !what; i++) /* of a slice's */
         what = gr_layer_cut_uneven(&s->kinds[i], n * gr_mesh_size(q->mesh, GR_AXIS_TENSOR), buf);
@@ -87,9 +88,9 @@ static char *axis_wrong(const question *q)
     if (q->axis == GR_AXIS_TENSOR && q->g->strict)
         return gr_printf("and strict do not go together: sums over slices have another order than those of "
                          "the rollout");
-    if (q->axis == GR_AXIS_EXPERT && gr_mesh_size(q->mesh, GR_AXIS_TENSOR) > 1)
-        return gr_printf("and tensor do not go together: 'context' shares sequences of a model whose experts "
-                         "are divided");
+    const uint32_t slices = gr_mesh_size(q->mesh, GR_AXIS_TENSOR);
+    if (q->axis == GR_AXIS_EXPERT && n % slices && slices % n)
+        return gr_printf("does not go with 'tensor: %u': one must divide the other", slices);
     if (q->axis == GR_AXIS_PIPELINE) return pipeline_wrong(q, n);
     const char *what = uneven_along(q, n, uneven);
     const bool both = q->axis == GR_AXIS_CONTEXT && gr_mesh_size(q->mesh, GR_AXIS_TENSOR) > 1;

@@ -389,7 +389,8 @@ static const gr_ranks_pool *pool_of_model(const gr_graph *g, const gr_model *m)
  * their inputs. NULL: it reads nothing. */
 static const gr_ranks_pool *pool_of_inputs(const gr_node *n)
 {
-    if (n->of && (n->op->lane == GR_LANE_HOST || n->op->narrows || n->op->joins)) return n->of->placement.pool;
+    if (n->of && (n->op->lane == GR_LANE_HOST || n->op->narrows || n->op->joins))
+        return n->of->placement.pool;
     const gr_node *last = NULL;
     for (size_t i = 0; i < n->n_inputs; i++)
         if (n->inputs[i]->placement.pool && (!last || n->inputs[i]->index > last->index)) last = n->inputs[i];

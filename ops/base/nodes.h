@@ -24,7 +24,8 @@ const gr_column *gr_graph_column(gr_graph *g, const gr_node *n, const char *fiel
 gr_column *gr_graph_add_column(gr_graph *g, gr_column c);
 void gr_node_add_column(gr_graph *g, gr_node *n, const gr_column *c);
 
-/* The node that made these rows, and that drew these groups, before anything was selected or joined to them. */
+/* The node that made these rows, and that drew these groups, before anything was selected or joined to them.
+ */
 const gr_node *gr_rows_maker(const gr_node *rows);
 const gr_node *gr_groups_maker(const gr_node *groups);
 /* Whether some of the rows were joined to those that were made. */

@@ -192,9 +192,9 @@ typedef struct gr_op {
     /* The choice at its best for the device's sizes, luxuries apart: c has threads, leaves and how weights
      * are sharded already. NULL: nothing is chosen. */
     void (*default_choice)(const gr_node *n, const gr_kernels *k, gr_choices *c);
-    /* Whether a node can be run with choices that a file says. NULL: with any. */
     /* What a plan says of what was chosen, a line each; NULL: nothing. */
     void (*note)(const gr_node *n, const gr_choices *c, gr_str *out);
+    /* Whether a node can be run with choices that a file says. NULL: with any. */
     bool (*runs_with)(const gr_node *n, const gr_choices *c);
     /* What of a node these kernels do not do, and what to set instead, as an end of a sentence; NULL:
      * nothing. The callback NULL: nothing ever. */

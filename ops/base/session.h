@@ -39,7 +39,7 @@ struct gr_session {
     double *next_state; /* by state index: what the iteration's end computed */
     /* Called for each row to be kept as a sample, and for all of an iteration (ops/summary.h); NULL: none. */
     void (*sample)(gr_session *s, const struct gr_shown *what, uint32_t seq);
-    gr_status (*keep)(gr_session *s, const struct gr_shown *what, gr_diag *d);
+    gr_status (*keep)(gr_session *s, const struct gr_shown *what, struct gr_team *team, gr_diag *d);
     const struct gr_functions *functions; /* of the program that runs it; NULL: none */
     const struct gr_inputs *inputs;       /* what was read, complete before anything runs; NULL: not known */
     void *user;                           /* of sample: the gr_record of this iteration */

@@ -286,9 +286,9 @@ struct gr_kernels {
                       uint64_t row_bytes, uint64_t n);
     /* to [n] += from [n], both of one type. */
     void (*add)(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t n);
-    /* to [n] = decay to + share from, of the device's dtype; where weights have fewer bits than fp32, master [n]
-     * holds the sum, and to is what it rounds to; else NULL. Two products and a sum, each rounded: the same
-     * bits on every device. */
+    /* to [n] = decay to + share from, of the device's dtype; where weights have fewer bits than fp32, master
+     * [n] holds the sum, and to is what it rounds to; else NULL. Two products and a sum, each rounded: the
+     * same bits on every device. */
     void (*blend)(gr_queue *q, void *to, float *master, const void *from, float decay, float share,
                   uint64_t n);
     /* *out = sum of squares in double, in a fixed order that does not depend on threads. */

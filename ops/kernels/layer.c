@@ -37,8 +37,21 @@ static const void *fp8_tensor(const gr_layer_call *l, gr_tensor_slot slot, const
     return l->w + t.at;
 }
 
+static bool is_sliced(const gr_layer_call *l)
+{
+    return l->s->parts > 1 && !l->whole;
+}
+
+/* A bias of what slices are summed to: the first of them adds it. */
+static bool is_of_first(const gr_layer_call *l, gr_tensor_slot slot)
+{
+    const bool summed = slot == GR_T_O_BIAS || slot == GR_T_EXPERTS_DOWN_BIAS;
+    return summed && is_sliced(l) && l->q->peers->comm->rank > 0;
+}
+
 const void *gr_layer_tensor(const gr_layer_call *l, gr_tensor_slot slot)
 {
+    if (is_of_first(l, slot)) return NULL;
     if (l->s->fp8) return fp8_tensor(l, slot, NULL);
     const uint64_t at = slot == GR_T_COUNT ? UINT64_MAX : gr_tensor_offset(l->s, l->bucket, slot);
     return at == UINT64_MAX ? NULL : l->w + at * gr_dtype_size(l->k->dtype);
@@ -46,7 +59,8 @@ const void *gr_layer_tensor(const gr_layer_call *l, gr_tensor_slot slot)
 
 void *gr_layer_grad(const gr_layer_call *l, gr_tensor_slot slot)
 {
-    const uint64_t at = l->adapters ? UINT64_MAX : gr_tensor_offset(l->s, l->bucket, slot);
+    const bool none = l->adapters || is_of_first(l, slot);
+    const uint64_t at = none ? UINT64_MAX : gr_tensor_offset(l->s, l->bucket, slot);
     return at == UINT64_MAX ? NULL : l->grad + at * gr_dtype_size(l->grads);
 }
 
@@ -66,9 +80,12 @@ uint64_t gr_layer_product_ws(const gr_layer_call *l, uint32_t in, uint32_t out)
     return GR_MAX(plain, l->ops->fp8_ws_bytes(l->bounds.tokens, in, out, l->bounds.threads, back));
 }
 
-static bool is_sliced(const gr_layer_call *l)
+/* The call of the MLP's half, before gr_layer_half. */
+static gr_layer_call mlp_call(const gr_layer_call *l)
 {
-    return l->s->parts > 1;
+    gr_layer_call own = *l;
+    own.whole = l->d->mlp == GR_MLP_EXPERTS && l->d->experts.holders;
+    return own;
 }
 
 static gr_norm norm_of(const gr_layer_call *l, const void *x, gr_tensor_slot slot)
@@ -212,10 +229,10 @@ static bool in_place(const gr_layer_call *l)
 static void acts_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_acts *a)
 {
     const bool keeps = l->d->norm_after && l->use != GR_LAYER_FORWARD && l->use != GR_LAYER_EXTEND;
-    const gr_layer_call half = gr_layer_half(l);
+    const gr_layer_call half = gr_layer_half(l), own = mlp_call(l), fed = gr_layer_half(&own);
     *a = (gr_layer_acts){0};
     mixer_of(l->d)->acts(c, &half, a);
-    mlp_of(l->d)->acts(c, &half, a);
+    mlp_of(l->d)->acts(c, &fed, a);
     if (!in_place(l)) a->mid = gr_layer_rows(c, l, l->s->hidden);
     if (keeps) a->mixed = gr_layer_rows(c, l, l->s->hidden);
     if (keeps) a->fed = gr_layer_rows(c, l, l->s->hidden);
@@ -225,12 +242,12 @@ static void acts_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_acts *
 static void kernels_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
 {
     const gr_layer_part *mixer = mixer_of(l->d), *mlp = mlp_of(l->d);
-    const gr_layer_call half = gr_layer_half(l);
-    const uint64_t products = GR_MAX(mixer->product_ws(&half), mlp->product_ws(&half));
+    const gr_layer_call half = gr_layer_half(l), own = mlp_call(l), fed = gr_layer_half(&own);
+    const uint64_t products = GR_MAX(mixer->product_ws(&half), mlp->product_ws(&fed));
     *w = (gr_layer_ws){.product = gr_workspace_bytes(c, products)};
     if (l->bounds.adapters) w->adapters = gr_workspace_bytes(c, adapters_ws(l));
     if (mixer->kernel_ws) mixer->kernel_ws(c, &half, w);
-    if (mlp->kernel_ws) mlp->kernel_ws(c, &half, w);
+    if (mlp->kernel_ws) mlp->kernel_ws(c, &fed, w);
 }
 
 /* Of slices whose tokens are cut. */
@@ -249,12 +266,12 @@ static void all_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
 static void ws_layout(gr_workspace *c, const gr_layer_call *l, bool acts, gr_layer_ws *w)
 {
     const gr_layer_part *mixer = mixer_of(l->d), *mlp = mlp_of(l->d);
-    const gr_layer_call half = gr_layer_half(l);
+    const gr_layer_call half = gr_layer_half(l), own = mlp_call(l), fed = gr_layer_half(&own);
     kernels_layout(c, l, w);
     all_layout(c, l, w);
     w->row = gr_layer_rows(c, l, l->s->hidden);
     mixer->ws(c, &half, w);
-    mlp->ws(c, &half, w);
+    mlp->ws(c, &fed, w);
     if (acts) acts_layout(c, l, &w->acts);
 }
 
@@ -280,10 +297,10 @@ static void back_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
     w->d_row = gr_layer_rows(c, l, l->s->hidden);
     if (l->d->norm_after || l->s->residual_scale != 1) w->d_block = gr_layer_rows(c, l, l->s->hidden);
     all_layout(c, l, w);
-    const gr_layer_call half = gr_layer_half(l);
+    const gr_layer_call half = gr_layer_half(l), own = mlp_call(l), fed = gr_layer_half(&own);
     gr_workspace turn = *c;
     mixer->ws(c, &half, w);
-    mlp->ws(l->ops->turns ? &turn : c, &half, w);
+    mlp->ws(l->ops->turns ? &turn : c, &fed, w);
     c->used = GR_MAX(c->used, turn.used);
 }
 
@@ -432,11 +449,11 @@ static const void *before_all(const gr_layer_call *l, const void *x, gr_tensor_s
 static void run(const gr_layer_call *l, void *x, const gr_layer_acts *a, const gr_layer_ws *w)
 {
     void *mid = a->mid ? a->mid : x;
-    const gr_layer_call half = gr_layer_half(l);
+    const gr_layer_call half = gr_layer_half(l), own = mlp_call(l), feed = gr_layer_half(&own);
     const gr_layer_close mixed = {x, mid, w->row, a->mixed, w->all_out, w->staging, GR_T_MIXER_AFTER},
                          fed = {mid, x, w->row, a->fed, w->all_out, w->staging, GR_T_MLP_AFTER};
     mixer_of(l->d)->forward(&half, before_all(l, x, GR_T_MIXER_NORM, w), a, w, &mixed);
-    mlp_of(l->d)->forward(&half, before_all(l, mid, GR_T_MLP_NORM, w), a, w, &fed);
+    mlp_of(l->d)->forward(&feed, before_all(&own, mid, GR_T_MLP_NORM, w), a, w, &fed);
 }
 
 static uint32_t longest_of(const uint32_t *offset, const uint32_t *cached, uint32_t n_seqs)
@@ -594,7 +611,8 @@ void gr_layer_backward(const gr_kernels *k, gr_queue *q, const gr_model_shape *s
         mlp_of(l.d)->idle(&l, &a, &at);
         return;
     }
-    half_back(&l, &(half){mlp_of(l.d), a.mid, a.fed, GR_T_MLP_NORM, GR_T_MLP_AFTER}, &a, &at, dx);
+    const gr_layer_call own = mlp_call(&l);
+    half_back(&own, &(half){mlp_of(l.d), a.mid, a.fed, GR_T_MLP_NORM, GR_T_MLP_AFTER}, &a, &at, dx);
     half_back(&l, &(half){mixer_of(l.d), in, a.mixed, GR_T_MIXER_NORM, GR_T_MIXER_AFTER}, &a, &at, dx);
 }
 

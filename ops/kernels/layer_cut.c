@@ -71,7 +71,7 @@ void gr_layer_to_tokens(const gr_layer_call *l, const gr_layer_columns *g, const
 
 bool gr_layer_gathers(const gr_layer_call *l)
 {
-    return l->s->parts > 1 && gr_layer_cut(l) > 1;
+    return l->s->parts > 1 && gr_layer_cut(l) > 1 && !l->whole;
 }
 
 gr_layer_call gr_layer_half(const gr_layer_call *l)

@@ -106,7 +106,7 @@ static bool keeps(const gr_layer_call *l)
 /* Whether a sum can be added to the residual stream as it arises. */
 static bool adds(const gr_layer_call *l)
 {
-    return !l->d->norm_after && l->s->parts < 2;
+    return !l->d->norm_after && (l->s->parts < 2 || l->whole);
 }
 
 static void acts(gr_workspace *c, const gr_layer_call *l, gr_layer_acts *a)

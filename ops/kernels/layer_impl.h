@@ -26,8 +26,9 @@ typedef struct gr_layer_call {
     /* Where they have slices of the layer: a half works on all tokens, and this is the call on its own, which
      * it begins and ends with; else NULL. */
     const struct gr_layer_call *outer;
-    const char *w;                     /* the layer's bucket */
-    char *grad;                        /* its gradients */
+    bool whole;    /* this half is no slice, though the shape is one: of divided experts, of its own tokens */
+    const char *w; /* the layer's bucket */
+    char *grad;    /* its gradients */
     const gr_layer_adapters *adapters; /* whose the gradients are; NULL: the layer's own */
     gr_dtype grads;
     const gr_routing *routing; /* NULL: its routers choose, and tell nobody */
@@ -208,7 +209,8 @@ typedef struct gr_layer_part {
 extern const gr_layer_part gr_layer_attention, gr_layer_latent, gr_layer_delta, gr_layer_dense,
     gr_layer_experts;
 
-/* A tensor of the bucket, or of its gradient; NULL where the layer does not have it, or no gradient of it. */
+/* A tensor of the bucket, or of its gradient; NULL where the layer does not have it, or no gradient of it; of
+ * slices, what the first rank alone adds to their sum (biases). */
 const void *gr_layer_tensor(const gr_layer_call *l, gr_tensor_slot slot);
 void *gr_layer_grad(const gr_layer_call *l, gr_tensor_slot slot);
 

@@ -469,9 +469,16 @@ static bool has_model(const char *dir)
 
 typedef struct model_names {
     gr_str list; /* quoted */
-    char *last;
-    size_t n;
+    char *last, *trained;
+    size_t n, n_trained; /* trained: with an optimizer's state; others follow these */
 } model_names;
+
+static void note_name(char **last, size_t *n, const char *name)
+{
+    free(*last);
+    *last = gr_strdup(name);
+    ++*n;
+}
 
 static gr_status add_model(void *user, const char *step, const char *name, gr_diag *d)
 {
@@ -479,9 +486,9 @@ static gr_status add_model(void *user, const char *step, const char *name, gr_di
     char *dir = gr_printf("%s/%s", step, name);
     (void)d;
     if (name[0] != '.' && has_model(dir)) {
-        gr_str_printf(&m->list, "%s'%s'", m->n++ ? ", " : "", name);
-        free(m->last);
-        m->last = gr_strdup(name);
+        gr_str_printf(&m->list, "%s'%s'", m->n ? ", " : "", name);
+        note_name(&m->last, &m->n, name);
+        if (has_file(dir, "optimizer.safetensors")) note_name(&m->trained, &m->n_trained, name);
     }
     free(dir);
     return GR_OK;
@@ -497,13 +504,14 @@ static gr_status find_model(char **out, const char *step, const char *model, gr_
     else if (!st && model && (strchr(model, '/') || !has_model(path)))
         st = gr_diag_error(d, (gr_loc){step, 0, 0}, GR_E_INVALID, "no model '%s'; it has %s", model,
                            m.list.text);
-    else if (!st && !model && m.n > 1)
+    else if (!st && !model && m.n > 1 && m.n_trained != 1)
         st = gr_diag_error(d, (gr_loc){step, 0, 0}, GR_E_INVALID, "it has several models, choose one: %s",
                            m.list.text);
     else if (!st)
-        *out = gr_printf("%s/%s", step, model ? model : m.last);
+        *out = gr_printf("%s/%s", step, model ? model : m.n > 1 ? m.trained : m.last);
     free(path);
     free(m.last);
+    free(m.trained);
     gr_str_release(&m.list);
     return st;
 }

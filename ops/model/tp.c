@@ -5,8 +5,10 @@
 #include <stdio.h>
 
 /* What of a layer is not cut into so many parts. */
-static const char *layer_uneven(const gr_layer_desc *d, uint32_t parts, char buf[48])
+static const char *layer_uneven(const gr_layer_desc *d, gr_slicing by, char buf[48])
 {
+    const uint32_t parts = by.width;
+    const bool whole = by.experts > 1; /* experts are */
     const struct {
         uint32_t n;
         const char *what;
@@ -14,8 +16,8 @@ static const char *layer_uneven(const gr_layer_desc *d, uint32_t parts, char buf
                {d->attention.kv_heads, "KV heads"},
                {d->latent.heads, "heads"},
                {d->dense.inner, "columns of the feed-forward network"},
-               {d->experts.inner, "columns of an expert"},
-               {d->experts.shared_inner, "columns of a shared expert"}};
+               {whole ? 0 : d->experts.inner, "columns of an expert"},
+               {whole ? 0 : d->experts.shared_inner, "columns of a shared expert"}};
     if (d->mixer == GR_MIXER_DELTA) return "layers of the gated delta rule";
     for (size_t i = 0; i < GR_LEN(cut); i++) {
         if (cut[i].n % parts == 0) continue;
@@ -23,8 +25,6 @@ static const char *layer_uneven(const gr_layer_desc *d, uint32_t parts, char buf
         return buf;
     }
     if (d->attention.qk_norm == GR_QK_NORM_WHOLE) return "norms over all heads of q and k";
-    if (d->attention.o_bias) return "biases behind attention";
-    if (d->experts.bias) return "biases of experts";
     return NULL;
 }
 
@@ -47,12 +47,13 @@ const char *gr_tp_uneven(const gr_model_shape *s, gr_slicing cut, char buf[48])
 {
     const char *uneven = NULL;
     for (uint32_t i = 0; i < s->n_kinds && !uneven && cut.width > 1; i++)
-        uneven = layer_uneven(&s->kinds[i], cut.width, buf);
-    return !uneven && cut.experts > 1 ? experts_uneven(s, cut.experts, buf) : uneven;
+        uneven = layer_uneven(&s->kinds[i], cut, buf);
+    return cut.width < 2 && cut.experts > 1 ? experts_uneven(s, cut.experts, buf) : uneven;
 }
 
-static void cut_width(gr_model_shape *s, uint32_t parts)
+static void cut_width(gr_model_shape *s, gr_slicing by)
 {
+    const uint32_t parts = by.width;
     s->parts = parts;
     for (uint32_t i = 0; i < s->n_kinds; i++) {
         gr_layer_desc *d = &s->kinds[i];
@@ -60,6 +61,7 @@ static void cut_width(gr_model_shape *s, uint32_t parts)
         d->attention.kv_heads /= parts;
         d->latent.heads /= parts;
         d->dense.inner /= parts;
+        if (by.experts > 1) continue;
         d->experts.inner /= parts;
         d->experts.shared_inner /= parts;
     }
@@ -68,7 +70,7 @@ static void cut_width(gr_model_shape *s, uint32_t parts)
 gr_model_shape gr_tp_shape(const gr_model_shape *s, gr_slicing cut)
 {
     gr_model_shape slice = *s;
-    if (cut.width > 1) cut_width(&slice, cut.width);
+    if (cut.width > 1) cut_width(&slice, cut);
     if (cut.vocab > 1) slice.vocab /= cut.vocab;
     for (uint32_t i = 0; i < slice.n_kinds && cut.experts > 1; i++)
         if (slice.kinds[i].mlp == GR_MLP_EXPERTS) slice.kinds[i].experts.holders = cut.experts;
@@ -115,12 +117,14 @@ size_t gr_tp_blocks(const gr_model_shape *s, gr_slicing cut, uint32_t place, uin
     gr_tensor whole[GR_BUCKET_TENSORS_MAX], slice[GR_BUCKET_TENSORS_MAX];
     const size_t n = gr_bucket_ranges(s, bucket, whole), held = gr_bucket_ranges(&shape, bucket, slice);
     size_t k = 0;
-    assert(place < gr_slicing_parts(cut) && (cut.width < 2 || cut.experts < 2));
+    const uint32_t parts = gr_slicing_parts(cut), width = GR_MAX(cut.width, 1u), by = GR_MAX(cut.experts, 1u);
+    assert(place < parts && parts % width == 0 && parts % by == 0);
     for (size_t i = 0; i < n && k < held; i++) {
         const bool divided = whole[i].expert && cut.experts > 1;
-        if (divided && holder_of(s, cut, bucket, whole[i].expert) != place) continue;
-        out[k] = block_of(&whole[i], &slice[k], place);
+        if (divided && holder_of(s, cut, bucket, whole[i].expert) != place % by) continue;
+        out[k] = block_of(&whole[i], &slice[k], place % width);
         out[k].common = !divided && whole[i].rows == slice[k].rows && whole[i].cols == slice[k].cols;
+        out[k].several = out[k].common || parts > (divided ? by : width);
         k++;
     }
     assert(k == held);

@@ -3,13 +3,15 @@
  * Along its width: of so many ranks side by side each has a slice of every layer: some of the heads and of
  * their keys and values, and a part of the feed-forward network's width. The projections into these (q, k, v,
  * gate, up, and biases) are cut by rows, those out of them (o, down) by columns; norms are whole on each
- * rank. So a slice is a model of a shape of its own, with a layout of its own (ops/model/model.h), whose o
- * and down give partial products: their sum over the ranks is the layer's. The embedding and the output
- * matrix are whole, too, or cut by rows, over the same ranks: each has a part of the vocabulary
- * (ops/kernels/head.h).
+ * rank, and biases of o and down, which the first rank adds. So a slice is a model of a shape of its own,
+ * with a layout of its own (ops/model/model.h), whose o and down give partial products: their sum over the
+ * ranks is the layer's. The embedding and the output matrix are whole, too, or cut by rows, over the same
+ * ranks: each has a part of the vocabulary (ops/kernels/head.h).
  *
  * By experts: each has some of the experts of every layer whole, and all else. Layers without experts are
- * whole on each rank.
+ * whole on each rank. Along both, of which one number divides the other: of slice i of the larger number the
+ * width is that of slice i modulo parts, and likewise the experts; experts are not cut along their width, nor
+ * is a shared one.
  *
  * Where an element of a slice lies in the whole bucket follows from the two layouts: a block of runs for each
  * tensor. A flat shard of the bucket holds at most three pieces of a block, so that what one rank has for
@@ -26,7 +28,7 @@
 /* The most ranks that a model is cut for. */
 #define GR_TP_MAX 64
 
-/* Into how many parts a model is cut: along its width, or its experts; 1 or 0: it is not. Not along both.
+/* Into how many parts a model is cut: along its width, and its experts; 1 or 0: it is not.
  * vocab: as many as width, where the vocabulary is cut, too. */
 typedef struct gr_slicing {
     uint32_t width, experts, vocab;
@@ -34,10 +36,11 @@ typedef struct gr_slicing {
 
 static inline uint32_t gr_slicing_parts(gr_slicing c)
 {
-    return GR_MAX(c.width, 1u) * GR_MAX(c.experts, 1u);
+    return GR_MAX(GR_MAX(c.width, c.experts), 1u);
 }
 
-/* What of a shape does not come out even, "8 heads"; NULL: it can be cut so. buf: for the text. */
+/* What of a shape does not come out even, "8 heads"; NULL: it can be cut so. Along both: of its width alone.
+ * buf: for the text. */
 const char *gr_tp_uneven(const gr_model_shape *s, gr_slicing cut, char buf[48]);
 
 /* The shape of one of the parts (s itself, of one). */
@@ -51,7 +54,8 @@ bool gr_tp_is_cut(const gr_model_shape *s, gr_slicing cut, uint32_t bucket);
  * to + to_stride, ... */
 typedef struct gr_tp_block {
     uint64_t from, to, n, count, from_stride, to_stride;
-    bool common; /* every slice has it */
+    bool common;  /* every slice has it */
+    bool several; /* others do, or all */
 } gr_tp_block;
 
 #define GR_TP_BLOCKS_MAX GR_BUCKET_TENSORS_MAX

@@ -33,12 +33,14 @@ static uint64_t shard_elems(const gr_model_shape *s, uint32_t bucket, uint32_t r
     return gr_shard_elems(gr_bucket_elems(s, bucket), ranks);
 }
 
-/* A flat shard is packed once for each tensor-parallel shard; only what all of these have goes out more than
- * once. */
+/* A flat shard is packed once for each tensor-parallel shard; only what several of these have goes out more
+ * than once: what all have; and, of those along both width and experts, what is cut along the smaller. */
 static uint64_t out_room(const gr_model_shape *s, gr_slicing cut, uint32_t bucket, uint32_t ranks)
 {
     const uint64_t shard = shard_elems(s, bucket, ranks);
-    return shard + (gr_slicing_parts(cut) - 1) * GR_MIN(shard, gr_tp_common(s, cut, bucket));
+    const uint32_t parts = gr_slicing_parts(cut), both = GR_MIN(cut.width, cut.experts),
+                   copies = both > 1 ? parts / both : 1;
+    return copies * shard + (parts - copies) * GR_MIN(shard, gr_tp_common(s, cut, bucket));
 }
 
 uint64_t gr_reshard_room(const gr_model_shape *s, gr_slicing cut, uint32_t bucket, uint32_t ranks)
@@ -193,6 +195,15 @@ static void pack_slice(const gr_reshard *r, uint64_t size, const char *tp, char 
     }
 }
 
+static void add_runs(const gr_reshard *r, gr_dtype type, const gr_tp_block *p, const char *packed, char *to)
+{
+    const uint64_t size = gr_dtype_size(type);
+    const bool dense = p->count == 1 || p->from_stride == p->n;
+    for (uint64_t i = 0, n = dense ? 1 : p->count; i < n; i++)
+        r->k->add(r->q, to + i * p->from_stride * size, packed + i * p->n * size, type,
+                  dense ? p->n * p->count : p->n);
+}
+
 /* The sum of a slice's pieces into the shard's: what another slice has brought already is added to. */
 static void unpack_sum(const gr_reshard *r, gr_dtype type, uint32_t place, const char *packed, char *sum)
 {
@@ -204,8 +215,8 @@ static void unpack_sum(const gr_reshard *r, gr_dtype type, uint32_t place, const
         for (size_t k = 0, n = gr_tp_cut(&b.at[i], in.first, in.end, piece); k < n; k++) {
             const gr_tp_block *p = &piece[k];
             char *to = sum + (p->from - in.first) * size;
-            if (p->common)
-                r->k->add(r->q, to, packed, type, p->n * p->count);
+            if (p->several)
+                add_runs(r, type, p, packed, to);
             else
                 r->k->copy_rows(r->q, to, p->from_stride * size, packed, p->n * size, p->n * size, p->count);
             packed += p->n * p->count * size;

@@ -376,14 +376,10 @@ static void read_output(gr_pool *w, struct worker *k)
         return;
     }
     gr_str_add(&k->output, block, (size_t)got);
-    size_t from = 0;
-    for (const char *end; (end = memchr(k->output.text + from, '\n', k->output.len - from));) {
-        size_t n = (size_t)(end - k->output.text) - from;
-        if (!take_line(w, k, k->output.text + from, n)) return;
-        from += n + 1;
-    }
-    memmove(k->output.text, k->output.text + from, k->output.len - from);
-    k->output.len -= from;
+    size_t from = 0, n;
+    for (const char *line; (line = gr_str_line(&k->output, &from, &n));)
+        if (!take_line(w, k, line, n)) return;
+    gr_str_drop(&k->output, from);
     if (k->output.len <= w->cfg.line_bytes) return;
     if (k->has.first)
         give_up(

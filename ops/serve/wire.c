@@ -84,12 +84,11 @@ static bool read_more(gr_wire *w)
 /* The next whole line; NULL: there is none. */
 static json_t *take_line(gr_wire *w)
 {
-    const char *to = w->in.len ? memchr(w->in.text, '\n', w->in.len) : NULL;
-    if (!to) return NULL;
-    const size_t n = (size_t)(to - w->in.text);
-    json_t *line = json_loadb(w->in.text, n, 0, NULL);
-    memmove(w->in.text, to + 1, w->in.len - n - 1);
-    w->in.len -= n + 1;
+    size_t from = 0, n;
+    const char *text = gr_str_line(&w->in, &from, &n);
+    if (!text) return NULL;
+    json_t *line = json_loadb(text, n, 0, NULL);
+    gr_str_drop(&w->in, from);
     return line ? line : json_object();
 }
 
@@ -99,8 +98,7 @@ static void write_more(gr_wire *w)
         const ssize_t put = send(w->fd, w->out.text, w->out.len, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (put < 0 && errno == EINTR) continue;
         if (put <= 0) return; /* later, or its end is seen when it is read */
-        memmove(w->out.text, w->out.text + put, w->out.len - (size_t)put);
-        w->out.len -= (size_t)put;
+        gr_str_drop(&w->out, (size_t)put);
     }
 }
 

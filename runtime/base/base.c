@@ -233,6 +233,22 @@ void gr_str_printf(gr_str *s, const char *fmt, ...)
     va_end(ap);
 }
 
+const char *gr_str_line(const gr_str *s, size_t *from, size_t *n)
+{
+    if (*from >= s->len) return NULL;
+    const char *line = s->text + *from, *end = memchr(line, '\n', s->len - *from);
+    if (!end) return NULL;
+    *n = (size_t)(end - line);
+    *from += *n + 1;
+    return line;
+}
+
+void gr_str_drop(gr_str *s, size_t n)
+{
+    if (n) memmove(s->text, s->text + n, s->len - n);
+    s->len -= n;
+}
+
 void gr_str_release(gr_str *s)
 {
     free(s->text);

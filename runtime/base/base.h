@@ -135,6 +135,10 @@ void gr_str_puts(gr_str *s, const char *text);
 void gr_str_putc(gr_str *s, char c);
 GR_PRINTF(2, 3) void gr_str_printf(gr_str *s, const char *fmt, ...);
 void gr_str_vprintf(gr_str *s, const char *fmt, va_list ap);
+/* The next whole line, from byte *from on, without its end, of *n bytes; *from goes behind that. NULL: none is
+ * whole. */
+const char *gr_str_line(const gr_str *s, size_t *from, size_t *n);
+void gr_str_drop(gr_str *s, size_t n); /* the first n bytes */
 void gr_str_release(gr_str *s);
 
 /* ---- numbers ------------------------------------------------------------------------------------------ */

@@ -15,6 +15,7 @@ uint32_t gr_mesh_stride(const gr_mesh *m, gr_axis axis)
     const uint32_t tensor = gr_mesh_size(m, GR_AXIS_TENSOR), sharers = gr_mesh_sharers(m);
     switch (axis) {
     case GR_AXIS_TENSOR:
+    case GR_AXIS_EXPERT:
         return 1;
     case GR_AXIS_PIPELINE:
         return sharers;

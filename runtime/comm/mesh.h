@@ -5,8 +5,8 @@
  *
  *   tensor: ranks that have the slices of the same layers (ops/model/tp.h);
  *   context: ranks that have the tokens of the same sequences, as many each;
- *   expert: ranks that have each a part of the experts of every layer. It is folded onto the other axes but
- *   tensor: ranks along it have whatever sequences and tokens they have anyway;
+ *   expert: ranks that have each a part of the experts of every layer. It is folded onto the other axes:
+ *   neighbours, whatever sequences, tokens and slices they have;
  *   pipeline: ranks that have the stages of a model (ops/parallel/stages.h), and the same sequences. Those of
  *   one stage, which share a sequence's tokens, are neighbours.
  */

@@ -32,7 +32,7 @@ static struct {
     bool watched;
     gr_sign *board; /* [n_board], or NULL */
     uint32_t rank, n_board;
-} self = {.lock = PTHREAD_MUTEX_INITIALIZER, .at[BETWEEN].limit = GR_WATCHDOG_TIMEOUT};
+} self = {.lock = PTHREAD_MUTEX_INITIALIZER, .at[BETWEEN] = {.limit = GR_WATCHDOG_TIMEOUT}};
 
 static _Thread_local struct place *own; /* what this thread is at; NULL: what is between steps */
 

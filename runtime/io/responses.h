@@ -2,8 +2,9 @@
  * own, step-N.jsonl.gz.
  *
  * A file appears whole or not at all, and is on the disk then. So a run that goes on from an iteration
- * removes the files behind it and writes each of them again: none is lost, none is there twice. Bytes depend
- * on the lines alone. Memory: a buffer of zlib's, whatever is written.
+ * removes the files behind it and writes each of them again: none is lost, none is there twice. A file is
+ * gzip members one behind the other, each of some lines, so that threads may pack at once; its bytes depend
+ * on what is packed together alone.
  *
  * Threads: one at a time for a writer; readers any.
  */
@@ -16,8 +17,10 @@ typedef struct gr_responses gr_responses;
 
 /* Begin the file of an iteration in this folder, which is made; GR_E_IO. */
 GR_NODISCARD gr_status gr_responses_new(gr_responses **out, const char *dir, uint64_t step, gr_diag *d);
-/* Bytes of lines, whole in the end. */
-GR_NODISCARD gr_status gr_responses_add(gr_responses *r, const char *bytes, size_t n, gr_diag *d);
+/* Append to packed a member that holds text; any threads. */
+void gr_responses_pack(const gr_str *text, gr_str *packed);
+/* Write members, in their order. */
+GR_NODISCARD gr_status gr_responses_add(gr_responses *r, const gr_str *packed, gr_diag *d);
 /* Let it take its place, that of an earlier file of the iteration too; frees r in any case. */
 GR_NODISCARD gr_status gr_responses_end(gr_responses *r, gr_diag *d);
 void gr_responses_free(gr_responses *r); /* without an end: nothing stays. NULL is fine */

@@ -2,6 +2,7 @@
 #include "runtime/run/run_keep.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "ops/base/rows.h"
 #include "ops/scorer.h"
@@ -107,10 +108,9 @@ static void add_values(gr_str *out, const gr_shown *what, uint32_t seq)
     gr_str_putc(out, '}');
 }
 
-static void make_line(gr_str *out, const gr_session *s, const gr_shown *what, uint32_t seq)
+static void add_line(gr_str *out, const gr_session *s, const gr_shown *what, uint32_t seq)
 {
     const uint32_t group = what->rows->group[seq];
-    out->len = 0;
     gr_str_printf(out, "{\"step\": %u, \"sequence\": %u, \"group\": %u, \"record\": %u", s->step, seq, group,
                   what->rows->record[group]);
     add_texts(out, s, what, seq);
@@ -119,16 +119,40 @@ static void make_line(gr_str *out, const gr_session *s, const gr_shown *what, ui
     gr_str_puts(out, "}\n");
 }
 
-gr_status gr_run_keep(gr_session *s, const gr_shown *what, gr_diag *d)
+enum { TOGETHER = 16 /* sequences of a member, whatever the threads: so the file's bytes are the same */ };
+
+/* A member for each thread, from sequence `first` on. */
+typedef struct packing {
+    const gr_session *s;
+    const gr_shown *what;
+    uint32_t first;
+    gr_str *packed; /* [threads] */
+} packing;
+
+static void pack_members(void *arg, unsigned rank, unsigned n)
 {
+    const packing *p = arg;
+    const uint32_t first = p->first + rank * TOGETHER, end = GR_MIN(first + TOGETHER, *p->what->rows->n_seqs);
+    gr_str lines = {0};
+    (void)n;
+    p->packed[rank].len = 0;
+    for (uint32_t seq = first; seq < end; seq++) add_line(&lines, p->s, p->what, seq);
+    if (lines.len) gr_responses_pack(&lines, &p->packed[rank]);
+    gr_str_release(&lines);
+}
+
+gr_status gr_run_keep(gr_session *s, const gr_shown *what, gr_team *team, gr_diag *d)
+{
+    const unsigned threads = gr_team_size(team);
+    packing p = {.s = s, .what = what, .packed = gr_calloc(threads, sizeof(*p.packed))};
     gr_responses *to = NULL;
-    gr_str line = {0};
     gr_status st = gr_responses_new(&to, s->keep_dir, s->step, d);
-    for (uint32_t seq = 0; !st && seq < *what->rows->n_seqs; seq++) {
-        make_line(&line, s, what, seq);
-        st = gr_responses_add(to, line.text, line.len, d);
+    for (; !st && p.first < *what->rows->n_seqs; p.first += threads * TOGETHER) {
+        gr_team_run(team, pack_members, &p);
+        for (unsigned i = 0; i < threads && !st; i++) st = gr_responses_add(to, &p.packed[i], d);
     }
-    gr_str_release(&line);
+    for (unsigned i = 0; i < threads; i++) gr_str_release(&p.packed[i]);
+    free(p.packed);
     if (!st) return gr_responses_end(to, d);
     gr_responses_free(to);
     return st;

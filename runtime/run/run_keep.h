@@ -6,7 +6,7 @@
  * policy's loss reads, a number or one for each id of the response. Floats have nine digits, from which they
  * read back as they were.
  *
- * Memory: one line, and what runtime/io/responses.h holds.
+ * Memory: for each thread of the team the lines of sixteen sequences, and the same packed.
  */
 #ifndef GR_RUNTIME_RUN_KEEP_H
 #define GR_RUNTIME_RUN_KEEP_H
@@ -14,6 +14,7 @@
 #include "ops/base/session.h"
 
 /* gr_session.keep, into session.keep_dir. */
-GR_NODISCARD gr_status gr_run_keep(gr_session *s, const struct gr_shown *what, gr_diag *d);
+GR_NODISCARD gr_status gr_run_keep(gr_session *s, const struct gr_shown *what, struct gr_team *team,
+                                   gr_diag *d);
 
 #endif

@@ -71,6 +71,13 @@ static void put_edges(const drawing *d, const gr_node *n)
         gr_str_puts(d->out, "];\n");
         gr_str_release(&columns);
     }
+    if (n->second) {
+        gr_str_puts(d->out, "  ");
+        put_id(d->out, "model ", n->second->name);
+        gr_str_puts(d->out, " -> ");
+        put_id(d->out, "node ", n->name);
+        gr_str_puts(d->out, " [style=dashed, color=\"#3f6fb5\"];\n");
+    }
     if (!n->model) return;
     gr_str_puts(d->out, "  ");
     put_id(d->out, "model ", n->model->name);
@@ -93,7 +100,7 @@ static void put_model(const drawing *d, const gr_model *m)
     put_id(d->out, "model ", m->name);
     gr_str_puts(d->out, " [shape=cylinder, color=\"#3f6fb5\", label=<<b>");
     gr_xml_put(d->out, m->name);
-    gr_str_printf(d->out, "</b>%s", m->trained ? "&#160; trained" : "");
+    gr_str_printf(d->out, "</b>%s", m->follows ? "&#160; follows" : m->trained ? "&#160; trained" : "");
     gr_str_printf(d->out, "<br/>device %s", gr_bytes_format(bytes[GR_DEVICE], buf));
     if (bytes[GR_HOST]) gr_str_printf(d->out, "<br/>host %s", gr_bytes_format(bytes[GR_HOST], buf));
     gr_str_puts(d->out, ">];\n");

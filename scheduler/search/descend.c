@@ -621,17 +621,18 @@ static gr_stand spill(walker *w, const gr_stand *from, uint32_t g, uint32_t part
 
 void gr_descend_spilled(gr_schedule_search *s, const gr_residency *from)
 {
-    const gr_level_set *set = &s->sets[from->level];
+    const gr_group *groups = s->sets[from->level].resources; /* sets move as there are more; these do not */
+    const uint32_t n = s->sets[from->level].n_groups;
     bool *may = gr_calloc(2 * s->src->n_knobs + 1, sizeof(*may));
     walker w = {.s = s, .may_lower = may, .frozen = may + s->src->n_knobs};
     gr_stand st = {.set = from->level, .ahead = from->ahead};
     for (size_t k = 0; k < s->src->n_knobs; k++) may[k] = gr_keeps_bits(&s->src->knobs[k]);
-    st.choice = choice_like(s, set->n_groups, from->choice);
-    for (uint32_t g = 0; g < set->n_groups; g++) st.choice[g].policy = gr_policy_of(s->o, &set->resources[g]);
+    st.choice = choice_like(s, n, from->choice);
+    for (uint32_t g = 0; g < n; g++) st.choice[g].policy = gr_policy_of(s->o, &groups[g]);
     gr_stand_price(s, &st, true);
     const gr_stand first = st;
-    for (uint32_t g = 0; g < set->n_groups; g++)
-        for (uint32_t k = 0; k < 4 && set->resources[g].span == GR_SPAN_SPILL && !first.choice[g].policy; k++)
+    for (uint32_t g = 0; g < n; g++)
+        for (uint32_t k = 0; k < 4 && groups[g].span == GR_SPAN_SPILL && !first.choice[g].policy; k++)
             st = better_of(st, spill(&w, &first, g, k * GR_QUARTER));
     gr_allow(s, s->work / 100 * FOR_SPILLS / 2);
     climb(&w, &st);

@@ -143,10 +143,23 @@ static gr_status check_ops(const gr_graph *g, const gr_kernels *k, gr_diag *d)
     return st;
 }
 
+/* That has not run on a CUDA device. For who tries it, and for plans that nobody runs, the environment lifts
+ * this. */
+static bool slices_refused(const gr_model *m, const gr_kernels *k)
+{
+    const gr_slicing *cut = &m->sharding.train;
+    return cut->width > 1 && cut->experts > 1 && k->queued && !getenv("GRAPHRUN_TRY_EXPERTS");
+}
+
 /* What the device's kernels are not made for, of a model or of its slices. */
 static gr_status check_shape(const gr_model *m, const gr_kernels *k, gr_diag *d)
 {
     char buf[GR_UNFIT_MAX];
+    if (slices_refused(m, k))
+        return gr_diag_error(d, m->sharding.mesh_at[GR_AXIS_EXPERT], GR_E_INVALID,
+                             "model '%s': 'expert: %u' beside 'tensor: %u' has not run on CUDA devices yet: "
+                             "it is for the CPU device; 'context' goes with divided experts on both",
+                             m->name, m->sharding.train.experts, m->sharding.train.width);
     const char *unfit = gr_layers_unfit(k, &m->shape, buf);
     bool slice = !unfit && (m->sharding.parts > 1 || gr_slicing_parts(m->sharding.train) > 1);
     if (!unfit && (m->precision.rollout || m->precision.train))
@@ -226,6 +239,7 @@ static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_g
         .policy = o->policy,
         .bits = view->run.bits,
         .quick = o->quick,
+        .hurry = o->hurry,
         .parts = (uint32_t)GR_MAX(view->n_roles, (size_t)1) * gr_traffic_orders(view),
         .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
         .host_budget_bytes = o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};

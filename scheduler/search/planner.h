@@ -17,6 +17,7 @@ typedef struct gr_plan_options {
     uint64_t budget_bytes, host_budget_bytes; /* 0: what the hardware has */
     unsigned threads;
     uint32_t hosts; /* that the graph's ranks are on, as many on each; 0: 1 */
+    uint32_t hurry; /* see gr_schedule_options */
     bool quick;     /* whether it fits, not how best: see gr_schedule_options */
 } gr_plan_options;
 

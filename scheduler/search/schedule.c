@@ -336,6 +336,7 @@ const gr_residency *gr_smallest_found(const gr_schedule_search *s)
 gr_plan *gr_smallest(gr_schedule_search *s, uint32_t *level)
 {
     const gr_residency *st = gr_smallest_found(s);
+    s->taken = *st; /* of a plan that fits after all, where loads stand later */
     lay_out(s, st);
     if (s->src->n_knobs) memcpy(level, s->sets[st->level].level, s->src->n_knobs * sizeof(*level));
     gr_plan *p = build(s, st->level);
@@ -626,7 +627,7 @@ gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_tasks_source *src
     gr_schedule_search s = {
         .src = src, .o = &own, .spills = &own, .laid = UINT32_MAX, .arena = gr_arena_new()};
     own.spills = false; /* at first: see gr_find_plan */
-    s.work = (o->quick ? QUICK_WORK : WORK) / GR_MAX(o->parts, 1u);
+    s.work = (o->quick ? QUICK_WORK : WORK) / GR_MAX(o->parts, 1u) / GR_MAX(o->hurry, 1u);
     gr_plan *p = gr_find_plan(&s, level);
     const bool fits = p->peak_bytes <= o->budget_bytes && p->host_bytes <= o->host_budget_bytes;
     p->hardware = gr_arena_strdup(p->arena, o->hardware.name);

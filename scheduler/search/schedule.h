@@ -59,6 +59,7 @@ typedef struct gr_schedule_options {
     size_t n_rules;
     gr_bits_rule bits;
     bool spills;    /* what passes keep for backward may wait in the host pool: where that is faster */
+    uint32_t hurry; /* a search of so small a part of the work, about as good; 0: all of it */
     bool quick;     /* whether anything fits, and a time, which a full search may change: a short search */
     uint32_t parts; /* of as many that plan together, which share the work; 0: 1 */
 } gr_schedule_options;

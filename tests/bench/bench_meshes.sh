@@ -1,6 +1,7 @@
 #!/bin/sh
-# What docs/MESHES.md says: predicted time and peak of a training iteration on every mesh along one axis, and on some along
-# two, for models of 8B to 671B on hosts of 8 H200. Nothing runs: it plans. Minutes a row for the large ones.
+# What docs/MESHES.md says: predicted time and peak of a training iteration on every mesh along one axis, and of models with
+# experts on some along two (also those that are not run on CUDA devices), for models of 8B to 671B on hosts of 8 H200. Nothing runs:
+# it plans. Minutes a row for the large ones.
 # usage: bench_meshes.sh GRAPHRUN [RANKS [MODEL...]]   ranks: 8x8 64x8 512x8; MESHES="1,1,1,2 ...": these alone
 set -eu
 gr=$(realpath "$1")
@@ -11,6 +12,7 @@ project=$(realpath "$(dirname "$0")/../..")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
+export GRAPHRUN_TRY_EXPERTS=1
 cp "$project"/graphs/quickstart/tokenizer_config.json .
 model() { # NAME CLASS TYPE HIDDEN INNER LAYERS HEADS KV VOCAB MORE
     cat >"$1.json" <<END
@@ -52,8 +54,8 @@ for at in $ranks; do
         began=$(date +%s)
         meshes="1,1,1 1,2,1 1,4,1 1,8,1 2,1,1 4,1,1 8,1,1 1,1,1,2 1,1,1,4 1,1,1,8 2,1,1,2 2,1,1,4 4,1,1,2 8,1,1,8"
         case $m in
-        30B | 235B) meshes="1,1,1 1,2,1 1,4,1 2,1,1 4,1,1 1,1,2 1,1,4 1,1,8 1,1,16 1,1,32 1,2,8 1,4,4 1,4,8 1,1,1,2 1,1,1,4 1,1,1,8 2,1,1,8 4,1,1,8" ;;
-        671B) meshes="1,1,1 2,1,1 4,1,1 8,1,1 1,1,2 1,1,4 1,1,8 1,1,16 1,1,32 1,1,64 1,1,1,2 1,1,1,4 1,1,1,8 8,1,1,8" ;; # of latent attention tokens are not cut
+        30B | 235B) meshes="1,1,1 1,2,1 1,4,1 2,1,1 4,1,1 1,1,2 1,1,4 1,1,8 1,1,16 1,1,32 1,2,8 1,4,4 1,4,8 2,1,8 4,1,8 1,1,1,2 1,1,1,4 1,1,1,8 2,1,1,8 4,1,1,8" ;;
+        671B) meshes="1,1,1 2,1,1 4,1,1 8,1,1 2,1,8 4,1,8 8,1,8 1,1,2 1,1,4 1,1,8 1,1,16 1,1,32 1,1,64 1,1,1,2 1,1,1,4 1,1,1,8 8,1,1,8" ;; # of latent attention tokens are not cut
         esac
         for mesh in ${MESHES:-$meshes}; do
             IFS=, read -r tensor context expert pipeline <<AXES

@@ -37,6 +37,8 @@ same_weights own mean
 same_metrics own mean
 for i in 1 2 3 4; do numbers "$(model mean $i actor)" >actor$i; numbers "$(model mean $i mean)" >mean$i; done
 "$gr" export mean@1 --model mean -o exported >/dev/null
+"$gr" export mean@1 -o policy >/dev/null || fail "it is asked which model, where one alone is trained"
+cmp policy/model.safetensors "$(model mean 1 actor)" || fail "not the policy is exported"
 [ -s exported/config.json ] || fail "a model that follows is not exported"
 for i in 2 3 4; do
     paste mean$((i - 1)) actor$i mean$i | awk '{ want = 0.75 * $1 + 0.25 * $2; off = want - $3; if (off < 0) off = -off

@@ -66,6 +66,15 @@ status 0 "$gr" exec lag.yaml --steps 3 --out lag --check-memory
 has lag/plan.json '"actor.lagged_fp8.1"'
 metric lag 3 logprob_gap_max | awk '{ exit !($1 > 1e-3) }' || fail "the rollout has the newest weights"
 
+# ---- a validation makes its own, and changes nothing
+head -n 20 train.jsonl >test.jsonl
+sed 's/^run:/  held: {op: prompts, file: test.jsonl, batch: 64, max_tokens: 8, template: "{question}", every: 2}\n  check: {op: generate, model: actor, prompts: held, temperature: 0, max_tokens: 6}\n  length: {op: compute, of: check, expr: check.length + 0, metrics: {mean: batch_mean(length)}}\n&/' \
+    all.yaml >validated.yaml
+status 0 "$gr" exec validated.yaml --out validated --check-memory
+has validated/plan.json '"actor.validate_fp8.1"'
+[ -n "$(metric validated 4 'val\.length\.mean')" ] || fail "no validation"
+same_weights whole-all validated
+
 # ---- ranks: whole layers on each; between pools weights cross as they are
 if runs_ranks; then
     status 0 "$gr" exec all.yaml --ranks 2 --steps 2 --out two --set run.check=1

@@ -92,3 +92,10 @@ refused "'replay' has the experts that were chosen behind the rows' own prompts"
 refused "a sequence may have 60 tokens of 'hints' and 6 of a response, but model 'actor' has 64 positions" "$gr" check taught.yaml --set nodes.hints.max_tokens=60
 refused "micro_tokens" "$gr" check taught.yaml --set nodes.ref_logprob.micro_tokens=20
 refused "only the first token is a prompt" "$gr" check turns.yaml --set 'nodes.rollout.serve={}' --set 'nodes.same.template="{answer}"'
+sed 's|^  hinted: .*|&\n  verdict: {op: generate, model: other, prompts: hints, max_tokens: 4, samples: 2}|; s|^models: {|&other: {checkpoint: OTHER}, |; s|^log:|&\n  said: batch_mean(verdict.length)|' hint.yaml >judged.yaml
+cp -r model other
+sed 's/OTHER/other/' judged.yaml >known.yaml
+refused "'hints' has tokens of model 'other', which 'verdict' samples with, and the responses have those of 'actor'" "$gr" check known.yaml
+sed 's/OTHER/nowhere/' judged.yaml >unknown.yaml
+"$gr" check unknown.yaml >out 2>err || [ $? = 2 ] || fail "a model that is not here: status $?"
+lacks err "has tokens of model"

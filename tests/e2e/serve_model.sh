@@ -7,6 +7,7 @@ export GRAPHRUN_SERVE_TOKEN=secret TMPDIR="$work/tmp"
 mkdir tmp
 
 begins() { # OPTION...: serve; its URL is in $url
+    : >served.out
     "$gr" serve "$@" --device cpu --set sessions=3 --set max_context=60 --set max_tokens=40 >served.out 2>served.err &
     served=$!
     for _ in $(seq 600); do

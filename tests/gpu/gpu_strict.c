@@ -378,7 +378,7 @@ static void product_body(void *arg, int i)
 {
     product_bench *b = arg;
     gr_cu_gemm_call call = b->call;
-    call.b += (uint64_t)i % b->places * b->b_elems;
+    call.b = (const gr_bf16 *)call.b + (uint64_t)i % b->places * b->b_elems;
     expect_ok(gr_cu_gemm_run(b->g, NULL, &call, b->ws, b->d), b->d, "bench");
 }
 

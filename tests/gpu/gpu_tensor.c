@@ -446,7 +446,7 @@ static void compare_tokens(const char *name, const model *whole, const prompts *
 
 static gr_reshard reshard_of(const gr_model_shape *s)
 {
-    return (gr_reshard){s, {all->ranks, 1}, 1, all->rank, all->ranks, k, &queue};
+    return (gr_reshard){s, {all->ranks, 1, 1}, 1, all->rank, all->ranks, k, &queue};
 }
 
 static void test_reshard(const char *type, const gr_model_shape *s)
@@ -747,14 +747,29 @@ static void test_copy_rows(void)
     free(x), free(want), free(got);
 }
 
+/* Sinks, and biases that the first slice adds, also those of experts. */
+static gr_model_shape biased(void)
+{
+    gr_model_shape s = shape_of("qwen3_moe", 256, 8, 4, 32);
+    gr_layer_desc d = *gr_layer(&s, 0);
+    d.attention.qk_norm = GR_QK_NORM_NONE;
+    d.attention.qkv_bias = d.attention.o_bias = d.attention.sinks = true;
+    d.experts.act = GR_ACT_SWIGLU_OAI;
+    d.experts.limit = 7;
+    d.experts.router_bias = d.experts.bias = d.experts.softmax_after = true;
+    gr_model_of(&s, &d);
+    return s;
+}
+
 static void test(gr_tp_group *peers)
 {
     const gr_model_shape llama = shape_of("llama", 256, 8, 4, 32), qwen2 = shape_of("qwen2", 256, 8, 4, 32),
-                         qwen3 = shape_of("qwen3", 512, 8, 4, 128);
+                         qwen3 = shape_of("qwen3", 512, 8, 4, 128), with_biases = biased();
     test_copy_rows();
     one_model("llama", &llama, peers);
     one_model("qwen2", &qwen2, peers);
     one_model("qwen3", &qwen3, peers);
+    one_model("biases", &with_biases, peers);
 }
 
 static double mib_used(gr_device *device)
@@ -803,7 +818,7 @@ int main(int argc, char **argv)
     expect_ok(k->attach(&queue, &diag), &diag, "attach");
     expect_ok(gr_comm_open_nccl(&all, host, &device->arena, &diag), &diag, "NCCL");
     if (check_failures) gr_comm_abort(host, 1);
-    gr_tp_group peers = {open_group(device), &diag, GR_OK};
+    gr_tp_group peers = {.comm = open_group(device), .d = &diag, .arena = device->arena};
     if (benching)
         bench(&peers);
     else

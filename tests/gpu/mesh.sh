@@ -2,7 +2,7 @@
 # Training on a mesh of two CUDA devices, along each axis: the first iteration's numbers are near those of one rank, runs
 # repeat to the bit, sharded or not, resumed or not; along context strict keeps its promise; nothing is above the plan. Skips
 # (77) where there are not two devices or no mpirun.
-# usage: mesh.sh GRAPHRUN [experts | tensor | pipeline]   the experts, slices, or stages, alone
+# usage: mesh.sh GRAPHRUN [experts | tensor | both | pipeline]   the experts, slices, experts beside slices, or stages, alone
 . "$(dirname "$0")/two.sh"
 
 both() { # AXIS OUT OPTIONS...
@@ -101,6 +101,28 @@ heads() {
     done
 }
 
+# Experts beside slices, which is refused on CUDA devices until this has passed.
+beside() {
+    export GRAPHRUN_TRY_EXPERTS=1
+    experts_model
+    train moe-one --steps 6
+    both expert slices-two --steps 6 --set models.actor.parallel.tensor=2
+    for key in loss grad_norm reward_mean entropy tokens; do
+        echo "$key of step 1: $(number moe-one 1 $key) on one rank, $(number slices-two 1 $key) with experts and slices on two"
+        near $key moe-one slices-two
+    done
+    both expert slices-again --steps 6 --set models.actor.parallel.tensor=2
+    same slices-two slices-again
+    both expert slices-shards --steps 6 --set models.actor.parallel.tensor=2 --set models.actor.residency.rollout_weights=keep
+    same slices-two slices-shards
+    within_plan slices-two slices-shards
+}
+
+if [ "${2:-all}" = both ]; then
+    beside
+    echo "all is well"
+    exit 0
+fi
 if [ "${2:-all}" = tensor ]; then
     heads
     echo "all is well"

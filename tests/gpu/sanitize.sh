@@ -70,5 +70,5 @@ if [ -z "$LOGS" ]; then
     trap 'rm -rf "$LOGS"' EXIT
 fi
 for tool in "$@"; do
-    for name in ${PROGRAMS:-model strict attention decode delta experts head kernels latent loss steps gemm}; do echo "$dir $tool $name"; done
+    for name in ${PROGRAMS:-model strict attention decode delta experts fp8 head kernels latent loss steps gemm}; do echo "$dir $tool $name"; done
 done | xargs -n 3 -P "$JOBS" "$0" --one

@@ -1,7 +1,7 @@
 #!/bin/sh
 # How fast conversations are: 256 at once, of four turns of 128 tokens on average, whose environment takes 50 ms for each answer;
-# beside them responses of one turn with as many tokens, and 512 that a server scores, which takes 50 ms for each. 512 of each, so
-# that a slot which is free is filled again. All in one iteration of one graph without training, with a model of Qwen3-0.6B's shape and
+# beside them responses of one turn: all of 512 tokens, and some of lengths that differ as much as those of conversations, which a
+# server scores, 50 ms for each. 512 of each, so that a slot which is free is filled again. All in one iteration of one graph without training, with a model of Qwen3-0.6B's shape and
 # random weights; the second iteration counts. What is printed is for people: tokens, seconds, tokens a second, and how long the
 # scores took behind the rollout. Skips (77) where there is no device.
 # usage: turns_rate.sh GRAPHRUN
@@ -47,7 +47,7 @@ nodes:
   prompts: {op: prompts, file: $work/prompts.jsonl, batch: 512, max_tokens: 100, template: "{question}"}
   late: {op: generate, model: actor, prompts: prompts, concurrent: 256, max_tokens: 1024, ignore_eos: true, turns: 4, max_context: 3000, stop: [aq, bx, cv, dj, ez, fk, gy, hw], environment: {command: "perl $work/late.pl 0.05"}}
   one: {op: generate, model: actor, prompts: prompts, concurrent: 256, max_tokens: 512, ignore_eos: true}
-  scored: {op: generate, model: actor, prompts: prompts, max_tokens: 512, ignore_eos: true, stop: [aq, bx, cv, dj]}
+  scored: {op: generate, model: actor, prompts: prompts, concurrent: 256, max_tokens: 2048, ignore_eos: true, stop: [aq, bx]}
 SCORED
 log:
   late_tokens: batch_sum(late.length)
@@ -60,7 +60,7 @@ score=
 if [ -x "$(dirname "$gr")/graphrun-http" ] && perl -MIO::Socket::INET -e 1 2>/dev/null; then
     (cd "$work" && exec perl "$here/server.pl") &
     server=$!
-    trap 'kill $server 2>/dev/null; rm -rf "$work"' EXIT
+    trap 'kill $server 2>/dev/null || :; rm -rf "$work"' EXIT
     until [ -s "$work/PORT" ]; do sleep 0.05; done
     score="  reward: {op: reward, of: scored, http: \"http://127.0.0.1:$(cat "$work/PORT")/late\", in_flight: 128}\n  paid: {op: compute, expr: reward, metrics: {mean: batch_mean(reward)}}"
 fi

@@ -62,6 +62,16 @@ has mesh/plan.json '"update.gather.1"'
 [ "$(metric mesh 1 update.expert_trips)" = 2 ] || fail "its rows came at once: $(cat mesh/metrics.jsonl)"
 [ "$(metric adverse-1 1 update.experts_dead)" = 12 ] || fail "its routers chose others: $(cat adverse-1/metrics.jsonl)"
 
+# Beside slices of attention, over the same ranks: as many of both, and more of either.
+slices() { # MODEL RANKS TENSOR EXPERT SETTING...
+    of=$1 over=$2 tensor=$3 expert=$4
+    shift 4
+    as_alone "$of" "$over" --set models.actor.parallel.tensor="$tensor" --set models.actor.parallel.expert="$expert" "$@"
+}
+slices qwen3_moe 2 2 2
+slices adverse 4 2 4 --set nodes.update.micro_tokens=100
+[ "$(metric mesh 1 update.expert_trips)" = 2 ] || fail "beside slices its rows came at once: $(cat mesh/metrics.jsonl)"
+
 # Runs repeat, and go on, to the bit; and elsewhere with another mesh.
 constant="--set model=qwen3_moe --set models.actor.train.schedule=constant"
 # shellcheck disable=SC2086
@@ -80,10 +90,11 @@ close whole alone 3 1e-3
 sed "s/^  actor: {/&parallel: {expert: 3}, /" grpo.yaml >cut.yaml
 refused "cut.yaml:[0-9]+:[0-9]+: error: model 'actor': 'expert: 3' does not divide its 8 experts" \
     "$gr" plan cut.yaml --set model=qwen3_moe --ranks 3
+refused "'expert: 3' does not go with 'tensor: 2': one must divide the other" \
+    "$gr" plan cut.yaml --set model=qwen3_moe --set models.actor.parallel.tensor=2 --ranks 6
 refused "'expert: 3' does not divide its layers, which have no experts" "$gr" plan cut.yaml --ranks 3
 set -- --set model=qwen3_moe --set models.actor.parallel.expert=4
 refused "'expert: 4' does not divide the 6 ranks" "$gr" plan cut.yaml "$@" --ranks 6
-refused "'expert: 4' and tensor do not go together" "$gr" plan cut.yaml "$@" --set models.actor.parallel.tensor=2 --ranks 4
 refused "'expert: 4' does not divide the ranks of a host.*shard: node" "$gr" plan cut.yaml "$@" --set models.actor.shard=node --ranks 2x2
 sed 's/^graph: tiny/&\ncanonical: true/' cut.yaml >canonical.yaml
 refused "'expert: 4' and canonical do not go together" "$gr" plan canonical.yaml "$@" --ranks 4
@@ -104,6 +115,11 @@ for model in qwen2_moe gpt_oss glm4_moe olmoe deepseek_v3 qwen3_5_moe; do
     status 0 "$gr" exec once.yaml --set model=$model --steps 1 --out $model-1
     as_alone $model 2 --set models.actor.parallel.expert=2 --set models.ref.parallel.expert=2
     as_alone $model 4 --set models.actor.parallel.expert=2
+done
+for model in qwen3_moe adverse qwen2_moe deepseek_v3; do
+    slices $model 4 2 4
+    slices $model 4 4 2
+    slices $model 8 2 2
 done
 context=--set\ models.actor.parallel.context
 for model in qwen3_moe adverse; do

@@ -28,6 +28,16 @@ latent_model() {
     "$gr" init --config deepseek_v3.json --tokenizer "$project/graphs/quickstart" --seed 1 -o deepseek_v3 >/dev/null
 }
 
+# Biases behind attention and of experts, and sinks, which three iterations have made other than 0. Leaves gpt_oss.
+biased_model() {
+    sed 's/"qwen3"/"gpt_oss"/; s/Qwen3For/GptOssFor/; s/"tie_word_embeddings": true/"tie_word_embeddings": false/; s/"model_type"/"num_experts_per_tok": 2, "num_local_experts": 8, "sliding_window": 5, "swiglu_limit": 0.5, &/' \
+        qwen3.json >gpt_oss.json
+    "$gr" init --config gpt_oss.json --tokenizer "$project/graphs/quickstart" --seed 1 -o gpt_oss-new >/dev/null
+    status 0 "$gr" exec grpo.yaml --set model=gpt_oss-new --set models.actor.train.schedule=constant --steps 3 --out gpt_oss-run
+    cp -r gpt_oss-run/checkpoints/step-3/actor gpt_oss
+    rm -r gpt_oss-run
+}
+
 # point RUN STEP TO: a run that ended at this iteration of another one, to go on with
 point() {
     mkdir -p "$3/checkpoints"

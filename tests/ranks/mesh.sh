@@ -19,6 +19,7 @@ sed -i 's/"vocab_size": 16/"vocab_size": 17/' qwen3_moe.json
 rm -r qwen3_moe
 "$gr" init --config qwen3_moe.json --tokenizer "$project/graphs/quickstart" --seed 1 -o qwen3_moe >/dev/null
 [ $axis = context ] || latent_model # whose tokens are not cut
+[ $axis = context ] || biased_model
 
 # One optimizer step, whose first moments are a share of the gradient. Micro-batches of 25 tokens do not come out even.
 sed 's/mini_batch: 4/mini_batch: 8/; s/epochs: 2/epochs: 1/; s/warmup: 2, schedule: cosine, grad_clip: 1.0/grad_clip: 1.0/' grpo.yaml >once.yaml
@@ -61,6 +62,21 @@ if [ $axis = tensor ]; then
             $micro --steps 1 --out $type-both --check-memory
         close $type-1 $type-both 1
         same_gradient $type-1 $type-both
+    done
+fi
+
+# Biases that one of the slices adds, and sinks; in rollouts, too.
+if [ $axis = tensor ]; then
+    status 0 "$gr" exec once.yaml --set model=gpt_oss --steps 1 --out gpt_oss-1
+    for n in 2 $([ "$slow" = 1 ] && echo 4); do
+        for how in "" $([ "$slow" = 1 ] && echo --set=models.actor.residency.rollout_weights=keep); do
+            # shellcheck disable=SC2086
+            status 0 "$gr" exec once.yaml --set model=gpt_oss --ranks $n --set models.actor.parallel.tensor=$n $micro $how \
+                --set models.actor.tensor=$n --steps 1 --out gpt_oss-cut --check-memory
+            close gpt_oss-1 gpt_oss-cut 1
+            same_gradient gpt_oss-1 gpt_oss-cut
+            rm -r gpt_oss-cut
+        done
     done
 fi
 
@@ -119,7 +135,7 @@ else
     refused "'tensor: 2' and strict do not go together" "$gr" plan strict.yaml --ranks 2 --set models.actor.parallel.$axis=2
 fi
 
-# Runs repeat, and go on, to the bit; wherever objects lie, and under a budget that recomputes layers.
+# Runs repeat, and go on, to the bit; wherever objects lie, and under a budget that recomputes layers or keeps activations elsewhere.
 set -- --set model=qwen3 --set models.actor.train.schedule=constant --set models.actor.parallel.$axis=2
 status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --steps 4 --out whole
 status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --steps 2 --out part
@@ -137,7 +153,7 @@ status 3 "$gr" plan grpo.yaml "$@" --ranks 2 --set run.bits=keep --budget 4KiB
 least=$(least_budget)
 status 0 "$gr" plan grpo.yaml "$@" --ranks 2 --set run.bits=keep --budget "$least" --format json -o tight.json
 status 0 "$gr" verify tight.json
-has tight.json 'recompute'
+has tight.json 'recompute|activations: [0-9]+ of [0-9]+ stay on the device' # made again, or in the host pool meanwhile
 
 # Killed, it goes on to the same bits; and a checkpoint of one mesh goes on with another.
 status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --set run.checkpoint.every=1 --steps 4 --out every

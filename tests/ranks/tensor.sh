@@ -8,6 +8,8 @@ models_to_cut
 # Latent attention: of a slice the latents are whole, and its rows in the KV cache; beside experts.
 latent_model
 
+[ "$slow" != 1 ] || biased_model
+
 # The log-prob of the same tokens three ways: of training's weights, of the rollout's, as sampled.
 sed 's/^  kl_now:/  there: {op: logprob, model: actor, of: rollout, weights: rollout}\n  apart: {op: compute, expr: there - old_logprob, metrics: {most: token_max(abs(apart)), entropy: token_max(abs(there.entropy - old_logprob.entropy)), sampled: token_max(abs(there - rollout.logprob))}}\n&/' \
     grpo.yaml >both.yaml
@@ -20,7 +22,7 @@ below() {
 }
 
 shards="--set models.actor.residency.rollout_weights=keep"
-for type in llama qwen3 gemma3_text qwen3_moe deepseek_v3 $([ "$slow" = 1 ] && echo qwen2); do
+for type in llama qwen3 gemma3_text qwen3_moe deepseek_v3 $([ "$slow" = 1 ] && echo qwen2 gpt_oss); do
     # shellcheck disable=SC2086
     status 0 "$gr" exec both.yaml --set model=$type --ranks 4 --steps 2 $shards --out $type-1
     for n in 2 4; do

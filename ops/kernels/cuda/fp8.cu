@@ -312,10 +312,6 @@ extern "C" void gr_cu_fp8_few(cudaStream_t st, const gr_cu_fp8_product *p)
         few_kernel<1, true><<<outputs, BLOCK, 0, st>>>(*p);
     else if (p->raw)
         few_kernel<2, true><<<outputs, BLOCK, 0, st>>>(*p);
-    else if (p->t <= 8)
-        few_kernel<1, false><<<outputs, BLOCK, 0, st>>>(*p);
-    else if (p->t <= 16)
-        few_kernel<2, false><<<outputs, BLOCK, 0, st>>>(*p);
     else if (p->t <= 32)
         few_kernel<4, false><<<outputs, BLOCK, 0, st>>>(*p);
     else

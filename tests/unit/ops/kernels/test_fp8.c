@@ -197,6 +197,37 @@ static void test_what_is_no_number_is_not_lost(void **state)
     problem_free(&p);
 }
 
+/* ---- where a layer's tensors lie ------------------------------------------------------------------------
+ */
+
+/* A layer of Qwen3-8B in bf16: projections of 25,165,824, 16,777,216, 100,663,296 and 50,331,648 weights, a
+ * byte each; 48 x 32, 32 x 32, 192 x 32 and 32 x 96 scales; two norms of 4,096 and two of 128. */
+static void test_a_layer_of_8b_has_a_byte_a_weight(void **state)
+{
+    (void)state;
+    gr_layer_desc d = gr_layer_plain(32, 8, 128, 12288);
+    d.attention.qk_norm = GR_QK_NORM_HEAD;
+    gr_model_shape s = {.hidden = 4096, .layers = 2};
+    gr_model_of(&s, &d);
+    assert_int_equal(gr_fp8_bucket_bytes(&s, 1, 2),
+                     192937984 + 4 * (48 * 32 + 32 * 32 + 192 * 32 + 32 * 96) + 2 * 2 * (4096 + 128));
+    gr_fp8_tensor t;
+    uint64_t end = 0;
+    unsigned projections = 0;
+    for (gr_tensor_slot slot = GR_T_MIXER_NORM; slot <= GR_T_MLP_AFTER; slot++) {
+        if (!gr_fp8_tensor_at(&s, 2, slot, 2, &t)) continue;
+        const bool rounded = t.scales != UINT64_MAX;
+        assert_true(t.at == end && t.at % 256 == 0);
+        assert_true(!rounded || (t.scales == t.at + t.bytes && t.bytes == (uint64_t)t.rows * t.cols));
+        end = t.at + t.bytes + (rounded ? 4 * gr_fp8_blocks(t.rows) * gr_fp8_scale_ld(t.cols) : 0);
+        projections += rounded;
+    }
+    assert_int_equal(projections, 4);
+    assert_int_equal(end, gr_fp8_bucket_bytes(&s, 2, 2));
+    assert_false(gr_fp8_tensor_at(&s, 2, GR_T_QKV_BIAS, 2, &t));
+    assert_null(gr_fp8_unfit(&s));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -204,6 +235,7 @@ int main(void)
         cmocka_unit_test(test_blocks_and_products_are_those_of_torch),
         cmocka_unit_test(test_neither_rows_nor_threads_change_bits),
         cmocka_unit_test(test_what_is_no_number_is_not_lost),
+        cmocka_unit_test(test_a_layer_of_8b_has_a_byte_a_weight),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

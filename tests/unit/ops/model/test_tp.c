@@ -257,6 +257,51 @@ static void test_experts_are_divided_whole(void **state)
         }
 }
 
+/* Along both: attention along the one, experts, which are whole, along the other; what is cut along the
+ * smaller number is in several slices. */
+static void test_experts_are_divided_beside_slices(void **state)
+{
+    (void)state;
+    const gr_slicing cuts[] = {{2, 2, 1}, {2, 4, 1}, {4, 2, 1}, {2, 8, 2}};
+    gr_model_shape s = {.vocab = 8, .hidden = 12, .layers = 2, .model_type = "qwen3_moe"};
+    gr_layer_desc d = gr_layer_plain(8, 4, 4, 0);
+    d.mlp = GR_MLP_EXPERTS;
+    d.experts = (gr_experts_desc){.count = 8, .top_k = 2, .inner = 5, .shared_inner = 7};
+    gr_model_of(&s, &d);
+    const uint64_t n = gr_bucket_elems(&s, 1);
+    float *whole = calloc(n, sizeof(float));
+    gr_tensor t[GR_BUCKET_TENSORS_MAX];
+    for (size_t i = gr_bucket_ranges(&s, 1, t); i-- > 0;)
+        for (uint64_t k = 0, m = (uint64_t)t[i].rows * GR_MAX(t[i].cols, 1u); k < m; k++)
+            whole[t[i].offset + k] = (float)(t[i].offset + k + 1);
+    for (size_t i = 0; i < GR_LEN(cuts); i++) {
+        const gr_slicing cut = cuts[i];
+        const uint32_t parts = GR_MAX(cut.width, cut.experts);
+        const gr_model_shape slice = gr_tp_shape(&s, cut);
+        uint64_t seen = 0, both = 0;
+        char buf[48];
+        assert_null(gr_tp_uneven(&s, cut, buf));
+        assert_int_equal(slice.kinds[0].attention.heads, 8 / cut.width);
+        assert_int_equal(gr_experts_held(&slice.kinds[0].experts), 8 / cut.experts);
+        assert_int_equal(slice.kinds[0].experts.inner, 5);
+        assert_int_equal(slice.kinds[0].experts.shared_inner, 7);
+        for (uint32_t place = 0; place < parts; place++) {
+            gr_tp_block b[GR_TP_BLOCKS_MAX];
+            for (size_t k = gr_tp_blocks(&s, cut, place, 1, b); k-- > 0;) {
+                seen += b[k].n * b[k].count;
+                both += b[k].several && !b[k].common ? b[k].n * b[k].count : 0;
+            }
+        }
+        const uint64_t attention = (uint64_t)(8 + 2 * 4) * 4 * 12 + 12 * 8 * 4, experts = 8 * 3 * 5 * 12,
+                       common = gr_tp_common(&s, cut, 1);
+        const uint32_t most = parts / cut.width, of_experts = parts / cut.experts;
+        assert_int_equal(seen, parts * common + most * attention + of_experts * experts);
+        assert_int_equal(both, (most > 1) * most * attention + (of_experts > 1) * of_experts * experts);
+        for (uint32_t ranks = parts; ranks <= 3 * parts; ranks += parts) reshard(&s, cut, ranks, 1, whole);
+    }
+    free(whole);
+}
+
 static void test_what_is_not_divided_is_common(void **state)
 {
     (void)state;
@@ -309,7 +354,8 @@ static void test_what_does_not_come_out_even_is_named(void **state)
     assert_string_equal(gr_tp_uneven(&s, (gr_slicing){4, 1, 1}, buf), "2 KV heads");
     assert_string_equal(gr_tp_uneven(&s, (gr_slicing){8, 1, 1}, buf), "12 heads");
     s.kinds[0].attention.kv_heads = 12;
-    assert_string_equal(gr_tp_uneven(&s, (gr_slicing){4, 1, 1}, buf), "90 columns of the feed-forward network");
+    assert_string_equal(gr_tp_uneven(&s, (gr_slicing){4, 1, 1}, buf),
+                        "90 columns of the feed-forward network");
 }
 
 int main(void)
@@ -319,6 +365,7 @@ int main(void)
         cmocka_unit_test(test_pieces_of_shards_make_the_blocks),
         cmocka_unit_test(test_shards_are_packed_and_unpacked_into_slices),
         cmocka_unit_test(test_experts_are_divided_whole),
+        cmocka_unit_test(test_experts_are_divided_beside_slices),
         cmocka_unit_test(test_what_is_not_divided_is_common),
         cmocka_unit_test(test_a_slice_has_its_part_of_a_layer),
         cmocka_unit_test(test_what_does_not_come_out_even_is_named),

@@ -1,0 +1,47 @@
+#!/bin/sh
+# Training state in fewer bytes on a CUDA device: a split master is the fp32 one after a step, every form has the same bits twice,
+# resumed, under a budget, and no more memory than planned; a run goes on with another form. Skips (77) where there is no device.
+probe=$("$1" plan --device cuda /dev/null 2>&1 || :)
+case $probe in *"CUDA device"* | *"has no device"*) echo "$probe"; echo "skipped"; exit 77 ;; esac
+. "$(dirname "$0")/../e2e/lib.sh"
+
+config small.json qwen3 64 false false
+sed -i 's/"head_dim": 16/"head_dim": 32/' small.json
+"$gr" init --config small.json --tokenizer "$project/graphs/quickstart" --seed 1 -o wide >/dev/null
+sed -e 's/, schedule: cosine//' -e 's/model: model/model: wide/' -e 's/lr: 1.0e-2/lr: 3.0e-2/' grpo.yaml >state.yaml
+
+run() { # NAME FORM OPTIONS...: FORM is settings of `train` with commas between
+    name=$1 form=$2
+    shift 2
+    for key in $(echo "$form" | tr , ' '); do set -- "$@" --set "models.actor.train.$key"; done
+    status 0 "$gr" exec state.yaml --device cuda "$@" --out "$name"
+}
+
+run first master=none --steps 1
+"$gr" export first -o small --dtype bfloat16 >/dev/null # no weight of bf16 is between two
+sed -i 's/model: wide/model: small/' state.yaml
+run one-fp32 master=fp32 --steps 1 --set nodes.update.epochs=1 --set nodes.update.mini_batch=8
+run one-split master=split --steps 1 --set nodes.update.epochs=1 --set nodes.update.mini_batch=8
+same_weights one-fp32 one-split
+for form in master=split moments=int8 master=split,moments=int8,grads=bf16 optimizer=lion,master=split,moments=int8; do
+    echo "== $form"
+    run whole $form
+    run again $form
+    same_weights whole again
+    run half $form --steps 3
+    status 0 "$gr" exec --resume half --device cuda --steps 6
+    same_weights whole half
+    planned=$(metric whole 6 planned_peak_bytes) measured=$(metric whole 6 measured_peak_bytes)
+    echo "planned $planned, measured $measured"
+    [ "$measured" -le "$planned" ] || fail "$measured bytes were taken, $planned planned"
+    run moved $form --policy every_node --check-memory
+    same_weights whole moved
+    run there $form --set models.actor.residency.optimizer=host
+    echo "reward and norm: $(metric whole 6 reward_mean) $(metric whole 6 grad_norm), stepped on the host $(metric there 6 reward_mean) $(metric there 6 grad_norm)"
+    rm -r whole again half moved there
+done
+run changed master=fp32 --steps 3
+refused 'replan' "$gr" exec --resume changed --device cuda --steps 6 --set models.actor.train.master=split
+status 0 "$gr" exec --resume changed --device cuda --steps 6 --set models.actor.train.master=split --set models.actor.train.moments=int8 --replan
+has err 'warning: .*numerics .* its bits may differ'
+echo ok
