@@ -160,13 +160,6 @@ static gr_status check_shape(const gr_model *m, const gr_kernels *k, gr_diag *d)
                              "model '%s': 'expert: %u' beside 'tensor: %u' has not run on CUDA devices yet: "
                              "it is for the CPU device; 'context' goes with divided experts on both",
                              m->name, m->sharding.train.experts, m->sharding.train.width);
-    if (gr_mesh_size(&m->sharding.mesh, GR_AXIS_PIPELINE) > 1 && k->queued &&
-        !getenv("GRAPHRUN_TRY_PIPELINE"))
-        return gr_diag_error(
-            d, m->sharding.mesh_at[GR_AXIS_PIPELINE], GR_E_INVALID,
-            "model '%s': 'pipeline: %u' has not passed its test on two CUDA devices yet: it is for "
-            "the CPU device; 'tensor' and 'context' share a model among CUDA devices",
-            m->name, gr_mesh_size(&m->sharding.mesh, GR_AXIS_PIPELINE));
     const char *unfit = gr_layers_unfit(k, &m->shape, buf);
     bool slice = !unfit && (m->sharding.parts > 1 || gr_slicing_parts(m->sharding.train) > 1);
     if (!unfit && (m->precision.rollout || m->precision.train))
