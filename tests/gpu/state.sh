@@ -34,7 +34,7 @@ for form in master=split moments=int8 master=split,moments=int8,grads=bf16 optim
     planned=$(metric whole 6 planned_peak_bytes) measured=$(metric whole 6 measured_peak_bytes)
     echo "planned $planned, measured $measured"
     [ "$measured" -le "$planned" ] || fail "$measured bytes were taken, $planned planned"
-    run moved $form --policy every_node --check-memory
+    run moved $form --policy every_node
     same_weights whole moved
     run there $form --set models.actor.residency.optimizer=host
     echo "reward and norm: $(metric whole 6 reward_mean) $(metric whole 6 grad_norm), stepped on the host $(metric there 6 reward_mean) $(metric there 6 grad_norm)"
