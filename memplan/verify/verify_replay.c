@@ -17,9 +17,10 @@
 #include <string.h>
 
 /* A time is a line along which accesses have an order of their own. Where work runs at once a lane is one.
- * Where it runs later than it is given (gr_tasks.queued) a lane is two: its code's and its queue's; lanes
- * of copies have no code, and the lane host has no queue. */
-enum { N_TIMES = 7, NO_TIME = N_TIMES };
+ * Where it runs later than it is given (gr_tasks.queued) a lane is two: its thread's, which runs code, and
+ * its queue's; the lane host has no queue. The threads of copies touch no bytes, but what they waited for
+ * other threads know that wait for them. */
+enum { N_TIMES = 9 };
 
 /* Accesses of an entry, a bit each: reads and writes of each time, and those in finished loops that the time
  * that knows was not in, or does not know the end of. A row of bits for each time that knows. */
@@ -38,7 +39,7 @@ typedef struct stamps {
 typedef struct ways {         /* what holds on every way to a point of a path */
     bool *current;            /* of entries; true where nobody may rely on any contents of the object */
     bool *void_now;           /* of objects: nobody may rely on contents */
-    uint16_t *known[N_TIMES]; /* of entries: a row, the accesses so far that have ended for this time */
+    uint32_t *known[N_TIMES]; /* of entries: a row, the accesses so far that have ended for this time */
 } ways;
 
 /* Who reads or writes what a step uses. */
@@ -51,7 +52,7 @@ typedef struct replay {
     int n_times, code[GR_N_LANES], queue[GR_N_LANES]; /* times of lanes; both are one where there is one */
     uint8_t **by;                     /* of steps that are tasks: who, of its reads, then of its writes */
     stamps *seen;                     /* of entries */
-    uint16_t **code_row, **queue_row; /* of steps others wait for: what was known when it ended, of entries */
+    uint32_t **code_row, **queue_row; /* of steps others wait for: what was known when it ended, of entries */
     uint32_t *end_time;
     bool *ran, *awaited[GR_N_PATHS];
     uint32_t *option[GR_N_PATHS]; /* of steps: the optional node they belong to, or GR_NONE */
@@ -291,18 +292,18 @@ static void do_file(replay *r, uint32_t i)
 /* A time knows what another knows now. */
 static void tell_all(replay *r, int to, int from)
 {
-    uint16_t *known = r->now.known[to];
+    uint32_t *known = r->now.known[to];
     for (uint32_t e = 0; to != from && e < r->v->p->n_ledger; e++) known[e] |= r->now.known[from][e];
 }
 
 /* What a lane's queue is given from here on begins after what its code knows. */
 static void enqueue(replay *r, int lane)
 {
-    if (r->code[lane] != NO_TIME) tell_all(r, r->queue[lane], r->code[lane]);
+    tell_all(r, r->queue[lane], r->code[lane]);
 }
 
 /* A time goes on when step t has ended: it knows what was known then, but for what came after. */
-static void learn(replay *r, int time, const uint16_t *then, uint32_t t)
+static void learn(replay *r, int time, const uint32_t *then, uint32_t t)
 {
     for (uint32_t e = 0; e < r->v->p->n_ledger; e++) {
         const stamps *seen = &r->seen[e];
@@ -310,7 +311,7 @@ static void learn(replay *r, int time, const uint16_t *then, uint32_t t)
         for (int k = 0; k < ROW_BITS && seen->latest > r->end_time[t]; k++)
             if ((k < 2 * IN_LOOPS ? seen->at[k] : seen->in_loops[time][k % 2]) > r->end_time[t])
                 row &= ~(1u << k);
-        r->now.known[time][e] |= (uint16_t)row;
+        r->now.known[time][e] |= row;
     }
 }
 
@@ -318,12 +319,12 @@ static void learn(replay *r, int time, const uint16_t *then, uint32_t t)
  * other's. Without a queue it waits itself for what the other's has done. */
 static void wait_for(replay *r, int lane, uint32_t t)
 {
-    int code = r->code[lane], queue = r->queue[lane], theirs = r->code[step_at(r, t)->lane];
+    int code = r->code[lane], queue = r->queue[lane];
     learn(r, queue, r->queue_row[t], t);
-    if (code != queue && code != NO_TIME && theirs != NO_TIME) learn(r, code, r->code_row[t], t);
+    if (code != queue) learn(r, code, r->code_row[t], t);
 }
 
-static void keep_row(replay *r, uint16_t **to, int time)
+static void keep_row(replay *r, uint32_t **to, int time)
 {
     size_t bytes = r->v->p->n_ledger * sizeof(**to);
     if (!*to) *to = gr_malloc(bytes + 1);
@@ -334,7 +335,7 @@ static void note_end(replay *r, int lane, uint32_t i)
 {
     enqueue(r, lane); /* the event that others follow */
     if (!r->awaited[r->v->path][i]) return;
-    if (r->code[lane] != NO_TIME) keep_row(r, &r->code_row[i], r->code[lane]);
+    keep_row(r, &r->code_row[i], r->code[lane]);
     keep_row(r, &r->queue_row[i], r->queue[lane]);
     r->end_time[i] = r->time;
 }
@@ -351,7 +352,7 @@ static bool is_alone(replay *r, uint32_t i, uint32_t e, bool writes, int time, u
 {
     const gr_step *s = step_at(r, i);
     const gr_verifier *v = r->v;
-    const uint16_t *known = r->now.known[time];
+    const uint32_t *known = r->now.known[time];
     if ((writes ? ROW : ALL_WRITES) & ~(known[e] | allowed))
         return gr_verify_wrong(r->v, "waits",
                                "%s step %u '%s' does not wait for another lane%s at entry %u '%s'",
@@ -360,7 +361,7 @@ static bool is_alone(replay *r, uint32_t i, uint32_t e, bool writes, int time, u
     bool alone = true;
     for (uint32_t k = 0; k < v->n_share[e]; k++) {
         uint32_t o = v->shares[e][k];
-        if (known[o] == ROW) continue;
+        if (!(ROW & ~known[o])) continue;
         alone = gr_verify_wrong(
             r->v, "waits",
             "%s step %u '%s' does not wait until the bytes of entry %u '%s' are free of %u '%s'",
@@ -387,7 +388,7 @@ static void touch(replay *r, uint32_t i, uint32_t e, bool writes, unsigned by)
 static void leave_mark_at(replay *r, uint32_t e, bool writes, int time)
 {
     for (int t = 0; t < r->n_times; t++)
-        if (t != time) r->now.known[t][e] &= (uint16_t) ~(1u << ACCESS(time, writes));
+        if (t != time) r->now.known[t][e] &= ~(1u << ACCESS(time, writes));
     r->seen[e].latest = r->seen[e].at[ACCESS(time, writes)] = r->time;
 }
 
@@ -403,16 +404,16 @@ static void leave_mark(replay *r, uint32_t e, bool writes, int lane, unsigned by
 static void meet(replay *r, unsigned lanes)
 {
     for (uint32_t e = 0; e < r->v->p->n_ledger; e++) {
-        uint16_t code = 0, queue = 0;
+        uint32_t code = 0, queue = 0;
         for (int l = 0; l < GR_N_LANES; l++) {
             if (!(lanes >> l & 1)) continue;
-            if (r->code[l] != NO_TIME) code |= r->now.known[r->code[l]][e];
+            code |= r->now.known[r->code[l]][e];
             queue |= r->now.known[r->queue[l]][e];
         }
         for (int l = 0; l < GR_N_LANES; l++) {
             if (!(lanes >> l & 1)) continue;
-            if (r->code[l] != NO_TIME) r->now.known[r->code[l]][e] |= code;
-            r->now.known[r->queue[l]][e] |= (uint16_t)(code | queue);
+            r->now.known[r->code[l]][e] |= code;
+            r->now.known[r->queue[l]][e] |= code | queue;
         }
     }
 }
@@ -437,7 +438,7 @@ static bool knows_trip(const stamps *in_trip, uint32_t row, int time, bool write
 
 static void tell_of_loop(replay *r, uint32_t e, int time, bool writes)
 {
-    r->now.known[time][e] &= (uint16_t) ~(1u << ACCESS(IN_LOOPS, writes));
+    r->now.known[time][e] &= ~(1u << ACCESS(IN_LOOPS, writes));
     r->seen[e].latest = r->seen[e].in_loops[time][writes] = r->time;
 }
 
@@ -445,13 +446,13 @@ static void tell_of_loop(replay *r, uint32_t e, int time, bool writes)
  * hide what was accessed before, stamps are what they were then. A time that was not in it knows what it knew
  * before, and does not know of accesses in the loop; nor does code that was in it know what queues may still
  * be doing. before: seen, and known, when the loop began. */
-static void close_trip(replay *r, unsigned lanes, const stamps *before, uint16_t *const *known,
+static void close_trip(replay *r, unsigned lanes, const stamps *before, uint32_t *const *known,
                        uint32_t began)
 {
     bool met[N_TIMES] = {0}, gave[N_TIMES] = {0}; /* the others: not in the loop */
     for (int l = 0; l < GR_N_LANES; l++) {
         if (!(lanes >> l & 1)) continue;
-        if (r->code[l] != NO_TIME) gave[r->code[l]] = true;
+        gave[r->code[l]] = true;
         met[r->queue[l]] = true;
     }
     for (uint32_t e = 0; e < r->v->p->n_ledger; e++) {
@@ -459,7 +460,7 @@ static void close_trip(replay *r, unsigned lanes, const stamps *before, uint16_t
         if (in_trip.latest <= began) continue;
         r->seen[e] = before[e];
         for (int t = 0; t < r->n_times; t++) {
-            uint16_t *row = &r->now.known[t][e], then = *row;
+            uint32_t *row = &r->now.known[t][e], then = *row;
             if (met[t]) continue;
             if (!gave[t]) *row = known[t][e];
             for (int writes = 0; writes < 2; writes++)
@@ -485,8 +486,7 @@ static void do_waits(replay *r, uint32_t i)
         if (r->ran[s->after[k]]) wait_for(r, s->lane, s->after[k]);
     enqueue(r, s->lane);
     bool is_task = gr_verify_runs_tasks(r->v->path) && r->v->task[i] != GR_NONE;
-    if (is_task && r->v->g->task[r->v->task[i]].uses.waits && r->code[s->lane] != NO_TIME)
-        tell_all(r, r->code[s->lane], r->queue[s->lane]);
+    if (is_task && r->v->g->task[r->v->task[i]].uses.waits) tell_all(r, r->code[s->lane], r->queue[s->lane]);
 }
 
 static void do_step(replay *r, uint32_t i)
@@ -694,8 +694,8 @@ static void find_times(replay *r)
         int code, queue;
     } queued[GR_N_LANES] = {[GR_LANE_COMPUTE] = {0, 1},
                             [GR_LANE_COMM] = {2, 3},
-                            [GR_LANE_H2D] = {NO_TIME, 4},
-                            [GR_LANE_D2H] = {NO_TIME, 5},
+                            [GR_LANE_H2D] = {7, 4},
+                            [GR_LANE_D2H] = {8, 5},
                             [GR_LANE_HOST] = {6, 6}};
     bool two = r->v->g->queued;
     r->n_times = two ? N_TIMES : GR_N_LANES;

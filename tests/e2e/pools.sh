@@ -132,3 +132,30 @@ status 3 "$gr" plan split.yaml --ranks 4 --budget 3300KiB
 has err 'on a rank of pool rollout, reference, ranks 2-3'
 refused 'the plan is for ranks 0-1 and other roles, not for 1' "$gr" exec split.yaml --plan split.json --out two
 [ ! -e two ]
+
+# Weights that are loaded before they are sent: what the thread of loads waited for, the thread that sends knows. (This plan was
+# refused by the verifier: the number of trips lies where a score was.)
+cat >large.json <<'END'
+{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 40,
+ "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
+ "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "tie_word_embeddings": true, "initializer_range": 0.02, "bos_token_id": 1,
+ "eos_token_id": 2, "torch_dtype": "bfloat16"}
+END
+cat >large.yaml <<'END'
+graph: large
+pools: {train: {share: 1}, rollout: {share: 1}}
+models:
+  actor: {checkpoint: large.json, train: {master: none, moments: bf16, lr: 1.0e-6}}
+  judge: {checkpoint: large.json}
+nodes:
+  prompts: {op: prompts, file: none.jsonl, batch: 128, max_tokens: 256, template: "{question}"}
+  rollout: {op: generate, model: actor, prompts: prompts, samples: 8, max_tokens: 128, pool: rollout, lag: 1}
+  reward: {op: reward, of: rollout, answer: prompts.answer, rule: {extract: '(.)', compare: string}}
+  old: {op: logprob, model: actor, of: rollout}
+  judged: {op: logprob, model: judge, of: rollout}
+  score: {op: compute, of: rollout, expr: reward + 0.1 * seq_mean(judged)}
+  advantage: {op: compute, of: rollout, expr: (score - group_mean(score)) / (group_std(score) + 1e-6)}
+  update: {op: update, model: actor, of: rollout, mini_batch: 32, loss: token_mean(-advantage * exp(logprob - old))}
+run: {steps: 3}
+END
+status 0 "$gr" plan large.yaml --hardware a100-80g --ranks 2x8 --policy every_node --host-budget 32GiB
