@@ -2,6 +2,7 @@
 # A run whose terminal goes away, or whose reader does, ends its iteration and saves: on one rank and on several. It goes on to
 # the bits of an undisturbed one. nohup holds.
 # usage: hangup.sh GRAPHRUN, with GR_TERMINAL
+[ -n "${GR_HEARS-}" ] || GR_HEARS=1 exec env --default-signal=HUP "$0" "$@" # also where the tests run under nohup
 . "$(dirname "$0")/lib.sh"
 : "${GR_TERMINAL:?}"
 
