@@ -158,11 +158,10 @@ const gr_op gr_op_copy = {
     .follows = true,
     .summary =
         "the weights of a model follow those of another: a moving average, or a reference that is refreshed",
-    .doc =
-        "to = decay to + (1 - decay) from, as often as the node runs; `when` says in which iterations. It "
-        "takes "
-        "the weights as the iteration began, or with `after: UPDATE` the new ones. Nodes read `to` as it was "
-        "when the iteration began, unless they are `after` this one. The model is saved in checkpoints.",
+    .doc = "to = decay to + (1 - decay) from, as often as the node runs; `when` says in which iterations. It "
+           "takes the weights as the iteration began, or with `after: UPDATE` the new ones. Nodes read `to` "
+           "as it was "
+           "when the iteration began, unless they are `after` this one. The model is saved in checkpoints.",
     .kernels = GR_KERNELS_BACKWARD,
     .lane = GR_LANE_COMPUTE,
     .cfg_bytes = sizeof(gr_copy_cfg),

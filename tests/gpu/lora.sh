@@ -4,6 +4,7 @@
 probe=$("$1" plan --device cuda /dev/null 2>&1 || :)
 case $probe in *"CUDA device"* | *"has no device"*) echo "$probe"; echo "skipped"; exit 77 ;; esac
 . "$(dirname "$0")/../e2e/lib.sh"
+. "$project/tests/gpu/rows.sh"
 
 config small.json qwen3 64 false false
 sed -i 's/"head_dim": 16/"head_dim": 32/' small.json
@@ -47,18 +48,7 @@ for budget in $(((peak + least) / 2)) "$least"; do
     same_weights whole-usual budget
     rm -rf budget
 done
-# Of rows from a file, for samples differ between the devices.
-sed -e "s/train: {/$lora/" -e 's/warmup: 10, //' "$project/graphs/quickstart/warmup.yaml" >rows.yaml
-for d in cpu cuda; do
-    status 0 "$gr" exec rows.yaml --set model=small --set data=warmup.jsonl --device $d --steps 3 --out rows-$d
-done
-for step in 1 3; do
-    for name in loss grad_norm; do
-        a=$(metric rows-cpu $step $name) b=$(metric rows-cuda $step $name)
-        echo "$name of step $step: $a on the CPU, $b on CUDA"
-        awk "BEGIN {d = $a - $b; if (d < 0) d = -d; exit !($a > 0 && d <= 0.05 * $a)}" || fail "$b is not near $a"
-    done
-done
+near_the_cpu "$lora"
 set -- --device cuda
 ppo_graph plain.yaml
 classifier judge model

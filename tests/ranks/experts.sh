@@ -211,13 +211,7 @@ status 0 run --ranks 2 --set models.actor.parallel.expert=2 --set run.bits=keep 
 same_weights steps tight
 status 0 run --ranks 2 --set models.actor.parallel.expert=2 --set run.checkpoint.every=1 --steps 4 --out every
 # shellcheck disable=SC2086
-"$gr" exec grpo.yaml $constant --ranks 2 --set models.actor.parallel.expert=2 --set run.checkpoint.every=1 --steps 400 --out killed >/dev/null 2>&1 &
-i=0
-while [ ! -d killed/checkpoints/step-2 ] && [ $i -lt 600 ]; do sleep 0.1; i=$((i + 1)); done
-kill -9 "$(ranks_of killed | sed -n 2p)"
-wait $! || :
-status 0 "$gr" exec --resume killed@2 --steps 4
-same_weights every killed 4
+killed_goes_on every $constant --set models.actor.parallel.expert=2
 point every 2 moved
 status 0 run --ranks 4 --set models.actor.parallel.expert=4 --set models.actor.parallel.context=2 --set run.checkpoint.every=1 --resume moved \
     --replan --steps 3

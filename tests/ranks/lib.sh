@@ -66,3 +66,18 @@ ranks_of() { # RUN: the processes that are ranks of it, the first one first
         echo "$(tr "\\0" "\\n" 2>/dev/null <"$p/environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p') ${p#/proc/}"
     done | sort -n | sed 's/.* //'
 }
+
+# A run on two ranks of which one is killed goes on from its second iteration to the bits of RUN behind the fourth.
+killed_goes_on() { # RUN OPTIONS...
+    whole=$1
+    shift
+    "$gr" exec grpo.yaml "$@" --ranks 2 --set run.checkpoint.every=1 --steps 400 --out killed >/dev/null 2>&1 &
+    i=0
+    while [ ! -d killed/checkpoints/step-2 ] && [ $i -lt 600 ]; do sleep 0.1; i=$((i + 1)); done
+    kill -9 "$(ranks_of killed | sed -n 2p)"
+    wait $! || :
+    last=$(last_step killed)
+    status 0 "$gr" exec --resume killed@2 --steps 4
+    same_weights "$whole" killed 4
+    [ "$last" -ge 2 ] || fail "it had not come to iteration 2"
+}

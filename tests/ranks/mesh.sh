@@ -157,15 +157,7 @@ has tight.json 'recompute|activations: [0-9]+ of [0-9]+ stay on the device' # ma
 
 # Killed, it goes on to the same bits; and a checkpoint of one mesh goes on with another.
 status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --set run.checkpoint.every=1 --steps 4 --out every
-"$gr" exec grpo.yaml "$@" --ranks 2 --set run.checkpoint.every=1 --steps 400 --out killed >/dev/null 2>&1 &
-i=0
-while [ ! -d killed/checkpoints/step-2 ] && [ $i -lt 300 ]; do sleep 0.1; i=$((i + 1)); done
-kill -9 "$(ranks_of killed | sed -n 2p)"
-wait $! || :
-last=$(last_step killed)
-status 0 "$gr" exec --resume killed@2 --steps 4
-same_weights every killed 4
-[ "$last" -ge 2 ] || fail "it had not come to iteration 2"
+killed_goes_on every "$@"
 point every 2 moved
 status 0 "$gr" exec grpo.yaml --set model=qwen3 --set models.actor.train.schedule=constant --set run.checkpoint.every=1 --ranks 4 \
     --set models.actor.parallel.$axis=4 --resume moved --replan --steps 3

@@ -166,15 +166,7 @@ close whole alone 3 1e-3
     status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --steps 4 --set run.bits=keep --budget "$least" --out tight --check-memory
     has tight/plan.json 'recompute'
     same_weights whole tight
-    "$gr" exec grpo.yaml "$@" --ranks 2 --set run.checkpoint.every=1 --steps 400 --out killed >/dev/null 2>&1 &
-    i=0
-    while [ ! -d killed/checkpoints/step-2 ] && [ $i -lt 300 ]; do sleep 0.1; i=$((i + 1)); done
-    kill -9 "$(ranks_of killed | sed -n 2p)"
-    wait $! || :
-    last=$(last_step killed)
-    status 0 "$gr" exec --resume killed@2 --steps 4
-    same_weights whole killed 4
-    [ "$last" -ge 2 ] || fail "it had not come to iteration 2"
+    killed_goes_on whole "$@"
     status 0 "$gr" exec grpo.yaml --set model=qwen3 --set models.actor.train.schedule=constant --steps 20 --out twenty-1
     status 0 "$gr" exec grpo.yaml "$@" --ranks 4 --steps 20 --out twenty --check-memory
     close twenty-1 twenty 1
