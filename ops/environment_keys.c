@@ -57,7 +57,8 @@ static bool is_name(const char *text)
 }
 
 /* What metrics.jsonl has of each conversation by itself. */
-static const char *const counted[] = {"failed", "turns_mean"};
+static const char *const counted[] = {"failed",       "turns_mean",   "decode_steps",
+                                      "decode_batch", "decode_width", "read_tokens"};
 
 static bool is_in(const char *const *list, size_t n, const char *text)
 {

@@ -593,6 +593,7 @@ static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr
     r->current = r->n_groups = r->n_seqs = r->trip = 0;
     r->finished = r->n_slots = r->n_running = 0;
     r->tokens = r->spared = 0;
+    r->pace = (gr_rollout_pace){0};
     r->draft.steps = r->draft.drafts = r->draft.drafted = r->draft.accepted = 0;
     for (int i = 0; i < 2; i++) free_all(&r->pool[i]);
     if (r->turns) gr_turns_begin(r, rows);
@@ -869,6 +870,9 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     admit(r, &rows);
     wake(r, &rows);
     plan(r, &rows, c->how, &host);
+    r->pace.steps += r->n_running > 0;
+    r->pace.width += r->n_running;
+    r->pace.read += r->n_prefill;
     write_arrays(r, c->queue, &device, &host);
     copy_states(c, r);
     return !r->n_tokens && r->n_slots ? gr_turns_wait(r, &rows, d) : GR_OK; /* there is nothing else to do */

@@ -150,6 +150,15 @@ typedef struct gr_block_copies {
     uint32_t *from, *to; /* [samples] */
 } gr_block_copies;
 
+/* How an iteration's decoding went, of this rank: metrics of conversations, whose pace their environments
+ * set. */
+typedef struct gr_rollout_pace {
+    uint64_t steps, width;       /* decode steps; slots that they computed, of all steps together */
+    uint64_t read;               /* tokens of prompts and answers that were read into the pool */
+    uint64_t stalled_ns;         /* nothing ran: all waited for their environments */
+    uint64_t answer_ns, answers; /* from each message to the taking of its answer */
+} gr_rollout_pace;
+
 typedef struct gr_rollout {
     gr_session *session;
     const gr_node *node;
@@ -168,6 +177,7 @@ typedef struct gr_rollout {
     uint32_t trip;          /* of the iteration, from 0 */
     gr_free_blocks pool[2]; /* of all layers, and of those with a window, where these have others */
     uint32_t finished, n_seqs;
+    gr_rollout_pace pace;
     uint64_t tokens, spared;      /* sampled so far; those of max_tokens that finished ones did not need */
     uint32_t n_tokens, n_prefill; /* of the current step */
     uint32_t prefill_seq, prefill_at; /* whose tokens these are, and the first of them */

@@ -765,6 +765,9 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     write_prefill(r, c);
     for (uint32_t i = 0; i < b.slots; i++) s->at[which][i] = r->slots[i].seq;
     s->read[which].n_tokens = s->n_tokens;
+    r->pace.steps += s->n[which] ? CHUNK : 0;
+    r->pace.width += (uint64_t)CHUNK * s->n[which];
+    r->pace.read += s->n_tokens;
     return r->turns ? wait_for_turns(r, &rows, n_changes, d) : GR_OK;
 }
 

@@ -17,13 +17,14 @@
 #include <string.h>
 
 typedef struct turn {
-    uint32_t begin;   /* its first response token */
-    uint32_t number;  /* from 0 */
-    uint32_t attempt; /* of the conversation */
-    uint32_t most;    /* tokens of it; 0: max_tokens */
-    bool last;        /* no other follows: the model has had them all, or there is no room */
-    bool open;        /* it has begun, and is not over */
-    bool asked;       /* the environment has a message that it has not answered */
+    uint32_t begin;    /* its first response token */
+    uint32_t number;   /* from 0 */
+    uint32_t attempt;  /* of the conversation */
+    uint32_t most;     /* tokens of it; 0: max_tokens */
+    bool last;         /* no other follows: the model has had them all, or there is no room */
+    bool open;         /* it has begun, and is not over */
+    bool asked;        /* the environment has a message that it has not answered */
+    uint64_t asked_ns; /* when it got that */
     /* This and the next, of rows that are kept: an answer for which it has no slot so far; and, from 1 on,
      * the message that tells what was said before the run went on here; 0: none does. */
     gr_answer *early;
@@ -46,7 +47,10 @@ struct gr_turns {
     uint32_t failures;
     bool any;                              /* conversation of this run that did not fail */
     uint32_t turns_mean, n_failed, *means; /* metrics; means: [measures] */
-    gr_status failed;                      /* of a record that cannot be read */
+    struct {
+        uint32_t stalled, answer, steps, batch, width, read;
+    } pace;           /* metrics */
+    gr_status failed; /* of a record that cannot be read */
     gr_diag messages;
 };
 
@@ -129,6 +133,12 @@ static void name_metrics(gr_rollout *r)
     t->means = gr_calloc(names->n + 1, sizeof(*t->means)); /* + 1: never of size 0 */
     for (size_t i = 0; i < names->n; i++)
         t->means[i] = gr_session_name(r->session, r->node, "%s.%s", node, names->text[i]);
+    t->pace.stalled = gr_session_name(r->session, r->node, "seconds.%s.stalled", node);
+    t->pace.answer = gr_session_name(r->session, r->node, "seconds.%s.answer", node);
+    t->pace.steps = gr_session_name(r->session, r->node, "%s.decode_steps", node);
+    t->pace.batch = gr_session_name(r->session, r->node, "%s.decode_batch", node);
+    t->pace.width = gr_session_name(r->session, r->node, "%s.decode_width", node);
+    t->pace.read = gr_session_name(r->session, r->node, "%s.read_tokens", node);
 }
 
 gr_status gr_turns_open(gr_rollout *r, gr_diag *d)
@@ -234,11 +244,18 @@ static json_t *fields_of_start(gr_rollout *r, uint32_t number)
     return fields;
 }
 
+static void asked(turn *at)
+{
+    at->asked = true;
+    at->asked_ns = gr_now_ns();
+}
+
 /* In the record a conversation is of the iteration in which it began. */
 static void ask_to_start(gr_rollout *r, const gr_rows *rows, uint32_t seq)
 {
     struct gr_turns *t = r->turns;
-    t->at[seq].open = t->at[seq].asked = true;
+    t->at[seq].open = true;
+    asked(&t->at[seq]);
     if (r->cfg->serve.open) {
         gr_environment_start(t->env, seq, t->at[seq].attempt, NULL);
         return;
@@ -318,7 +335,8 @@ void gr_turns_step(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows)
         at->number + 1 == rows->turns || rows->truncated[seq] || rows->response_len[seq] + 1 >= r->longest;
     rows->turn_end[(size_t)seq * rows->turns + at->number] = rows->response_len[seq];
     rows->n_turns[seq] = at->number + 1;
-    s->waits = at->asked = true;
+    s->waits = true;
+    asked(at);
     if (r->turns->served) {
         answer_call(r, rows, seq);
         return;
@@ -557,6 +575,8 @@ static bool take_answer(gr_rollout *r, gr_rows *rows, gr_rollout_slot *s, const 
     const uint32_t seq = s->seq;
     turn *at = &r->turns->at[seq];
     at->asked = false;
+    r->pace.answer_ns += gr_now_ns() - at->asked_ns;
+    r->pace.answers++;
     if (a->error) return fail(r, rows, s, a->error, a->late);
     add_scores(rows, seq, at->number, a);
     if (a->done && r->cfg->serve.open && !gr_signals_stop()) return begin_anew(r, rows, s);
@@ -672,10 +692,13 @@ static gr_status await_answer(gr_rollout *r, const gr_rows *rows, gr_diag *d)
 gr_status gr_turns_wait(gr_rollout *r, const gr_rows *rows, gr_diag *d)
 {
     struct gr_turns *t = r->turns;
-    const gr_status st = told(t, d);
+    gr_status st = told(t, d);
     if (st || has_early(r) || !gr_environment_pending(t->env) || (r->kept && gr_kept_is_enough(r))) return st;
     if (gr_environment_replays(t->env)) return gr_environment_next(t->env, -1, &t->answer, d);
-    return await_answer(r, rows, d);
+    const uint64_t begin = gr_now_ns();
+    st = await_answer(r, rows, d);
+    r->pace.stalled_ns += gr_now_ns() - begin;
+    return st;
 }
 
 /* ---- kept -----------------------------------------------------------------------------------------------
@@ -711,7 +734,8 @@ void gr_turns_restore(gr_rollout *r, const gr_rows *rows)
 {
     for (uint32_t seq = 0; seq < r->work.seqs; seq++) {
         const uint32_t *from = rows->turn[seq];
-        r->turns->at[seq] = (turn){.begin = from[GR_TURN_BEGIN],
+        r->turns->at[seq] = (turn){.asked_ns = gr_now_ns(), /* of this run */
+                                   .begin = from[GR_TURN_BEGIN],
                                    .number = from[GR_TURN_NUMBER],
                                    .attempt = from[GR_TURN_TRY],
                                    .last = from[GR_TURN_LAST],
@@ -724,6 +748,21 @@ void gr_turns_restore(gr_rollout *r, const gr_rows *rows)
 /* ---- what the rollout was like ---------------------------------------------------------------------------
  */
 
+/* Of this rank's conversations. */
+static void report_pace(const gr_rollout *r)
+{
+    const struct gr_turns *t = r->turns;
+    const gr_rollout_pace *p = &r->pace;
+    const double steps = (double)GR_MAX(p->steps, (uint64_t)1);
+    gr_session_metric(r->session, t->pace.stalled, (double)p->stalled_ns * 1e-9);
+    if (p->answers)
+        gr_session_metric(r->session, t->pace.answer, (double)p->answer_ns * 1e-9 / (double)p->answers);
+    gr_session_metric(r->session, t->pace.steps, (double)p->steps);
+    gr_session_metric(r->session, t->pace.batch, (double)r->tokens / steps);
+    gr_session_metric(r->session, t->pace.width, (double)p->width / steps);
+    gr_session_metric(r->session, t->pace.read, (double)p->read);
+}
+
 gr_status gr_turns_report(const gr_rollout *r, const gr_rows *rows, gr_diag *d)
 {
     const struct gr_turns *t = r->turns;
@@ -735,6 +774,7 @@ gr_status gr_turns_report(const gr_rollout *r, const gr_rows *rows, gr_diag *d)
     }
     gr_session_metric(r->session, t->turns_mean, turns / all);
     gr_session_metric(r->session, t->n_failed, failed);
+    report_pace(r);
     for (uint32_t m = 0; m < rows->measures; m++) {
         double sum = 0;
         for (uint32_t i = 0; i < *rows->n_seqs; i++) sum += rows->measure[(size_t)i * rows->measures + m];

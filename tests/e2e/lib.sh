@@ -68,7 +68,7 @@ same_weights() { # RUN RUN [STEP]: model and optimizer have the same bits
 }
 
 metrics() { # RUN: its lines but for what is measured, or is of several ranks alone
-    sed -E 's/"((val\.)?seconds[^"]*|tokens_per_second|(planned|measured)_peak_bytes[^"]*|[^"]*rank_imbalance[^"]*|[^"]*expert_trips)": [^,}]*(, )?//g; s/, \}$/}/' \
+    sed -E 's/"((val\.)?seconds[^"]*|tokens_per_second|(planned|measured)_peak_bytes[^"]*|[^"]*rank_imbalance[^"]*|[^"]*expert_trips|[^"]*\.(decode_(steps|batch|width)|read_tokens))": [^,}]*(, )?//g; s/, \}$/}/' \
         "$1/metrics.jsonl"
 }
 
