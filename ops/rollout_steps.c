@@ -545,17 +545,41 @@ static bool prefill_group(gr_rollout *r, gr_rollout_group *g, const gr_rows *row
     return prefill(r, rows, first, g->table, g->held, &g->cached, g->prompt - 1, how);
 }
 
-/* Conversations whose environment has answered: what it said is read, and the model goes on. */
+/* From there on, one that the device does not run: it is free, or waits. */
+static uint32_t resting_slot(const gr_rollout *r, uint32_t from)
+{
+    while (r->slots[from].seq != GR_NONE && r->steps->since[from] != NEVER) from++;
+    return from;
+}
+
+/* Two of which the device runs neither. */
+static void swap_resting(gr_rollout *r, uint32_t a, uint32_t b)
+{
+    struct gr_rollout_steps *s = r->steps;
+    const gr_rollout_slot slot = r->slots[a]; /* tables are swapped */
+    const uint32_t since = s->since[a];
+    r->slots[a] = r->slots[b];
+    s->since[a] = s->since[b];
+    r->slots[b] = slot;
+    s->since[b] = since;
+    if (r->slots[a].seq != GR_NONE) s->slot_of[r->slots[a].seq] = a;
+    if (r->slots[b].seq != GR_NONE) s->slot_of[r->slots[b].seq] = b;
+}
+
+/* Conversations whose environment has answered: what it said is read, and the model goes on, in the first
+ * slot in which none does: so steps are as small as those that run allow. */
 static uint32_t wake(gr_rollout *r, const gr_rows *rows, const gr_choices *how, const gr_steps_input *in)
 {
-    uint32_t n_changes = 0;
+    uint32_t n_changes = 0, to = 0;
     for (uint32_t at = 0; at < r->bounds.samples; at++) {
-        gr_rollout_slot *slot = &r->slots[at];
-        if (slot->seq == GR_NONE || slot->waits || r->steps->since[at] != NEVER) continue;
+        if (r->slots[at].seq == GR_NONE || r->slots[at].waits || r->steps->since[at] != NEVER) continue;
+        to = r->turns ? resting_slot(r, to) : at;
+        if (to != at) swap_resting(r, at, to);
+        gr_rollout_slot *slot = &r->slots[to];
         const uint32_t last = gr_rollout_length(rows, slot->seq) - 1;
         slot->next = gr_rows_ids(rows, slot->seq)[last];
-        if (prefill(r, rows, slot->seq, slot->table, slot->held, &slot->cached, last, how))
-            set_slot(r, rows, at, in, &n_changes);
+        if (!prefill(r, rows, slot->seq, slot->table, slot->held, &slot->cached, last, how)) break;
+        set_slot(r, rows, to, in, &n_changes);
     }
     return n_changes;
 }
@@ -629,8 +653,16 @@ static void move_slot(gr_rollout *r, uint32_t from, uint32_t to)
     *b = *a;
     *a = t;
     s->slot_of[b->seq] = to;
+    if (a->seq != GR_NONE) s->slot_of[a->seq] = from;
     s->stale[to] = false;
     s->since[to] = s->since[from];
+    s->since[from] = NEVER;
+}
+
+/* Whether a slot takes its place among those that move together: a conversation that waits does not. */
+static bool moves(const gr_rollout *r, uint32_t at)
+{
+    return r->slots[at].seq != GR_NONE && !(r->turns && r->steps->since[at] == NEVER);
 }
 
 /* When no more samples come, the rest move together, where that makes a step smaller. */
@@ -638,11 +670,11 @@ static uint32_t compact(gr_rollout *r, const gr_steps_input *in)
 {
     const uint32_t slots = r->bounds.samples;
     uint32_t live = 0, n_changes = 0, to = 0;
-    for (uint32_t i = 0; i < slots; i++) live += r->slots[i].seq != GR_NONE;
+    for (uint32_t i = 0; i < slots; i++) live += moves(r, i);
     const uint32_t size = rounded(live, slots);
     for (uint32_t from = last_slot(r); from-- > size;) {
-        if (r->slots[from].seq == GR_NONE) continue;
-        to = free_slot(r, to);
+        if (!moves(r, from)) continue;
+        while (moves(r, to)) to++;
         move_slot(r, from, to);
         in->change[n_changes++] = (gr_slot_change){.slot = to, .from = from};
     }
