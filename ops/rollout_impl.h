@@ -17,6 +17,7 @@
 #include "ops/base/rows.h"
 #include "ops/base/session.h"
 #include "ops/serve/serve.h"
+#include "runtime/comm/comm.h"
 
 enum {
     ROLLOUT_BEGIN,
@@ -273,10 +274,17 @@ void gr_turns_start(gr_rollout *r, gr_rollout_slot *s, const gr_rows *rows);
 uint32_t gr_turns_limit(const gr_rollout *r, uint32_t seq);
 /* A turn has its last token: the environment is asked to answer. */
 void gr_turns_step(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows);
-/* Take what has been answered. end is called of each conversation that has ended; the others' slots wait no
+/* Take what has been answered. peers: the ranks that run it together, which all take the same; NULL: this one
+ * alone. end is called of each conversation that has ended; the others' slots wait no
  * more, and their rows have what was said. */
-gr_status gr_turns_take(gr_rollout *r, gr_rows *rows, void (*end)(gr_rollout *r, gr_rows *rows, uint32_t seq),
-                        gr_diag *d);
+gr_status gr_turns_take(gr_rollout *r, gr_rows *rows, gr_comm *peers,
+                        void (*end)(gr_rollout *r, gr_rows *rows, uint32_t seq), gr_diag *d);
+/* The task in which ranks that run conversations together meet, to take what was answered. */
+void gr_turns_meet(gr_task *w, const gr_node *n);
+static inline gr_comm *gr_turns_peers(const gr_call *c)
+{
+    return c->queue->peers ? c->queue->peers->comm : NULL;
+}
 /* Wait until something is to be taken. */
 gr_status gr_turns_wait(gr_rollout *r, const gr_rows *rows, gr_diag *d);
 /* The rows are whole. */

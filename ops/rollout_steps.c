@@ -289,15 +289,16 @@ void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choi
                  N_BEGIN_STEPS, "begin");
     gr_tasks_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "chunks")->loop.trips_expected =
         trips_expected(n, how);
-    gr_tasks_run(p, ROLLOUT_PLAN, 0,
-                 (gr_use[]){[PLAN_ROWS] = {rows, GR_UPDATE | GR_BY_CODE},
-                            [PLAN_SLOTS] = {slots, GR_UPDATE},
-                            [PLAN_ORDERS] = {orders, GR_UPDATE | GR_BY_TURNS},
-                            [PLAN_PACKED] = {packed, GR_WRITE},
-                            [PLAN_STAGING] = {staging, GR_UPDATE | GR_BY_TURNS},
-                            [PLAN_ROUTES] = {routes, GR_UPDATE | GR_BY_CODE},
-                            [PLAN_CHOICES] = {choices_back, GR_UPDATE | GR_BY_TURNS}},
-                 N_PLAN, "plan");
+    gr_task *plan = gr_tasks_run(p, ROLLOUT_PLAN, 0,
+                                 (gr_use[]){[PLAN_ROWS] = {rows, GR_UPDATE | GR_BY_CODE},
+                                            [PLAN_SLOTS] = {slots, GR_UPDATE},
+                                            [PLAN_ORDERS] = {orders, GR_UPDATE | GR_BY_TURNS},
+                                            [PLAN_PACKED] = {packed, GR_WRITE},
+                                            [PLAN_STAGING] = {staging, GR_UPDATE | GR_BY_TURNS},
+                                            [PLAN_ROUTES] = {routes, GR_UPDATE | GR_BY_CODE},
+                                            [PLAN_CHOICES] = {choices_back, GR_UPDATE | GR_BY_TURNS}},
+                                 N_PLAN, "plan");
+    gr_turns_meet(plan, n);
     gr_task *prefill = model_work(n, k, p, ROLLOUT_PREFILL,
                                   (gr_use[]){[USE_KV] = {kv, GR_UPDATE},
                                              [USE_PACKED] = {packed, GR_READ},
@@ -778,7 +779,7 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     s->device = arrays_at(c->ptr[PLAN_PACKED], &b, c->how, 0);
     s->host = arrays_at(c->ptr[PLAN_STAGING], &b, c->how, s->trip % 2);
     gr_status st = s->trip < 2 ? GR_OK : read_report(r, &rows, choices_at(c, r, c->ptr[PLAN_CHOICES]), d);
-    if (!st && r->turns) st = gr_turns_take(r, &rows, end_conversation, d);
+    if (!st && r->turns) st = gr_turns_take(r, &rows, gr_turns_peers(c), end_conversation, d);
     if (st) return st;
     gr_session_finished(r->session, r->node, &rows, GR_NONE);
     const gr_steps_input in = s->ops->input(s->steps, s->trip);

@@ -223,7 +223,7 @@ END
 
 # A GRPO graph of conversations of three turns, whose environment is say.pl.
 turns() { # FILE WAY [KEYS]
-    sed -e 's/, schedule: cosine//' -e "s|^  rollout: .*|  rollout: {op: generate, model: actor, prompts: prompts, samples: 4, temperature: 1.0, max_tokens: 4, turns: 3, max_context: 32, environment: {command: \"perl $here/say.pl $2\", metrics: [calls], timeout: 5s${3:+, $3}}}|" \
+    sed -e 's/, schedule: cosine//' -e "s|^  rollout: .*|  rollout: {op: generate, model: actor, prompts: prompts, samples: 4, temperature: 1.0, max_tokens: 4, turns: 3, max_context: 32, environment: {command: \"perl $project/tests/e2e/say.pl $2\", metrics: [calls], timeout: 5s${3:+, $3}}}|" \
         -e 's|^  reward: .*|  reward: {op: reward, of: rollout, from: environment}|' \
         -e 's|^  score: .*|  score: {op: compute, of: rollout, expr: reward}|' grpo.yaml >"$1"
     cat >>"$1" <<'END'
