@@ -17,6 +17,13 @@ ASKED=told status 0 "$gr" exec turns.yaml --out told-run --steps 1 --set 'log.id
 sed -E 's/.*"token_ids":\[([0-9,]*)\].*/\1/' told | tr ',' '\n' | awk '{ sum += $1; n++ } END { print sum, n }' >ids
 [ "$(metric told-run 1 ids) $(metric told-run 1 n)" = "$(cat ids)" ] || fail "ids that count are not those that were sampled: $(cat ids)"
 
+# A conversation of one turn has the bits of a response that nobody answers.
+sed -E "s|^(  rollout: .*max_tokens: [0-9]+.*)\}\$|\\1, turns: 1, max_context: 14, environment: {command: \"perl $here/say.pl slow\"}}|" grpo.yaml >one.yaml
+has one.yaml 'turns: 1'
+status 0 "$gr" exec grpo.yaml --out alone --steps 2
+status 0 "$gr" exec one.yaml --out one --steps 2
+same_weights alone one
+
 # When an environment answers, in which order, and how many processes it is, changes no bit; nor do the slots and blocks
 # that the rollout has, nor a budget.
 turns slow.yaml slow "workers: 3, in_flight: 7"
