@@ -201,7 +201,7 @@ static struct run_ws layout(const gr_cu_attention_shape *s, const gr_cu_attentio
                             void *base)
 {
     gr_workspace c = {.base = base};
-    struct run_ws w;
+    struct run_ws w = {0};
     const uint64_t index = gr_cu_attention_index_bytes(r->batch) / 4;
     w.length = gr_workspace_bytes(&c, index);
     w.rows = gr_workspace_bytes(&c, index);
