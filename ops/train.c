@@ -209,6 +209,7 @@ static gr_dealt find_own(const gr_call *c, train_state *t, const gr_rows *rows, 
     mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
     if (!c->how->leaves) {
         gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, false);
+        cost.whole = gr_node_shares(c->node) > 0;
         const uint32_t group = gr_mesh_place(&c->node->placement.mesh, t->session->rank, GR_AXIS_DATA);
         if (!*by) *by = gr_balancer_new(own->cap, gr_node_parts(c->node), &shape.most);
         return gr_balance_own(*by, own, group, rows, GR_MIN(first, there), GR_MIN(end, there), &cost);

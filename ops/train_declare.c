@@ -68,6 +68,7 @@ gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
                                   how->leaves ? 1 : gr_node_parts(n));
     t.micro = gr_micro_bounds_of(b, &t.most, how->micro_tokens, gr_node_cut(n));
     t.micro.routes = gr_tally_routes(n);
+    gr_micro_set_shares(&t.micro, gr_node_shares(n));
     gr_micro_set_parts(&t.micro, n);
     t.role = gr_loss_class_of(c->loss.loss);
     t.range = t.loss; /* of one adjoint call */
@@ -204,7 +205,7 @@ void gr_train_default_choice(const gr_node *n, const gr_kernels *k, gr_choices *
 bool gr_train_runs_with(const gr_node *n, const gr_choices *c)
 {
     const bool reduces = n->placement.ranks > 1 && c->shards != 1 && !gr_node_piped(n);
-    return c->micro_tokens >= gr_node_longest(n) && c->head_rows && c->host_step <= 1 &&
+    return c->micro_tokens >= gr_node_together(n) && c->head_rows && c->host_step <= 1 &&
            c->whole_grads <= (reduces && !c->leaves) &&
            c->experts_again <= (uint32_t)gr_experts_are_divided(n);
 }
@@ -586,7 +587,7 @@ static void declare_pack(declaring *w)
 static void layer_cost(const declaring *w, gr_task *task, uint32_t l, double times)
 {
     l = like_layer(w, l);
-    gr_layer_mesh_cost(task, w->k, w->n, l, w->cost.tokens, w->bounds.length, times);
+    gr_layer_mesh_cost(task, w->k, w->n, l, w->cost.tokens, w->cost.length, times);
     const double tokens = gr_expert_tokens(w->n, w->cost.tokens);
     gr_experts_price(task, w->k, w->layers, l, tokens, w->bounds.expert_run,
                      times > 1 ? gr_dtype_size(w->n->model->train.grads) : 0);

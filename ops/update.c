@@ -19,6 +19,7 @@ static const gr_key keys[] = {
     {"epochs", GR_KEY_UINT, CFG(epochs), false, "1", 1, 1000, NULL, "times that the batch is trained on"},
     {"micro_tokens", GR_KEY_UINT, CFG(micro_tokens), false, "0", 0, 1 << 24, NULL, "most tokens of one packed pass; 0: the planner's choice"},
     {"balance", GR_KEY_BOOL, CFG(balance), false, "false", 0, 0, NULL, "passes over these rows, also those of other nodes, take the longest sequences first"},
+    {"share_prompts", GR_KEY_UINT, CFG(share_prompts), false, "0", 0, 1 << 16, NULL, "passes over these rows, also those of other nodes, read a prompt once for so many of its responses at most; 0: once for each"},
     {"replay", GR_KEY_ENUM, CFG(replay), false, NULL, 0, 0, gr_replay_names, "the experts of tokens, of a model that has any: rollout, those that the rollout chose; compare, those that the routers choose here, compared with the rollout's in the metrics; default: those that the routers choose here"},
     {"router_aux_loss_coef", GR_KEY_NUMBER, CFG(router_aux_loss_coef), false, NULL, 0, 1e6, NULL, "of a model with experts: so many times the load-balancing loss of its routers, over all tokens of a mini-batch, is added to the loss; it takes one more forward pass; default: none"},
     {"router_bias_update_rate", GR_KEY_NUMBER, CFG(router_bias_update_rate), false, NULL, 0, 1e6, NULL, "of a model whose routers have a bias that only selects (deepseek_v3, glm4_moe): in each optimizer step the bias of an expert with less load than the mean rises by this, and of one with more falls; default: it stays"},

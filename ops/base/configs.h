@@ -164,6 +164,7 @@ typedef struct gr_update_cfg {
     uint32_t mini_batch, epochs, micro_tokens;
     uint32_t mini_batches; /* of the whole batch; set by the op's check */
     bool balance;
+    uint32_t share_prompts;                               /* 0, 1: each response reads its own */
     int replay;                                           /* gr_replay of ops/base/routes.h */
     double router_aux_loss_coef, router_bias_update_rate; /* 0: none */
 } gr_update_cfg;

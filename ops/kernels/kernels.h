@@ -34,12 +34,16 @@ struct gr_code_call; /* graphs/expr/code.h */
 
 #define GR_KV_BLOCK 16 /* tokens a KV block holds */
 
-/* Sequences packed end to end: tokens of sequence i are [offset[i], offset[i + 1]), positions from 0. */
+/* Sequences packed end to end: tokens of sequence i are [offset[i], offset[i + 1]), positions from 0. Several
+ * may share their beginning, which is packed once: with prefix[i] = j other than i, sequence i goes on behind
+ * the tokens of j. Its positions count them, and it sees all of them. j itself goes on from none, and those
+ * that go on from it stand right behind it. */
 typedef struct gr_packed {
     uint32_t n_tokens, n_seqs;
-    const int32_t *ids;          /* [n_tokens] */
-    const uint32_t *offset;      /* [n_seqs + 1] */
-    const uint32_t *host_offset; /* the same, on the host */
+    const int32_t *ids;                   /* [n_tokens] */
+    const uint32_t *offset;               /* [n_seqs + 1] */
+    const uint32_t *host_offset;          /* the same, on the host */
+    const uint32_t *prefix, *host_prefix; /* [n_seqs] likewise; NULL: none shares */
     const int32_t *position; /* [n_tokens] of each token in its sequence; the CPU device does not read it */
     /* Ranks that these sequences' tokens are cut over, as many each: the queue's group. n_tokens and ids are
      * then this rank's, in their order; offset and position are of all of them. 0, 1: they are not cut. Where
@@ -56,6 +60,7 @@ typedef struct gr_pass_bounds {
     uint32_t length;       /* of one sequence, or of its keys */
     unsigned threads;
     uint32_t cut;        /* as in gr_packed: tokens are of one rank, sequences of all */
+    bool shared;         /* sequences may go on from others (gr_packed.prefix) */
     bool experts_again;  /* where experts are divided, their first product is not kept but made again */
     uint32_t expert_run; /* tokens that go through the experts of a layer at once, at most; 0: as many as keep
                             the device busy (ops/kernels/experts.h) */

@@ -105,7 +105,8 @@ static uint64_t attend_ws_bytes(const gr_attention_desc *d, const gr_pass_bounds
     const bool backward = use == GR_LAYER_BACKWARD;
     const gr_cu_attention_shape s = gr_cu_attention_shape_of(d, !backward || deterministic);
     if (use == GR_LAYER_EXTEND) return 0; /* decode steps have their own (ops/kernels/steps.h) */
-    return gr_cu_attention_ws_bytes(&s, b->tokens, b->seqs, b->length, backward);
+    return gr_cu_attention_ws_bytes(&s, b->tokens, b->seqs, b->length, backward) +
+           (b->shared ? gr_cu_attention_prefix_bytes(&s, b->length, backward) : 0);
 }
 
 uint64_t gr_cu_attend_ws_bytes(const gr_attention_desc *d, const gr_pass_bounds *b, gr_layer_use use)
