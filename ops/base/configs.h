@@ -166,6 +166,10 @@ typedef struct gr_update_cfg {
     bool balance;
     uint32_t share_prompts;                               /* 0, 1: each response reads its own */
     int replay;                                           /* gr_replay of ops/base/routes.h */
+    const gr_node *teacher; /* a log-prob node of its rows, whose distributions it is compared with; NULL */
+    int divergence;         /* gr_divergence, from it */
+    double beta;            /* of GR_JSD */
+    int replay;             /* gr_replay of ops/base/routes.h */
     double router_aux_loss_coef, router_bias_update_rate; /* 0: none */
 } gr_update_cfg;
 
