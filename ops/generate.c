@@ -178,10 +178,12 @@ static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
 
 static const char *unfit(const gr_node *n, const gr_kernels *k)
 {
-    return k->steps && ((const gr_generate_cfg *)n->cfg)->drafts
-               ? "'speculate' is not made yet: steps of several tokens run on the CPU device alone; leave it "
-                 "out"
-               : NULL;
+    if (k->steps && ((const gr_generate_cfg *)n->cfg)->drafts)
+        return "'speculate' is not made yet: steps of several tokens run on the CPU device alone; leave it "
+               "out";
+    if (k->steps && n->bounds.turns && n->placement.parts > 1)
+        return "'environment' with a model in slices ('tensor') has not run so far; leave one of them out";
+    return NULL;
 }
 
 static void note(const gr_node *n, const gr_choices *c, gr_str *out)

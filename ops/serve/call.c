@@ -154,8 +154,8 @@ static char *take_ids(const reader *r, const json_t *v)
     gr_ids *ids = &r->call->ids;
     if (!json_is_array(v)) return gr_printf("'%s' is %s; a list of ids is wanted", r->key, gr_json_kind(v));
     if (json_array_size(v) > r->rules->max_context)
-        return gr_printf("'%s' has %zu tokens, and a session here has at most %u", r->key, json_array_size(v),
-                         r->rules->max_context);
+        return gr_printf("'%s' has %zu tokens; this model's maximum context length is %u in a session",
+                         r->key, json_array_size(v), r->rules->max_context);
     ids->n = 0;
     for (size_t i = 0; i < json_array_size(v); i++) {
         const json_t *x = json_array_get(v, i);

@@ -359,9 +359,10 @@ static refusal accept(gr_serve *s, session *x, const gr_serve_call *c)
     refusal r = c->kind == GR_CALL_CHAT && !c->whole ? new_of_chat(s, x, c) : new_of_tokens(x, c);
     if (!r.why && x->ids.n >= rules->max_context) {
         x->refused = GR_SERVE_ROOM;
-        r = bad("context_length_exceeded", gr_printf("the context has %zu tokens, and a session here has "
-                                                     "room for %u with what the model is to say",
-                                                     x->ids.n, rules->max_context));
+        r = bad("context_length_exceeded", /* clients look for these words */
+                gr_printf("this model's maximum context length is %u tokens in a session, with what it is to "
+                          "say; the context has %zu",
+                          rules->max_context, x->ids.n));
     }
     if (!r.why && !x->ids.n) r = bad("messages", gr_strdup("the context has no token"));
     if (r.why) x->ids.n = before;

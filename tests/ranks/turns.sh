@@ -64,3 +64,5 @@ for mesh in "tensor: 2" "context: 2" "pipeline: 2"; do
     status 0 "$gr" exec turns.yaml --set model=llama --set "models.actor.parallel={$mesh}" --ranks 2 --steps 1 --out "mesh-${mesh%%:*}"
     same whole "mesh-${mesh%%:*}"
 done
+
+refused "on the cuda device 'environment' with a model in slices \('tensor'\) has not run so far" "$gr" plan turns.yaml --set model=llama --hardware h200 --set models.actor.tensor=2 --ranks 2

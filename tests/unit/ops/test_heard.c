@@ -73,10 +73,9 @@ static void is_call(void **state)
 static void is_none(void **state)
 {
     (void)state;
-    static const char *const texts[] = {
-        "{}", "[]", "{\"number\": 1}",
-        "{\"number\": 1, \"late\": false, \"ids\": [], \"call\": false, \"most\": 0, \"done\": 3, "
-        "\"refused\": 0, \"reward\": 0, \"metrics\": []}"};
+    static const char wrong[] = "{\"number\": 1, \"late\": false, \"ids\": [], \"call\": false, \"most\": 0, "
+                                "\"done\": 3, \"refused\": 0, \"reward\": 0, \"metrics\": []}";
+    const char *const texts[] = {"{}", "[]", "{\"number\": 1}", wrong};
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
         json_t *from = json_loads(texts[i], 0, NULL);
         assert_null(gr_heard_read(from, 0));

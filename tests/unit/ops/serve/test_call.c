@@ -101,7 +101,7 @@ static void test_what_would_change_something_is_refused(void **state)
     wants_refusal(GR_CALL_TOKENS, "{\"token_ids\": [100]}", "item 0 is no id from 0 to 99");
     wants_refusal(GR_CALL_TOKENS, "{\"token_ids\": [1, 1.5]}", "item 1 is no id");
     wants_refusal(GR_CALL_TOKENS, "{\"token_ids\": [1,1,1,1,1,1,1]}",
-                  "has 7 tokens, and a session here has at most 6");
+                  "has 7 tokens; this model's maximum context length is 6 in a session");
     wants_refusal(GR_CALL_TOKENS, "{\"token_ids\": [1], \"sampling_params\": 3}",
                   "'sampling_params' is a number");
     wants_refusal(GR_CALL_TOKENIZE, "{}", "'prompt' or 'messages' is wanted");
