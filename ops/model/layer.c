@@ -139,6 +139,7 @@ static void describe_delta(const gr_delta_desc *e, gr_str *out)
 {
     gr_str_printf(out, " delta %u %u %u %u %u", e->key_heads, e->value_heads, e->key_dim, e->value_dim,
                   e->conv);
+    if (e->bf16_state) gr_str_puts(out, " bf16_state");
 }
 
 void gr_layer_describe(const gr_layer_desc *d, gr_str *out)

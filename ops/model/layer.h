@@ -89,7 +89,8 @@ typedef struct gr_latent_desc {
  * value_dim] fp32 a value head. value_heads / key_heads value heads share a key head. */
 typedef struct gr_delta_desc {
     uint32_t key_heads, value_heads, key_dim, value_dim, conv;
-    bool by_head; /* checkpoints have its input by key heads; of no account to what is computed */
+    bool by_head;    /* checkpoints have its input by key heads; of no account to what is computed */
+    bool bf16_state; /* a rollout keeps states in bf16, not fp32 */
 } gr_delta_desc;
 
 /* ---- MLPs ---------------------------------------------------------------------------------------------- */
