@@ -355,6 +355,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     if (!l->d->n_errors) gr_find_repeated(l);
     if (!l->d->n_errors) gr_map_pools(l);
     if (!l->d->n_errors) gr_check_record_state(l);
+    if (!l->d->n_errors) gr_find_positions(l);
     if (!l->d->n_errors) gr_check_tensor(l);
     if (!l->d->n_errors) gr_check_kept(l);
     if (!l->d->n_errors) gr_check_parallel(l);

@@ -327,6 +327,7 @@ static void read_model(gr_config *c, const gr_arch *a, gr_model_shape *s)
     c->family = a->model_type;
     c->partial = a->partial;
     c->grids = a->grids;
+    c->original_positions = a->original_positions;
     snprintf(s->model_type, sizeof(s->model_type), "%s", a->model_type);
     s->embed_scale = s->residual_scale = s->logit_scale = 1;
     check_flags(c, a);

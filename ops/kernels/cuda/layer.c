@@ -195,7 +195,7 @@ static gr_cu_heads heads_of(gr_queue *q, const gr_rotate *c, uint32_t raw_ld)
                          .frequency = gr_cu_frequencies(q, &d->rope, d->head_dim),
                          .eps = c->eps,
                          .one = c->plus_one,
-                         .factor = d->rope.type == GR_ROPE_YARN ? (float)d->rope.attention : 0,
+                         .factor = gr_rope_factor(&d->rope),
                          .rotated = d->rope.type == GR_ROPE_NONE ? 0 : d->rope.dims,
                          .raw_ld = raw_ld};
 }
