@@ -189,8 +189,8 @@ typedef struct gr_tasks {
     gr_lane lane;
     bool optional, rollout;
     uint32_t ranks;           /* 1, or more: sizes are of one of them (ops/parallel/sharding.h) */
-    uint32_t groups;          /* further communicators: of some of these ranks; of the ranks of all roles;
-                                 and what one takes for messages between stages */
+    uint32_t groups;          /* further communicators: of some of these ranks; of the ranks of all roles */
+    uint32_t messages;        /* ranks of this host that messages go to or come from, of all communicators */
     uint32_t leaves;          /* leaves of a mini-batch on one rank, where gradients are summed by tree
                                  reduction; 0: they are not */
     uint64_t sharded, synced; /* bits by model: its weights are sharded; its rollout copy was filled */

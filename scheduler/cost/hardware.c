@@ -35,8 +35,7 @@
  * memory bandwidth, and what a pinned copy reaches on their PCIe generation. flops: bf16 matrices at large
  * shapes. Usable memory: as the driver reports it. Overhead: context, libraries and loaded kernels, on H200
  * as calibration counts them (564.8 MiB, of which runs were seen to take 546.8), and NCCL, as two ranks were
- * seen to take it (895 to 915 MiB, up to 950 where weights are sent between roles, and 972 to 980 where rows
- * go to the holders of experts); elsewhere an upper bound of all.
+ * seen to take it (docs/CLUSTER.md, "What NCCL takes"); elsewhere an upper bound of all.
  * host_bytes: what a host of such machines has for one device. Link: what a rank of an all-gather within a
  * host receives a second for large messages, and what a collective takes beside that (H200: fitted to 64 MB,
  * 512 MB and 2 GB over four devices; the others: the same part of their links' published rate); a sum over
@@ -59,7 +58,9 @@ static const gr_hardware profiles[] = {
      .device_bytes = 143771 * MIB,
      .host_bytes = 224 * GIB,
      .overhead_bytes = 565 * MIB,
-     .part = {[GR_LIBRARY_COMM] = 984 * MIB},
+     .part = {[GR_LIBRARY_COMM] = 920 * MIB},
+     .group_bytes = 256 * MIB,
+     .message_bytes = 448 * MIB,
      .step_ns = 5000,
      .link = 339 * GB,
      .collective_ns = 100000,
@@ -409,13 +410,23 @@ static uint64_t peers_bytes(const gr_hardware *hw, uint32_t ranks)
 }
 
 /* Page tables are taken in pieces of 2 MiB. */
-uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t groups, uint32_t captured,
-                              uint64_t host_bytes)
+uint64_t gr_hardware_overhead(const gr_hardware *hw, const gr_tenant *p)
 {
-    const uint64_t comm =
-        ((ranks > 1) + (uint64_t)groups) * (hw->part[GR_LIBRARY_COMM] + peers_bytes(hw, ranks));
-    const uint64_t tables = (uint64_t)((double)host_bytes * hw->pinned);
-    return hw->overhead_bytes + comm + captured * hw->layer_graph_bytes + gr_align(tables, 2 * MIB);
+    const uint64_t comms = (p->ranks > 1) + (uint64_t)p->groups,
+                   comm = comms ? hw->part[GR_LIBRARY_COMM] + (comms - 1) * hw->group_bytes +
+                                      comms * peers_bytes(hw, p->ranks) + p->messages * hw->message_bytes
+                                : 0,
+                   tables = (uint64_t)((double)p->host_bytes * hw->pinned);
+    return hw->overhead_bytes + comm + p->captured * hw->layer_graph_bytes + gr_align(tables, 2 * MIB);
+}
+
+gr_tenant gr_tenant_of(const gr_tasks *g, uint64_t host_bytes)
+{
+    return (gr_tenant){.ranks = g->ranks,
+                        .groups = g->groups,
+                        .messages = g->messages,
+                        .captured = g->captured,
+                        .host_bytes = host_bytes};
 }
 
 const gr_hardware *gr_hardware_known(size_t i)

@@ -117,8 +117,19 @@ typedef struct gr_hardware {
     double kept;             /* and of those that go through memory: sampled from, or kept for gradients;
                                 0: as logits */
     uint64_t part[GR_N_LIBRARIES]; /* what overhead_bytes is made of; COMM comes to it where ranks are
-                                         several, for all of them and for each group */
+                                         several: their first communicator, with collectives of all kinds */
+    uint64_t group_bytes;          /* and for each further communicator, split off or of all roles; */
+    uint64_t message_bytes; /* and, of each, for each rank of this host that messages go to or come from */
 } gr_hardware;
+
+/* What a process does that takes memory of the device beside its arena. */
+typedef struct gr_tenant {
+    uint32_t ranks;      /* it is one of so many */
+    uint32_t groups;     /* communicators beside theirs (each counted as if it were of all) */
+    uint32_t messages;   /* ranks that messages go to or come from, of all communicators together */
+    uint32_t captured;   /* layers in graphs of kernels */
+    uint64_t host_bytes; /* of its host pool */
+} gr_tenant;
 
 /* The machine that this program runs on: its CUDA device, or, where device is "cpu", its processors; device
  * NULL: the first that there is of these. GR_E_INVALID or GR_E_FAILED where there is no CUDA device, or this
@@ -152,13 +163,13 @@ gr_copy_rate gr_hardware_copy(const gr_hardware *hw, uint32_t ranks);
 /* What a process takes of the CPU device beside its arena, with so many cores. */
 uint64_t gr_hardware_cpu_overhead(unsigned cores);
 
-/* What a process takes on the device beside its arena: as one of so many ranks, in so many groups of some of
- * them (counted as if each were of all), with so many layers in captured graphs, and such a host pool. */
-uint64_t gr_hardware_overhead(const gr_hardware *hw, uint32_t ranks, uint32_t groups, uint32_t captured,
-                              uint64_t host_bytes);
+/* What a process takes on the device beside its arena. */
+uint64_t gr_hardware_overhead(const gr_hardware *hw, const gr_tenant *p);
+/* A rank that runs a program. */
+gr_tenant gr_tenant_of(const gr_tasks *g, uint64_t host_bytes);
 
-/* scheduler/cost/hardware_file.c: the JSON form. Every key is required but `cluster` and `experts`, and every
- * unknown one is an error. */
+/* scheduler/cost/hardware_file.c: the JSON form. Every key is required but `cluster`, `experts`, `fp8` and
+ * `communicators`, and every unknown one is an error. */
 GR_NODISCARD gr_status gr_hardware_read(gr_hardware *out, const char *path, gr_diag *d);
 void gr_hardware_write(const gr_hardware *h, gr_str *out);
 

@@ -157,6 +157,17 @@ static void read_overhead(reader *r, json_t *o, gr_hardware *out)
     }
 }
 
+/* What files had before there was anything to tell is a communicator for each group. */
+static void read_communicators(reader *r, json_t *o, gr_hardware *out)
+{
+    static const char *const keys[] = {"group", "messages"};
+    json_t *v = json_object_get(o, "communicators");
+    out->group_bytes = out->part[GR_LIBRARY_COMM];
+    if (!v || !has_keys(r, "$.communicators", v, keys, GR_LEN(keys))) return;
+    out->group_bytes = whole_of(r, "$.communicators", v, "group", 0, 1ULL << 40);
+    out->message_bytes = whole_of(r, "$.communicators", v, "messages", 0, 1ULL << 40);
+}
+
 /* Rows and widths make a grid: see gr_hardware. */
 static void check_grid(reader *r, const gr_hardware *h)
 {
@@ -318,9 +329,9 @@ static void read_file(reader *r, json_t *o, gr_hardware *out)
                                        "devices", "flops",         "attention",    "decode_attention",
                                        "head",    "logits",        "kept",         "layer_graph_bytes",
                                        "pinned",  "copies",        "cluster",      "experts",
-                                       "fp8"};
+                                       "fp8",     "communicators"};
     static const char *const bandwidths[] = {"memory", "kv", "host", "disk", "link", "network"};
-    if (!has_some_keys(r, "$", o, keys, GR_LEN(keys), GR_LEN(keys) - 3)) return;
+    if (!has_some_keys(r, "$", o, keys, GR_LEN(keys), GR_LEN(keys) - 4)) return;
     json_t *version = json_object_get(o, "version"), *bytes = json_object_get(o, "bytes_per_second");
     if (version && (!json_is_integer(version) || json_integer_value(version) != VERSION)) {
         bad(r, "$", "version", "this program reads version %d", VERSION);
@@ -336,6 +347,7 @@ static void read_file(reader *r, json_t *o, gr_hardware *out)
     read_matrix(r, o, out);
     read_attention(r, o, out);
     read_overhead(r, o, out);
+    read_communicators(r, o, out);
     read_cluster(r, o, &out->cluster);
     read_experts(r, o, out);
 }
@@ -429,6 +441,9 @@ void gr_hardware_write(const gr_hardware *h, gr_str *out)
     gr_str_printf(out, "},\n  \"devices\": %u,\n", h->devices);
     write_cluster(&h->cluster, out);
     write_experts(h, out);
+    if (h->message_bytes || h->group_bytes != h->part[GR_LIBRARY_COMM])
+        gr_str_printf(out, "  \"communicators\": {\"group\": %llu, \"messages\": %llu},\n",
+                      (unsigned long long)h->group_bytes, (unsigned long long)h->message_bytes);
     if (h->fp8 > 0) gr_str_printf(out, "  \"fp8\": %.4g,\n", h->fp8);
     write_numbers(h, "  ", top, GR_LEN(top), out);
     gr_str_puts(out, "}\n");

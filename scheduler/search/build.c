@@ -86,8 +86,8 @@ static void make_ledger(builder *b, uint64_t enough, uint32_t tries)
     }
     p->arena_bytes = pack_place(b, GR_DEVICE, enough, tries);
     p->host_bytes = pack_place(b, GR_HOST, 0, GR_MIN(tries, 10)) + b->f->g->spare_bytes;
-    p->overhead_bytes = gr_hardware_overhead(&b->f->hardware, b->f->g->ranks, b->f->g->groups,
-                                             b->f->g->captured, p->host_bytes);
+    const gr_tenant tenant = gr_tenant_of(b->f->g, p->host_bytes);
+    p->overhead_bytes = gr_hardware_overhead(&b->f->hardware, &tenant);
     p->peak_bytes = p->arena_bytes + p->overhead_bytes;
 }
 

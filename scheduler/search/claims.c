@@ -25,10 +25,10 @@ static claimed hardware_of(const gr_plan *plan, const gr_plan_options *o)
  * not say how many: that of one. */
 static uint64_t least_overhead(const gr_planned *p, const claimed *c, gr_adoption why)
 {
-    const gr_tasks *g = p->tasks;
     if (!strcmp(p->plan->device, "cpu")) return gr_hardware_cpu_overhead(1);
     if (!c->known && (why != GR_ADOPT_TO_RUN || strcmp(c->hw.device, p->plan->device))) return 1;
-    return gr_hardware_overhead(&c->hw, g->ranks, g->groups, g->captured, p->plan->host_bytes);
+    const gr_tenant tenant = gr_tenant_of(p->tasks, p->plan->host_bytes);
+    return gr_hardware_overhead(&c->hw, &tenant);
 }
 
 /* The memory beside the arena, which the verifier of steps takes as it is said: of a profile what that says;

@@ -93,9 +93,7 @@ const gr_level_set *gr_level_set_take(gr_schedule_search *s, uint32_t at)
     set->n_tasks = (uint32_t)set->tasks->n_tasks;
     set->n_groups = set->analysis->n_groups;
     if (!set->resources) set->resources = keep_groups(s, set->analysis);
-    set->ranks = set->tasks->ranks;
-    set->groups = set->tasks->groups;
-    set->captured = set->tasks->captured;
+    set->tenant = gr_tenant_of(set->tasks, 0);
     set->spare_bytes = set->tasks->spare_bytes;
     return set;
 }
@@ -140,8 +138,9 @@ gr_policy gr_policy_of(const gr_schedule_options *o, const gr_group *g)
 
 uint64_t gr_arena_budget(const gr_schedule_search *s, uint32_t set, uint64_t host_bytes)
 {
-    const gr_level_set *p = &s->sets[set];
-    uint64_t over = gr_hardware_overhead(&s->o->hardware, p->ranks, p->groups, p->captured, host_bytes);
+    gr_tenant tenant = s->sets[set].tenant;
+    tenant.host_bytes = host_bytes;
+    const uint64_t over = gr_hardware_overhead(&s->o->hardware, &tenant);
     return s->o->budget_bytes > over ? s->o->budget_bytes - over : 0;
 }
 

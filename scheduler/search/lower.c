@@ -84,17 +84,51 @@ static uint32_t count_groups(const gr_graph *g)
     return n;
 }
 
-/* Stages send each other messages by the communicator of all ranks, which then takes more than it does for
- * collectives: of two stages on two H200 0.33 GiB more than what is counted for one. It counts as one more.
- */
-static bool has_stages(const gr_graph *g)
+/* Whether a node's ranks send each other parts of buckets: slices, or stages, and gradients that come back
+ * from there. */
+static bool moves_parts(const gr_node *n, const gr_choices *how)
 {
-    for (size_t i = 0; i < g->n_nodes; i++) {
-        const gr_node *n = g->nodes[i];
-        if (n->model && gr_node_runs(g, n) && gr_mesh_size(&n->placement.mesh, GR_AXIS_PIPELINE) > 1)
-            return true;
+    return gr_mesh_size(&n->placement.mesh, GR_AXIS_PIPELINE) > 1 ||
+           gr_slicing_parts(n->model->sharding.train) > 1 || (n->placement.parts > 1 && how->sharded);
+}
+
+static uint32_t all_ranks(const gr_graph *g)
+{
+    uint32_t n = 0;
+    for (size_t c = 0; c < g->n_roles; c++) n += g->roles[c].n;
+    return GR_MAX(n, g->ranks);
+}
+
+/* Of so many others those on this host: for each of them there is memory, and what is behind an adapter
+ * shares it. */
+static uint32_t on_host(const gr_graph *g, uint32_t others)
+{
+    return GR_MIN(others, GR_MAX(all_ranks(g) / GR_MAX(g->hosts, 1u), 1u) - 1);
+}
+
+/* Groups along an axis whose ranks send each other messages: tokens' heads, or rows of experts. */
+static uint32_t group_messages(const gr_graph *g, size_t node)
+{
+    const gr_mesh m = mesh_of(g, g->nodes[node]);
+    uint32_t n = 0;
+    for (int a = GR_AXIS_CONTEXT; a <= GR_AXIS_EXPERT; a++) {
+        const uint32_t size = gr_mesh_size(&m, (gr_axis)a);
+        if (size > 1 && !has_groups(g, node, a)) n += on_host(g, size - 1);
     }
-    return false;
+    return n;
+}
+
+/* Of all communicators: of those groups; of the ranks that have shards; and of all roles. */
+static uint32_t count_messages(const gr_graph *g, const gr_choices *how)
+{
+    uint32_t n = 0, shards = 1;
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        const gr_node *node = g->nodes[i];
+        n += group_messages(g, i);
+        if (node->model && gr_node_runs(g, node) && moves_parts(node, &how[i]))
+            shards = GR_MAX(shards, how[i].shards ? how[i].shards : g->ranks);
+    }
+    return n + on_host(g, shards - 1) + on_host(g, g->n_roles > 1 ? all_ranks(g) - g->ranks : 0);
 }
 
 /* Without works yet. */
@@ -106,7 +140,8 @@ static gr_tasks *empty_tasks(const gr_graph *g, const gr_kernels *k, const gr_ch
     p->ranks = g->ranks;
     p->leaves = g->canonical ? GR_LEAVES / g->ranks : 0;
     /* what crosses does by one of all ranks */
-    p->groups = (g->n_roles > 1) + count_groups(g) + has_stages(g);
+    p->groups = (g->n_roles > 1) + count_groups(g);
+    p->messages = count_messages(g, how);
     for (size_t i = 0; i < g->n_nodes; i++) {
         if (how[i].sharded) p->sharded |= 1ULL << g->nodes[i]->model->index;
         if (!how[i].shards || !gr_node_runs(g, g->nodes[i])) continue;

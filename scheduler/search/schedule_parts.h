@@ -21,7 +21,8 @@ typedef struct gr_level_set {
     uint32_t asked; /* when it was last */
     /* of its program, always there */
     const gr_group *resources; /* [n_groups], of the arena */
-    uint32_t n_tasks, n_groups, ranks, groups, captured;
+    uint32_t n_tasks, n_groups;
+    gr_tenant tenant; /* without its host pool */
     uint64_t spare_bytes;
 } gr_level_set;
 

@@ -5,6 +5,7 @@
     tests/bench/bench_meshes.py GRAPHRUN recipes [MODEL...]       published recipes, as they are and as the planner would have it
     tests/bench/bench_meshes.py GRAPHRUN meshes RANKS MODEL MESH...   these alone: RANKS as 64x8, MESH as tensor=4,pipeline=8
     tests/bench/bench_meshes.py - picture ROWS                    an SVG of the table that `chosen` printed (docs/pictures/meshes.svg)
+    tests/bench/bench_meshes.py - ranks TITLE GPUS MESH           an SVG of which ranks of the first hosts do what together
 
 Nothing runs: these are plans, and their times are predictions. A row of a large model takes minutes. `chosen` and `recipes` say what
 planning took: seconds of processors, and the most memory that the process had.
@@ -202,6 +203,45 @@ def mark(kind, x, y, colour):
     return f'<path d="{shapes[kind]}" fill="{colour}"/>'
 
 
+HEAD = ('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" font-family="sans-serif" font-size="12">'
+        "<style>svg{{color:#1a1a1a;background:#fff}}text{{fill:currentColor}}.g{{stroke:currentColor;stroke-opacity:.15}}.b{{fill:none;stroke:currentColor}}"
+        "@media(prefers-color-scheme:dark){{svg{{color:#e6e6e6;background:#161616}}}}</style>")
+
+
+def place(mesh, rank):
+    """Coordinates of a rank, as runtime/comm/mesh.h counts them."""
+    tensor, context, expert, pipeline = (mesh.get(a, 1) for a in ("tensor", "context", "expert", "pipeline"))
+    return dict(tensor=rank % tensor, context=rank // tensor % context, pipeline=rank // (tensor * context) % pipeline, expert=rank % expert,
+                data=rank // (tensor * context * pipeline))
+
+
+def ranks_picture(title, gpus, text):
+    """Hosts are rows of ranks. The colour is a rank's stage, or else its part of the experts; the number says which."""
+    mesh = {axis: int(n) for axis, n in (x.split("=") for x in text.split(","))}
+    by = "pipeline" if mesh.get("pipeline", 1) > 1 else "expert" if mesh.get("expert", 1) > 1 else "tensor"
+    word = {"pipeline": "stage", "expert": "experts", "tensor": "slice"}[by]
+    hosts, cell, left, top = min(gpus // 8, 10), 84, 80, 66
+    height = top + hosts * 46 + 34
+    data = gpus // math.prod(mesh.get(a, 1) for a in ("tensor", "context", "pipeline"))
+    out = [HEAD.format(left + 8 * cell + 20, height),
+           f'<text x="20" y="24" font-size="14">{title} on {gpus:,} GPUs: {mesh_name(mesh)}; {data:,} times, with sequences of their own</text>',
+           f'<text x="20" y="44">colour and number: {word}; a box: ranks that share a sequence\'s tokens and slices; '
+           f'the first {hosts} of {gpus // 8} hosts</text>']
+    together = mesh.get("tensor", 1) * mesh.get("context", 1)
+    for rank in range(8 * hosts):
+        at, x, y = place(mesh, rank), left + rank % 8 * cell, top + rank // 8 * 46
+        colour = STYLE[at[by] % len(STYLE)][1]
+        if rank % 8 == 0:
+            out.append(f'<text x="20" y="{y + 24}">host {rank // 8}</text>')
+        out.append(f'<rect x="{x + 3}" y="{y + 3}" width="{cell - 6}" height="34" rx="4" fill="{colour}" fill-opacity=".35"/>'
+                   f'<text x="{x + cell / 2}" y="{y + 18}" text-anchor="middle">{word} {at[by]}</text>'
+                   f'<text x="{x + cell / 2}" y="{y + 32}" text-anchor="middle" font-size="10">'
+                   + ", ".join(f"{a} {at[a]}" for a in ("tensor", "context", "data") if a == "data" or mesh.get(a, 1) > 1) + "</text>")
+        if together > 1 and rank % together == 0 and together <= 8:
+            out.append(f'<rect class="b" x="{x + 1}" y="{y + 1}" width="{together * cell - 2}" height="38" rx="5"/>')
+    print("\n".join(out + ["</svg>"]))
+
+
 def read_rows(path):
     found = {}
     for line in open(path):
@@ -222,9 +262,7 @@ def picture(path):
     low, high = math.floor(math.log10(least)), math.ceil(math.log10(most))
     x_of = lambda gpus: round(LEFT + 20 + (RIGHT - LEFT - 60) * math.log(gpus / 8) / math.log(512), 1)
     y_of = lambda s: round(BOTTOM - (BOTTOM - TOP) * (math.log10(s) - low) / (high - low), 1)
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
-           "<style>svg{color:#1a1a1a;background:#fff}text{fill:currentColor}.g{stroke:currentColor;stroke-opacity:.15}"
-           "@media(prefers-color-scheme:dark){svg{color:#e6e6e6;background:#161616}}</style>",
+    out = [HEAD.format(WIDTH, HEIGHT),
            f'<text x="{LEFT}" y="20" font-size="14">Predicted seconds of a training iteration, 512 sequences of 8,192 tokens</text>',
            f'<text x="{LEFT}" y="36">full: the mesh that the planner chooses; dashed: one rank to a sequence, weights sharded over all</text>']
     for power in range(low, high + 1):
@@ -261,6 +299,8 @@ def main():
     graphrun, what, rest = sys.argv[1], sys.argv[2], sys.argv[3:]
     if what == "picture":
         return picture(rest[0])
+    if what == "ranks":
+        return ranks_picture(rest[0], int(rest[1]), rest[2])
     with tempfile.TemporaryDirectory() as folder:
         planner = Planner(graphrun, folder)
         if what == "chosen":

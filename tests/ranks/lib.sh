@@ -79,17 +79,29 @@ ranks_of() { # RUN: the processes that are ranks of it, the first one first
     done | sort -n | sed 's/.* //'
 }
 
-# A run on two ranks of which one is killed goes on from its second iteration to the bits of RUN behind the fourth.
+# A run of which a rank is killed, once it has come to its second iteration: within a minute nothing of it is left, and one message says
+# which rank it was. $killed_ranks of them, the last is killed.
+kill_a_rank() { # RUN OPTIONS...
+    of=$1 n=${killed_ranks:-2} i=0
+    shift
+    "$gr" exec grpo.yaml "$@" --ranks "$n" --set run.checkpoint.every=1 --steps 400 --out "$of" >out 2>err &
+    pid=$!
+    while [ ! -d "$of/checkpoints/step-2" ] && [ $i -lt 600 ]; do sleep 0.1; i=$((i + 1)); done
+    kill -9 "$(ranks_of "$of" | sed -n "${n}p")"
+    began=$(date +%s) got=0
+    wait $pid || got=$?
+    [ $(($(date +%s) - began)) -le 60 ] || fail "it took $(($(date +%s) - began)) s until all were gone"
+    [ -z "$(ranks_of "$of")" ] || fail "ranks are left: $(ranks_of "$of")"
+    [ $got = 1 ] || fail "exit status $got of a run that lost a rank"
+    has err "error: rank $((n - 1)) on host [^ ]+ ended by signal 9 \\(Killed\\) in iteration [0-9]+, step '[a-z_.0-9]+': all ranks are ended"
+    [ "$(last_step "$of")" -ge 2 ] || fail "it had not come to iteration 2"
+}
+
+# Such a run goes on from its second iteration to the bits of RUN behind the fourth.
 killed_goes_on() { # RUN OPTIONS...
     whole=$1
     shift
-    "$gr" exec grpo.yaml "$@" --ranks 2 --set run.checkpoint.every=1 --steps 400 --out killed >/dev/null 2>&1 &
-    i=0
-    while [ ! -d killed/checkpoints/step-2 ] && [ $i -lt 600 ]; do sleep 0.1; i=$((i + 1)); done
-    kill -9 "$(ranks_of killed | sed -n 2p)"
-    wait $! || :
-    last=$(last_step killed)
+    kill_a_rank killed "$@"
     status 0 "$gr" exec --resume killed@2 --steps 4
     same_weights "$whole" killed 4
-    [ "$last" -ge 2 ] || fail "it had not come to iteration 2"
 }

@@ -48,6 +48,7 @@ static void test_a_rank_holds_its_tokens(void **state)
             assert_close(layer->comm.summed, tokens * (128 + 64) * 4 * (cut - 1) / cut, 0, 1e-9);
         }
         assert_int_equal(p->tasks->groups, cut > 1);
+        assert_int_equal(p->tasks->messages, cut - 1); /* its group's */
         gr_planned_free(p);
         gr_graph_free(g);
     }
@@ -110,6 +111,7 @@ static void test_a_rank_holds_its_slices(void **state)
         assert_close(layer->comm.summed, 4 * 128.0 * 32 * 4 / 2, 0, 1e-9);
         assert_close(back->comm.summed, 6 * 128.0 * 32 * 4 / 2, 0, 1e-9);
         assert_int_equal(p->tasks->groups, 1);
+        assert_int_equal(p->tasks->messages, 3); /* parts of buckets, from all ranks */
         check_vocabulary(p, m);
         gr_planned_free(p);
         gr_graph_free(g);
@@ -149,6 +151,7 @@ static void test_a_rank_holds_its_experts(void **state)
         assert_close(back->comm.exchanged, 3 * rows * 32 * 4, 0, 1e-9);
         assert_close(layer->comm.summed, 0, 0, 1e-9);
         assert_int_equal(p->tasks->groups, 1);
+        assert_int_equal(p->tasks->messages, 3 + holders - 1);
         gr_planned_free(p);
         gr_graph_free(g);
     }
@@ -187,7 +190,8 @@ static void test_a_rank_holds_its_stage(void **state)
         /* 8 sequences of 64 tokens, two to a micro-batch, and the way through the other stages */
         assert_int_equal(loop->loop.trips_expected, 4 + stages - 1);
         assert_int_equal(task_named(p->tasks, "old.micro_batches")->loop.trips_expected, 4 + stages - 1);
-        assert_int_equal(p->tasks->groups, 1); /* what messages take */
+        assert_int_equal(p->tasks->groups, 0); /* stages meet in the communicator of all ranks */
+        assert_int_equal(p->tasks->messages, ranks - 1);
         gr_planned_free(p);
         gr_graph_free(g);
     }

@@ -220,11 +220,12 @@ static void test_memory_of_peers_beyond_a_host(void **state)
 {
     (void)state;
     gr_hardware h = cluster();
-    h.part[GR_LIBRARY_COMM] = 5000;
-    assert_int_equal(gr_hardware_overhead(&h, 1, 0, 0, 0), 0);
-    assert_int_equal(gr_hardware_overhead(&h, 4, 0, 0, 0), 5000); /* as was measured on one host */
-    assert_int_equal(gr_hardware_overhead(&h, 1004, 0, 0, 0), 105000);
-    assert_int_equal(gr_hardware_overhead(&h, 1004, 2, 0, 0), 315000);
+    h.part[GR_LIBRARY_COMM] = h.group_bytes = 5000;
+    assert_int_equal(gr_hardware_overhead(&h, &(gr_tenant){.ranks = 1}), 0);
+    assert_int_equal(gr_hardware_overhead(&h, &(gr_tenant){.ranks = 4}),
+                     5000); /* as was measured on one host */
+    assert_int_equal(gr_hardware_overhead(&h, &(gr_tenant){.ranks = 1004}), 105000);
+    assert_int_equal(gr_hardware_overhead(&h, &(gr_tenant){.ranks = 1004, .groups = 2}), 315000);
 }
 
 /* ---- files ----------------------------------------------------------------------------------------------
@@ -296,7 +297,10 @@ static void test_old_files_are_read(void **state)
         const gr_hardware x = gr_hardware_for(&h, hosts, hosts); /* one rank each, over a network of 1 GB/s */
         assert_int_equal(all_ns(&x, GR_FORM_SHARDS, 1e6), 20000 + 1000000);
     }
-    assert_int_equal(gr_hardware_overhead(&h, 4096, 0, 0, 0), gr_hardware_overhead(&h, 2, 0, 0, 0));
+    assert_int_equal(gr_hardware_overhead(&h, &(gr_tenant){.ranks = 4096}),
+                     gr_hardware_overhead(&h, &(gr_tenant){.ranks = 2}));
+    assert_int_equal(h.group_bytes, h.part[GR_LIBRARY_COMM]); /* nor was there of messages */
+    assert_int_equal(h.message_bytes, 0);
 }
 
 static void test_what_is_wrong_is_said_with_its_place(void **state)
@@ -322,6 +326,8 @@ static void test_what_is_wrong_is_said_with_its_place(void **state)
         {"\"padding\": 64", "\"padding\": -1", "$.experts.padding: -1 is not a rate above 0, or 0"},
         {"\"padding\": 64,", "", "$.experts: key 'padding' is missing"},
         {"\"gradient\"", "\"gradients\"", "$.experts: unknown key 'gradients'; did you mean 'gradient'?"},
+        {"\"messages\": ", "\"messages\": -", "$.communicators.messages: -"},
+        {"\"group\": ", "\"groups\": ", "$.communicators: unknown key 'groups'; did you mean 'group'?"},
         {"\"cluster\": {", "\"cluster\": 5, \"x\": {", "$.cluster: should be an object"},
         {"\"cluster\": {", "\"clusters\": {", "$: unknown key 'clusters'; did you mean 'cluster'?"},
     };

@@ -250,14 +250,22 @@ static void test_what_a_process_takes_beside_its_arena(void **state)
     const gr_hardware h = {.overhead_bytes = 500 << 20,
                            .layer_graph_bytes = 1000,
                            .pinned = 8.0 / 4096,
-                           .part = {[GR_LIBRARY_COMM] = 900 << 20}};
-    assert_int_equal(gr_hardware_overhead(&h, 1, 0, 0, 0), 500 << 20);
-    assert_int_equal(gr_hardware_overhead(&h, 1, 0, 28, 0), (500 << 20) + 28000);
-    assert_int_equal(gr_hardware_overhead(&h, 1, 0, 0, 1 << 20), 502 << 20); /* in pieces of 2 MiB */
-    assert_int_equal(gr_hardware_overhead(&h, 1, 0, 0, UINT64_C(4) << 30), 508 << 20);
-    assert_int_equal(gr_hardware_overhead(&h, 2, 0, 0, 0), 1400 << 20);
-    assert_int_equal(gr_hardware_overhead(&h, 4, 1, 0, 0), UINT64_C(2300) << 20);
-    assert_int_equal(gr_hardware_overhead(&h, 1, 1, 0, 0), 1400 << 20); /* a role of its own */
+                           .part = {[GR_LIBRARY_COMM] = 900 << 20},
+                           .group_bytes = 300 << 20,
+                           .message_bytes = 100 << 20};
+    assert_int_equal(gr_hardware_overhead(&h, &(gr_tenant){.ranks = 1}), 500 << 20);
+    assert_int_equal(gr_hardware_overhead(&h, &(gr_tenant){.ranks = 1, .captured = 28}),
+                     (500 << 20) + 28000);
+    assert_int_equal(gr_hardware_overhead(&h, &(gr_tenant){.ranks = 1, .host_bytes = 1 << 20}),
+                     502 << 20); /* in pieces of 2 MiB */
+    assert_int_equal(gr_hardware_overhead(&h, &(gr_tenant){.ranks = 1, .host_bytes = UINT64_C(4) << 30}),
+                     508 << 20);
+    assert_int_equal(gr_hardware_overhead(&h, &(gr_tenant){.ranks = 2}), 1400 << 20);
+    assert_int_equal(gr_hardware_overhead(&h, &(gr_tenant){.ranks = 4, .groups = 1}), UINT64_C(1700) << 20);
+    assert_int_equal(gr_hardware_overhead(&h, &(gr_tenant){.ranks = 4, .groups = 1, .messages = 4}),
+                     UINT64_C(2100) << 20);
+    assert_int_equal(gr_hardware_overhead(&h, &(gr_tenant){.ranks = 1, .groups = 1}),
+                     1400 << 20); /* a role of its own */
 }
 
 static void test_ranks_share_a_host(void **state)
