@@ -176,14 +176,6 @@ static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
                       n->model->shape.max_positions);
 }
 
-static const char *unfit(const gr_node *n, const gr_kernels *k)
-{
-    return k->steps && ((const gr_generate_cfg *)n->cfg)->drafts
-               ? "'speculate' is not made yet: steps of several tokens run on the CPU device alone; leave it "
-                 "out"
-               : NULL;
-}
-
 static void note(const gr_node *n, const gr_choices *c, gr_str *out)
 {
     if (((const gr_generate_cfg *)n->cfg)->speculate.tokens && !c->draft)
@@ -211,7 +203,6 @@ const gr_op gr_op_generate = {
     .tunables = gr_rollout_tunables,
     .default_choice = gr_rollout_default_choice,
     .runs_with = gr_rollout_runs_with,
-    .unfit = unfit,
     .note = note,
     .declare = gr_rollout_declare,
     .open = gr_rollout_open,
