@@ -21,7 +21,7 @@ run() { # OUT GRAPH OPTIONS...
     graph=$2
     shift 2
     "$gr" exec "$graph" --device cuda --out "$out" --check-memory --steps 2 --set run.samples=512 --set data="$work/train.jsonl" \
-        --set nodes.rollout.max_tokens=60 --set nodes.rollout.ignore_eos=true "$@" >"$out.log" 2>&1 || { cat "$out.log"; exit 1; }
+        --set nodes.rollout.max_tokens=50 --set nodes.rollout.ignore_eos=true "$@" >"$out.log" 2>&1 || { cat "$out.log"; exit 1; }
 }
 value() { # NAME RUN: of the last iteration
     grep -o "\"$1\": [^,}]*" "$work/$2/metrics.jsonl" | sed 's/.*: //' | tail -1
