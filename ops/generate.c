@@ -178,9 +178,6 @@ static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
 
 static const char *unfit(const gr_node *n, const gr_kernels *k)
 {
-    if (k->steps && ((const gr_generate_cfg *)n->cfg)->drafts)
-        return "'speculate' is not made yet: steps of several tokens run on the CPU device alone; leave it "
-               "out";
     if (k->steps && n->bounds.turns && n->placement.parts > 1)
         return "'environment' with a model in slices ('tensor') has not run so far; leave one of them out";
     return NULL;
@@ -213,7 +210,6 @@ const gr_op gr_op_generate = {
     .tunables = gr_rollout_tunables,
     .default_choice = gr_rollout_default_choice,
     .runs_with = gr_rollout_runs_with,
-    .unfit = unfit,
     .note = note,
     .declare = gr_rollout_declare,
     .open = gr_rollout_open,

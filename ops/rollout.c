@@ -315,7 +315,8 @@ uint32_t gr_rollout_head_ws(gr_tasks *p, const gr_node *n, const gr_choices *how
     const gr_sampling sampling = sampling_of(n->cfg);
     return gr_tasks_temp(
         p, GR_CAT_WORKSPACE,
-        k->head_ws_bytes(s, how->head_rows, gr_sampling_use(&sampling, s->vocab), how->threads), "head_ws");
+        k->head_ws_bytes(s, gr_rollout_head_rows(how, k), gr_sampling_use(&sampling, s->vocab), how->threads),
+        "head_ws");
 }
 
 static uint32_t trips_max(const gr_node *n, const gr_choices *how)

@@ -208,6 +208,11 @@ typedef struct gr_rollout {
 /* The weights of a bucket that its steps read. */
 uint32_t gr_rollout_weights(gr_tasks *p, const gr_node *n, const gr_kernels *k, uint32_t bucket);
 uint32_t gr_rollout_kv_object(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k);
+/* Rows of a step that the head is computed of at once; where the device keeps the state, all of a slot's. */
+static inline uint32_t gr_rollout_head_rows(const gr_choices *how, const gr_kernels *k)
+{
+    return how->head_rows * (k->steps ? 1 + how->draft : 1);
+}
 uint32_t gr_rollout_head_ws(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k);
 void gr_rollout_declare_finish(const gr_node *n, uint32_t worked, uint32_t routes, gr_tasks *p);
 /* The object of the rows that it works on: its own rows, or the queue. */

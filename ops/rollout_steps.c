@@ -37,7 +37,8 @@ struct gr_rollout_steps {
     bool *stale;       /* [slots] empty here, but the device may still run what was in it */
     uint32_t *since; /* [slots] the trip in which its sequence began, or its turn; NEVER: the device is not to
                         run it, as it waits for an environment or for what that said to be read */
-    uint64_t *order; /* [slots] group, then slot, of the running ones */
+    uint32_t longest_text;                 /* of the orders' texts */
+    uint64_t *order;                       /* [slots] group, then slot, of the running ones */
     uint32_t n_tokens, n_prompts, longest; /* of this trip's prefill */
     uint32_t own_prompts;                  /* prompts whose states had places of their own so far */
     prefill_arrays host, device;           /* of this trip */
@@ -50,6 +51,16 @@ struct gr_rollout_steps {
 
 /* ---- declaring -------------------------------------------------------------------------------------------
  */
+
+/* Texts of all sequences are kept: those of samples that have ended serve the last ones. */
+static gr_steps_drafts drafts_of(const gr_node *n, const gr_choices *how)
+{
+    const gr_generate_cfg *cfg = n->cfg;
+    return (gr_steps_drafts){.tokens = how->draft,
+                             .match = cfg->speculate.match,
+                             .seqs = gr_rollout_work(n)->seqs,
+                             .samples = cfg->speculate.from == GR_DRAFT_GROUP ? cfg->samples : 1};
+}
 
 static gr_steps_bounds steps_bounds(const gr_node *n, const gr_choices *how, const gr_kernels *k,
                                     uint32_t choices)
@@ -64,7 +75,8 @@ static gr_steps_bounds steps_bounds(const gr_node *n, const gr_choices *how, con
                              .chunk = CHUNK,
                              .stop_ids = gr_rollout_stop_ids(n).n,
                              .states = gr_layers_have_slots(k, gr_node_shape(n)),
-                             .choices = choices};
+                             .choices = choices,
+                             .drafts = drafts_of(n, how)};
 }
 
 /* Prompts of one prefill: one goes on from the trip before, others begin only where a slot is free. */
@@ -110,6 +122,13 @@ static uint32_t chunks_of(uint32_t tokens)
     return (tokens + CHUNK - 1) / CHUNK;
 }
 
+/* Steps that the longest response is expected to take. */
+static uint32_t steps_expected(const gr_node *n, const gr_choices *how)
+{
+    const double yield = gr_drafts_yield(how->draft, ((const gr_generate_cfg *)n->cfg)->speculate.rate);
+    return (uint32_t)(gr_rollout_steady(n).response_tokens / yield + 0.999);
+}
+
 static uint32_t trips_max(const gr_node *n, const gr_choices *how)
 {
     const uint64_t prefill =
@@ -149,7 +168,7 @@ static uint64_t late_of(const gr_node *n, const gr_choices *how)
 
 static uint32_t trips_expected(const gr_node *n, const gr_choices *how)
 {
-    const uint64_t chunks = chunks_of(n->bounds.response_tokens) + 2ull,
+    const uint64_t chunks = chunks_of(steps_expected(n, how)) + 2ull,
                    trips = waves_of(n, how) * chunks + late_of(n, how);
     return (uint32_t)GR_MIN(trips, (uint64_t)trips_max(n, how));
 }
@@ -222,7 +241,8 @@ static void set_prefill_cost(gr_task *w, const gr_node *n, const gr_choices *how
 }
 
 /* The average of a trip where every response runs to its end, in as many slots as there are blocks for;
- * prompts' keys are read once a group, states of one size are read and written. */
+ * prompts' keys are read once a group, a slot's own ones once for all of its rows, states of one size are
+ * read and written. */
 static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const gr_model_shape *s = gr_node_shape(n);
@@ -230,18 +250,18 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
     const gr_rows_bounds steady = gr_rollout_steady(n), *b = &steady;
     const double keys = b->prompt_tokens / (double)cfg->samples + b->response_tokens / 2.0;
     const double waves = (double)waves_of(n, how);
-    const double busy = waves * (chunks_of(b->response_tokens) + 2.0) - 2; /* the last ends when it is done */
+    const double busy = waves * (chunks_of(steps_expected(n, how)) + 2.0) - 2; /* the last ends when done */
     const double chunks = busy + (double)late_of(n, how), slots = b->seqs / waves * busy / chunks;
-    const double steps = CHUNK * chunks / trips_expected(n, how);
+    const double steps = CHUNK * chunks / trips_expected(n, how), rows = slots * (1 + how->draft);
     gr_task head = {0};
-    gr_head_cost(&head, k, s, slots, 1);
+    gr_head_cost(&head, k, s, rows, 1);
     gr_cost_times(&head, steps);
     for (uint32_t kind = 0, first = 0; kind < s->n_kinds; kind++) {
         gr_task layers = {0};
         const uint32_t alike = gr_model_layers_of(s, kind, &first);
         const double seen = gr_layer_keys(gr_layer(s, first), 2 * keys) / 2;
-        gr_layer_cost(&layers, k, s, first, slots, b->prompt_tokens + b->response_tokens / 2.0, 1);
-        gr_experts_price(&layers, k, s, first, slots, 0, 0);
+        gr_layer_cost(&layers, k, s, first, rows, b->prompt_tokens + b->response_tokens / 2.0, 1);
+        gr_experts_price(&layers, k, s, first, rows, 0, 0);
         gr_cost_times(&layers, alike * steps);
         layers.cost.kv = alike * steps * slots *
                          (seen * (double)gr_layer_block_bytes(k, s, first) / GR_KV_BLOCK +
@@ -259,11 +279,11 @@ void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choi
 {
     const gr_model_shape *s = gr_node_shape(n);
     const gr_steps_bounds b = steps_bounds(n, how, k, gr_rollout_choices(g, n));
-    const uint32_t tokens = GR_MAX(b.slots, how->prefill_tokens);
+    const uint32_t rows = gr_steps_rows(&b), tokens = GR_MAX(rows, how->prefill_tokens);
     gr_pass_bounds pass = {
-        .tokens = tokens, .seqs = b.slots + 1, .length = b.max_length, .threads = how->threads};
+        .tokens = tokens, .seqs = rows + 1, .length = b.max_length, .threads = how->threads};
     const gr_use_mode begins = n->work.groups ? GR_UPDATE : GR_WRITE;
-    uint32_t rows = gr_rollout_worked(p, n), prompts = gr_rows_object(p, n->of);
+    uint32_t worked = gr_rollout_worked(p, n), prompts = gr_rows_object(p, n->of);
     uint32_t kv = gr_rollout_kv_object(p, n, how, k);
     uint32_t slots = gr_tasks_temp(p, GR_CAT_WORKSPACE, k->steps->device_bytes(s, &b), "slots");
     uint32_t orders = gr_tasks_host(p, GR_CAT_WORKSPACE, k->steps->host_bytes(s, &b), "orders");
@@ -280,7 +300,7 @@ void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choi
 
     gr_tasks_run(p, ROLLOUT_BEGIN, 0,
                  (gr_use[]){[BEGIN_PROMPTS] = {prompts, GR_READ | GR_BY_CODE},
-                            [BEGIN_ROWS] = {rows, begins | GR_BY_CODE},
+                            [BEGIN_ROWS] = {worked, begins | GR_BY_CODE},
                             [BEGIN_KV] = {kv, GR_WRITE},
                             [BEGIN_ROUTES] = {routes, GR_WRITE | GR_BY_CODE},
                             [BEGIN_SLOTS] = {slots, GR_WRITE},
@@ -290,7 +310,7 @@ void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choi
     gr_tasks_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "chunks")->loop.trips_expected =
         trips_expected(n, how);
     gr_task *plan = gr_tasks_run(p, ROLLOUT_PLAN, 0,
-                                 (gr_use[]){[PLAN_ROWS] = {rows, GR_UPDATE | GR_BY_CODE},
+                                 (gr_use[]){[PLAN_ROWS] = {worked, GR_UPDATE | GR_BY_CODE},
                                             [PLAN_SLOTS] = {slots, GR_UPDATE},
                                             [PLAN_ORDERS] = {orders, GR_UPDATE | GR_BY_TURNS},
                                             [PLAN_PACKED] = {packed, GR_WRITE},
@@ -321,7 +341,7 @@ void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choi
     set_prefill_cost(&p->task[prefill_index], n, how, k);
     p->captured += count_sizes(b.slots) * s->layers;
     gr_tasks_end(p);
-    gr_rollout_declare_finish(n, rows, routes, p);
+    gr_rollout_declare_finish(n, worked, routes, p);
 }
 
 /* ---- beginning -------------------------------------------------------------------------------------------
@@ -370,6 +390,7 @@ gr_status gr_rollout_steps_begin(const gr_call *c, gr_rollout *r, gr_diag *d)
         const gr_status st = ops->open(&s->steps, shape, &b, d);
         if (st) return st;
     }
+    s->longest_text = b.max_length;
     s->trip = s->own_prompts = s->read[0].n = s->read[1].n = 0;
     for (uint32_t i = 0; i < b.slots; i++) {
         r->slots[i].seq = GR_NONE;
@@ -420,22 +441,52 @@ static void end_conversation(gr_rollout *r, gr_rows *rows, uint32_t seq)
 static void record_fed(const gr_rollout *r, const gr_rows *rows, const gr_routed_pass *fed,
                        const gr_steps_report *report, uint32_t step)
 {
-    const uint64_t each = (uint64_t)r->bounds.samples * r->bounds.choices;
-    if (r->bounds.choices) gr_routes_record(&rows->routes, fed, report->choices + step * each);
+    const uint64_t of_step = (uint64_t)r->bounds.rows * r->bounds.choices;
+    if (r->bounds.choices) gr_routes_record(&rows->routes, fed, report->choices + step * of_step);
+}
+
+/* What a step drafted for a slot, of id [each], which is not empty. */
+static void count_drafts(gr_rollout *r, const int32_t *id, uint32_t each)
+{
+    uint32_t drafted = 0, accepted = 0;
+    for (uint32_t k = 1; k < each; k++) {
+        drafted += id[k] != GR_STEPS_EMPTY;
+        accepted += id[k] >= 0;
+    }
+    r->draft.steps++;
+    r->draft.drafts += drafted > 0;
+    r->draft.drafted += drafted;
+    r->draft.accepted += accepted;
+}
+
+/* Of one step, from its first row on; returns whether the sequence, or its turn, has ended. */
+static bool take_step(gr_rollout *r, gr_rows *rows, uint32_t seq, const gr_steps_report *report,
+                      uint32_t step, uint32_t first)
+{
+    const struct gr_rollout_steps *s = r->steps;
+    const uint32_t each = r->bounds.rows / r->bounds.samples;
+    const size_t at = (size_t)step * r->bounds.rows + first;
+    for (uint32_t k = 0; k < each && report->id[at + k] >= 0; k++) {
+        const gr_routed_pass fed = {s->n[s->trip % 2] * each, first + k, seq,
+                                    gr_rollout_length(rows, seq) - 1, 1};
+        record_fed(r, rows, &fed, report, step);
+        if (gr_rollout_add_token(r, &r->slots[s->slot_of[seq]], rows, report->id[at + k],
+                                 report->logprob[at + k]))
+            return true;
+    }
+    return false;
 }
 
 /* Tokens of a sequence from one slot of a report, until it ends. */
 static void take_tokens(gr_rollout *r, gr_rows *rows, uint32_t seq, const gr_steps_report *report,
                         uint32_t slot)
 {
-    struct gr_rollout_steps *s = r->steps;
+    const uint32_t each = r->bounds.rows / r->bounds.samples, first = slot * each;
     for (uint32_t i = 0; i < CHUNK; i++) {
-        const size_t at = (size_t)i * r->bounds.samples + slot;
-        const gr_routed_pass fed = {s->n[s->trip % 2], slot, seq, gr_rollout_length(rows, seq) - 1, 1};
-        if (report->id[at] < 0) return;
-        record_fed(r, rows, &fed, report, i);
-        if (!gr_rollout_add_token(r, &r->slots[s->slot_of[seq]], rows, report->id[at], report->logprob[at]))
-            continue;
+        const int32_t *id = report->id + (size_t)i * r->bounds.rows + first;
+        if (*id == GR_STEPS_EMPTY) return;
+        count_drafts(r, id, each);
+        if (!take_step(r, rows, seq, report, i, first)) continue;
         (r->turns ? end_turn : end_sequence)(r, rows, seq);
         return;
     }
@@ -487,13 +538,19 @@ static void set_slot(gr_rollout *r, const gr_rows *rows, uint32_t at, const gr_s
     const uint32_t stride = r->bounds.stride;
     memcpy(in->table + (size_t)*n_changes * stride, slot->table, stride * sizeof(*slot->table));
     if (in->held) in->held[*n_changes] = slot->held;
+    const uint32_t tokens = gr_rollout_length(rows, slot->seq);
+    if (in->text)
+        memcpy(in->text + (size_t)*n_changes * s->longest_text, gr_rows_ids(rows, slot->seq),
+               tokens * sizeof(*in->text));
     in->change[(*n_changes)++] =
         (gr_slot_change){.slot = at,
                          .from = GR_SLOT_SET,
                          .id = slot->next,
-                         .position = gr_rollout_length(rows, slot->seq) - 1,
+                         .position = tokens - 1,
                          .sequence = r->turns ? gr_turns_draws(r, slot->seq) : slot->seq,
-                         .token = rows->response_len[slot->seq]};
+                         .token = rows->response_len[slot->seq],
+                         .text = slot->seq,
+                         .prompt = rows->prompt_len[slot->seq]};
 }
 
 static void place(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows, uint32_t at,
@@ -698,10 +755,11 @@ static int by_order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Which of the first n_slots slots read the same prompt. Those behind them take no part in the chunk, whose
- * arrays end there. */
+/* Which of the first n_slots slots read the same prompt, with all rows of each. Those behind them take no
+ * part in the chunk, whose arrays end there. */
 static uint32_t list_groups(gr_rollout *r, const gr_steps_input *in, uint32_t n_slots)
 {
+    const uint32_t each = r->bounds.rows / r->bounds.samples;
     uint64_t *order = r->steps->order;
     uint32_t n = 0, n_groups = 0, last = GR_NONE;
     for (uint32_t i = 0; i < n_slots; i++)
@@ -709,13 +767,13 @@ static uint32_t list_groups(gr_rollout *r, const gr_steps_input *in, uint32_t n_
     qsort(order, n, sizeof(*order), by_order);
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t g = (uint32_t)(order[i] >> 32);
-        in->member[i] = (uint32_t)order[i];
+        for (uint32_t k = 0; k < each; k++) in->member[i * each + k] = (uint32_t)order[i] * each + k;
         if (g == last) continue;
         in->shared[n_groups] = gr_full_blocks(r->groups[g].prompt) * GR_KV_BLOCK;
-        in->group_first[n_groups++] = i;
+        in->group_first[n_groups++] = i * each;
         last = g;
     }
-    in->group_first[n_groups] = n;
+    in->group_first[n_groups] = n * each;
     return n_groups;
 }
 
@@ -868,10 +926,11 @@ static void model_step(void *user, gr_queue *q, const gr_extend *e, const gr_ste
     const char *last = bucket(c, 1 + s->layers);
     const void *norm = last + gr_tensor_offset(s, 1 + s->layers, GR_T_NORM) * gr_dtype_size(k->dtype);
     const void *head = gr_head_matrix(k, s, bucket(c, 0), last);
+    const uint32_t rows = gr_rollout_head_rows(c->how, k);
     run_layers(c, q, e, NULL);
-    for (uint32_t i = 0; i < e->n_seqs; i += c->how->head_rows)
-        k->head_sample(q, s, norm, head, use(c, USE_X), d->row + i, GR_MIN(c->how->head_rows, e->n_seqs - i),
-                       d->how, d->draw + i, d->id + i, d->logprob + i, use(c, USE_HEAD_WS));
+    for (uint32_t i = 0; i < e->n_seqs; i += rows)
+        k->head_sample(q, s, norm, head, use(c, USE_X), d->row + i, GR_MIN(rows, e->n_seqs - i), d->how,
+                       d->draw + i, d->id + i, d->logprob + i, use(c, USE_HEAD_WS));
 }
 
 /* Of the addresses that a step uses (FNV-1a). */

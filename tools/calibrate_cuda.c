@@ -65,8 +65,13 @@ void gr_bench_decode(gr_bench *b)
     b->decode.n_lists = 1;
     b->decode.ws = gr_bench_place(b, NULL, gr_cu_decode_attention_ws(&heads, n, b->length));
     free(list);
-    const gr_cu_decode call = {b->decode.length, b->decode.member, b->decode.group_first, b->decode.shared, n,
-                               groups,           b->length};
+    const gr_cu_decode call = {.length = b->decode.length,
+                               .member = b->decode.member,
+                               .group_first = b->decode.group_first,
+                               .shared = b->decode.shared,
+                               .n = n,
+                               .n_groups = groups,
+                               .max_length = b->length};
     gr_cu_decode_plan(b->q.stream, &heads, &call, 0, b->extend.block_table, b->extend.table_stride, work);
     b->extend.decode = &b->decode;
 }

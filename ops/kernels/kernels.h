@@ -105,7 +105,7 @@ typedef struct gr_decode_list {
 typedef struct gr_decode {
     const uint32_t *length; /* [n_seqs] keys, the new one included; 0: the slot is empty */
     const uint32_t *member, *group_first, *shared; /* slots that share the keys of a prompt */
-    uint32_t n_groups, max_length;
+    uint32_t n_groups, max_length, each;
     gr_decode_list lists[GR_LAYER_KINDS_MAX]; /* of each window that layers have */
     uint32_t n_lists;
     void *ws; /* the device's own */

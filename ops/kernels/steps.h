@@ -16,6 +16,11 @@
  * host knows of the last token, a chunk and orders behind it are still queued: the host's memory that begin
  * was given is free once the queue has finished.
  *
+ * Drafts (ops/drafts.h): a slot has rows, 1 + drafts.tokens of them. Row 0 is the token to feed, the others
+ * what the device looks up at the beginning of each step in texts that it keeps; rows without a draft are
+ * empty. The model takes every row for a slot of its own, with the table of the row's slot. A step's tokens
+ * are those sampled behind row 0 and behind each row whose token was the one sampled before it.
+ *
  * Threads: one thread, the queue's.
  */
 #ifndef GR_OPS_KERNELS_STEPS_H
@@ -23,6 +28,14 @@
 
 #include "ops/kernels/kernels.h"
 #include "ops/kernels/slots.h"
+
+/* Tokens are looked up by the rules of gr_draft (ops/drafts.h). */
+typedef struct gr_steps_drafts {
+    uint32_t tokens;  /* of a step of a slot, at most; 0: nothing is drafted, and the rest is not read */
+    uint32_t match;   /* that must be the same before a draft */
+    uint32_t seqs;    /* texts that are kept: gr_slot_change.text is one of them */
+    uint32_t samples; /* so many texts that follow each other are looked up in for each other; 1: none are */
+} gr_steps_drafts;
 
 typedef struct gr_steps_bounds {
     uint32_t slots;      /* sequences decoded at once */
@@ -32,8 +45,14 @@ typedef struct gr_steps_bounds {
     uint32_t chunk;      /* steps of a chunk */
     uint32_t stop_ids;
     uint32_t choices; /* of a token's experts, where they are recorded; 0: they are not */
-    bool states;      /* layers have states of one size (gr_layer_slot_bytes) */
+    bool states;      /* layers have states of one size (gr_layer_slot_bytes); then nothing is drafted */
+    gr_steps_drafts drafts;
 } gr_steps_bounds;
+
+static inline uint32_t gr_steps_rows(const gr_steps_bounds *b)
+{
+    return b->slots * (1 + b->drafts.tokens);
+}
 
 /* What holds for all sequences of one rollout. */
 typedef struct gr_steps_rules {
@@ -48,17 +67,21 @@ typedef struct gr_steps_input {
     gr_slot_change *change; /* [slots]; no slot is named by two of them, whether as slot or as from */
     uint32_t *table;        /* [slots, stride] row i: of change i where it sets */
     uint32_t *held;   /* [slots] entry i: of change i where it sets, see gr_extend; NULL without states */
-    uint32_t *member; /* [slots] of the slots that take part in the chunk (before its n), no others */
-    uint32_t *
-        group_first; /* [slots + 1]: group g's slots are member[group_first[g]] .. [group_first[g + 1] - 1] */
+    int32_t *text;    /* [slots, max_length] row i: of change i where it sets, its tokens up to position; NULL
+                         without drafts */
+    uint32_t *member; /* [rows] of the slots that take part in the chunk (before its n) all rows, one slot's
+                         behind each other, no others: row r of slot s is s (1 + drafts) + r */
+    uint32_t
+        *group_first; /* [slots + 1]: group g's rows are member[group_first[g]] .. [group_first[g + 1] - 1] */
     uint32_t *shared; /* [slots] first keys that the slots of a group share, a multiple of GR_KV_BLOCK */
 } gr_steps_input;
 
 typedef struct gr_steps_report {
-    const int32_t *id;       /* [chunk, slots] the token of each step; -1: the slot was empty */
-    const float *logprob;    /* [chunk, slots] */
-    const uint16_t *choices; /* [chunk, slots choices]: in each step those of a pass of as many tokens as
-                                slots took part (ops/kernels/routing.h); NULL: not recorded */
+    const int32_t *id;       /* [chunk, rows] what was sampled behind each row, a slot's tokens first; then
+                                GR_STEPS_REJECTED: it was drafted, and is not; GR_STEPS_EMPTY: nothing was fed */
+    const float *logprob;    /* [chunk, rows] */
+    const uint16_t *choices; /* [chunk, rows choices]: in each step those of a pass of as many tokens as
+                                rows took part (ops/kernels/routing.h); NULL: not recorded */
 } gr_steps_report;
 
 /* What a model step draws from and writes to; arrays on the device. */

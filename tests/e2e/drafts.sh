@@ -134,6 +134,14 @@ refused "unknown key 'token' in speculate; did you mean 'tokens'" sh -c "sed 's/
 refused "'tokens' must be a whole number from 1 to 32" sh -c "sed 's/tokens: 4/tokens: 0/' off.yaml >bad.yaml; '$gr' check bad.yaml"
 refused "'from' must be ngram .* or group" sh -c "sed 's/rate: 0/from: model/' off.yaml >bad.yaml; '$gr' check bad.yaml"
 refused "'rate' must be a share from 0 to below 1" "$gr" check off.yaml --set nodes.rollout.speculate.rate=1
-refused "on the cuda device 'speculate' is not made yet" "$gr" plan off.yaml --hardware h200
+
+# A CUDA device drafts by itself: its plan has the texts, and the rows of longer steps.
+sed 's/rate: 0/always: true/' off.yaml >some.yaml
+for form in long some; do
+    status 0 "$gr" plan $form.yaml --hardware h200 --format json -o $form.json
+    status 0 "$gr" verify $form.json
+done
+[ "$(json_number long.json peak_bytes)" -lt "$(json_number some.json peak_bytes)" ] || fail "drafts take no memory"
+has some.json '"name": "draft", "value": 4'
 hybrid_model hybrid
 refused "model 'actor' has layers of the gated delta rule, whose state cannot go back" "$gr" check off.yaml --set model=hybrid

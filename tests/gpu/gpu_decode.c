@@ -216,12 +216,13 @@ typedef struct launch {
     uint32_t n, n_groups, max_length;
     const uint32_t *length, *member, *group_first, *shared, *table;
     const gr_bf16 *qkv;
+    uint32_t each; /* slots that are rows of one */
 } launch;
 
 static launch launch_of(const batch *b)
 {
     return (launch){b->n,           b->n_groups, b->max_length, b->length, b->member,
-                    b->group_first, b->shared,   b->table,      b->qkv};
+                    b->group_first, b->shared,   b->table,      b->qkv,    0};
 }
 
 static gr_bf16 *run(const batch *b, const launch *l)
@@ -233,7 +234,8 @@ static gr_bf16 *run(const batch *b, const launch *l)
                       .shared = device_of(l->shared, l->n_groups * 4),
                       .n = l->n,
                       .n_groups = l->n_groups,
-                      .max_length = l->max_length};
+                      .max_length = l->max_length,
+                      .each = l->each};
     void *work = device(gr_cu_decode_work_bytes(&b->h, d.n, d.max_length));
     void *ws = device(gr_cu_decode_attention_ws(&b->h, d.n, d.max_length));
     uint32_t *table = device_of(l->table, (size_t)l->n * b->stride * 4);
@@ -386,7 +388,7 @@ static void check_moved(const batch *b, const gr_bf16 *all)
         }
     }
     first[b->n_groups] = used;
-    launch l = {n, b->n_groups, b->max_length + 300, length, member, first, shared, table, qkv};
+    launch l = {n, b->n_groups, b->max_length + 300, length, member, first, shared, table, qkv, 0};
     gr_bf16 *got = run(b, &l);
     same("moved", want, got, n * row);
     void *const mine[] = {length, shared, first, table, member, place, qkv, want, got};
@@ -394,17 +396,21 @@ static void check_moved(const batch *b, const gr_bf16 *all)
 }
 
 /* scores: NULL, or what they are, scale 0 for 1 / sqrt(D). */
+static void set_scores(batch *b, const gr_scores *scores)
+{
+    const float scale = b->scores.scale;
+    if (!scores) return;
+    b->scores = *scores;
+    if (!scores->scale) b->scores.scale = scale;
+}
+
 static void check_attention(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t n_groups,
                             uint32_t group, uint32_t longest, bool invariance, const gr_scores *scores)
 {
     static const uint32_t shares[] = {0, 16, 256, 112, 128};
     if (small && kv_heads > 2) heads = heads / kv_heads * 2, kv_heads = 2;
     batch b = batch_new(heads, kv_heads, head_dim, n_groups, group);
-    if (scores) {
-        const float scale = b.scores.scale;
-        b.scores = *scores;
-        if (!scores->scale) b.scores.scale = scale;
-    }
+    set_scores(&b, scores);
     for (uint32_t g = 0; g < n_groups; g++) {
         b.shared[g] = shares[random_below(5)];
         if (b.shared[g] >= longest) b.shared[g] = 0;
@@ -424,6 +430,44 @@ static void check_attention(uint32_t heads, uint32_t kv_heads, uint32_t head_dim
         check_moved(&b, out);
     }
     free(out);
+    batch_free(&b);
+}
+
+/* Slots of `each` rows over the same keys, each of which sees one more than the one before it; the last ones
+ * of some are empty. Read at once they have the bits that they have one by one. */
+static void check_rows(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t each, uint32_t longest,
+                       const gr_scores *scores)
+{
+    enum { GROUPS = 3, GROUP = 4 };
+    static const uint32_t shares[GROUPS] = {0, 16, 128};
+    batch b = batch_new(heads, kv_heads, head_dim, GROUPS, GROUP * each);
+    set_scores(&b, scores);
+    uint32_t fed[GROUPS * GROUP];
+    for (uint32_t i = 0; i < GROUPS * GROUP; i++) {
+        const uint32_t shared = shares[i / GROUP], first = i * each;
+        fed[i] = random_below(5) ? 1 + random_below(each) : 0;
+        for (uint32_t r = 0; r < each; r++) b.length[first + r] = 0;
+        if (fed[i]) b.length[first] = shared + each + 1 + random_below(longest - shared - each);
+        b.shared[i / GROUP] = shared;
+    }
+    b.length[0] = 128 + each / 2; /* rows on both sides of a piece's end */
+    fed[0] = each;
+    batch_fill(&b);
+    for (uint32_t i = 0; i < GROUPS * GROUP; i++)
+        for (uint32_t first = i * each, last = b.length[first], r = 0; r < each; r++) {
+            b.length[first + r] = r < fed[i] ? last - (fed[i] - 1 - r) : 0;
+            if (r)
+                memcpy(b.table + (size_t)(first + r) * b.stride, b.table + (size_t)first * b.stride,
+                       b.stride * sizeof(*b.table));
+        }
+    launch l = launch_of(&b);
+    gr_bf16 *apart = run(&b, &l);
+    l.each = each;
+    gr_bf16 *at_once = run(&b, &l);
+    compare("rows", &b, at_once);
+    same("rows", apart, at_once, (size_t)b.n * heads * head_dim);
+    free(apart);
+    free(at_once);
     batch_free(&b);
 }
 
@@ -620,6 +664,13 @@ int main(int argc, char **argv)
         for (uint32_t d = 0; d < (small ? 2 : 4); d++)
             check_attention(d % 2 ? 16 : 8, 2, (const uint32_t[]){64, 128, 80, 256}[d], 2, 3,
                             small ? 300 : 900, i < 4, &kinds[i]);
+    for (uint32_t each = 2; each < 34; each += each < 8 ? 3 : 14)
+        for (size_t h = 0; h < 4; h++)
+            for (uint32_t d = 0; d < (small ? 1 : 4); d++)
+                check_rows(heads[h][0], heads[h][1], (const uint32_t[]){128, 64, 96, 256}[d], each, 400,
+                           NULL);
+    check_rows(16, 8, 128, 5, 400, &kinds[1]); /* a window, and capped scores */
+    check_rows(16, 8, 128, 5, 400, &kinds[7]);
     check_attention(8, 2, 128, small ? 1 : 3, 16, small ? 1500 : 5000, false, NULL);
     check_copy(1, 2, 256, 1);
     check_copy(3, 40, 2 * BLOCK * 8 * 128, 17);

@@ -3,16 +3,23 @@
  *
  * The model of this test is a table: the token after `id` is next[id], its log-prob value[id]. Orders are
  * random; after every chunk its report, and at times all state on the device, must be what the simulation
- * says. One line a case, exit 1 where one fails, 77 where there is no device.
+ * says. Where tokens are drafted the simulation drafts with gr_draft, which defines it. One line a case, exit
+ * 1 where one fails, 77 where there is no device.
  */
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ops/drafts.h"
 #include "ops/kernels/cuda/steps_layout.h"
 
-enum { VOCAB = 500, ROW = 8, TRIPS = 60 }; /* a row of the table: 8 bf16, of which the first 8 bytes count */
+enum {
+    VOCAB = 500,
+    FEW = 12,
+    /* ids where tokens are drafted: they come again */ ROW = 8,
+    TRIPS = 60
+}; /* a row of the table: 8 bf16, of which the first 8 bytes count */
 
 static int failures;
 
@@ -42,7 +49,10 @@ typedef struct token { /* what the table says of one id */
 typedef struct sim { /* one slot */
     bool live;
     int32_t id;
-    uint32_t position, sequence, token, held;
+    uint32_t position, sequence, token, held, text;
+    gr_draft_record drafts;
+    uint32_t n_draft; /* of this step */
+    int32_t draft[GR_DRAFT_MOST];
 } sim;
 
 typedef struct world {
@@ -58,7 +68,11 @@ typedef struct world {
     gr_cu_steps_device at; /* where steps keeps what, for a look at it */
     sim *slots;
     uint32_t *tables;
-    int32_t *want_id[2]; /* [chunk, slots] of the last two trips */
+    uint32_t each, vocab;    /* rows of a slot; ids that there are */
+    int32_t *text;           /* [seqs, max_length] */
+    uint32_t *said, *prompt; /* [seqs] tokens of a text, and those that others do not draft */
+    uint64_t drafted, accepted;
+    int32_t *want_id[2]; /* [chunk, rows] of the last two trips */
     float *want_logprob[2];
     uint32_t n[2];
     uint64_t wrong, tokens, ended;
@@ -78,24 +92,71 @@ static void model(void *user, gr_queue *q, const gr_extend *e, const gr_steps_dr
 /* ---- the simulation -------------------------------------------------------------------------------------
  */
 
+static const int32_t *text_of(const world *w, uint32_t text)
+{
+    return w->text + (size_t)text * w->b.max_length;
+}
+
+static void simulate_draft(world *w, sim *s)
+{
+    const gr_steps_drafts *how = &w->b.drafts;
+    gr_draft_source sources[8];
+    const uint32_t room = w->rules.max_tokens - s->token - 1, group = s->text / GR_MAX(how->samples, 1u);
+    uint32_t n = 1;
+    s->n_draft = 0;
+    const bool rests = s->drafts.rest > 0;
+    if (rests) s->drafts.rest--;
+    if (!how->tokens || !room || rests) return;
+    sources[0] = (gr_draft_source){text_of(w, s->text), 1, w->said[s->text]};
+    for (uint32_t t = group * how->samples; t < GR_MIN((group + 1) * how->samples, how->seqs); t++)
+        if (t != s->text) sources[n++] = (gr_draft_source){text_of(w, t), w->prompt[t], w->said[t]};
+    s->n_draft = gr_draft(sources, n, how->match, GR_MIN(how->tokens, room), s->draft);
+}
+
+/* What is sampled behind s->id; whether it was the last one. */
+static bool simulate_token(world *w, sim *s, int32_t *id, float *logprob)
+{
+    *id = w->table[s->id][0].next;
+    *logprob = w->table[s->id][0].value;
+    s->id = *id;
+    s->position++;
+    s->token++;
+    w->tokens++;
+    if (w->each > 1) {
+        w->text[(size_t)s->text * w->b.max_length + s->position] = s->id;
+        w->said[s->text] = s->position + 1;
+    }
+    bool last = s->token >= w->rules.max_tokens;
+    for (uint32_t k = 0; k < w->rules.n_stop; k++) last = last || s->id == w->stop[k];
+    return last;
+}
+
+static void simulate_slot(world *w, sim *s, int32_t *id, float *logprob)
+{
+    uint32_t taken = 0;
+    bool last = false;
+    for (uint32_t r = 0; r < w->each; r++) {
+        id[r] = s->live && r <= s->n_draft ? GR_STEPS_REJECTED : GR_STEPS_EMPTY;
+        logprob[r] = 0;
+    }
+    if (!s->live) return;
+    do {
+        last = simulate_token(w, s, &id[taken], &logprob[taken]);
+        taken++;
+    } while (!last && taken <= s->n_draft && s->id == s->draft[taken - 1]);
+    gr_draft_went(&s->drafts, s->n_draft, taken - 1);
+    w->drafted += s->n_draft;
+    w->accepted += taken - 1;
+    s->live = !last;
+    w->ended += last;
+}
+
 static void simulate_step(world *w, uint32_t n, int32_t *id, float *logprob)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        sim *s = &w->slots[i];
-        id[i] = -1;
-        logprob[i] = 0;
-        if (!s->live) continue;
-        id[i] = w->table[s->id][0].next;
-        logprob[i] = w->table[s->id][0].value;
-        s->id = id[i];
-        s->position++;
-        s->token++;
-        w->tokens++;
-        bool last = s->token >= w->rules.max_tokens;
-        for (uint32_t k = 0; k < w->rules.n_stop; k++) last = last || s->id == w->stop[k];
-        s->live = !last;
-        w->ended += last;
-    }
+    for (uint32_t i = 0; i < n; i++)
+        if (w->slots[i].live) simulate_draft(w, &w->slots[i]);
+    for (uint32_t i = 0; i < n; i++)
+        simulate_slot(w, &w->slots[i], id + (size_t)i * w->each, logprob + (size_t)i * w->each);
 }
 
 static void expect(world *w, const char *what, uint32_t i, long long got, long long want)
@@ -114,13 +175,13 @@ static void check_report(world *w, uint32_t trip)
         exit(1);
     }
     for (uint32_t k = 0; k < w->b.chunk; k++)
-        for (uint32_t i = 0; i < w->n[trip % 2]; i++) {
-            const size_t at = (size_t)k * w->b.slots + i;
+        for (uint32_t i = 0; i < w->n[trip % 2] * w->each; i++) {
+            const size_t at = (size_t)k * gr_steps_rows(&w->b) + i;
             uint32_t a, b;
             memcpy(&a, &r.logprob[at], 4);
             memcpy(&b, &w->want_logprob[trip % 2][at], 4);
-            expect(w, "token", i, r.id[at], w->want_id[trip % 2][at]);
-            expect(w, "log-prob", i, a, b);
+            expect(w, "token", i / w->each, r.id[at], w->want_id[trip % 2][at]);
+            expect(w, "log-prob", i / w->each, a, b);
         }
     gr_diag_release(&d);
 }
@@ -130,9 +191,40 @@ static void read_words(const void *from, uint32_t *to, size_t n)
     CUDA(cudaMemcpy(to, from, n * sizeof(*to), cudaMemcpyDeviceToHost));
 }
 
+/* Texts, and how drafts went. */
+static void check_texts(world *w)
+{
+    const gr_steps_drafts *d = &w->b.drafts;
+    uint32_t *said = malloc(d->seqs * sizeof(*said)), *rests = malloc(2 * w->b.slots * sizeof(*rests)),
+             *ids = malloc((size_t)d->seqs * w->b.max_length * sizeof(*ids));
+    read_words(w->at.slots.texts.n, said, d->seqs);
+    read_words(w->at.slots.texts.rests, rests, 2 * (size_t)w->b.slots);
+    read_words(w->at.slots.texts.ids, ids, (size_t)d->seqs * w->b.max_length);
+    for (uint32_t t = 0; t < d->seqs; t++) {
+        expect(w, "tokens of a text", t, said[t], w->said[t]);
+        for (uint32_t k = 0; k < GR_MIN(said[t], w->said[t]); k++)
+            expect(w, "text", t, (int32_t)ids[(size_t)t * w->b.max_length + k], text_of(w, t)[k]);
+    }
+    for (uint32_t i = 0; i < w->b.slots; i++) {
+        if (!w->slots[i].live) continue;
+        expect(w, "drafts in vain", i, rests[2 * i], w->slots[i].drafts.misses);
+        expect(w, "steps to rest", i, rests[2 * i + 1], w->slots[i].drafts.rest);
+    }
+    free(said);
+    free(rests);
+    free(ids);
+}
+
+/* The first row of each slot of an array by rows, `words` a row, moves to the place of the slot. */
+static void keep_first_rows(const world *w, uint32_t *x, uint32_t words)
+{
+    for (uint32_t i = 1; i < w->b.slots; i++)
+        memmove(x + (size_t)i * words, x + (size_t)i * w->each * words, words * sizeof(*x));
+}
+
 static void check_state(world *w)
 {
-    const uint32_t n = w->b.slots, stride = w->b.stride;
+    const uint32_t n = gr_steps_rows(&w->b), stride = w->b.stride;
     uint32_t *x = malloc((8 * (size_t)n + (size_t)n * stride) * sizeof(*x));
     uint32_t *id = x, *position = x + n, *kv = x + 2 * n, *length = x + 3 * n, *draw = x + 4 * n,
              *held = x + 6 * n, *window = x + 7 * n, *table = x + 8 * n;
@@ -145,7 +237,15 @@ static void check_state(world *w)
     read_words(w->at.slots.table, table, (size_t)n * stride);
     if (w->b.states) read_words(w->at.slots.held, held, n);
     if (w->b.window_at) read_words(w->at.slots.window_slot, window, n);
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t r = 0; r < n; r++) /* every row has its slot's table */
+        for (uint32_t k = 0; k < stride && w->slots[r / w->each].live; k++)
+            expect(w, "a row's table", r, table[(size_t)r * stride + k],
+                   w->tables[(size_t)(r / w->each) * stride + k]);
+    uint32_t *const by_rows[] = {id, position, kv, length, window};
+    for (size_t i = 0; i < GR_LEN(by_rows); i++) keep_first_rows(w, by_rows[i], 1);
+    keep_first_rows(w, draw, 2);
+    if (w->each > 1) check_texts(w);
+    for (uint32_t i = 0; i < w->b.slots; i++) {
         const sim *s = &w->slots[i];
         expect(w, "length", i, length[i], s->live ? s->position + 1 : 0);
         if (w->b.states) expect(w, "place of its state", i, held[i], s->live ? s->held : UINT32_MAX);
@@ -163,8 +263,6 @@ static void check_state(world *w)
                    w->tables[(size_t)i * stride + w->b.window_at + column] * 16 + s->position % 16);
         expect(w, "sequence", i, draw[2 * i], s->sequence);
         expect(w, "draw", i, draw[2 * i + 1], s->token);
-        for (uint32_t k = 0; k < stride; k++)
-            expect(w, "table", i, table[(size_t)i * stride + k], w->tables[(size_t)i * stride + k]);
     }
     free(x);
 }
@@ -172,19 +270,44 @@ static void check_state(world *w)
 /* ---- random orders --------------------------------------------------------------------------------------
  */
 
+/* A text that no slot has. */
+static uint32_t free_text(const world *w)
+{
+    for (uint32_t t = random_below(w->b.drafts.seqs);; t = (t + 1) % w->b.drafts.seqs) {
+        bool taken = false;
+        for (uint32_t i = 0; i < w->b.slots; i++)
+            taken = taken || (w->slots[i].live && w->slots[i].text == t);
+        if (!taken) return t;
+    }
+}
+
+/* Random tokens, the last of them to be fed; what follows is often not what the model says. */
+static void order_text(world *w, const gr_steps_input *in, uint32_t n, sim *s)
+{
+    s->text = free_text(w);
+    int32_t *to = w->text + (size_t)s->text * w->b.max_length;
+    for (uint32_t i = 0; i < s->position; i++) to[i] = (int32_t)random_below(w->vocab);
+    to[s->position] = s->id;
+    w->said[s->text] = s->position + 1;
+    w->prompt[s->text] = s->position + 1 - random_below(s->position);
+    memcpy(in->text + (size_t)n * w->b.max_length, to, (s->position + 1) * sizeof(*to));
+}
+
 static void order_set(world *w, const gr_steps_input *in, uint32_t n, uint32_t slot, uint32_t trip)
 {
     sim *s = &w->slots[slot];
-    *s = (sim){.live = true,
-               .id = (int32_t)random_below(VOCAB),
+    *s = (sim){.id = (int32_t)random_below(w->vocab),
                .position = 16 + random_below(w->b.max_length - w->rules.max_tokens - 16),
                .sequence = trip * 1000 + slot,
                .held = random_below(1000000)};
+    if (w->each > 1) order_text(w, in, n, s);
+    s->live = true;
     uint32_t *row = w->tables + (size_t)slot * w->b.stride;
     for (uint32_t k = 0; k < w->b.stride; k++) row[k] = random_below(1000000);
     memcpy(in->table + (size_t)n * w->b.stride, row, w->b.stride * sizeof(*row));
     if (w->b.states) in->held[n] = s->held;
-    in->change[n] = (gr_slot_change){slot, GR_SLOT_SET, s->id, s->position, s->sequence, 0};
+    in->change[n] = (gr_slot_change){slot, GR_SLOT_SET, s->id, s->position, s->sequence, 0, s->text, 0};
+    if (w->each > 1) in->change[n].prompt = w->prompt[s->text];
 }
 
 static void order_move(world *w, const gr_steps_input *in, uint32_t n, uint32_t slot, uint32_t from)
@@ -232,7 +355,7 @@ static uint32_t give_groups(const world *w, const gr_steps_input *in)
             in->shared[n_groups] = 16 * random_below(2);
             in->group_first[n_groups++] = n;
         }
-        in->member[n++] = i;
+        for (uint32_t r = 0; r < w->each; r++) in->member[n++] = i * w->each + r;
     }
     in->group_first[n_groups] = n;
     return n_groups;
@@ -252,25 +375,26 @@ static void one_trip(world *w, uint32_t trip, uint64_t key)
     gr_steps_cuda.run(w->steps, &w->q, trip, &c);
     w->n[trip % 2] = n;
     for (uint32_t k = 0; k < w->b.chunk; k++)
-        simulate_step(w, n, w->want_id[trip % 2] + (size_t)k * w->b.slots,
-                      w->want_logprob[trip % 2] + (size_t)k * w->b.slots);
+        simulate_step(w, n, w->want_id[trip % 2] + (size_t)k * gr_steps_rows(&w->b),
+                      w->want_logprob[trip % 2] + (size_t)k * gr_steps_rows(&w->b));
     if (trip % 7 == 5) check_state(w);
 }
 
 static void fill_table(world *w)
 {
     for (uint32_t i = 0; i < VOCAB; i++) {
-        w->table[i][0] = (token){(int32_t)random_below(VOCAB), -(float)random_below(1000) * 0x1p-6f};
+        w->table[i][0] = (token){(int32_t)random_below(w->vocab), -(float)random_below(1000) * 0x1p-6f};
         w->table[i][1] = (token){-5, 1e30f};
     }
-    for (int i = 0; i < 3; i++) w->stop[i] = (int32_t)random_below(VOCAB);
+    for (int i = 0; i < 3; i++)
+        w->stop[i] = (int32_t)random_below(VOCAB); /* with few ids, often none of them */
     CUDA(cudaMemcpy(w->d_table, w->table, sizeof(w->table), cudaMemcpyHostToDevice));
     CUDA(cudaDeviceSynchronize());
 }
 
 /* window: layers with one have blocks of their own. */
 static void check_case(uint32_t slots, uint32_t chunk, uint32_t max_tokens, uint32_t max_length, bool states,
-                       bool window)
+                       bool window, gr_steps_drafts drafts)
 {
     const uint32_t blocks = (max_length + 15) / 16;
     world *w = calloc(1, sizeof(*w));
@@ -283,17 +407,23 @@ static void check_case(uint32_t slots, uint32_t chunk, uint32_t max_tokens, uint
                              .max_length = max_length,
                              .chunk = chunk,
                              .stop_ids = 3,
-                             .states = states};
+                             .states = states,
+                             .drafts = drafts};
+    w->each = 1 + drafts.tokens;
+    w->vocab = drafts.tokens ? FEW : VOCAB;
+    w->text = calloc((size_t)drafts.seqs * max_length + 1, sizeof(*w->text));
+    w->said = calloc(2 * (size_t)drafts.seqs + 1, sizeof(*w->said));
+    w->prompt = w->said + drafts.seqs;
     w->rules = (gr_steps_rules){.max_tokens = max_tokens, .stop = w->stop, .n_stop = 3};
     w->slots = calloc(slots, sizeof(*w->slots));
     w->tables = calloc((size_t)slots * w->b.stride, sizeof(*w->tables));
     for (int i = 0; i < 2; i++) {
-        w->want_id[i] = calloc((size_t)slots * chunk, sizeof(int32_t));
-        w->want_logprob[i] = calloc((size_t)slots * chunk, sizeof(float));
+        w->want_id[i] = calloc((size_t)slots * w->each * chunk, sizeof(int32_t));
+        w->want_logprob[i] = calloc((size_t)slots * w->each * chunk, sizeof(float));
     }
     CUDA(cudaStreamCreateWithFlags((cudaStream_t *)&w->q.stream, cudaStreamNonBlocking));
     CUDA(cudaMalloc((void **)&w->d_table, sizeof(w->table)));
-    CUDA(cudaMalloc((void **)&w->d_x, slots * ROW * sizeof(gr_bf16)));
+    CUDA(cudaMalloc((void **)&w->d_x, (size_t)slots * w->each * ROW * sizeof(gr_bf16)));
     const uint64_t bytes = gr_steps_cuda.device_bytes(&w->shape, &w->b);
     CUDA(cudaMalloc((void **)&w->device, bytes));
     CUDA(cudaMemset(w->device, 0xFF, bytes));
@@ -307,17 +437,21 @@ static void check_case(uint32_t slots, uint32_t chunk, uint32_t max_tokens, uint
     gr_status st = gr_steps_cuda.open(&w->steps, &w->shape, &w->b, &d);
     for (uint32_t rollout = 0; rollout < 2 && !st; rollout++) {
         memset(w->slots, 0, slots * sizeof(*w->slots));
+        memset(w->said, 0, drafts.seqs * sizeof(*w->said));
         st = gr_steps_cuda.begin(w->steps, &w->q, w->device, w->host, &w->rules, &d);
         for (uint32_t trip = 0; trip < TRIPS && !st; trip++) one_trip(w, trip, trip > TRIPS / 2);
         for (uint32_t trip = TRIPS - 2; trip < TRIPS && !st; trip++) check_report(w, trip);
         if (!st) check_state(w);
     }
     if (st) printf("  %s\n", d.n ? d.messages[0].text : gr_status_str(st));
-    const bool ok = !st && !w->wrong && w->tokens && w->ended;
-    printf("steps: %u slots%s%s, chunks of %u, %u tokens at most: %llu tokens, %llu ends, %llu wrong %s\n",
-           slots, states ? " with states" : "", window ? " and windows" : "", chunk, max_tokens,
-           (unsigned long long)w->tokens, (unsigned long long)w->ended, (unsigned long long)w->wrong,
-           ok ? "OK" : "FAIL");
+    const bool some = !drafts.tokens || (w->accepted && w->accepted < w->drafted);
+    const bool ok = !st && !w->wrong && w->tokens && w->ended && some;
+    printf(
+        "steps: %u slots%s%s, chunks of %u, %u tokens at most: %llu tokens, %llu ends, %llu of %llu drafted "
+        "ones accepted, %llu wrong %s\n",
+        slots, states ? " with states" : "", window ? " and windows" : "", chunk, max_tokens,
+        (unsigned long long)w->tokens, (unsigned long long)w->ended, (unsigned long long)w->accepted,
+        (unsigned long long)w->drafted, (unsigned long long)w->wrong, ok ? "OK" : "FAIL");
     failures += !ok;
     gr_steps_cuda.close(w->steps);
     gr_diag_release(&d);
@@ -330,6 +464,8 @@ static void check_case(uint32_t slots, uint32_t chunk, uint32_t max_tokens, uint
         free(w->want_id[i]);
         free(w->want_logprob[i]);
     }
+    free(w->text);
+    free(w->said);
     free(w->slots);
     free(w->tables);
     free(w);
@@ -342,12 +478,17 @@ int main(void)
         puts("no CUDA device: skipped");
         return 77;
     }
-    check_case(1, 8, 20, 100, false, false);
-    check_case(7, 3, 30, 200, false, false);
-    check_case(7, 3, 30, 200, false, true);
-    check_case(64, 8, 50, 700, false, false);
-    check_case(64, 8, 50, 700, true, true);
-    check_case(1500, 8, 9, 300, true, false); /* more than one CTA has threads */
+    const gr_steps_drafts none = {0}, alone = {.tokens = 4, .match = 2, .seqs = 20, .samples = 1},
+                          group = {.tokens = 7, .match = 1, .seqs = 150, .samples = 5};
+    check_case(1, 8, 20, 100, false, false, none);
+    check_case(7, 3, 30, 200, false, false, none);
+    check_case(7, 3, 30, 200, false, true, none);
+    check_case(64, 8, 50, 700, false, false, none);
+    check_case(64, 8, 50, 700, true, true, none);
+    check_case(1500, 8, 9, 300, true, false, none); /* more than one CTA has threads */
+    check_case(7, 3, 60, 200, false, true, alone);
+    check_case(64, 8, 50, 700, false, false, group);
+    check_case(1, 8, 40, 400, false, false, group);
     printf("%s\n", failures ? "FAILED" : "all OK");
     return failures > 0;
 }

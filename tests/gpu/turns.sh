@@ -26,10 +26,11 @@ nodes:
 log: {turns: batch_mean(rollout.turns)}
 run: {steps: 5, seed: 1, samples: 64, checkpoint: {every: 5}}
 END
+graph=turns
 run() { # OUT OPTIONS...
     out=$work/$1
     shift
-    "$gr" exec "$work/turns.yaml" --device cuda --out "$out" --set model="$work/model" --set data="$work/train.jsonl" "$@" \
+    "$gr" exec "$work/$graph.yaml" --device cuda --out "$out" --set model="$work/model" --set data="$work/train.jsonl" "$@" \
         >"$out.log" 2>&1 || { cat "$out.log"; exit 1; }
 }
 values() { # NAME RUN: of all iterations
@@ -47,6 +48,13 @@ grep -q '"by": "environment"' "$work/strict/samples.jsonl" || fail "nobody answe
 echo "strict: turns of $(values turns strict)"
 run slow --set strict=true --set way="$said slow"
 same strict slow
+sed 's/{op: generate, /{op: generate, speculate: {always: true, tokens: 3, match: 1, from: group}, /' "$work/turns.yaml" >"$work/drafts.yaml"
+graph=drafts
+run drafts --set strict=true --set way="$said"
+graph=turns
+same strict drafts
+[ "$(values rollout.accepted drafts | tr -d '0 ')" ] || fail "no draft of a conversation is accepted"
+echo "drafts: accepted $(values rollout.accepted drafts)of $(values rollout.drafted drafts)"
 run few --set strict=true --set way="$said" --set nodes.rollout.concurrent=37
 same strict few
 run blocks --set strict=true --set way="$said slow" --set nodes.rollout.kv_blocks=41

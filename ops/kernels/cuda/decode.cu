@@ -15,6 +15,8 @@
  * kernel combines a slot's pieces in the order of their positions. The order of every sum follows from a
  * slot's length and its shared keys alone, so the bits of a row do not depend on the batch, and which warp
  * takes which piece changes nothing.
+ * - Slots that are rows of one (drafted tokens and the one before them) have a piece of their own keys read
+ * once for all of them, too; each sees the keys up to its own.
  *
  * Source of the running softmax: Milakov and Gimelshein, arXiv:1805.02867; of reading a shared prefix once:
  * Juravsky et al., Hydragen, arXiv:2402.05099.
@@ -35,8 +37,9 @@ constexpr uint32_t ITEM = GR_CU_DECODE_ITEM;
 constexpr uint32_t ROWS = GR_CU_DECODE_ROWS;
 
 /* Words of an item. A query row r of it belongs to slot member[MEMBER + r / G] and head r % G of the kv
- * head's G. Of its N_KEYS keys the first HIDDEN, fewer than a block, lie before the window. */
-enum { MEMBER, FIRST_ROW, N_ROWS, N_KEYS, INDEX, ONCE, HIDDEN, BLOCKS = 8 };
+ * head's G. Of its N_KEYS keys, from position KEY on, the first HIDDEN, fewer than a block, lie before the
+ * window. */
+enum { MEMBER, FIRST_ROW, N_ROWS, N_KEYS, INDEX, ONCE, HIDDEN, KEY, BLOCKS };
 
 /* The list, at the start of `work`: how many items; pieces of each slot [n]; the items. */
 struct list {
@@ -64,7 +67,7 @@ list list_at(void *work, uint32_t n)
 struct list_args {
     const uint32_t *length, *member, *group_first, *shared, *table;
     uint32_t n, n_groups, table_stride, per_kv; /* query heads of a kv head */
-    uint32_t window;
+    uint32_t window, each;
     list out;
 };
 
@@ -85,8 +88,33 @@ __device__ void put(const list_args &a, uint32_t *place, bool count, uint32_t me
     w[INDEX] = index;
     w[ONCE] = once;
     w[HIDDEN] = hidden;
+    w[KEY] = key;
     for (uint32_t b = 0; b < blocks; b++)
         w[BLOCKS + b] = a.table[(size_t)table_of * a.table_stride + key / BLOCK + b];
+}
+
+/* The items of the own keys of slots that are rows of one, member m and the following ones, by four lanes.
+ * Those that are empty are the last of them. */
+__device__ void put_rows(const list_args &a, uint32_t *place, bool count, uint32_t m, uint32_t each,
+                         uint32_t shared, uint32_t shared_pieces)
+{
+    const uint32_t lane = threadIdx.x % 4;
+    uint32_t rows = 0, length = 0; /* of the last one */
+    for (uint32_t next; rows < each && (next = a.length[a.member[m + rows]]); rows++) length = next;
+    const uint32_t before = a.window && length > a.window ? length - a.window : 0; /* the window */
+    const uint32_t from = shared + before / BLOCK * BLOCK;
+    const uint32_t own = length > from ? (length - from + PIECE - 1) / PIECE : 0;
+    const uint32_t chunks = (rows * a.per_kv + ROWS - 1) / ROWS;
+    for (uint32_t r = lane; !count && r < rows; r += 4) {
+        const uint32_t seen = a.length[a.member[m + r]];
+        a.out.pieces[a.member[m + r]] = shared_pieces + (seen > from ? (seen - from + PIECE - 1) / PIECE : 0);
+    }
+    for (uint32_t i = lane; i < own * chunks; i += 4) {
+        const uint32_t key = from + i / chunks * PIECE, row = i % chunks * ROWS;
+        put(a, place, count, m, a.member[m], row, min(ROWS, rows * a.per_kv - row), key,
+            min(PIECE, length - key), shared_pieces + i / chunks, chunks == 1,
+            i < chunks ? before % BLOCK : 0);
+    }
 }
 
 /* All items of one group, by the lanes of a warp. */
@@ -109,19 +137,9 @@ __device__ void put_group(const list_args &a, uint32_t *place, bool count, uint3
                 min(PIECE, shared - key), i / chunks, chunks == 1, 0);
         }
     }
-    const uint32_t chunks = (a.per_kv + ROWS - 1) / ROWS;
-    for (uint32_t m = first + lane / 4; m < end; m += 8) { /* four lanes a slot */
-        const uint32_t s = a.member[m], length = a.length[s];
-        const uint32_t before = a.window && length > a.window ? length - a.window : 0; /* the window */
-        const uint32_t from = shared + before / BLOCK * BLOCK;
-        const uint32_t own = length > from ? (length - from + PIECE - 1) / PIECE : 0;
-        if (!count && lane % 4 == 0) a.out.pieces[s] = length ? shared_pieces + own : 0;
-        for (uint32_t i = lane % 4; i < own * chunks; i += 4) {
-            const uint32_t key = from + i / chunks * PIECE, row = i % chunks * ROWS;
-            put(a, place, count, m, s, row, min(ROWS, a.per_kv - row), key, min(PIECE, length - key),
-                shared_pieces + i / chunks, chunks == 1, i < chunks ? before % BLOCK : 0);
-        }
-    }
+    const uint32_t each = a.window ? 1 : a.each; /* windows begin in other blocks */
+    for (uint32_t m = first + lane / 4 * each; m < end; m += 8 * each)
+        put_rows(a, place, count, m, each, shared, shared_pieces);
 }
 
 /* One CTA: count items by class, then write them. Their order within a class is the order of atomics: it
@@ -153,7 +171,7 @@ __global__ void __launch_bounds__(1024, 1) list_kernel(list_args a)
 
 struct args {
     const __nv_bfloat16 *kv, *qkv;
-    const uint32_t *n_items, *pieces, *item, *member;
+    const uint32_t *n_items, *pieces, *item, *member, *length;
     float *acc, *stat; /* [n, heads, pieces_max, D] and [.., 2]: maximum and sum */
     __nv_bfloat16 *out;
     uint32_t n, heads, kv_heads, head_dim, width, pieces_max;
@@ -303,6 +321,7 @@ template <int DM> struct rows {
     uint32_t q[DM / 16][4];
     float o[DM / 8][4];
     float max[2], sum[2];
+    uint32_t left[2]; /* keys of an item that a row sees, or has still to see */
 
     /* Slot and query head of row r of an item. */
     static __device__ __forceinline__ size_t row_of(const args &a, uint32_t member, uint32_t row,
@@ -402,24 +421,41 @@ template <int DM> struct rows {
                 s[i][e] = a.softcap * fmaf(-2, __frcp_rn(exp2_fast(s[i][e] * a.in_cap) + 1), 1);
     }
 
-    /* left: keys from the start of this block on; what lies behind them counts nothing (its values are
-     * zeros). MORE: nor do the first `hidden`, and scores may be capped. */
+    /* Where slots are rows of one, each sees the keys up to its own: of an item's that begin at `key`. */
+    __device__ __forceinline__ void look(const args &a, uint32_t member, uint32_t first, uint32_t n,
+                                         uint32_t key)
+    {
+        const uint32_t per_kv = a.heads / a.kv_heads;
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            const uint32_t row = first + min(threadIdx.x % 32 / 4 + 8 * j, n - 1),
+                           length = a.length[a.member[member + row / per_kv]];
+            left[j] = length > key ? length - key : 0;
+        }
+    }
+
+    /* all: keys from the start of this block on; what lies behind them counts nothing (its values are
+     * zeros). MORE: nor do the first `hidden`, nor those that a row does not see, and scores may be capped. A
+     * row that sees none of an item's keys has no number, and is not read. */
     template <bool MORE>
-    __device__ __forceinline__ void block(const args &a, uint32_t stage, uint32_t left, uint32_t hidden)
+    __device__ __forceinline__ void block(const args &a, uint32_t stage, uint32_t all, uint32_t hidden)
     {
         float s[2][4] = {};
         scores(s, stage);
         if (MORE && a.softcap) cap(a, s);
-        if (left < BLOCK || (MORE && hidden)) {
+        if (all < BLOCK || (MORE && (hidden || left[0] < BLOCK || left[1] < BLOCK))) {
             const uint32_t column = threadIdx.x % 4 * 2;
 #pragma unroll
             for (int i = 0; i < 2; i++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const uint32_t key = i * 8 + column + (e & 1);
-                    if (key >= left || (MORE && key < hidden)) s[i][e] = -CUDART_INF_F;
+                    if (key >= all || (MORE && (key < hidden || key >= left[e / 2]))) s[i][e] = -CUDART_INF_F;
                 }
         }
+        if (MORE)
+#pragma unroll
+            for (int j = 0; j < 2; j++) left[j] -= min(left[j], BLOCK);
         weigh(s, a.scale);
         add_values(s, stage + t::HALF_BYTES);
     }
@@ -472,6 +508,7 @@ __global__ void __launch_bounds__(tile<DM>::WARPS * 32, 1) piece_kernel(const ar
         const uint32_t hidden = MORE ? __shfl_sync(~0u, word, HIDDEN) : 0;
         rows<DM> r;
         r.open(a, member, row, n_rows, kv_head, d);
+        if (MORE) r.look(a, member, row, n_rows, __shfl_sync(~0u, word, KEY));
 #pragma unroll 1
         for (uint32_t key = 0; key < keys; key += BLOCK) {
             wait_groups<t::STAGES - 2>();
@@ -593,6 +630,7 @@ extern "C" void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const g
     a.n_groups = d->n_groups;
     a.table_stride = table_stride;
     a.per_kv = h->heads / h->kv_heads;
+    a.each = d->each ? d->each : 1;
     a.out = list_at(work, d->n);
     list_kernel<<<1, 1024, 0, st>>>(a);
 }
@@ -610,6 +648,7 @@ extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, co
     a.pieces = l.pieces;
     a.item = l.item;
     a.member = d->member;
+    a.length = d->length;
     a.acc = static_cast<float *>(ws);
     a.stat =
         reinterpret_cast<float *>(static_cast<char *>(ws) + gr_cu_decode_acc_bytes(h, d->n, d->max_length));
@@ -621,7 +660,7 @@ extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, co
     a.width = (h->heads + 2 * h->kv_heads) * h->head_dim;
     a.pieces_max = gr_cu_decode_pieces(d->max_length);
     const gr_scores *s = &p->scores;
-    const bool more = s->window || s->softcap;
+    const bool more = s->window || s->softcap || d->each > 1;
     a.scale = 1.4426950408889634f * (s->softcap ? 1 : s->scale);
     a.softcap = s->softcap;
     a.in_cap = s->softcap ? 2 * 1.4426950408889634f * s->scale / s->softcap : 0;

@@ -315,6 +315,8 @@ typedef struct gr_cu_decode {
     const uint32_t *shared;      /* [n_groups] */
     uint32_t n, n_groups;
     uint32_t max_length;
+    uint32_t each; /* so many slots of a group that follow each other are rows of one: they have the same
+                      blocks, of which the first ones' lengths differ by at most a few; 0: as 1 */
 } gr_cu_decode;
 /* Once a step, before its first layer: the list of what is to be read, from lengths, groups and tables as
  * they are on the device. All layers of the step with this window (0: none) use it; with one, the blocks that
@@ -341,34 +343,51 @@ void gr_cu_kv_copy(cudaStream_t st, gr_bf16 *kv, uint32_t layers, uint64_t layer
 typedef struct gr_cu_ending {
     uint32_t max_tokens, n_stop;
 } gr_cu_ending;
-/* What decode steps read and write without the host; all on the device. */
+/* Texts that tokens are looked up in, and how drafts of each slot went (ops/drafts.h). */
+typedef struct gr_cu_texts {
+    int32_t *ids;         /* [seqs, longest] */
+    uint32_t *n;          /* [seqs] tokens so far; 0: nothing is known of it */
+    uint32_t *prompt;     /* [seqs] its first tokens, which others do not draft */
+    uint32_t *of;         /* [slots] */
+    uint32_t (*rests)[2]; /* [slots] drafts in a row that gave nothing, and steps to rest */
+    uint32_t seqs, longest, samples, match;
+} gr_cu_texts;
+
+/* What decode steps read and write without the host; all on the device. Slot s has the rows from s each on
+ * (ops/kernels/steps.h). */
 typedef struct gr_cu_slots {
-    int32_t *id;           /* [slots] the token to feed */
-    int32_t *position;     /* [slots] its position */
-    uint32_t *kv_slot;     /* [slots] where its keys go: block * 16 + place; UINT32_MAX: the slot is empty */
+    int32_t *id;           /* [rows] the token to feed */
+    int32_t *position;     /* [rows] its position */
+    uint32_t *kv_slot;     /* [rows] where its keys go: block * 16 + place; UINT32_MAX: the row is empty */
     uint32_t *window_slot; /* as kv_slot, by the table from column window_at on; NULL: there is none */
-    uint32_t *length;      /* [slots] keys, the new one included; 0: the slot is empty */
+    uint32_t *length;      /* [rows] keys, the new one included; 0: the row is empty */
     uint32_t *held;      /* [slots] place of its state of one size; UINT32_MAX: empty. NULL: no such states */
-    uint32_t *table;     /* [slots, stride] */
-    uint32_t (*draw)[2]; /* [slots] sequence, and which of its tokens is drawn next */
-    int32_t *drawn;      /* [slots] what was sampled, and its log-prob */
-    float *logprob;      /* [slots] */
+    uint32_t *table;     /* [rows, stride] */
+    uint32_t (*draw)[2]; /* [rows] sequence, and which of its tokens is drawn next */
+    int32_t *drawn;      /* [rows] what was sampled, and its log-prob */
+    float *logprob;      /* [rows] */
     uint32_t *step;      /* [1] steps of the chunk so far */
-    int32_t *report_id;  /* [chunk, slots] tokens of the chunk; -1: the slot was empty */
+    int32_t *report_id;  /* [chunk, rows] see gr_steps_report */
     float *report_logprob;
     const gr_cu_ending *ending;
     const int32_t *stop; /* [ending->n_stop] ids that end a sequence */
     uint32_t slots, stride, window_at;
+    uint32_t each;     /* rows of a slot */
+    gr_cu_texts texts; /* where each > 1 */
 } gr_cu_slots;
 
 /* All slots become empty. */
 void gr_cu_slots_clear(cudaStream_t st, const gr_cu_slots *s);
-/* A chunk begins, with n changes; row i of table [n, stride], and entry i of held where slots have it, belong
- * to change i where it sets. No slot is named by two changes, whether as slot or as from. */
+/* A chunk begins, with n changes; row i of table [n, stride], of text [n, longest] where tokens are drafted,
+ * and entry i of held where slots have it, belong to change i where it sets. No slot is named by two changes,
+ * whether as slot or as from. */
 void gr_cu_slots_change(cudaStream_t st, const gr_cu_slots *s, const gr_slot_change *change,
-                        const uint32_t *table, const uint32_t *held, uint32_t n);
-/* After sampling, for the slots before n: report the token; empty the slot where it was the last, else make
- * it the next to feed. */
+                        const uint32_t *table, const uint32_t *held, const int32_t *text, uint32_t n);
+/* A step begins, where tokens are drafted: for the slots before n, what is likely to follow goes to the rows
+ * behind the first; the others become empty. Bound by reading the texts once for each slot. */
+void gr_cu_slots_draft(cudaStream_t st, const gr_cu_slots *s, uint32_t n);
+/* After sampling, for the slots before n: report the tokens; empty the slot where one was the last, else make
+ * the last one the next to feed. */
 void gr_cu_slots_advance(cudaStream_t st, const gr_cu_slots *s, uint32_t n);
 /* Before that: report the step's n choices of experts, of at most `most`; report [chunk, most]. */
 void gr_cu_slots_choices(cudaStream_t st, const gr_cu_slots *s, const uint16_t *choices, uint32_t n,

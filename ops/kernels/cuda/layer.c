@@ -293,7 +293,8 @@ static void attend_decode(gr_queue *q, const gr_attend *c, const gr_cu_paged *pa
                                .shared = d->shared,
                                .n = c->b->n_seqs,
                                .n_groups = d->n_groups,
-                               .max_length = d->max_length};
+                               .max_length = d->max_length,
+                               .each = d->each};
     if (gr_cu_context_of(q)->strict)
         gr_cu_strict_attention(q->stream, paged, &call, c->qkv, out, d->ws);
     else

@@ -101,7 +101,7 @@ gr_status gr_cuda_steps_begin(gr_steps *s, gr_queue *q, void *device, void *host
                               gr_diag *d)
 {
     const cudaStream_t st = stream_of(q);
-    const uint64_t n = s->bounds.slots;
+    const uint64_t n = gr_steps_rows(&s->bounds);
     for (int i = 0; i < 2; i++) CUDA(s, cudaEventSynchronize(s->done[i])); /* host memory is not being read */
     gr_workspace on_device = {.base = device}, on_host = {.base = host};
     const void *before = s->device.row;
@@ -127,6 +127,7 @@ gr_steps_input gr_cuda_steps_input(gr_steps *s, uint32_t trip)
     return (gr_steps_input){.change = o->change,
                             .table = o->table,
                             .held = o->held,
+                            .text = o->text,
                             .member = o->member,
                             .group_first = o->group_first,
                             .shared = o->shared};
@@ -142,9 +143,11 @@ void gr_cuda_steps_change(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_ch
     }
     const char *end = (const char *)(from->table + (size_t)n_changes * s->bounds.stride);
     const size_t bytes = (size_t)(end - (const char *)from->group_first);
-    gr_cuda_copy(q, s->device.orders.group_first, from->group_first, bytes);
-    gr_cu_slots_change(stream_of(q), &s->device.slots, s->device.orders.change, s->device.orders.table,
-                       s->device.orders.held, n_changes);
+    const gr_cu_orders *to = &s->device.orders;
+    gr_cuda_copy(q, to->group_first, from->group_first, bytes);
+    if (to->text && n_changes)
+        gr_cuda_copy(q, to->text, from->text, (size_t)n_changes * s->bounds.max_length * sizeof(*to->text));
+    gr_cu_slots_change(stream_of(q), &s->device.slots, to->change, to->table, to->held, to->text, n_changes);
 }
 
 void gr_cuda_steps_copy(gr_steps *s, gr_queue *q, const gr_steps_blocks *b, const uint32_t *src,
@@ -158,24 +161,27 @@ void gr_cuda_steps_copy(gr_steps *s, gr_queue *q, const gr_steps_blocks *b, cons
 static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
 {
     const gr_cu_slots *k = &s->device.slots;
+    const uint32_t rows = c->n * k->each;
     const gr_cu_decode list = {.length = k->length,
                                .member = s->device.orders.member,
                                .group_first = s->device.orders.group_first,
                                .shared = s->device.orders.shared,
-                               .n = c->n,
+                               .n = rows,
                                .n_groups = c->n,
-                               .max_length = s->bounds.max_length};
+                               .max_length = s->bounds.max_length,
+                               .each = k->each};
     gr_decode decode = {.length = k->length,
                         .member = list.member,
                         .group_first = list.group_first,
                         .shared = list.shared,
                         .n_groups = list.n_groups,
                         .max_length = list.max_length,
+                        .each = list.each,
                         .n_lists = s->model.n_windows,
                         .ws = s->device.ws};
     const gr_routing routing = {.record = s->device.choices};
-    const gr_extend e = {.n_tokens = c->n,
-                         .n_seqs = c->n,
+    const gr_extend e = {.n_tokens = rows,
+                         .n_seqs = rows,
                          .ids = k->id,
                          .offset = s->device.offset,
                          .cached = (const uint32_t *)k->position,
@@ -194,6 +200,7 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
                              .draw = (const uint32_t(*)[2])k->draw,
                              .id = k->drawn,
                              .logprob = k->logprob};
+    gr_cu_slots_draft(stream_of(q), k, c->n);
     for (uint32_t i = 0; i < s->model.n_windows; i++) {
         const uint32_t window = s->model.window[i];
         decode.lists[i] = (gr_decode_list){window, s->device.work[i]};
@@ -202,8 +209,8 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
     }
     c->step(c->user, q, &e, &d);
     if (s->device.choices)
-        gr_cu_slots_choices(stream_of(q), k, s->device.choices, c->n * s->bounds.choices,
-                            s->bounds.slots * s->bounds.choices, s->device.report_choices);
+        gr_cu_slots_choices(stream_of(q), k, s->device.choices, rows * s->bounds.choices,
+                            gr_steps_rows(&s->bounds) * s->bounds.choices, s->device.report_choices);
     gr_cu_slots_advance(stream_of(q), k, c->n);
 }
 
@@ -248,7 +255,7 @@ void gr_cuda_steps_run(gr_steps *s, gr_queue *q, uint32_t trip, const gr_steps_c
 {
     const cudaStream_t st = stream_of(q);
     const uint32_t which = trip % 2;
-    const size_t bytes = (size_t)s->bounds.slots * s->bounds.chunk * sizeof(int32_t);
+    const size_t bytes = (size_t)gr_steps_rows(&s->bounds) * s->bounds.chunk * sizeof(int32_t);
     if (c->n && s->error == cudaSuccess) {
         run_chunk(s, q, c);
         gr_cuda_copy(q, s->host.report_id[which], s->device.slots.report_id, bytes);

@@ -30,18 +30,37 @@ static gr_cu_orders layout_orders(gr_workspace *c, const gr_steps_bounds *b)
     gr_cu_orders o;
     o.group_first = gr_workspace_bytes(c, (b->slots + 1ull) * sizeof(*o.group_first));
     o.shared = gr_workspace_bytes(c, b->slots * sizeof(*o.shared));
-    o.member = gr_workspace_bytes(c, b->slots * sizeof(*o.member));
+    o.member = gr_workspace_bytes(c, gr_steps_rows(b) * sizeof(*o.member));
     o.change = gr_workspace_bytes(c, b->slots * sizeof(*o.change));
     o.held = b->states ? gr_workspace_bytes(c, b->slots * sizeof(*o.held)) : NULL;
     o.table = gr_workspace_bytes(c, (uint64_t)b->slots * b->stride * sizeof(*o.table));
+    o.text =
+        b->drafts.tokens ? gr_workspace_bytes(c, (uint64_t)b->slots * b->max_length * sizeof(*o.text)) : NULL;
     return o;
+}
+
+static gr_cu_texts layout_texts(gr_workspace *c, const gr_steps_bounds *b)
+{
+    const gr_steps_drafts *d = &b->drafts;
+    const uint64_t words = d->seqs * sizeof(uint32_t), slots = b->slots * sizeof(uint32_t);
+    if (!d->tokens) return (gr_cu_texts){0};
+    return (gr_cu_texts){.ids = gr_workspace_bytes(c, words * b->max_length),
+                         .n = gr_workspace_bytes(c, words),
+                         .prompt = gr_workspace_bytes(c, words),
+                         .of = gr_workspace_bytes(c, slots),
+                         .rests = gr_workspace_bytes(c, 2 * slots),
+                         .seqs = d->seqs,
+                         .longest = b->max_length,
+                         .samples = d->samples,
+                         .match = d->match};
 }
 
 void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_steps_model *m, const gr_steps_bounds *b,
                                gr_cu_steps_device *s)
 {
     const gr_cu_heads *h = &m->heads;
-    const uint64_t words = b->slots * sizeof(uint32_t);
+    const uint32_t rows = gr_steps_rows(b);
+    const uint64_t words = rows * sizeof(uint32_t);
     s->orders = layout_orders(c, b);
     s->rules = gr_workspace_bytes(c, gr_cu_rules_bytes(b));
     s->row = gr_workspace_bytes(c, words + sizeof(uint32_t));
@@ -51,7 +70,7 @@ void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_steps_model *m, cons
                              .kv_slot = gr_workspace_bytes(c, words),
                              .window_slot = b->window_at ? gr_workspace_bytes(c, words) : NULL,
                              .length = gr_workspace_bytes(c, words),
-                             .held = b->states ? gr_workspace_bytes(c, words) : NULL,
+                             .held = b->states ? gr_workspace_bytes(c, b->slots * sizeof(uint32_t)) : NULL,
                              .table = gr_workspace_bytes(c, words * b->stride),
                              .draw = gr_workspace_bytes(c, 2 * words),
                              .drawn = gr_workspace_bytes(c, words),
@@ -61,26 +80,29 @@ void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_steps_model *m, cons
                              .report_logprob = gr_workspace_bytes(c, words * b->chunk),
                              .slots = b->slots,
                              .stride = b->stride,
-                             .window_at = b->window_at};
-    const uint64_t choices = (uint64_t)b->slots * b->choices * sizeof(*s->choices);
+                             .window_at = b->window_at,
+                             .each = 1 + b->drafts.tokens,
+                             .texts = layout_texts(c, b)};
+    const uint64_t choices = (uint64_t)rows * b->choices * sizeof(*s->choices);
     s->choices = choices ? gr_workspace_bytes(c, choices) : NULL;
     s->report_choices = choices ? gr_workspace_bytes(c, choices * b->chunk) : NULL;
     for (uint32_t i = 0; i < m->n_windows; i++)
-        s->work[i] = gr_workspace_bytes(c, gr_cu_decode_work_bytes(h, b->slots, b->max_length));
-    s->ws = m->n_windows ? gr_workspace_bytes(c, GR_MAX(gr_cu_decode_attention_ws(h, b->slots, b->max_length),
-                                                        gr_cu_strict_ws(h, b->slots, b->max_length)))
+        s->work[i] = gr_workspace_bytes(c, gr_cu_decode_work_bytes(h, rows, b->max_length));
+    s->ws = m->n_windows ? gr_workspace_bytes(c, GR_MAX(gr_cu_decode_attention_ws(h, rows, b->max_length),
+                                                        gr_cu_strict_ws(h, rows, b->max_length)))
                          : NULL;
 }
 
 void gr_cu_steps_layout_host(gr_workspace *c, const gr_steps_bounds *b, gr_cu_steps_host *s)
 {
-    const uint64_t words = b->slots * sizeof(uint32_t);
+    const uint32_t rows = gr_steps_rows(b);
+    const uint64_t words = rows * sizeof(uint32_t);
     for (int i = 0; i < 2; i++) {
         s->orders[i] = layout_orders(c, b);
         s->report_id[i] = gr_workspace_bytes(c, words * b->chunk);
         s->report_logprob[i] = gr_workspace_bytes(c, words * b->chunk);
         s->report_choices[i] =
-            b->choices ? gr_workspace_bytes(c, (uint64_t)b->slots * b->choices * sizeof(uint16_t) * b->chunk)
+            b->choices ? gr_workspace_bytes(c, (uint64_t)rows * b->choices * sizeof(uint16_t) * b->chunk)
                        : NULL;
     }
     s->rules = gr_workspace_bytes(c, gr_cu_rules_bytes(b));

@@ -8,12 +8,13 @@
 #include "ops/kernels/steps.h"
 
 /* The orders of a trip; the same layout on host and device, tables last: what is not used of them is not
- * copied. */
+ * copied. Texts are copied by themselves. */
 typedef struct gr_cu_orders {
     uint32_t *group_first, *shared, *member;
     gr_slot_change *change;
     uint32_t *held; /* NULL without states */
     uint32_t *table;
+    int32_t *text; /* NULL: nothing is drafted */
 } gr_cu_orders;
 
 /* Written once a rollout. */
@@ -35,7 +36,7 @@ gr_cu_steps_model gr_cu_steps_model_of(const gr_model_shape *s);
 typedef struct gr_cu_steps_device {
     gr_cu_orders orders;
     gr_cu_rules *rules;
-    uint32_t *row, *offset; /* [slots + 1] 0, 1, ... */
+    uint32_t *row, *offset; /* [rows + 1] 0, 1, ... */
     gr_cu_slots slots;
     uint16_t *choices, *report_choices; /* of a step, and of a chunk's; NULL: not recorded */
     void *work[GR_LAYER_KINDS_MAX];     /* of the attention: a list of keys for each window */
@@ -50,7 +51,7 @@ typedef struct gr_cu_steps_host {
     float *report_logprob[2];
     uint16_t *report_choices[2];
     gr_cu_rules *rules;
-    uint32_t *count; /* [slots + 1] 0, 1, ... */
+    uint32_t *count; /* [rows + 1] 0, 1, ... */
 } gr_cu_steps_host;
 void gr_cu_steps_layout_host(gr_workspace *c, const gr_steps_bounds *b, gr_cu_steps_host *s);
 

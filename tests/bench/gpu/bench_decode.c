@@ -3,10 +3,12 @@
  * them. Groups of 8 slots share a prompt of 256 tokens; responses stand at their middle, the 256th token.
  * Lines of JSON.
  *
- *     bench_decode [--top-p P] MODEL [SLOTS...]      MODEL: 0.6B, 1.7B, 8B
+ *     bench_decode [--top-p P] [--drafts N] MODEL [SLOTS...]      MODEL: 0.6B, 1.7B, 8B
  *
- * A line's share is what must be read at least, weights and keys and values once a step, over the seconds, as
- * part of a copy on the device. With tests/gpu/kernel_trace.c it says what each kernel takes.
+ * With --drafts a slot has N rows more, looked up in texts of tokens that differ: what a step takes whose
+ * drafts are not found, the products' rows being there all the same. A line's share is what must be read at
+ * least, weights and keys and values once a step, over the seconds, as part of a copy on the device. With
+ * tests/gpu/kernel_trace.c it says what each kernel takes.
  */
 #include "tests/bench/gpu/timing.h"
 
@@ -37,6 +39,11 @@ static const struct {
 } models[] = {{"0.6B", 1024, 3072, 28, 16, true},
               {"1.7B", 2048, 6144, 28, 16, true},
               {"8B", 4096, 12288, 36, 32, false}};
+
+typedef struct options {
+    float top_p;
+    uint32_t drafts;
+} options;
 
 typedef struct world {
     gr_model_shape shape;
@@ -138,19 +145,23 @@ static void write_prompts(world *w)
     free(ids);
 }
 
-static void open_world(world *w, size_t model, float top_p)
+static void open_world(world *w, size_t model, const options *o)
 {
     w->shape = shape_of(model);
-    w->sampling = (gr_sampling){.temperature = 1, .top_p = top_p, .seed = 1};
-    w->bounds = (gr_steps_bounds){
-        .slots = SLOTS, .stride = STRIDE, .max_length = LENGTH, .chunk = CHUNK, .stop_ids = 1};
+    w->sampling = (gr_sampling){.temperature = 1, .top_p = o->top_p, .seed = 1};
+    w->bounds = (gr_steps_bounds){.slots = SLOTS,
+                                  .stride = STRIDE,
+                                  .max_length = LENGTH,
+                                  .chunk = CHUNK,
+                                  .stop_ids = 1,
+                                  .drafts = {o->drafts, 2, SLOTS, GROUP}};
     const uint32_t buckets = gr_model_buckets(&w->shape);
     const gr_pass_bounds pass = {.tokens = PREFILL, .seqs = SLOTS, .length = LENGTH, .threads = 1};
     w->n_blocks = block_of(SLOTS - 1, STRIDE - 1) + 1;
     w->layer_bytes = w->n_blocks * gr_layer_block_bytes(&K, &w->shape, 0);
     const uint64_t x = (uint64_t)PREFILL * w->shape.hidden * 2,
                    ws = gr_layers_ws_bytes(&K, &w->shape, &pass, GR_LAYER_EXTEND),
-                   head = K.head_ws_bytes(&w->shape, SLOTS, GR_HEAD_SAMPLE, 1),
+                   head = K.head_ws_bytes(&w->shape, gr_steps_rows(&w->bounds), GR_HEAD_SAMPLE, 1),
                    slots = STEPS.device_bytes(&w->shape, &w->bounds),
                    orders = STEPS.host_bytes(&w->shape, &w->bounds);
     uint64_t all = w->layer_bytes * w->shape.layers + x + ws + head + slots + GIB / 16;
@@ -220,13 +231,16 @@ static void model_step(void *user, gr_queue *q, const gr_extend *e, const gr_ste
 static void fill_slots(world *w, uint32_t n)
 {
     const gr_steps_input in = STEPS.input(w->steps, 0);
+    const uint32_t each = 1 + w->bounds.drafts.tokens;
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t k = 0; k < STRIDE; k++) in.table[i * STRIDE + k] = block_of(i, k);
-        in.change[i] = (gr_slot_change){i, GR_SLOT_SET, (int32_t)i, MIDDLE, i, MIDDLE - PROMPT};
-        in.member[i] = i;
+        in.change[i] = (gr_slot_change){i, GR_SLOT_SET, (int32_t)i, MIDDLE, i, MIDDLE - PROMPT, i, PROMPT};
+        for (uint32_t k = 0; in.text && k <= MIDDLE; k++)
+            in.text[i * LENGTH + k] = (int32_t)((i * LENGTH + k) % w->shape.vocab);
     }
+    for (uint32_t i = 0; i < n * each; i++) in.member[i] = i;
     const uint32_t n_groups = (n + GROUP - 1) / GROUP;
-    for (uint32_t g = 0; g <= n_groups; g++) in.group_first[g] = GR_MIN(g * GROUP, n);
+    for (uint32_t g = 0; g <= n_groups; g++) in.group_first[g] = GR_MIN(g * GROUP, n) * each;
     for (uint32_t g = 0; g < n_groups; g++) in.shared[g] = PROMPT - GR_KV_BLOCK;
     STEPS.change(w->steps, &w->q, 0, n, n_groups);
 }
@@ -248,7 +262,7 @@ static double chunk_seconds(world *w, uint32_t n, uint64_t key)
             const gr_steps_input from = STEPS.input(w->steps, 0), to = STEPS.input(w->steps, trip);
             const uint32_t n_groups = (n + GROUP - 1) / GROUP;
             if (trip % 2) {
-                memcpy(to.member, from.member, n * sizeof(*to.member));
+                memcpy(to.member, from.member, n * (1 + w->bounds.drafts.tokens) * sizeof(*to.member));
                 memcpy(to.group_first, from.group_first, (n_groups + 1) * sizeof(*to.group_first));
                 memcpy(to.shared, from.shared, n_groups * sizeof(*to.shared));
             }
@@ -306,23 +320,29 @@ static void print_steps(world *w, const char *model, uint32_t n)
     print_result(row, step_bytes(w, n) / step * 1e-9 / COPY_GBPS, "");
 }
 
+/* Takes it out of the arguments. */
+static bool option(int *argc, char ***argv, const char *name)
+{
+    if (*argc < 3 || strcmp((*argv)[1], name)) return false;
+    *argc -= 2;
+    *argv += 2;
+    return true;
+}
+
 int main(int argc, char **argv)
 {
     static const uint32_t usual[] = {256, 192, 128, 64, 32, 16, 8, 4, 2, 1};
-    float top_p = 1;
-    if (argc > 2 && !strcmp(argv[1], "--top-p")) {
-        top_p = strtof(argv[2], NULL);
-        argc -= 2;
-        argv += 2;
-    }
+    options o = {.top_p = 1};
+    if (option(&argc, &argv, "--top-p")) o.top_p = strtof(argv[0], NULL);
+    if (option(&argc, &argv, "--drafts")) o.drafts = (uint32_t)GR_MIN(strtoul(argv[0], NULL, 10), 32ul);
     size_t model = 0;
     while (model < GR_LEN(models) && (argc < 2 || strcmp(argv[1], models[model].name))) model++;
     if (model == GR_LEN(models)) {
-        fprintf(stderr, "usage: bench_decode [--top-p P] 0.6B|1.7B|8B [SLOTS...]\n");
+        fprintf(stderr, "usage: bench_decode [--top-p P] [--drafts N] 0.6B|1.7B|8B [SLOTS...]\n");
         return 2;
     }
     world *w = gr_calloc(1, sizeof(*w));
-    open_world(w, model, top_p);
+    open_world(w, model, &o);
     const uint32_t n = argc > 2 ? (uint32_t)argc - 2 : (uint32_t)GR_LEN(usual);
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t slots = argc > 2 ? (uint32_t)atoi(argv[2 + i]) : usual[i];

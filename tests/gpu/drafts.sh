@@ -1,0 +1,80 @@
+#!/bin/sh
+# Tokens drafted on a CUDA device. With `strict: true` a rollout that drafts gives the samples and weights of one that does not, to the
+# bit, and there is no gap to the update; without it, too, it repeats to the bit. Some drafts are accepted, and not all. Of models with
+# windows, experts and latent attention, and of rows that are kept; conversations: turns.sh. Skips (77) where there is no device.
+# usage: drafts.sh GRAPHRUN [CASE...]: of these cases alone
+. "$(dirname "$0")/quickstart.sh"
+shift
+only=$*
+failed=0
+fail() {
+    echo "$*: FAIL"
+    failed=1
+}
+
+drafts() { # FILE FROM KEYS: with drafts in the rollout
+    sed "s/{op: generate, /{op: generate, speculate: {always: true, $3}, /" "$2" >"$1"
+    grep -q speculate "$1" || { echo "no rollout in $2"; exit 1; }
+}
+run() { # OUT GRAPH OPTIONS...
+    out=$work/$1
+    graph=$2
+    shift 2
+    "$gr" exec "$graph" --device cuda --out "$out" --check-memory --steps 2 --set run.samples=512 --set data="$work/train.jsonl" \
+        --set nodes.rollout.max_tokens=50 --set nodes.rollout.ignore_eos=true "$@" >"$out.log" 2>&1 || { cat "$out.log"; exit 1; }
+}
+value() { # NAME RUN: of the last iteration
+    grep -o "\"$1\": [^,}]*" "$work/$2/metrics.jsonl" | sed 's/.*: //' | tail -1
+}
+same() { # RUN RUN
+    cmp "$work/$1/samples.jsonl" "$work/$2/samples.jsonl" || fail "the samples of $1 and $2 differ"
+    cmp "$work/$1/checkpoints/step-2/actor/model.safetensors" "$work/$2/checkpoints/step-2/actor/model.safetensors" ||
+        fail "the weights of $1 and $2 differ"
+}
+accepts() { # RUN
+    awk -v d="$(value rollout.drafted "$1")" -v a="$(value rollout.accepted "$1")" 'BEGIN { exit !(a > 0 && a < d) }' ||
+        fail "$1: accepted $(value rollout.accepted "$1") of $(value rollout.drafted "$1")"
+}
+form() { # NAME GRAPH KEYS OPTIONS...
+    name=$1
+    from=$2
+    keys=$3
+    shift 3
+    case " ${only:-$name} " in *" $name "*) ;; *) return 0 ;; esac
+    drafts "$work/$name.yaml" "$from" "$keys"
+    if [ "$name" != kept ]; then # of kept rows another sequence may end first
+        run $name-none "$from" --set strict=true "$@"
+        run $name "$work/$name.yaml" --set strict=true "$@"
+        same $name-none $name
+        accepts $name
+        [ "$(value logprob_gap_max $name)" = 0 ] || fail "$name: a gap of $(value logprob_gap_max $name)"
+    fi
+    run $name-a "$work/$name.yaml" "$@"
+    run $name-b "$work/$name.yaml" "$@"
+    same $name-a $name-b
+    accepts $name-a
+    echo "$name: accepted $(value rollout.accepted $name-a) of $(value rollout.drafted $name-a), tokens a step $(value \
+        rollout.tokens_per_step $name-a)"
+}
+model_of() { # NAME TYPE CLASS KEYS [HEADS OF KEYS]
+    cat >"$work/$1.json" <<END
+{"architectures": ["$3ForCausalLM"], "model_type": "$2", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+ "num_attention_heads": 4, "num_key_value_heads": ${5:-2}, "vocab_size": 16, "max_position_embeddings": 256, "initializer_range": 0.15,
+ "bos_token_id": null, "eos_token_id": 1, "pad_token_id": 2, $4}
+END
+    "$gr" init --config "$work/$1.json" --tokenizer graphs/quickstart --seed 1 -o "$work/$1" >/dev/null
+}
+
+quick=graphs/quickstart.yaml
+form ngram $quick "tokens: 4" --set model="$work/model"
+form group $quick "tokens: 7, from: group, match: 1" --set model="$work/model"
+form few $quick "tokens: 3, from: group" --set model="$work/model" --set nodes.rollout.concurrent=37
+model_of phi3 phi3 Phi3 '"sliding_window": 16'
+form phi3 $quick "tokens: 4, from: group" --set model="$work/phi3"
+model_of olmoe olmoe Olmoe '"num_experts": 8, "num_experts_per_tok": 2'
+form olmoe $quick "tokens: 4, from: group" --set model="$work/olmoe" --set nodes.old_logprob.replay=rollout --set nodes.update.replay=rollout
+model_of deepseek deepseek_v3 DeepseekV3 '"moe_intermediate_size": 32, "n_routed_experts": 12, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "q_lora_rank": 48, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32' 4
+form deepseek $quick "tokens: 4, from: group" --set model="$work/deepseek"
+sed -e 's/{op: generate, /{op: generate, over: 1.5, /; s/schedule: linear, min_lr_ratio: 0.05, //' $quick >"$work/kept.yaml"
+form kept "$work/kept.yaml" "tokens: 4, from: group" --set model="$work/model"
+exit $failed
