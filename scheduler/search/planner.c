@@ -242,6 +242,7 @@ static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_g
         .hurry = o->hurry,
         .parts = (uint32_t)GR_MAX(view->n_roles, (size_t)1) * gr_traffic_orders(view),
         .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
+        .disk_budget_bytes = o->disk_budget_bytes,
         .host_budget_bytes = o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
 }
 
