@@ -25,7 +25,7 @@ typedef struct mover {
     uint32_t n, cap;
     uint32_t *order, n_order; /* objects that may go, as they do */
     double *rate;             /* [objects] how often an iteration moves one */
-    bool *goes;               /* [objects] */
+    bool *may, *goes;         /* [objects] */
     uint32_t *last;           /* [works + 1] of scopes: the latest visit's item */
     uint32_t *wrote;          /* [objects] the item of the latest visit that writes it */
 } mover;
@@ -42,14 +42,19 @@ static uint64_t bytes_of(const mover *m, uint32_t object)
 
 /* ---- what may go --------------------------------------------------------------------------------------- */
 
-/* What is saved with another is not apart from it. */
-static bool may_go(const gr_transfers *l, const gr_analysis *f, uint32_t o)
+/* What lives on, and has its home in the host pool all the time. Of two that are saved together one stays: the
+ * smaller, for the other's low bits stand beside moments. */
+static void find_who_may_go(mover *m)
 {
-    const gr_object *ob = &f->g->objects[o];
-    if (ob->span != GR_SPAN_KEEP || ob->place != GR_DEVICE || ob->saved_with || l->home[o] == GR_NONE)
-        return false;
-    const gr_copy *home = &l->copies[l->home[o]];
-    return home->place == GR_HOST && !home->first && home->last + 1 == l->n_items;
+    const gr_transfers *l = m->l;
+    for (uint32_t o = 0; o < m->f->g->n_objects; o++) {
+        const gr_object *ob = &m->f->g->objects[o];
+        const gr_copy *home = l->home[o] == GR_NONE ? NULL : &l->copies[l->home[o]];
+        m->may[o] = ob->span == GR_SPAN_KEEP && ob->place == GR_DEVICE && home && home->place == GR_HOST &&
+                    !home->first && home->last + 1 == l->n_items;
+    }
+    for (uint32_t o = 0; o < m->f->g->n_objects; o++)
+        if (m->f->g->objects[o].saved_with) m->may[m->f->g->objects[o].saved_with - 1] = false;
 }
 
 static double trips_of(const mover *m, uint32_t item)
@@ -63,7 +68,7 @@ static double trips_of(const mover *m, uint32_t item)
 static void add_visit(mover *m, uint32_t item, uint32_t object, bool reads, bool writes)
 {
     const visit v = {item, object, reads, writes, item, GR_NONE};
-    if (!may_go(m->l, m->f, object)) return;
+    if (!m->may[object]) return;
     GR_PUSH(m->visits, m->n, m->cap, v);
     m->rate[object] += (reads + writes) * trips_of(m, item);
 }
@@ -144,7 +149,10 @@ static uint64_t most_left(mover *m)
         live[v->from] += bytes_of(m, v->object);
         live[v->item + 1] -= bytes_of(m, v->object);
     }
-    for (uint32_t i = 0; i < l->n_items; i++) most = GR_MAX(most, now += live[i]);
+    for (uint32_t i = 0; i < l->n_items; i++) {
+        now += live[i];
+        most = GR_MAX(most, now);
+    }
     l->work += (l->n_items + m->n) / 4;
     free(live);
     return most;
@@ -360,9 +368,11 @@ void gr_transfers_to_disk(gr_transfers *l, const gr_analysis *f)
                .f = f,
                .order = gr_malloc(n * sizeof(*m.order)),
                .rate = gr_calloc(n, sizeof(*m.rate)),
+               .may = gr_calloc(n, sizeof(*m.may)),
                .goes = gr_calloc(n, sizeof(*m.goes)),
                .last = gr_malloc((f->g->n_tasks + 1) * sizeof(*m.last)),
                .wrote = gr_malloc(n * sizeof(*m.wrote))};
+    find_who_may_go(&m);
     find_visits(&m);
     find_order(&m);
     if (m.n_order) {
@@ -370,5 +380,5 @@ void gr_transfers_to_disk(gr_transfers *l, const gr_analysis *f)
         add_steps(&m);
     }
     free(m.visits);
-    free(m.order), free(m.rate), free(m.goes), free(m.last), free(m.wrote);
+    free(m.order), free(m.rate), free(m.may), free(m.goes), free(m.last), free(m.wrote);
 }
