@@ -51,7 +51,7 @@
 #define GR_ALIGN        256 /* of every offset and size in the ledger */
 #define GR_NONE         UINT32_MAX
 
-#define GR_DISK_ALIGN   4096 /* of offsets on the disk, and of what goes there in the host pool */
+#define GR_DISK_ALIGN 4096 /* of offsets on the disk, and of what goes there in the host pool */
 
 /* On the disk lies what lives on; tasks use none of it there. It is brought into the host pool, and back. */
 #define GR_PLACE_MAP(X) \
@@ -142,9 +142,9 @@ typedef struct gr_step {
         *what; /* run: "NODE.STEP" as the op declared it ("update.forward.3"); else the object or loop */
     const char *node; /* the node it serves; NULL: none */
     gr_lane lane;
-    uint64_t bytes; /* moved by load, offload, fetch, store, save, restore; of gather, reduce, sync, exchange: what a rank
-                     * receives;
-                     * of send and recv: what all ranks of the role send or receive, the same on both sides */
+    uint64_t bytes; /* moved by load, offload, fetch, store, save, restore; of gather, reduce, sync, exchange:
+                     * what a rank receives; of send and recv: what all ranks of the role send or receive, the
+                     * same on both sides */
     uint32_t *after, n_after;
     gr_meeting meets;           /* of a recv: the send */
     uint32_t *reads, n_reads;   /* load, store: the host copy; offload: the device copy; fetch: that on the

@@ -18,8 +18,8 @@
 
 /* A time is a line along which accesses have an order of their own. Where work runs at once a lane is one.
  * Where it runs later than it is given (gr_tasks.queued) a lane is two: its thread's, which runs code, and
- * its queue's; the lanes host and disk have no queue. The threads of copies touch no bytes, but what they waited for
- * other threads know that wait for them. */
+ * its queue's; the lanes host and disk have no queue. The threads of copies touch no bytes, but what they
+ * waited for other threads know that wait for them. */
 enum { N_TIMES = 10 };
 
 /* Accesses of an entry, a bit each: reads and writes of each time, and those in finished loops that the time
@@ -383,8 +383,8 @@ static bool is_alone(replay *r, uint32_t i, uint32_t e, bool writes, int time, u
     return alone;
 }
 
-/* Of the paths that save and restore: it holds contents between paths; or it is in the host pool, of what lies
- * on the disk, and has no byte of what does. */
+/* Of the paths that save and restore: it holds contents between paths; or it is in the host pool, of what
+ * lies on the disk, and has no byte of what does. */
 static bool may_be_used(const gr_verifier *v, uint32_t e)
 {
     const gr_entry *l = v->p->ledger, *x = &l[e];
@@ -521,11 +521,10 @@ static void do_waits(replay *r, uint32_t i)
 static void do_step(replay *r, uint32_t i)
 {
     const gr_step *s = step_at(r, i);
-    static const gr_lane lanes[GR_N_STEP_KINDS] = {
-        [GR_STEP_LOAD] = GR_LANE_H2D,
-        [GR_STEP_OFFLOAD] = GR_LANE_D2H,
-        [GR_STEP_FETCH] = GR_LANE_DISK,
-        [GR_STEP_STORE] = GR_LANE_DISK};
+    static const gr_lane lanes[GR_N_STEP_KINDS] = {[GR_STEP_LOAD] = GR_LANE_H2D,
+                                                   [GR_STEP_OFFLOAD] = GR_LANE_D2H,
+                                                   [GR_STEP_FETCH] = GR_LANE_DISK,
+                                                   [GR_STEP_STORE] = GR_LANE_DISK};
     if (lanes[s->kind] && s->lane != lanes[s->kind])
         gr_verify_wrong(r->v, "lanes", "step %u '%s' (%s) is on lane %s", i, s->what,
                         gr_step_kind_str(s->kind), gr_lane_str(s->lane));
@@ -724,12 +723,8 @@ static void find_times(replay *r)
 {
     static const struct {
         int code, queue;
-    } queued[GR_N_LANES] = {[GR_LANE_COMPUTE] = {0, 1},
-                            [GR_LANE_COMM] = {2, 3},
-                            [GR_LANE_H2D] = {7, 4},
-                            [GR_LANE_D2H] = {8, 5},
-                            [GR_LANE_HOST] = {6, 6},
-                            [GR_LANE_DISK] = {9, 9}};
+    } queued[GR_N_LANES] = {[GR_LANE_COMPUTE] = {0, 1}, [GR_LANE_COMM] = {2, 3}, [GR_LANE_H2D] = {7, 4},
+                            [GR_LANE_D2H] = {8, 5},     [GR_LANE_HOST] = {6, 6}, [GR_LANE_DISK] = {9, 9}};
     bool two = r->v->g->queued;
     r->n_times = two ? N_TIMES : GR_N_LANES;
     for (int l = 0; l < GR_N_LANES; l++) {

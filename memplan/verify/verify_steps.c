@@ -76,8 +76,10 @@ static bool entry_shape_ok(gr_verifier *v, uint32_t e)
         return gr_verify_wrong(v, "objects", "entry %u '%s' is on the device, the object is used on the host",
                                e, x->what);
     if (x->place == GR_DISK && o->span != GR_SPAN_KEEP)
-        return gr_verify_wrong(v, "objects", "entry %u '%s' is on the disk, and does not live on", e, x->what);
-    if (x->offset % (x->place == GR_DISK ? GR_DISK_ALIGN : GR_ALIGN) || x->offset > limit || x->bytes > limit - x->offset)
+        return gr_verify_wrong(v, "objects", "entry %u '%s' is on the disk, and does not live on", e,
+                               x->what);
+    if (x->offset % (x->place == GR_DISK ? GR_DISK_ALIGN : GR_ALIGN) || x->offset > limit ||
+        x->bytes > limit - x->offset)
         return gr_verify_wrong(v, "offsets",
                                "entry %u '%s' at offset %" PRIu64 " is not aligned or not inside", e, x->what,
                                x->offset);
@@ -182,8 +184,8 @@ static bool bytes_ok(gr_verifier *v, uint32_t i, const gr_task *w)
 }
 
 /* Ranks meet in a collective only if all of them come to it: as often, and in one order. All run the same
- * steps. So there must be one lane for all collectives, and no loop around them whose trips a rank could count
- * alone. */
+ * steps. So there must be one lane for all collectives, and no loop around them whose trips a rank could
+ * count alone. */
 static bool collective_ok(gr_verifier *v, uint32_t i, const gr_task *w)
 {
     const gr_step *s = &v->steps[i];

@@ -98,7 +98,7 @@ gr_status gr_request_options(gr_plan_options *o, const gr_request *q, gr_diag *d
     free(folder);
     if (st) return st;
     st = q->hardware ? gr_hardware_find(&o->hardware, q->hardware, d)
-                               : gr_hardware_local(&o->hardware, q->device, d);
+                     : gr_hardware_local(&o->hardware, q->device, d);
     if (st) return st;
     if (q->device && strcmp(q->device, o->hardware.device))
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--device %s does not go with --hardware %s",

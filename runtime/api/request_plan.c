@@ -183,12 +183,14 @@ static gr_status take_disk(gr_prepared *x, const gr_request *q, gr_diag *d)
     uint64_t has, needs = 0;
     char need[32], have[32];
     gr_status st = gr_request_disk(&x->disk, &has, q, d);
-    for (uint32_t c = 0; c <= x->p->n_more; c++) needs = GR_MAX(needs, gr_planned_role(x->p, c)->plan->disk_bytes);
+    for (uint32_t c = 0; c <= x->p->n_more; c++)
+        needs = GR_MAX(needs, gr_planned_role(x->p, c)->plan->disk_bytes);
     if (st || needs <= has) return st;
-    return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                         "the plan keeps %s (%llu) on a disk, and --disk %s: give it a folder and as many bytes",
-                         gr_bytes_format(needs, need), (unsigned long long)needs,
-                         has ? gr_bytes_format(has, have) : "is not given");
+    return gr_diag_error(
+        d, (gr_loc){0}, GR_E_INVALID,
+        "the plan keeps %s (%llu) on a disk, and --disk %s: give it a folder and as many bytes",
+        gr_bytes_format(needs, need), (unsigned long long)needs,
+        has ? gr_bytes_format(has, have) : "is not given");
 }
 
 gr_status gr_request_prepare(gr_prepared *x, const gr_request *given, gr_diag *d)

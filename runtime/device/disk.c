@@ -182,8 +182,8 @@ static gr_status failed(const copying *c, const request *r, const char *why)
                          (unsigned long long)r->offset, why);
 }
 
-/* Of a request so many bytes were moved, or it failed with -result. *again: the rest of it is to be asked for:
- * from a whole block on, as all are. */
+/* Of a request so many bytes were moved, or it failed with -result. *again: the rest of it is to be asked
+ * for: from a whole block on, as all are. */
 static gr_status advance(const copying *c, request *r, int64_t result, bool *again)
 {
     *again = true;

@@ -126,8 +126,7 @@ static gr_status check_step(const gr_plan *plan, gr_path_id id, uint32_t i, uint
     case GR_STEP_STORE: {
         const gr_entry *disk;
         uint32_t host;
-        return disk_entries(plan, s, &disk, &host) ? GR_OK
-                                                   : bad_step(s, i, "does not say what it copies", d);
+        return disk_entries(plan, s, &disk, &host) ? GR_OK : bad_step(s, i, "does not say what it copies", d);
     }
     case GR_STEP_LOOP:
         if (s->body_last == GR_NONE || s->body_last < i || s->body_last >= p->n ||
@@ -537,7 +536,8 @@ static gr_status open_device(gr_executor *e, gr_diag *d)
     gr_device_needs needs = {e->plan->arena_bytes, e->plan->host_bytes, e->longest + GR_N_LANES};
     gr_status st = type->open(&e->device, &needs, d);
     for (int i = 0; i < GR_N_LANES && !st && type->queue_open; i++)
-        if (e->running >> i & 1) st = type->queue_open(e->device, &e->lanes[i].queue, i == GR_LANE_HOST || i == GR_LANE_DISK, d);
+        if (e->running >> i & 1)
+            st = type->queue_open(e->device, &e->lanes[i].queue, i == GR_LANE_HOST || i == GR_LANE_DISK, d);
     return st;
 }
 
@@ -585,8 +585,7 @@ static gr_status check_ledger(const gr_plan *plan, gr_diag *d)
                        space = spaces[x->place];
         if (x->offset > space || x->bytes > space - x->offset)
             return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                                 "cannot run the plan: '%s' lies outside the %s", x->what,
-                                 names[x->place]);
+                                 "cannot run the plan: '%s' lies outside the %s", x->what, names[x->place]);
     }
     return GR_OK;
 }

@@ -5,8 +5,8 @@
  * in `after`, and where lanes meet in loops. A path ends when the device has done everything. Profilers see
  * each step as a range (NVTX) of its name on its lane's thread.
  *
- * The executor does load, offload, fetch, store, release, resume and loops itself; what the other steps mean it asks
- * through hooks. The calling thread is the compute lane.
+ * The executor does load, offload, fetch, store, release, resume and loops itself; what the other steps mean
+ * it asks through hooks. The calling thread is the compute lane.
  *
  * Any hook's failure stops all lanes after their current step; the first failure's status and messages are
  * returned.
@@ -42,9 +42,9 @@ typedef struct gr_exec_options {
     const gr_device_type *device; /* NULL: the CPU device */
     unsigned threads;             /* of the compute lane's queue */
     unsigned host_threads;        /* of the host lane's, for kernels that run there; 0 and 1: its own alone */
-    const char *disk;             /* folder for what a plan keeps on a disk; NULL: it may keep nothing there */
-    bool poison;                  /* check each step: see below */
-    gr_exec_trace trace;          /* may be NULL */
+    const char *disk;    /* folder for what a plan keeps on a disk; NULL: it may keep nothing there */
+    bool poison;         /* check each step: see below */
+    gr_exec_trace trace; /* may be NULL */
     void *trace_user;
 } gr_exec_options;
 

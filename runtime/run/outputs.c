@@ -294,10 +294,11 @@ static void print_disk(const gr_outputs *o, const gr_executor *e)
     const gr_disk_use use = gr_executor_disk(e);
     char planned[32], taken[32], read[32], written[32];
     if (!o->plan->disk_bytes) return;
-    fprintf(o->options->progress, "disk: planned %s, measured %s, read %s at %.2f GB/s, written %s at %.2f GB/s\n",
+    fprintf(o->options->progress,
+            "disk: planned %s, measured %s, read %s at %.2f GB/s, written %s at %.2f GB/s\n",
             gr_bytes_format(o->plan->disk_bytes, planned), gr_bytes_format(use.taken, taken),
-            gr_bytes_format(use.read, read), rate_of(use.read, use.read_ns), gr_bytes_format(use.written, written),
-            rate_of(use.written, use.write_ns));
+            gr_bytes_format(use.read, read), rate_of(use.read, use.read_ns),
+            gr_bytes_format(use.written, written), rate_of(use.written, use.write_ns));
 }
 
 static void note_drops(gr_outputs *o, const gr_record *r)

@@ -96,7 +96,7 @@ typedef struct gr_hardware {
     gr_copy_rate copy;  /* of the ranks that are planned for; at first of one */
     double host_memory; /* what an optimizer step on the host reads and writes there, bytes; of one rank */
     double disk;        /* bytes */
-    gr_disk_rate state_disk; /* see gr_hardware_disk */
+    gr_disk_rate state_disk;           /* see gr_hardware_disk */
     uint64_t device_bytes, host_bytes; /* usable: the default budgets */
     uint64_t overhead_bytes;           /* what the process takes on the device beside the arena */
     uint64_t layer_graph_bytes;        /* and for each layer in a graph of kernels that it captures, */

@@ -297,8 +297,9 @@ static void put_head(table *t)
     uint32_t n = gr_transitions(&t->p->paths[GR_PATH_STEADY], &moved);
     put_peak(t, p->peak_bytes, p->budget_bytes);
     put_culprits(t);
-    gr_str_printf(t->out, "  memory    arena %s, overhead %s, host pool %s", gr_bytes_format(p->arena_bytes, a),
-                  gr_bytes_format(p->overhead_bytes, b), gr_bytes_format(p->host_bytes, c));
+    gr_str_printf(t->out, "  memory    arena %s, overhead %s, host pool %s",
+                  gr_bytes_format(p->arena_bytes, a), gr_bytes_format(p->overhead_bytes, b),
+                  gr_bytes_format(p->host_bytes, c));
     if (p->disk_bytes)
         gr_str_printf(t->out, ", disk %s of %s", gr_bytes_format(p->disk_bytes, a),
                       gr_bytes_format(t->v->all->disk_budget_bytes, b));

@@ -67,8 +67,7 @@ static uint64_t pack_place(builder *b, gr_place place, uint64_t enough, uint32_t
     size_t n = 0;
     for (uint32_t e = 0; e < p->n_ledger; e++)
         if (p->ledger[e].place == place)
-            items[n++] =
-                (gr_pack_item){room_of(b, &p->ledger[e]), p->ledger[e].first, p->ledger[e].last, 0};
+            items[n++] = (gr_pack_item){room_of(b, &p->ledger[e]), p->ledger[e].first, p->ledger[e].last, 0};
     uint64_t height = gr_pack(items, n, b->l->n_items, enough, tries);
     n = 0;
     for (uint32_t e = 0; e < p->n_ledger; e++)

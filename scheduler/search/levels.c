@@ -201,8 +201,8 @@ typedef struct least_bytes {
     uint64_t host, both; /* most in the host pool; most in both places together */
 } least_bytes;
 
-/* What lives on lies on the device or in the host pool (or on a disk); so does what a resource holds between its first use
- * and its last. */
+/* What lives on lies on the device or in the host pool (or on a disk); so does what a resource holds between
+ * its first use and its last. */
 static least_bytes least_anywhere(const gr_analysis *f)
 {
     const gr_tasks *g = f->g;
@@ -240,6 +240,7 @@ bool gr_cannot_fit(gr_schedule_search *s, uint32_t set)
     const gr_level_set *p = gr_level_set_take(s, set);
     const least_bytes least = least_anywhere(p->analysis);
     if (least.host > host) return true;
-    if (host < UINT64_MAX - arena && least.both > arena + host && least.both - arena - host > disk) return true;
+    if (host < UINT64_MAX - arena && least.both > arena + host && least.both - arena - host > disk)
+        return true;
     return least_live(s, p->analysis) > arena;
 }

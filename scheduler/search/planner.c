@@ -469,7 +469,8 @@ static gr_status check_fits(const gr_plan *plan, gr_diag *d)
         const gr_plan *p = gr_plan_role(plan, c);
         if (p->fits) continue;
         bool device = p->peak_bytes > plan->budget_bytes;
-        if (!device && p->host_bytes <= plan->host_budget_bytes) continue; /* a disk's: the verifier says so */
+        if (!device && p->host_bytes <= plan->host_budget_bytes)
+            continue; /* a disk's: the verifier says so */
         return gr_diag_error(d, (gr_loc){0}, GR_E_NOFIT,
                              "the plan does not fit, and says so: it needs %s of %s memory, its budget is %s",
                              gr_bytes_format(device ? p->peak_bytes : p->host_bytes, need),

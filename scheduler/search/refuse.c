@@ -91,8 +91,8 @@ static void suggest_disk(const gr_schedule_search *s, gr_diag *d)
     o.quick = true;
     o.disk_budget_bytes = UINT64_MAX / 4;
     if (gr_schedule(&p, level, s->src, &o, NULL) == GR_OK && p->disk_bytes) {
-        char *what = gr_printf("--disk FOLDER:%" PRIu64 " (%s)", p->disk_bytes,
-                               gr_bytes_format(p->disk_bytes, text));
+        char *what =
+            gr_printf("--disk FOLDER:%" PRIu64 " (%s)", p->disk_bytes, gr_bytes_format(p->disk_bytes, text));
         gr_note_fits(d, what, p->ns);
         free(what);
     }

@@ -120,8 +120,8 @@ typedef struct gr_item { /* a step to be */
     /* Transitions: the device copy, and, of a load or offload, the host copy. Of a fetch or store: the host
      * copy, and that on the disk. */
     uint32_t entry, home;
-    uint32_t scope;        /* the loop (a work) around it, or GR_NONE */
-    uint32_t body_last;    /* loops: last item of the body */
+    uint32_t scope;     /* the loop (a work) around it, or GR_NONE */
+    uint32_t body_last; /* loops: last item of the body */
     gr_lane lane;
     const char *node;
     bool optional;
@@ -152,7 +152,7 @@ typedef struct gr_transfers {
     uint64_t ns;          /* of the iteration */
     uint64_t validate_ns; /* of one validation */
     uint32_t validate;    /* first item of the path validate; n_items where it has none */
-    uint64_t copied; /* bytes that transitions move in an iteration, and its part of a validation */
+    uint64_t copied;      /* bytes that transitions move in an iteration, and its part of a validation */
     uint32_t n_transitions;
     uint32_t caps[3]; /* allocated items, copies, inserts */
     struct gr_insert *inserts;

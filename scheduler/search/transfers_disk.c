@@ -42,8 +42,8 @@ static uint64_t bytes_of(const mover *m, uint32_t object)
 
 /* ---- what may go --------------------------------------------------------------------------------------- */
 
-/* What lives on, and has its home in the host pool all the time. Of two that are saved together one stays: the
- * smaller, for the other's low bits stand beside moments. */
+/* What lives on, and has its home in the host pool all the time. Of two that are saved together one stays:
+ * the smaller, for the other's low bits stand beside moments. */
 static void find_who_may_go(mover *m)
 {
     const gr_transfers *l = m->l;

@@ -27,7 +27,8 @@ static inline gr_plan *tight_plan(gr_tasks *(*build)(void *, const uint32_t *), 
     return whole;
 }
 
-/* A program like GRPO, of whose state much may lie on a disk: of any form, with sizes that are no whole blocks. */
+/* A program like GRPO, of whose state much may lie on a disk: of any form, with sizes that are no whole
+ * blocks. */
 static inline gr_tasks *build_stateful(void *user, const uint32_t *level)
 {
     const uint64_t seed = *(const uint64_t *)user;
@@ -38,8 +39,8 @@ static inline gr_tasks *build_stateful(void *user, const uint32_t *level)
     return build_shape(&s, level);
 }
 
-/* The same with a part of the host pool that it takes, and a disk; on_host: optimizer steps are done on the host.
- * NULL: nothing has to go to the disk, or nothing fits. */
+/* The same with a part of the host pool that it takes, and a disk; on_host: optimizer steps are done on the
+ * host. NULL: nothing has to go to the disk, or nothing fits. */
 static inline gr_plan *disk_plan(gr_tasks *(*build)(void *, const uint32_t *), void *user, uint32_t percent,
                                  uint32_t of_host, bool on_host)
 {

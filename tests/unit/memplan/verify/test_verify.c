@@ -16,7 +16,8 @@ static void assert_named(const char *why)
 static void test_mutants_that_break_a_rule_are_refused(void **state)
 {
     (void)state;
-    uint32_t broken = 0, refused = 0, total = 0, unchanged = 0, missed = 0, passing = 0, disks = 0, load, loop;
+    uint32_t broken = 0, refused = 0, total = 0, unchanged = 0, missed = 0, passing = 0, disks = 0, load,
+             loop;
     uint32_t per_plan = getenv("GR_SLOW") ? 400 : 60;
     for (uint64_t seed = 1; seed <= 64; seed++) {
         gr_plan *p = seed % 16 ? NULL : disk_plan(build_stateful, &seed, 60, 60, seed % 32 == 0);

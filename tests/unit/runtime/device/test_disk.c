@@ -1,4 +1,5 @@
-/* A file of state on a disk: what is written comes back, of any length; what cannot be had is refused by name. */
+/* A file of state on a disk: what is written comes back, of any length; what cannot be had is refused by
+ * name. */
 #include "runtime/device/disk.h"
 #include "tests/unit/test.h"
 #include "runtime/base/files.h"
@@ -68,7 +69,8 @@ static int descriptor(uint64_t bytes)
 {
     for (int fd = 3; fd < 64; fd++) {
         struct stat s;
-        if (!fstat(fd, &s) && S_ISREG(s.st_mode) && s.st_nlink == 0 && (uint64_t)s.st_size == bytes) return fd;
+        if (!fstat(fd, &s) && S_ISREG(s.st_mode) && s.st_nlink == 0 && (uint64_t)s.st_size == bytes)
+            return fd;
     }
     return -1;
 }

@@ -383,7 +383,8 @@ static void test_random_programs_run_in_any_interleaving(void **state)
     assert_true(plans > seeds && moved > 20);
 }
 
-/* What lies on a disk comes and goes at its steps alone, into bytes of the host pool that nobody else uses. */
+/* What lies on a disk comes and goes at its steps alone, into bytes of the host pool that nobody else uses.
+ */
 static void test_random_programs_with_a_disk_run_in_any_interleaving(void **state)
 {
     (void)state;
@@ -392,7 +393,8 @@ static void test_random_programs_with_a_disk_run_in_any_interleaving(void **stat
         gr_tasks *g = build_stateful(&seed, NULL);
         gr_diag d;
         gr_diag_init(&d);
-        gr_plan *p = disk_plan(build_stateful, &seed, 50 + 10 * (seed % 3), 40 + 15 * (seed % 4), seed % 4 > 1);
+        gr_plan *p =
+            disk_plan(build_stateful, &seed, 50 + 10 * (seed % 3), 40 + 15 * (seed % 4), seed % 4 > 1);
         if (p && gr_plan_verify(p, g, &d)) {
             print_errors(&d);
             fail_msg("seed %lu: refused", seed);
