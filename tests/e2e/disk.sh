@@ -55,6 +55,16 @@ refused 'the plan keeps .* on a disk, and --disk is not given' "$gr" exec --resu
 status 0 "$gr" exec --resume killed --disk "$disk:64MiB" --steps 4
 same_weights plain killed
 
+# Two ranks, a file each.
+if runs_ranks; then
+    set -- --ranks 2 --policy every_node --set models.actor.train.schedule=constant --steps 2
+    status 0 "$gr" exec grpo.yaml "$@" --out two
+    status 0 "$gr" exec grpo.yaml "$@" --host-budget "$(most two/plan.json)" --disk "$disk:64MiB" --out two-disks
+    has two-disks/plan.json '"place": "disk"'
+    has out '^disk: planned'
+    same_weights two two-disks
+fi
+
 # What is no disk, or too small a one.
 refused "must be a folder and a size, such as /nvme:500GiB" "$gr" plan grpo.yaml --disk "$disk"
 refused "must be a folder and a size" "$gr" plan grpo.yaml --disk "$disk:much"
