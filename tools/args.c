@@ -26,6 +26,7 @@ enum {
     HARDWARE,
     BUDGET,
     HOST_BUDGET,
+    DISK,
     POLICY,
     FORMAT,
     SWEEP,
@@ -75,6 +76,10 @@ static const option options[N_OPTIONS] = {
                 "device memory, such as 80GiB; default, and max: all that is usable"},
     [HOST_BUDGET] = {"host-budget", "BYTES|max", 0, BYTES, AT(ask.host_budget), 0, NULL,
                      "host memory that the plan may use; default, and max: all that is usable"},
+    [DISK] =
+        {"disk", "DIR:BYTES", 0, TEXT, AT(ask.disk), 0, NULL,
+         "a folder on a disk, and how much of it each rank may take for state that device and host have no "
+         "room for; nothing is left there"},
     [POLICY] = {"policy", "NAME", 0, TEXT, AT(ask.policy), 0, "auto keep transition every_node",
                 "where state is kept, for what 'residency' does not say"},
     [FORMAT] = {"format", "NAME", 0, TEXT, AT(format), 0, "table json csv dot svg html",
@@ -131,7 +136,8 @@ static const option options[N_OPTIONS] = {
 };
 
 #define BIT(o) (UINT64_C(1) << (o))
-#define TARGET (BIT(SET) | BIT(RANKS) | BIT(DEVICE) | BIT(BUDGET) | BIT(HOST_BUDGET) | BIT(POLICY))
+#define TARGET \
+    (BIT(SET) | BIT(RANKS) | BIT(DEVICE) | BIT(BUDGET) | BIT(HOST_BUDGET) | BIT(DISK) | BIT(POLICY))
 
 typedef struct command {
     const char *name, *operands; /* "GRAPH"; [ABC] may be left out, and more of A... may be given */
@@ -158,7 +164,7 @@ static const command commands[] = {
      "make a checkpoint of random weights"},
     {"ops", "", 0, 0, 0, true, "list the ops and their keys"},
     {"schema", "", 0, 0, 0, true, "print a JSON Schema of graph files"},
-    {"calibrate", "", 0, BIT(DEVICE) | BIT(OUT_FILE) | BIT(HARDWARE) | BIT(FROM), 0, true,
+    {"calibrate", "", 0, BIT(DEVICE) | BIT(OUT_FILE) | BIT(HARDWARE) | BIT(FROM) | BIT(DISK), 0, true,
      "measure this machine for --hardware FILE"},
     {"export", "RUN[@STEP|@best]", 1,
      BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(MERGE) | BIT(OUT_DIR) | BIT(ACCEPT), BIT(OUT_DIR), true,

@@ -21,6 +21,7 @@
 
 #include "ops/kernels/layer.h"
 #include "ops/pass.h"
+#include "runtime/device/disk.h"
 #include "runtime/run/executor.h"
 #include "runtime/base/half.h"
 #include "tools/cmd.h"
@@ -43,6 +44,8 @@ enum {
     MILLION = 1 << 20,
     DISK_BYTES = 64 << 20,
     EMPTY_STEPS = 20000,
+    STATE_PIECE = 64 << 20,  /* bytes that a disk of state is measured with, */
+    STATE_BYTES = 1 << 30,   /* of so many at most */
     STEP_ROWS = 1024,        /* most sequences of a rollout's step that is measured */
     STEP_LENGTH = 16,        /* their length */
     STEP_WEIGHTS = 512 << 20 /* bytes that steps take in turn */
@@ -620,6 +623,61 @@ static gr_status measure_disk(gr_hardware *h, gr_diag *d)
     return st ? st : gone;
 }
 
+/* Pieces of a size that state has, one after another through the whole file; of two rounds the second, which
+ * finds the file's blocks on the disk. */
+static gr_status measure_pieces(gr_disk *k, uint64_t bytes, char *piece, gr_disk_rate *rate, gr_diag *d)
+{
+    gr_status st = GR_OK;
+    uint64_t begin = 0, written = 0;
+    for (int round = 0; round < 2 && !st; round++) {
+        begin = gr_now_ns();
+        for (uint64_t at = 0; at < bytes && !st; at += STATE_PIECE)
+            st = gr_disk_write(k, at, piece, STATE_PIECE, d);
+        written = gr_now_ns();
+        for (uint64_t at = 0; at < bytes && !st; at += STATE_PIECE)
+            st = gr_disk_read(k, at, piece, STATE_PIECE, d);
+    }
+    rate->write = (double)bytes * 1e9 / (double)(written - begin);
+    rate->read = (double)bytes * 1e9 / (double)(gr_now_ns() - written);
+    return st;
+}
+
+static gr_status measure_latency(gr_disk *k, char *piece, gr_disk_rate *rate, gr_diag *d)
+{
+    enum { READS = 100 };
+    gr_status st = gr_disk_write(k, 0, piece, GR_DISK_BLOCK, d);
+    const uint64_t begin = gr_now_ns();
+    for (int i = 0; i < READS && !st; i++) st = gr_disk_read(k, 0, piece, GR_DISK_BLOCK, d);
+    rate->latency_ns = (gr_now_ns() - begin) / READS;
+    return st;
+}
+
+/* The disk that --disk names. */
+static gr_status measure_state_disk(gr_disk_rate *rate, const gr_request *q, gr_diag *d)
+{
+    char *folder, *piece = NULL;
+    uint64_t bytes;
+    gr_disk *k = NULL;
+    gr_status st = gr_request_disk(&folder, &bytes, q, d);
+    if (!st && !folder) return GR_OK;
+    bytes = GR_MIN(bytes, (uint64_t)STATE_BYTES) / STATE_PIECE * STATE_PIECE;
+    if (!st && !bytes)
+        st = gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--disk '%s': 64 MiB are the least to measure with",
+                           q->disk);
+    if (!st) st = gr_disk_open(&k, folder, bytes, d);
+    if (!st) piece = aligned_alloc(GR_DISK_BLOCK, STATE_PIECE);
+    if (!st && !piece) st = gr_diag_error(d, (gr_loc){0}, GR_E_NOMEM, "out of memory for 64 MiB");
+    if (!st) {
+        for (uint64_t i = 0; i < STATE_PIECE; i++) piece[i] = (char)(i * 2654435761u >> 9);
+        st = measure_pieces(k, bytes, piece, rate, d);
+    }
+    if (!st) st = measure_latency(k, piece, rate, d);
+    gr_disk_close(k);
+    free(piece);
+    free(folder);
+    return st;
+}
+
 static gr_status nothing(void *user, gr_path_id path, uint32_t i, gr_queue *q, gr_diag *d)
 {
     (void)user, (void)path, (void)i, (void)q, (void)d;
@@ -782,6 +840,9 @@ static void print_summary(const gr_hardware *h, const char *path)
     printf("%s: %s\n", path, h->name);
     printf("  memory      %.1f GB/s, host %.1f, disk %.2f GB/s\n", h->memory_bytes / 1e9,
            h->host_memory / 1e9, h->disk / 1e9);
+    if (h->state_disk.read > 0)
+        printf("  state disk  read %.2f GB/s, written %.2f GB/s, %.0f us beside\n", h->state_disk.read / 1e9,
+               h->state_disk.write / 1e9, (double)h->state_disk.latency_ns / 1e3);
     printf("  copies      GB/s of each of so many ranks to the device, from it, and each of both at once:");
     for (uint32_t i = 0; i < h->n_copies; i++) {
         const gr_copy_rate *c = &h->copies[i];
@@ -882,7 +943,11 @@ int gr_cmd_calibrate(const gr_args *a, gr_diag *d)
     if (!st && a->ask.hardware && !a->n_from)
         st =
             gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--hardware is for --from: this machine is measured");
+    if (!st && a->ask.disk && a->n_from)
+        st =
+            gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--disk does not go with --from: a disk is measured");
     if (!st) st = check_out(a->ask.out, d);
+    if (!st) st = measure_state_disk(&o.hardware.state_disk, &a->ask, d);
     trust sure = {0};
     if (!st && !a->n_from) sure.load = say_load();
     if (!st) st = a->n_from ? gr_calibrate_from(&h, a, &o, &said, d) : calibrate(&h, &o, &sure, d);

@@ -167,6 +167,7 @@ static gr_status run_graph(gr_prepared *x, const gr_args *a, gr_comm *c, gr_diag
                           .until = (uint32_t)GR_MIN(a->until, (uint64_t)UINT32_MAX),
                           .accept_changes = a->accept_changes,
                           .poison = a->ask.check_memory,
+                          .disk = x->disk,
                           .threads = x->o.threads,
                           .progress = gr_comm_rank(c) ? NULL : stdout,
                           .say = gr_comm_rank(c) ? NULL : say,

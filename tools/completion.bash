@@ -13,15 +13,15 @@ _graphrun()
         esac
         case ${COMP_WORDS[1]} in
         check) words='--help --set --ranks --explain' ;;
-        plan) words='--help --set --ranks --device --hardware --budget --host-budget --policy --format --sweep --explore --out' ;;
-        exec) words='--help --set --ranks --device --hardware --budget --host-budget --policy --out --plan --steps --seed --resume --replan --check-memory --hosts --accept-changes --until --restarts' ;;
+        plan) words='--help --set --ranks --device --hardware --budget --host-budget --disk --policy --format --sweep --explore --out' ;;
+        exec) words='--help --set --ranks --device --hardware --budget --host-budget --disk --policy --out --plan --steps --seed --resume --replan --check-memory --hosts --accept-changes --until --restarts' ;;
         verify) words='--help' ;;
         diff) words='--help' ;;
         pack) words='--help --out --capacity' ;;
         init) words='--help --out --seed --config --tokenizer' ;;
         ops) words='--help' ;;
         schema) words='--help' ;;
-        calibrate) words='--help --device --hardware --out --from' ;;
+        calibrate) words='--help --device --hardware --disk --out --from' ;;
         export) words='--help --out --model --dtype --shard --merge --accept-changes' ;;
         report) words='--help --out --format' ;;
         watch) words='--help --port --host' ;;

@@ -35,6 +35,7 @@ _graphrun() {
         '--hardware=[machine to plan for; default\: this one]:NAME|FILE:_files' \
         '--budget=[device memory, such as 80GiB; default, and max\: all that is usable]:BYTES|max:' \
         '--host-budget=[host memory that the plan may use; default, and max\: all that is usable]:BYTES|max:' \
+        '--disk=[a folder on a disk, and how much of it each rank may take for state that device and host have no room for; nothing is left there]:DIR\:BYTES:_files' \
         '--policy=[where state is kept, for what '\''residency'\'' does not say]:NAME:(auto keep transition every_node)' \
         '--format=[form of the plan; with --sweep table, csv or svg]:NAME:(table json csv dot svg html)' \
         '--sweep=[N plans over a range\: budget=24GiB..140GiB\:8, host-budget, ranks, or a --set key]:NAME=A..B\[\:N\]:' \
@@ -48,6 +49,7 @@ _graphrun() {
         '--hardware=[machine to plan for; default\: this one]:NAME|FILE:_files' \
         '--budget=[device memory, such as 80GiB; default, and max\: all that is usable]:BYTES|max:' \
         '--host-budget=[host memory that the plan may use; default, and max\: all that is usable]:BYTES|max:' \
+        '--disk=[a folder on a disk, and how much of it each rank may take for state that device and host have no room for; nothing is left there]:DIR\:BYTES:_files' \
         '--policy=[where state is kept, for what '\''residency'\'' does not say]:NAME:(auto keep transition every_node)' \
         '--out=[run directory; default\: runs/NAME-TIME]:DIR:_files' \
         '--plan=[run this plan instead of making one]:FILE:_files' \
@@ -82,6 +84,7 @@ _graphrun() {
     calibrate) _arguments -S '--help[show the options]' \
         '--device=[device to run on; default\: cuda where there is one]:NAME:(cpu cuda)' \
         '--hardware=[machine to plan for; default\: this one]:NAME|FILE:_files' \
+        '--disk=[a folder on a disk, and how much of it each rank may take for state that device and host have no room for; nothing is left there]:DIR\:BYTES:_files' \
         '--out=[write to a file; default, and -\: print]:FILE:_files' \
         '*--from=[instead of measuring, refine --hardware with what a run measured of its steps; may be repeated]:RUN:_files' \
         '*:file:_files' ;;

@@ -119,6 +119,7 @@ static void resume_command(words *w, const gr_args *a, const char *run)
     add_option(w, "--hosts", a->hosts);
     add_option(w, "--device", a->ask.device);
     add_option(w, "--hardware", a->ask.hardware);
+    add_option(w, "--disk", a->ask.disk);
     add_option(w, "--until", until);
     if (a->ask.check_memory) add(w, "--check-memory");
     if (a->accept_changes) add(w, "--accept-changes");

@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 packages="gcc libc6-dev meson ninja-build pkg-config libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev
-libxxhash-dev zlib1g-dev libmpc-dev libcurl4-openssl-dev libmicrohttpd-dev libcmocka-dev libopenmpi-dev openmpi-bin"
+libxxhash-dev zlib1g-dev liburing-dev libmpc-dev libcurl4-openssl-dev libmicrohttpd-dev libcmocka-dev libopenmpi-dev openmpi-bin"
 
 missing=""
 for package in $packages; do

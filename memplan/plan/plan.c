@@ -91,6 +91,12 @@ const gr_step *gr_plan_step(const gr_plan *p, uint32_t i)
 }
 
 #define X(name, text) text,
+const char *gr_place_str(gr_place p)
+{
+    static const char *const text[] = {GR_PLACE_MAP(X)};
+    return text[p];
+}
+
 const char *gr_lane_str(gr_lane l)
 {
     static const char *const text[] = {GR_LANE_MAP(X)};

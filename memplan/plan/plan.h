@@ -21,6 +21,12 @@
  * from there on, those of validate. Entries that neither hold contents between paths nor stay for ever live
  * on one of the two, so that what one path frees the other may use.
  *
+ * What does not fit into the host pool may lie on a disk. A `fetch` copies it from there into the host pool,
+ * before a load or before a task that uses it there; a `store` copies it back, behind an offload or such a
+ * task. Both are of the lane `disk`. The copy in the host pool begins with the fetch, the offload or the task
+ * that writes it, and ends with the last step that names it. In the paths that save and restore it is used as
+ * well: nothing else that holds contents then has its bytes.
+ *
  * Steps of a node that is skipped are left out, and waits for them are void: no other step counts on them.
  * Neither a lane's way into a loop nor a loop that ran no trip orders one lane's steps after another's.
  *
@@ -45,14 +51,27 @@
 #define GR_ALIGN        256 /* of every offset and size in the ledger */
 #define GR_NONE         UINT32_MAX
 
-typedef enum gr_place { GR_DEVICE, GR_HOST } gr_place;
+#define GR_DISK_ALIGN 4096 /* of offsets on the disk, and of what goes there in the host pool */
+
+/* On the disk lies what lives on; tasks use none of it there. It is brought into the host pool, and back. */
+#define GR_PLACE_MAP(X) \
+    X(DEVICE, "device") \
+    X(HOST, "host")     \
+    X(DISK, "disk")
+typedef enum gr_place {
+#define X(name, text) GR_##name,
+    GR_PLACE_MAP(X)
+#undef X
+        GR_N_PLACES
+} gr_place;
 
 #define GR_LANE_MAP(X)    \
     X(COMPUTE, "compute") \
     X(H2D, "h2d")         \
     X(D2H, "d2h")         \
     X(COMM, "comm")       \
-    X(HOST, "host")
+    X(HOST, "host")       \
+    X(DISK, "disk")
 typedef enum gr_lane {
 #define X(name, text) GR_LANE_##name,
     GR_LANE_MAP(X)
@@ -80,6 +99,8 @@ typedef enum gr_category {
 #define GR_STEP_MAP(X)      \
     X(LOAD, "load")         \
     X(OFFLOAD, "offload")   \
+    X(FETCH, "fetch")       \
+    X(STORE, "store")       \
     X(RELEASE, "release")   \
     X(RESUME, "resume")     \
     X(GATHER, "gather")     \
@@ -121,13 +142,15 @@ typedef struct gr_step {
         *what; /* run: "NODE.STEP" as the op declared it ("update.forward.3"); else the object or loop */
     const char *node; /* the node it serves; NULL: none */
     gr_lane lane;
-    uint64_t bytes; /* moved by load, offload, save, restore; of gather, reduce, sync, exchange: what a rank
-                     * receives;
-                     * of send and recv: what all ranks of the role send or receive, the same on both sides */
+    uint64_t bytes; /* moved by load, offload, fetch, store, save, restore; of gather, reduce, sync, exchange:
+                     * what a rank receives; of send and recv: what all ranks of the role send or receive, the
+                     * same on both sides */
     uint32_t *after, n_after;
     gr_meeting meets;           /* of a recv: the send */
-    uint32_t *reads, n_reads;   /* load: the host copy; offload: the device copy; run: inputs */
-    uint32_t *writes, n_writes; /* load: the device copy; release: the entry that ends; resume: that begins */
+    uint32_t *reads, n_reads;   /* load, store: the host copy; offload: the device copy; fetch: that on the
+                                   disk; run: inputs */
+    uint32_t *writes, n_writes; /* load: the device copy; fetch: the host copy; store: that on the disk;
+                                   release: the entry that ends; resume: that begins */
     uint32_t body_last;         /* loop: last step of the body; else GR_NONE */
     uint32_t trips_max;         /* loop: most trips; else 0 */
     bool agreed;                /* loop: trips are decided while running; else always trips_max */
@@ -176,6 +199,7 @@ typedef struct gr_plan {
     gr_setting *settings;
     uint32_t n_settings;
     uint64_t budget_bytes, host_budget_bytes;
+    uint64_t disk_budget_bytes; /* 0: no disk is to be used */
     bool fits;
     uint64_t ns;       /* predicted, one iteration, of all roles */
     uint64_t own_ns;   /* of this role alone, as if it never waited for another */
@@ -184,7 +208,8 @@ typedef struct gr_plan {
     uint32_t hosts;    /* that all ranks are on; 0: not said, for it does not matter */
     uint32_t order;    /* of several roles: the order of transfers between them (scheduler/search/roles.h) */
     uint64_t arena_bytes, overhead_bytes,
-        host_bytes; /* peak_bytes = arena + overhead; host_bytes: the pool */
+        host_bytes;      /* peak_bytes = arena + overhead; host_bytes: the pool */
+    uint64_t disk_bytes; /* of the file on the disk */
     uint64_t peak_bytes;
     uint32_t peak_step; /* counted as the ledger does */
     gr_entry *ledger;
@@ -235,6 +260,13 @@ static inline bool gr_step_is_task(gr_step_kind k)
 uint32_t gr_plan_steps(const gr_plan *p);
 const gr_step *gr_plan_step(const gr_plan *p, uint32_t i);
 
+/* Whether what it takes of each place is within the budgets. */
+static inline bool gr_plan_within(const gr_plan *p, uint64_t device, uint64_t host, uint64_t disk)
+{
+    return p->peak_bytes <= device && p->host_bytes <= host && p->disk_bytes <= disk;
+}
+
+const char *gr_place_str(gr_place p);
 const char *gr_lane_str(gr_lane l);
 const char *gr_category_str(gr_category c);
 const char *gr_step_kind_str(gr_step_kind k);

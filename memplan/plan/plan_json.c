@@ -63,7 +63,7 @@ static void put_entry(gr_str *s, uint32_t id, const gr_entry *e)
                   ", \"category\": \"%s\", \"bytes\": %" PRIu64 ", \"offset\": %" PRIu64
                   ", \"first\": %u, \"last\": %u, \"place\": \"%s\"}",
                   gr_category_str(e->category), e->bytes, e->offset, e->first, e->last,
-                  e->place == GR_DEVICE ? "device" : "host");
+                  gr_place_str(e->place));
 }
 
 static void put_step(gr_str *s, uint32_t i, const gr_step *t)
@@ -142,8 +142,10 @@ static void put_role(gr_str *s, const gr_plan *p, bool several)
     }
     gr_str_printf(s,
                   ", \"peak_bytes\": %" PRIu64 ", \"peak_step\": %u, \"arena_bytes\": %" PRIu64
-                  ", \"overhead_bytes\": %" PRIu64 ", \"host_peak_bytes\": %" PRIu64 ",\n   \"ledger\": [",
+                  ", \"overhead_bytes\": %" PRIu64 ", \"host_peak_bytes\": %" PRIu64,
                   p->peak_bytes, p->peak_step, p->arena_bytes, p->overhead_bytes, p->host_bytes);
+    if (p->disk_budget_bytes) gr_str_printf(s, ", \"disk_peak_bytes\": %" PRIu64, p->disk_bytes);
+    gr_str_puts(s, ",\n   \"ledger\": [");
     for (uint32_t e = 0; e < p->n_ledger; e++) {
         gr_str_puts(s, e ? ",\n" : "\n");
         put_entry(s, e, &p->ledger[e]);
@@ -170,8 +172,10 @@ void gr_plan_write_json(const gr_plan *p, gr_str *s)
     put_settings(s, p);
     gr_str_printf(s,
                   ",\n \"peak_bytes\": %" PRIu64 ", \"budget_bytes\": %" PRIu64
-                  ", \"host_budget_bytes\": %" PRIu64 ", \"fits\": %s, ",
-                  gr_plan_peak(p), p->budget_bytes, p->host_budget_bytes, gr_plan_fits(p) ? "true" : "false");
+                  ", \"host_budget_bytes\": %" PRIu64 ", ",
+                  gr_plan_peak(p), p->budget_bytes, p->host_budget_bytes);
+    if (p->disk_budget_bytes) gr_str_printf(s, "\"disk_budget_bytes\": %" PRIu64 ", ", p->disk_budget_bytes);
+    gr_str_printf(s, "\"fits\": %s, ", gr_plan_fits(p) ? "true" : "false");
     put_seconds(s, p->ns);
     if (p->n_more) gr_str_printf(s, ", \"hosts\": %u, \"order\": %u", p->hosts, p->order);
     gr_str_puts(s, ",\n \"ranks\": [\n  ");

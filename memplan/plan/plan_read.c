@@ -168,8 +168,8 @@ static uint32_t *ids_of(reader *r, json_t *o, const char *key, uint32_t limit, u
 static const char *const lanes[] = {GR_LANE_MAP(X)};
 static const char *const categories[] = {GR_CATEGORY_MAP(X)};
 static const char *const kinds[] = {GR_STEP_MAP(X)};
+static const char *const places[] = {GR_PLACE_MAP(X)};
 #undef X
-static const char *const places[] = {"device", "host"};
 static const char *const trips[] = {"static", "agreed"};
 
 static void read_entry(reader *r, json_t *o, uint32_t id)
@@ -259,6 +259,15 @@ static void read_paths(reader *r, json_t *o)
     steady->n_exit = r->p->paths[GR_PATH_CHECKPOINT].n_entry;
 }
 
+/* A key that only plans with a disk have; it is gone then. */
+static uint64_t take_bytes(reader *r, json_t *o, const char *key)
+{
+    if (!json_object_get(o, key)) return 0;
+    const uint64_t bytes = number_of(r, o, key, INT64_MAX / 2);
+    json_object_del(o, key);
+    return bytes;
+}
+
 /* Keys of a role that only one of several has come last. */
 static void read_role(reader *r, json_t *o, bool several)
 {
@@ -266,6 +275,7 @@ static void read_role(reader *r, json_t *o, bool several)
                                        "overhead_bytes", "host_peak_bytes", "ledger",     "steps",
                                        "paths",          "pools",           "own_seconds"};
     gr_plan *p = r->p;
+    p->disk_bytes = take_bytes(r, o, "disk_peak_bytes");
     check_keys(r, o, keys, GR_LEN(keys) - (several ? 0 : 2));
     if (r->failed) return;
     p->ranks = text_of(r, o, "ranks", false);
@@ -275,7 +285,7 @@ static void read_role(reader *r, json_t *o, bool several)
     p->overhead_bytes = number_of(r, o, "overhead_bytes", INT64_MAX / 2);
     p->host_bytes = number_of(r, o, "host_peak_bytes", INT64_MAX / 2);
     p->peak_bytes = number_of(r, o, "peak_bytes", INT64_MAX);
-    p->fits = p->peak_bytes <= p->budget_bytes && p->host_bytes <= p->host_budget_bytes;
+    p->fits = gr_plan_within(p, p->budget_bytes, p->host_budget_bytes, p->disk_budget_bytes);
     json_t *ledger = array_of(r, o, "ledger"), *steps = array_of(r, o, "steps");
     const json_t *validate = json_object_get(json_object_get(o, "paths"), "validate");
     r->n_steps = (uint32_t)(json_array_size(steps) + json_array_size(json_object_get(validate, "steps")));
@@ -306,6 +316,7 @@ static gr_plan *new_role(const gr_plan *head)
                    .reasons = head->reasons,
                    .budget_bytes = head->budget_bytes,
                    .host_budget_bytes = head->host_budget_bytes,
+                   .disk_budget_bytes = head->disk_budget_bytes,
                    .ns = head->ns,
                    .hosts = head->hosts};
     return p;
@@ -360,6 +371,7 @@ static void read_plan(reader *r, json_t *o)
     const bool reasons = json_object_get(o, "reasons") != NULL; /* older plans say none */
     p->reasons = reasons ? text_of(r, o, "reasons", false) : "";
     json_object_del(o, "reasons");
+    p->disk_budget_bytes = take_bytes(r, o, "disk_budget_bytes");
     check_keys(r, o, keys, GR_LEN(keys) - (several ? 0 : 2)); /* of several roles */
     if (r->failed) return;
     (void)number_of(r, o, "version", GR_PLAN_VERSION);

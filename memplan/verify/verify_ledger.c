@@ -111,12 +111,48 @@ static void check_nesting(gr_verifier *v, uint32_t e)
     }
 }
 
-/* What waits in the host pool between its uses has a copy there. */
-static bool waits_on_host(const gr_verifier *v, uint32_t object)
+/* What waits elsewhere between its uses has a copy there. */
+static bool waits_at(const gr_verifier *v, uint32_t object, gr_place place)
 {
     for (uint32_t e = 0; e < v->p->n_ledger; e++)
-        if (v->object[e] == object && v->p->ledger[e].place == GR_HOST) return true;
+        if (v->object[e] == object && v->p->ledger[e].place == place) return true;
     return false;
+}
+
+static bool is_among(const uint32_t *ids, uint32_t n, uint32_t id)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (ids[i] == id) return true;
+    return false;
+}
+
+/* In the host pool, of what lies on the disk: whether the step writes it before anything reads it. */
+static bool begins_staged(const gr_step *s, uint32_t e)
+{
+    const bool writes = is_among(s->writes, s->n_writes, e), reads = is_among(s->reads, s->n_reads, e);
+    return writes && !reads &&
+           (s->kind == GR_STEP_FETCH || s->kind == GR_STEP_OFFLOAD || gr_step_is_task(s->kind));
+}
+
+static bool ends_staged(const gr_step *s, uint32_t e)
+{
+    return is_among(s->reads, s->n_reads, e) || is_among(s->writes, s->n_writes, e);
+}
+
+/* What is copied from and to the disk stands at whole blocks. */
+static void check_staged(gr_verifier *v, uint32_t e)
+{
+    const gr_entry *x = &v->p->ledger[e];
+    if (x->offset % GR_DISK_ALIGN)
+        gr_verify_wrong(v, "offsets", "entry %u '%s', of what lies on the disk, is not at a whole block", e,
+                        x->what);
+    if (!begins_staged(&v->steps[x->first], e) || !ends_staged(&v->steps[x->last], e))
+        gr_verify_wrong(v, "lifetimes",
+                        "entry %u '%s' of steps %u to %u, of what lies on the disk, does not begin by what "
+                        "writes it or end by what uses it",
+                        e, x->what, x->first, x->last);
+    if (v->parent[x->first] != v->parent[x->last])
+        gr_verify_wrong(v, "loops", "entry %u '%s' begins in one body and ends in another", e, x->what);
 }
 
 /* Copies of what lives on, and of resources, begin and end by steps, unless they stay for ever. */
@@ -125,8 +161,12 @@ static void check_ends(gr_verifier *v, uint32_t e)
     const gr_entry *x = &v->p->ledger[e];
     const gr_object *o = &v->g->objects[v->object[e]];
     if (o->span == GR_SPAN_TEMP || lives_always(v, x) || (o->span != GR_SPAN_KEEP && lives_on_path(v, x)) ||
-        (o->span == GR_SPAN_SPILL && !waits_on_host(v, v->object[e])))
+        (o->span == GR_SPAN_SPILL && !waits_at(v, v->object[e], GR_HOST)))
         return;
+    if (x->place == GR_HOST && waits_at(v, v->object[e], GR_DISK)) {
+        check_staged(v, e);
+        return;
+    }
     const gr_step *a = &v->steps[x->first], *b = &v->steps[x->last];
     bool begins =
         (a->kind == GR_STEP_LOAD || a->kind == GR_STEP_RESUME) && a->n_writes == 1 && a->writes[0] == e;
@@ -174,8 +214,11 @@ static void check_bytes(gr_verifier *v)
     if (p->peak_bytes != p->arena_bytes + p->overhead_bytes)
         gr_verify_wrong(v, "peak", "the bytes at the peak, step %u, are not those of arena and overhead",
                         p->peak_step);
-    bool fits = p->peak_bytes <= p->budget_bytes && p->host_bytes <= p->host_budget_bytes;
-    if (!fits)
+    bool fits = gr_plan_within(p, p->budget_bytes, p->host_budget_bytes, p->disk_budget_bytes);
+    if (!fits && p->disk_bytes > p->disk_budget_bytes)
+        gr_verify_wrong(v, "budget", "%" PRIu64 " bytes on the disk are more than the budget of %" PRIu64,
+                        p->disk_bytes, p->disk_budget_bytes);
+    else if (!fits)
         gr_verify_wrong(v, "budget", "at step %u %" PRIu64 " bytes are more than the budget of %" PRIu64,
                         p->peak_step, p->peak_bytes, p->budget_bytes);
     if (fits != p->fits)

@@ -18,9 +18,9 @@
 
 /* A time is a line along which accesses have an order of their own. Where work runs at once a lane is one.
  * Where it runs later than it is given (gr_tasks.queued) a lane is two: its thread's, which runs code, and
- * its queue's; the lane host has no queue. The threads of copies touch no bytes, but what they waited for
- * other threads know that wait for them. */
-enum { N_TIMES = 9 };
+ * its queue's; the lanes host and disk have no queue. The threads of copies touch no bytes, but what they
+ * waited for other threads know that wait for them. */
+enum { N_TIMES = 10 };
 
 /* Accesses of an entry, a bit each: reads and writes of each time, and those in finished loops that the time
  * that knows was not in, or does not know the end of. A row of bits for each time that knows. */
@@ -193,12 +193,14 @@ static void check_current(replay *r, uint32_t i, uint32_t e)
                         gr_path_str(r->v->path), i, step_at(r, i)->what, e, r->v->p->ledger[e].what);
 }
 
-/* The two ends of a transition: which entries it must name, and that they are of one object. */
+/* The two ends of a transition: which entries it must name, and that they are of one object. Those with the
+ * disk are of all paths. */
 static bool names(const replay *r, uint32_t i, gr_place from, gr_place to, bool reads)
 {
     const gr_step *s = step_at(r, i);
     const gr_entry *l = r->v->p->ledger;
-    bool ok = s->n_reads == reads && s->n_writes == 1 && gr_verify_runs_tasks(r->v->path);
+    const bool here = from == GR_DISK || to == GR_DISK || gr_verify_runs_tasks(r->v->path);
+    bool ok = s->n_reads == reads && s->n_writes == 1 && here;
     if (ok && reads) ok = l[s->reads[0]].place == from && !strcmp(l[s->reads[0]].what, s->what);
     if (ok) ok = l[s->writes[0]].place == to && !strcmp(l[s->writes[0]].what, s->what);
     if (ok && s->bytes == (reads ? l[s->reads[0]].bytes : 0)) return true;
@@ -209,7 +211,7 @@ static bool names(const replay *r, uint32_t i, gr_place from, gr_place to, bool 
 
 static void begin_copy(replay *r, uint32_t i, uint32_t e)
 {
-    if (r->v->p->ledger[e].first != i)
+    if (gr_verify_runs_tasks(r->v->path) && r->v->p->ledger[e].first != i)
         gr_verify_wrong(r->v, "transitions", "step %u '%s' begins entry %u, which begins at step %u", i,
                         step_at(r, i)->what, e, r->v->p->ledger[e].first);
 }
@@ -244,6 +246,17 @@ static void do_transition(replay *r, uint32_t i)
         check_current(r, i, s->reads[0]);
         current[s->writes[0]] = current[s->reads[0]];
         end_copy(r, i, s->reads[0]);
+        return;
+    case GR_STEP_FETCH:
+        if (!names(r, i, GR_DISK, GR_HOST, true)) return;
+        begin_copy(r, i, s->writes[0]);
+        check_current(r, i, s->reads[0]);
+        current[s->writes[0]] = current[s->reads[0]];
+        return;
+    case GR_STEP_STORE:
+        if (!names(r, i, GR_HOST, GR_DISK, true)) return;
+        check_current(r, i, s->reads[0]);
+        current[s->writes[0]] = current[s->reads[0]];
         return;
     case GR_STEP_RESUME:
         if (!names(r, i, GR_DEVICE, GR_DEVICE, false)) return;
@@ -370,6 +383,22 @@ static bool is_alone(replay *r, uint32_t i, uint32_t e, bool writes, int time, u
     return alone;
 }
 
+/* Of the paths that save and restore: it holds contents between paths; or it is in the host pool, of what
+ * lies on the disk, and has no byte of what does. */
+static bool may_be_used(const gr_verifier *v, uint32_t e)
+{
+    const gr_entry *l = v->p->ledger, *x = &l[e];
+    bool on_disk = false;
+    if (v->boundary[e]) return true;
+    for (uint32_t k = 0; k < v->p->n_ledger; k++) {
+        on_disk |= v->object[k] == v->object[e] && l[k].place == GR_DISK;
+        if (v->boundary[k] && l[k].place == x->place && l[k].offset < x->offset + x->bytes &&
+            x->offset < l[k].offset + l[k].bytes)
+            return false;
+    }
+    return on_disk && x->place == GR_HOST;
+}
+
 static void touch(replay *r, uint32_t i, uint32_t e, bool writes, unsigned by)
 {
     const gr_step *s = step_at(r, i);
@@ -379,7 +408,7 @@ static void touch(replay *r, uint32_t i, uint32_t e, bool writes, unsigned by)
     if (by & BY_CODE && code != queue)
         alone = is_alone(r, i, e, writes, code, by & BY_TURNS ? own_turns(r, s->lane) : 0);
     if (alone && (by & BY_QUEUE || code == queue)) is_alone(r, i, e, writes, queue, 0);
-    if (gr_verify_runs_tasks(r->v->path) ? !gr_verify_lives_at(x, i) : !r->v->boundary[e])
+    if (gr_verify_runs_tasks(r->v->path) ? !gr_verify_lives_at(x, i) : !may_be_used(r->v, e))
         gr_verify_wrong(r->v, "lifetimes", "%s step %u '%s' uses entry %u '%s', which is not alive then",
                         gr_path_str(r->v->path), i, s->what, e, x->what);
 }
@@ -492,8 +521,10 @@ static void do_waits(replay *r, uint32_t i)
 static void do_step(replay *r, uint32_t i)
 {
     const gr_step *s = step_at(r, i);
-    static const gr_lane lanes[GR_N_STEP_KINDS] = {
-        [GR_STEP_LOAD] = GR_LANE_H2D, [GR_STEP_OFFLOAD] = GR_LANE_D2H};
+    static const gr_lane lanes[GR_N_STEP_KINDS] = {[GR_STEP_LOAD] = GR_LANE_H2D,
+                                                   [GR_STEP_OFFLOAD] = GR_LANE_D2H,
+                                                   [GR_STEP_FETCH] = GR_LANE_DISK,
+                                                   [GR_STEP_STORE] = GR_LANE_DISK};
     if (lanes[s->kind] && s->lane != lanes[s->kind])
         gr_verify_wrong(r->v, "lanes", "step %u '%s' (%s) is on lane %s", i, s->what,
                         gr_step_kind_str(s->kind), gr_lane_str(s->lane));
@@ -692,11 +723,8 @@ static void find_times(replay *r)
 {
     static const struct {
         int code, queue;
-    } queued[GR_N_LANES] = {[GR_LANE_COMPUTE] = {0, 1},
-                            [GR_LANE_COMM] = {2, 3},
-                            [GR_LANE_H2D] = {7, 4},
-                            [GR_LANE_D2H] = {8, 5},
-                            [GR_LANE_HOST] = {6, 6}};
+    } queued[GR_N_LANES] = {[GR_LANE_COMPUTE] = {0, 1}, [GR_LANE_COMM] = {2, 3}, [GR_LANE_H2D] = {7, 4},
+                            [GR_LANE_D2H] = {8, 5},     [GR_LANE_HOST] = {6, 6}, [GR_LANE_DISK] = {9, 9}};
     bool two = r->v->g->queued;
     r->n_times = two ? N_TIMES : GR_N_LANES;
     for (int l = 0; l < GR_N_LANES; l++) {

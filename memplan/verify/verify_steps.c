@@ -62,7 +62,8 @@ static bool waits_ok(gr_verifier *v, const gr_path *path, const uint32_t *parent
 static bool entry_shape_ok(gr_verifier *v, uint32_t e)
 {
     const gr_entry *x = &v->p->ledger[e];
-    uint64_t limit = x->place == GR_DEVICE ? v->p->arena_bytes : v->p->host_bytes;
+    const uint64_t limits[GR_N_PLACES] = {v->p->arena_bytes, v->p->host_bytes, v->p->disk_bytes},
+                   limit = limits[x->place];
     v->object[e] = gr_tasks_find(v->g, x->what);
     if (v->object[e] == GR_NONE)
         return gr_verify_wrong(v, "objects", "entry %u '%s' is no object", e, x->what);
@@ -74,7 +75,11 @@ static bool entry_shape_ok(gr_verifier *v, uint32_t e)
     if (o->place == GR_HOST && x->place != GR_HOST)
         return gr_verify_wrong(v, "objects", "entry %u '%s' is on the device, the object is used on the host",
                                e, x->what);
-    if (x->offset % GR_ALIGN || x->offset > limit || x->bytes > limit - x->offset)
+    if (x->place == GR_DISK && o->span != GR_SPAN_KEEP)
+        return gr_verify_wrong(v, "objects", "entry %u '%s' is on the disk, and does not live on", e,
+                               x->what);
+    if (x->offset % (x->place == GR_DISK ? GR_DISK_ALIGN : GR_ALIGN) || x->offset > limit ||
+        x->bytes > limit - x->offset)
         return gr_verify_wrong(v, "offsets",
                                "entry %u '%s' at offset %" PRIu64 " is not aligned or not inside", e, x->what,
                                x->offset);
@@ -179,8 +184,8 @@ static bool bytes_ok(gr_verifier *v, uint32_t i, const gr_task *w)
 }
 
 /* Ranks meet in a collective only if all of them come to it: as often, and in one order. All run the same
- * steps. So there must be one lane for all collectives, and no loop around them whose trips a rank could count
- * alone. */
+ * steps. So there must be one lane for all collectives, and no loop around them whose trips a rank could
+ * count alone. */
 static bool collective_ok(gr_verifier *v, uint32_t i, const gr_task *w)
 {
     const gr_step *s = &v->steps[i];

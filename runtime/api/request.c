@@ -25,6 +25,19 @@ gr_status gr_request_ranks(const char *text, uint32_t *hosts, uint32_t *ranks, g
         "--ranks '%s': a number of ranks, or hosts by devices such as 2x8, up to 1048576 in all", text);
 }
 
+gr_status gr_request_disk(char **folder, uint64_t *bytes, const gr_request *q, gr_diag *d)
+{
+    const char *size = q->disk ? strrchr(q->disk, ':') : NULL;
+    *folder = NULL;
+    *bytes = 0;
+    if (!q->disk) return GR_OK;
+    if (!size || size == q->disk || !gr_bytes_parse(size + 1, bytes) || !*bytes)
+        return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                             "--disk '%s' must be a folder and a size, such as /nvme:500GiB", q->disk);
+    *folder = gr_strndup(q->disk, (size_t)(size - q->disk));
+    return GR_OK;
+}
+
 static gr_status count_hosts(gr_plan_options *o, const gr_request *q, gr_diag *d)
 {
     uint32_t ranks;
@@ -80,8 +93,12 @@ gr_status gr_request_options(gr_plan_options *o, const gr_request *q, gr_diag *d
                            .host_budget_bytes = q->host_budget,
                            .threads = q->threads ? q->threads : gr_usable_cores()};
     if (q->policy) o->policy = gr_policy_find(q->policy); /* args.c knows the names */
-    gr_status st = q->hardware ? gr_hardware_find(&o->hardware, q->hardware, d)
-                               : gr_hardware_local(&o->hardware, q->device, d);
+    char *folder;
+    gr_status st = gr_request_disk(&folder, &o->disk_budget_bytes, q, d);
+    free(folder);
+    if (st) return st;
+    st = q->hardware ? gr_hardware_find(&o->hardware, q->hardware, d)
+                     : gr_hardware_local(&o->hardware, q->device, d);
     if (st) return st;
     if (q->device && strcmp(q->device, o->hardware.device))
         return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--device %s does not go with --hardware %s",

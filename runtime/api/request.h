@@ -24,6 +24,7 @@ typedef struct gr_request {
     size_t n_set, cap_set;
     const char *ranks, *device, *hardware, *policy;
     uint64_t budget, host_budget; /* bytes; 0: not given ("max" too) */
+    const char *disk;             /* "FOLDER:SIZE" of a disk for what memory has no room for */
     uint64_t steps, seed;
     bool has_steps, has_seed;
     const char *out, *plan;  /* run directory; file of a plan */
@@ -36,6 +37,9 @@ typedef struct gr_request {
 
 /* --ranks N or HxD, NULL: 1. hosts 0: N, as few hosts as the hardware allows. */
 gr_status gr_request_ranks(const char *text, uint32_t *hosts, uint32_t *ranks, gr_diag *d);
+
+/* Folder (the caller frees it) and bytes of a disk, of q->disk; NULL and 0: there is none. */
+gr_status gr_request_disk(char **folder, uint64_t *bytes, const gr_request *q, gr_diag *d);
 
 /* What a plan is made with: machine, budget, policy, threads. */
 gr_status gr_request_options(gr_plan_options *o, const gr_request *q, gr_diag *d);
@@ -74,6 +78,7 @@ typedef struct gr_prepared {
     gr_plan_options o;
     gr_planned *p;
     char *graph_path, *out; /* out: the run directory; "": the first rank has it */
+    char *disk;             /* folder for state; NULL: none */
     bool has_step;          /* to go on from iteration `step` */
     uint64_t step;
 } gr_prepared;

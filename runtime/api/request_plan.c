@@ -177,6 +177,22 @@ static gr_status check_device(const gr_prepared *x, const gr_request *q, gr_diag
     return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "--check-memory is of the CPU device: --device cpu");
 }
 
+/* A plan that keeps something on a disk says how much: of a file, or of the run that goes on. */
+static gr_status take_disk(gr_prepared *x, const gr_request *q, gr_diag *d)
+{
+    uint64_t has, needs = 0;
+    char need[32], have[32];
+    gr_status st = gr_request_disk(&x->disk, &has, q, d);
+    for (uint32_t c = 0; c <= x->p->n_more; c++)
+        needs = GR_MAX(needs, gr_planned_role(x->p, c)->plan->disk_bytes);
+    if (st || needs <= has) return st;
+    return gr_diag_error(
+        d, (gr_loc){0}, GR_E_INVALID,
+        "the plan keeps %s (%llu) on a disk, and --disk %s: give it a folder and as many bytes",
+        gr_bytes_format(needs, need), (unsigned long long)needs,
+        has ? gr_bytes_format(has, have) : "is not given");
+}
+
 gr_status gr_request_prepare(gr_prepared *x, const gr_request *given, gr_diag *d)
 {
     gr_request q = *given;
@@ -188,6 +204,7 @@ gr_status gr_request_prepare(gr_prepared *x, const gr_request *given, gr_diag *d
     if (!st && q.resume && gr_request_files(x->g, q.resume, d)) st = GR_E_INVALID;
     if (!st) st = plan_to_run(&x->p, x->g, &q, &x->o, d);
     if (!st) st = check_device(x, &q, d);
+    if (!st) st = take_disk(x, &q, d);
     if (st == GR_E_NOFIT && !q.resume && !q.plan && !q.follows) gr_request_advise(x->g, &q, &x->o, d);
     if (st) return st;
     x->out = q.resume ? gr_strdup(q.resume) : q.out ? gr_strdup(q.out) : NULL;
@@ -201,5 +218,6 @@ void gr_prepared_release(gr_prepared *x)
     gr_graph_free(x->g);
     free(x->graph_path);
     free(x->out);
+    free(x->disk);
     *x = (gr_prepared){0};
 }

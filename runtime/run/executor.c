@@ -45,6 +45,7 @@ struct gr_executor {
     gr_arena *memory;
     struct path_info info[GR_N_PATHS];
     gr_memory_check *memory_check; /* or NULL */
+    gr_disk *disk;                 /* NULL: the plan keeps nothing there */
     struct lane lanes[GR_N_LANES];
     uint32_t longest; /* steps of the longest path */
     unsigned running; /* mask of the lanes that have a thread, the caller's among them */
@@ -95,6 +96,18 @@ static bool copy_is_sound(const gr_plan *plan, const gr_step *s)
            s->bytes <= from->bytes && s->bytes <= to->bytes;
 }
 
+/* The entries of a fetch or store; false: it does not name them. */
+static bool disk_entries(const gr_plan *plan, const gr_step *s, const gr_entry **disk, uint32_t *host)
+{
+    const bool fetch = s->kind == GR_STEP_FETCH;
+    if (s->n_reads != 1 || s->n_writes != 1) return false;
+    *disk = &plan->ledger[fetch ? s->reads[0] : s->writes[0]];
+    *host = fetch ? s->writes[0] : s->reads[0];
+    const gr_entry *x = &plan->ledger[*host];
+    return (*disk)->place == GR_DISK && x->place == GR_HOST && s->bytes <= (*disk)->bytes &&
+           s->bytes <= x->bytes && x->offset % GR_DISK_BLOCK == 0 && (*disk)->offset % GR_DISK_BLOCK == 0;
+}
+
 static gr_status check_step(const gr_plan *plan, gr_path_id id, uint32_t i, uint32_t loop, gr_diag *d)
 {
     const gr_path *p = &plan->paths[id];
@@ -109,6 +122,12 @@ static gr_status check_step(const gr_plan *plan, gr_path_id id, uint32_t i, uint
     case GR_STEP_LOAD:
     case GR_STEP_OFFLOAD:
         return copy_is_sound(plan, s) ? GR_OK : bad_step(s, i, "does not say what it copies", d);
+    case GR_STEP_FETCH:
+    case GR_STEP_STORE: {
+        const gr_entry *disk;
+        uint32_t host;
+        return disk_entries(plan, s, &disk, &host) ? GR_OK : bad_step(s, i, "does not say what it copies", d);
+    }
     case GR_STEP_LOOP:
         if (s->body_last == GR_NONE || s->body_last < i || s->body_last >= p->n ||
             (loop != GR_NONE && s->body_last > p->steps[loop].body_last))
@@ -244,6 +263,17 @@ static void copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
         memcpy(to, from, (size_t)bytes);
 }
 
+static gr_status copy_to_disk_or_back(struct lane *l, const gr_step *s)
+{
+    gr_executor *e = l->e;
+    const gr_entry *disk;
+    uint32_t host;
+    disk_entries(e->plan, s, &disk, &host); /* it was looked at before */
+    void *at = address_of(e, host);
+    return s->kind == GR_STEP_FETCH ? gr_disk_read(e->disk, disk->offset, at, s->bytes, &l->d)
+                                    : gr_disk_write(e->disk, disk->offset, at, s->bytes, &l->d);
+}
+
 static gr_status perform(struct lane *l, gr_path_id id, uint32_t i)
 {
     gr_executor *e = l->e;
@@ -253,6 +283,9 @@ static gr_status perform(struct lane *l, gr_path_id id, uint32_t i)
     case GR_STEP_OFFLOAD:
         if (s->bytes) copy(&l->queue, address_of(e, s->writes[0]), address_of(e, s->reads[0]), s->bytes);
         return GR_OK;
+    case GR_STEP_FETCH:
+    case GR_STEP_STORE:
+        return copy_to_disk_or_back(l, s);
     case GR_STEP_RELEASE:
     case GR_STEP_RESUME:
         return GR_OK; /* they move nothing */
@@ -503,8 +536,20 @@ static gr_status open_device(gr_executor *e, gr_diag *d)
     gr_device_needs needs = {e->plan->arena_bytes, e->plan->host_bytes, e->longest + GR_N_LANES};
     gr_status st = type->open(&e->device, &needs, d);
     for (int i = 0; i < GR_N_LANES && !st && type->queue_open; i++)
-        if (e->running >> i & 1) st = type->queue_open(e->device, &e->lanes[i].queue, i == GR_LANE_HOST, d);
+        if (e->running >> i & 1)
+            st = type->queue_open(e->device, &e->lanes[i].queue, i == GR_LANE_HOST || i == GR_LANE_DISK, d);
     return st;
+}
+
+static gr_status open_disk(gr_executor *e, gr_diag *d)
+{
+    char bytes[32];
+    if (!e->plan->disk_bytes) return GR_OK;
+    if (e->o.disk) return gr_disk_open(&e->disk, e->o.disk, e->plan->disk_bytes, d);
+    gr_bytes_format(e->plan->disk_bytes, bytes);
+    return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                         "the plan keeps %s (%llu) on a disk: --disk FOLDER:SIZE says where", bytes,
+                         (unsigned long long)e->plan->disk_bytes);
 }
 
 static gr_status prepare(gr_executor *e, gr_diag *d)
@@ -524,6 +569,7 @@ static gr_status prepare(gr_executor *e, gr_diag *d)
     if (!st && e->o.threads > 1) st = gr_team_new(&e->lanes[GR_LANE_COMPUTE].queue.team, e->o.threads, d);
     if (!st && e->o.host_threads > 1)
         st = gr_team_new(&e->lanes[GR_LANE_HOST].queue.team, e->o.host_threads, d);
+    if (!st) st = open_disk(e, d); /* before memory is taken, for it may be refused */
     if (!st) st = open_device(e, d);
     if (!st && e->o.poison)
         e->memory_check = gr_memory_check_new(e->plan, &e->device->arena, &e->device->pool);
@@ -534,11 +580,12 @@ static gr_status check_ledger(const gr_plan *plan, gr_diag *d)
 {
     for (uint32_t i = 0; i < plan->n_ledger; i++) {
         const gr_entry *x = &plan->ledger[i];
-        uint64_t space = x->place == GR_HOST ? plan->host_bytes : plan->arena_bytes;
+        static const char *const names[GR_N_PLACES] = {"arena", "host pool", "disk"};
+        const uint64_t spaces[GR_N_PLACES] = {plan->arena_bytes, plan->host_bytes, plan->disk_bytes},
+                       space = spaces[x->place];
         if (x->offset > space || x->bytes > space - x->offset)
             return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
-                                 "cannot run the plan: '%s' lies outside the %s", x->what,
-                                 x->place == GR_HOST ? "host pool" : "arena");
+                                 "cannot run the plan: '%s' lies outside the %s", x->what, names[x->place]);
     }
     return GR_OK;
 }
@@ -577,6 +624,7 @@ void gr_executor_free(gr_executor *e)
     for (int i = 0; i < GR_N_LANES; i++)
         if (e->lanes[i].queue.device) e->device->type->queue_close(&e->lanes[i].queue);
     if (e->device) e->device->type->close(e->device);
+    gr_disk_close(e->disk);
     free(e->timed);
     gr_arena_free(e->memory);
     pthread_cond_destroy(&e->changed);
@@ -701,6 +749,11 @@ uint64_t gr_executor_overhead(gr_executor *e)
     if (!e->device->type->queue_open) return 0;
     uint64_t all = e->device->type->used(e->device), arena = e->device->arena.bytes;
     return all > arena ? all - arena : 0;
+}
+
+gr_disk_use gr_executor_disk(const gr_executor *e)
+{
+    return e->disk ? gr_disk_used(e->disk) : (gr_disk_use){0};
 }
 
 gr_touched gr_executor_touched(const gr_executor *e)

@@ -5,8 +5,8 @@
  * in `after`, and where lanes meet in loops. A path ends when the device has done everything. Profilers see
  * each step as a range (NVTX) of its name on its lane's thread.
  *
- * The executor does load, offload, release, resume and loops itself; what the other steps mean it asks
- * through hooks. The calling thread is the compute lane.
+ * The executor does load, offload, fetch, store, release, resume and loops itself; what the other steps mean
+ * it asks through hooks. The calling thread is the compute lane.
  *
  * Any hook's failure stops all lanes after their current step; the first failure's status and messages are
  * returned.
@@ -16,6 +16,7 @@
 
 #include "memplan/plan/plan.h"
 #include "runtime/device/device.h"
+#include "runtime/device/disk.h"
 #include "runtime/run/memory_check.h"
 
 typedef struct gr_exec_hooks {
@@ -41,8 +42,9 @@ typedef struct gr_exec_options {
     const gr_device_type *device; /* NULL: the CPU device */
     unsigned threads;             /* of the compute lane's queue */
     unsigned host_threads;        /* of the host lane's, for kernels that run there; 0 and 1: its own alone */
-    bool poison;                  /* check each step: see below */
-    gr_exec_trace trace;          /* may be NULL */
+    const char *disk;    /* folder for what a plan keeps on a disk; NULL: it may keep nothing there */
+    bool poison;         /* check each step: see below */
+    gr_exec_trace trace; /* may be NULL */
     void *trace_user;
 } gr_exec_options;
 
@@ -72,6 +74,9 @@ uint64_t gr_executor_measured_peak(gr_executor *e);
 /* Device bytes in use now beside the arena, as the driver counts them: of context, libraries and loaded
  * kernels, and of other processes. 0 on the CPU device, whose memory is taken as it is touched. */
 uint64_t gr_executor_overhead(gr_executor *e);
+
+/* What it has done on the disk so far; all 0 where it has none. Between paths. */
+gr_disk_use gr_executor_disk(const gr_executor *e);
 
 /* With poison: all bytes of arena and pool that no live entry of the step covers are filled with a pattern
  * before it and must hold it after it, and entries that a step only reads must be unchanged: a step that

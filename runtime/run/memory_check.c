@@ -157,6 +157,7 @@ static bool live_on(const gr_memory_check *p, gr_path_id path, uint32_t step, ui
 {
     uint32_t first = path == GR_PATH_VALIDATE ? p->plan->paths[GR_PATH_STEADY].n : 0;
     bool counted = path == GR_PATH_STEADY || path == GR_PATH_VALIDATE;
+    if (p->plan->ledger[entry].place == GR_DISK) return false; /* that is not memory */
     return counted ? live_at(&p->plan->ledger[entry], first + step) : p->named[path][entry];
 }
 

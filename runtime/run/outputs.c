@@ -283,6 +283,24 @@ static void print_peaks(const gr_outputs *o, const gr_executor *e)
     }
 }
 
+static double rate_of(uint64_t bytes, uint64_t ns)
+{
+    return ns ? (double)bytes / (double)ns : 0; /* GB a second */
+}
+
+/* Of this rank: what the plan keeps on a disk, and what was done there. */
+static void print_disk(const gr_outputs *o, const gr_executor *e)
+{
+    const gr_disk_use use = gr_executor_disk(e);
+    char planned[32], taken[32], read[32], written[32];
+    if (!o->plan->disk_bytes) return;
+    fprintf(o->options->progress,
+            "disk: planned %s, measured %s, read %s at %.2f GB/s, written %s at %.2f GB/s\n",
+            gr_bytes_format(o->plan->disk_bytes, planned), gr_bytes_format(use.taken, taken),
+            gr_bytes_format(use.read, read), rate_of(use.read, use.read_ns),
+            gr_bytes_format(use.written, written), rate_of(use.written, use.write_ns));
+}
+
 static void note_drops(gr_outputs *o, const gr_record *r)
 {
     static const char what[] = ".dropped";
@@ -326,6 +344,7 @@ void gr_outputs_close(gr_outputs *o, const gr_executor *e, uint64_t measured_pea
     o->peaks[0] = GR_MAX(o->peaks[0], measured_peak);
     if (to && o->drops.len) fputs(o->drops.text, to);
     if (to && o->begun) print_peaks(o, e);
+    if (to && o->begun) print_disk(o, e);
     if (to && o->first_sample && o->last_sample)
         fprintf(to, "sample, first iteration: %s\nsample, last iteration:  %s\n", o->first_sample,
                 o->last_sample);

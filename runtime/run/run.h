@@ -64,6 +64,7 @@ typedef struct gr_run_options {
     uint32_t until;      /* stop behind this iteration, as a signal would; 0: none */
     bool accept_changes; /* what does not have the recorded hashes is warned about, not refused */
     bool poison;         /* check every step's memory (slow) */
+    const char *disk;    /* folder of a disk that the plan may keep state on; NULL: there is none */
     unsigned threads;    /* at most; never more than the plan was made for */
     FILE *progress;      /* lines for people; NULL: none */
     /* Say the messages there are, which are warnings, and drop them: before the first iteration. NULL: they

@@ -196,6 +196,7 @@ gr_status gr_run_open_executor(gr_running *r, const gr_kernels *k, gr_diag *d)
     r->hooks = (gr_exec_hooks){.user = r, .run = run_step, .more = more_trips, .skip = skip_step};
     gr_exec_options e = {.threads = threads_of(r),
                          .host_threads = host_threads_of(r),
+                         .disk = r->o->disk,
                          .poison = r->o->poison,
                          .trace = trace_step,
                          .trace_user = r};

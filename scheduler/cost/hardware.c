@@ -444,6 +444,13 @@ gr_hardware gr_hardware_for(const gr_hardware *hw, uint32_t hosts, uint32_t rank
     return out;
 }
 
+gr_disk_rate gr_hardware_disk(const gr_hardware *hw)
+{
+    static const uint64_t usual_ns = 100000;
+    if (hw->state_disk.read > 0) return hw->state_disk;
+    return (gr_disk_rate){hw->disk, hw->disk, usual_ns};
+}
+
 gr_copy_rate gr_hardware_copy(const gr_hardware *hw, uint32_t ranks)
 {
     uint32_t i = 0;

@@ -64,6 +64,13 @@ typedef struct gr_cluster {
     double spread;       /* standard deviation of how long the same work takes ranks, of its mean */
 } gr_cluster;
 
+/* A disk that state is kept on during a run, read and written past the page cache, bytes; latency: of one
+ * transfer, beside its bytes. All 0: as the disk that checkpoints go to. */
+typedef struct gr_disk_rate {
+    double read, write;
+    uint64_t latency_ns;
+} gr_disk_rate;
+
 #define GR_LIBRARY_MAP(X) \
     X(PROCESS, "process") \
     X(CONTEXT, "context") \
@@ -89,6 +96,7 @@ typedef struct gr_hardware {
     gr_copy_rate copy;  /* of the ranks that are planned for; at first of one */
     double host_memory; /* what an optimizer step on the host reads and writes there, bytes; of one rank */
     double disk;        /* bytes */
+    gr_disk_rate state_disk;           /* see gr_hardware_disk */
     uint64_t device_bytes, host_bytes; /* usable: the default budgets */
     uint64_t overhead_bytes;           /* what the process takes on the device beside the arena */
     uint64_t layer_graph_bytes;        /* and for each layer in a graph of kernels that it captures, */
@@ -156,6 +164,9 @@ const gr_hardware *gr_hardware_known(size_t i);
  * and how long the slowest of them takes. */
 gr_hardware gr_hardware_for(const gr_hardware *hw, uint32_t hosts, uint32_t ranks);
 
+/* The disk that state may be kept on; where none was measured that of checkpoints. */
+gr_disk_rate gr_hardware_disk(const gr_hardware *hw);
+
 /* Copies of so many ranks of one host at once. Between counts that were measured, what all of them move
  * together is interpolated; beyond the last it stays what it is. */
 gr_copy_rate gr_hardware_copy(const gr_hardware *hw, uint32_t ranks);
@@ -169,7 +180,7 @@ uint64_t gr_hardware_overhead(const gr_hardware *hw, const gr_tenant *p);
 gr_tenant gr_tenant_of(const gr_tasks *g, uint64_t host_bytes);
 
 /* scheduler/cost/hardware_file.c: the JSON form. Every key is required but `cluster`, `experts`, `fp8` and
- * `communicators`, and every unknown one is an error. */
+ * `communicators` and `state_disk`, and every unknown one is an error. */
 GR_NODISCARD gr_status gr_hardware_read(gr_hardware *out, const char *path, gr_diag *d);
 void gr_hardware_write(const gr_hardware *h, gr_str *out);
 

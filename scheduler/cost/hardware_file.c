@@ -46,6 +46,9 @@ static const number experts[] = {{"product", AT(experts.product), false, false},
                                  {"read", AT(experts.read), false, false},
                                  {"padding", AT(experts.padding), false, true},
                                  {"launch_ns", AT(experts.launch_ns), true, true}};
+static const number state_disk[] = {{"read", AT(state_disk.read), false, false},
+                                    {"write", AT(state_disk.write), false, false},
+                                    {"latency_ns", AT(state_disk.latency_ns), true, true}};
 static const char *const libraries[] = {
 #define X(name, text) text,
     GR_LIBRARY_MAP(X)
@@ -321,6 +324,15 @@ static void read_experts(reader *r, json_t *o, gr_hardware *out)
         read_numbers(r, "$.experts", v, experts, GR_LEN(experts), out);
 }
 
+/* Likewise. */
+static void read_state_disk(reader *r, json_t *o, gr_hardware *out)
+{
+    static const char *const keys[] = {"read", "write", "latency_ns"};
+    json_t *v = json_object_get(o, "state_disk");
+    if (v && has_keys(r, "$.state_disk", v, keys, GR_LEN(keys)))
+        read_numbers(r, "$.state_disk", v, state_disk, GR_LEN(state_disk), out);
+}
+
 static void read_file(reader *r, json_t *o, gr_hardware *out)
 {
     static const char *const keys[] = {"version", "name",          "device",       "bytes_per_second",
@@ -329,9 +341,9 @@ static void read_file(reader *r, json_t *o, gr_hardware *out)
                                        "devices", "flops",         "attention",    "decode_attention",
                                        "head",    "logits",        "kept",         "layer_graph_bytes",
                                        "pinned",  "copies",        "cluster",      "experts",
-                                       "fp8",     "communicators"};
+                                       "fp8",     "communicators", "state_disk"};
     static const char *const bandwidths[] = {"memory", "kv", "host", "disk", "link", "network"};
-    if (!has_some_keys(r, "$", o, keys, GR_LEN(keys), GR_LEN(keys) - 4)) return;
+    if (!has_some_keys(r, "$", o, keys, GR_LEN(keys), GR_LEN(keys) - 5)) return;
     json_t *version = json_object_get(o, "version"), *bytes = json_object_get(o, "bytes_per_second");
     if (version && (!json_is_integer(version) || json_integer_value(version) != VERSION)) {
         bad(r, "$", "version", "this program reads version %d", VERSION);
@@ -350,6 +362,7 @@ static void read_file(reader *r, json_t *o, gr_hardware *out)
     read_communicators(r, o, out);
     read_cluster(r, o, &out->cluster);
     read_experts(r, o, out);
+    read_state_disk(r, o, out);
 }
 
 gr_status gr_hardware_read(gr_hardware *out, const char *path, gr_diag *d)
@@ -412,6 +425,14 @@ static void write_experts(const gr_hardware *h, gr_str *out)
     gr_str_puts(out, "  },\n");
 }
 
+static void write_state_disk(const gr_hardware *h, gr_str *out)
+{
+    if (h->state_disk.read <= 0) return;
+    gr_str_puts(out, "  \"state_disk\": {\n");
+    write_numbers(h, "    ", state_disk, GR_LEN(state_disk), out);
+    gr_str_puts(out, "  },\n");
+}
+
 void gr_hardware_write(const gr_hardware *h, gr_str *out)
 {
     gr_str_printf(out, "{\n  \"version\": %d,\n  \"name\": \"%s\",\n  \"device\": \"%s\",\n", VERSION,
@@ -444,6 +465,7 @@ void gr_hardware_write(const gr_hardware *h, gr_str *out)
     if (h->message_bytes || h->group_bytes != h->part[GR_LIBRARY_COMM])
         gr_str_printf(out, "  \"communicators\": {\"group\": %llu, \"messages\": %llu},\n",
                       (unsigned long long)h->group_bytes, (unsigned long long)h->message_bytes);
+    write_state_disk(h, out);
     if (h->fp8 > 0) gr_str_printf(out, "  \"fp8\": %.4g,\n", h->fp8);
     write_numbers(h, "  ", top, GR_LEN(top), out);
     gr_str_puts(out, "}\n");

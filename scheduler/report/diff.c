@@ -112,6 +112,7 @@ static void put_whole(const gr_plan *a, const gr_plan *b, gr_str *out)
     put_change(out, "budget", a->budget_bytes, b->budget_bytes, "", "");
     put_change(out, "peak", x->peak_bytes, y->peak_bytes, at_a, at_b);
     put_change(out, "host pool", x->host_bytes, y->host_bytes, "", "");
+    put_change(out, "disk", x->disk_bytes, y->disk_bytes, "", "");
     free(ranks_a);
     free(ranks_b);
     if (a->ns != b->ns) put_times(out, "predicted", a->ns, b->ns);

@@ -89,7 +89,7 @@ static void put_edges(const drawing *d, const gr_node *n)
 
 static void put_model(const drawing *d, const gr_model *m)
 {
-    uint64_t bytes[2] = {0};
+    uint64_t bytes[GR_N_PLACES] = {0};
     char buf[32];
     for (uint32_t k = 0; k < d->v->n_series; k++) {
         size_t len = strlen(m->name);
@@ -103,6 +103,7 @@ static void put_model(const drawing *d, const gr_model *m)
     gr_str_printf(d->out, "</b>%s", m->follows ? "&#160; follows" : m->trained ? "&#160; trained" : "");
     gr_str_printf(d->out, "<br/>device %s", gr_bytes_format(bytes[GR_DEVICE], buf));
     if (bytes[GR_HOST]) gr_str_printf(d->out, "<br/>host %s", gr_bytes_format(bytes[GR_HOST], buf));
+    if (bytes[GR_DISK]) gr_str_printf(d->out, "<br/>disk %s", gr_bytes_format(bytes[GR_DISK], buf));
     gr_str_puts(d->out, ">];\n");
 }
 

@@ -24,9 +24,8 @@ static json_t *series_of(const gr_view *v)
     for (uint32_t k = 0; k < v->n_series; k++) {
         const gr_series *s = &v->series[k];
         json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:s, s:o}", "name", s->name, "category",
-                                              gr_category_str(s->category), "place",
-                                              s->place == GR_DEVICE ? "device" : "host", "colour", s->colour,
-                                              "bytes", numbers(s->bytes, v->n)));
+                                              gr_category_str(s->category), "place", gr_place_str(s->place),
+                                              "colour", s->colour, "bytes", numbers(s->bytes, v->n)));
     }
     return list;
 }

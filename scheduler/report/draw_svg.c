@@ -313,7 +313,8 @@ static void put_strip(picture *c)
 static const char *block_colour(const gr_view *v, const gr_step *s)
 {
     if (s->kind == GR_STEP_RUN) return gr_node_colour(v, s->node ? s->node : "");
-    return s->kind == GR_STEP_LOAD ? "#6f9bd8" : s->kind == GR_STEP_OFFLOAD ? "#b57fc6" : "#b4b9c2";
+    if (s->kind == GR_STEP_LOAD || s->kind == GR_STEP_FETCH) return "#6f9bd8";
+    return s->kind == GR_STEP_OFFLOAD || s->kind == GR_STEP_STORE ? "#b57fc6" : "#b4b9c2";
 }
 
 /* One block for steps [i, last] of a lane that touch at this scale and look the same. */
@@ -395,8 +396,10 @@ static void put_about(gr_str *s, const gr_plan *p, const gr_plan *all)
     uint64_t moved;
     uint32_t n = gr_transitions(&p->paths[GR_PATH_STEADY], &moved);
     if (all->n_more) gr_str_printf(s, "ranks %s: %s    ", p->ranks, p->pools);
-    gr_str_printf(s, "peak %s of %s    host pool %s    predicted ", gr_bytes_format(p->peak_bytes, a),
+    gr_str_printf(s, "peak %s of %s    host pool %s    ", gr_bytes_format(p->peak_bytes, a),
                   gr_bytes_format(p->budget_bytes, b), gr_bytes_format(p->host_bytes, host));
+    if (p->disk_bytes) gr_str_printf(s, "disk %s    ", gr_bytes_format(p->disk_bytes, host));
+    gr_str_puts(s, "predicted ");
     gr_time_put(s, all->n_more ? p->own_ns : p->ns);
     gr_str_puts(s, all->n_more ? " of its own    " : " an iteration    ");
     gr_str_printf(s, n ? "%u transition steps" : "no transitions", n);

@@ -129,8 +129,8 @@ static void put_cell(gr_str *out, const char *text, size_t width)
 
 static paint_with kind_colour(gr_step_kind k)
 {
-    if (k == GR_STEP_LOAD) return BLUE;
-    if (k == GR_STEP_OFFLOAD) return MAGENTA;
+    if (k == GR_STEP_LOAD || k == GR_STEP_FETCH) return BLUE;
+    if (k == GR_STEP_OFFLOAD || k == GR_STEP_STORE) return MAGENTA;
     return k == GR_STEP_RUN ? OFF : k == GR_STEP_LOOP ? BOLD : DIM;
 }
 
@@ -297,9 +297,13 @@ static void put_head(table *t)
     uint32_t n = gr_transitions(&t->p->paths[GR_PATH_STEADY], &moved);
     put_peak(t, p->peak_bytes, p->budget_bytes);
     put_culprits(t);
-    gr_str_printf(t->out, "  memory    arena %s, overhead %s, host pool %s\n",
+    gr_str_printf(t->out, "  memory    arena %s, overhead %s, host pool %s",
                   gr_bytes_format(p->arena_bytes, a), gr_bytes_format(p->overhead_bytes, b),
                   gr_bytes_format(p->host_bytes, c));
+    if (p->disk_bytes)
+        gr_str_printf(t->out, ", disk %s of %s", gr_bytes_format(p->disk_bytes, a),
+                      gr_bytes_format(t->v->all->disk_budget_bytes, b));
+    gr_str_putc(t->out, '\n');
     put_shards(t);
     gr_str_puts(t->out, "  predicted ");
     gr_time_put(t->out, t->v->all->n_more ? p->own_ns : p->ns);

@@ -80,7 +80,7 @@ static int by_place(const void *a, const void *b, void *user)
 {
     const gr_view *v = user;
     const gr_series *x = &v->series[*(const uint32_t *)a], *y = &v->series[*(const uint32_t *)b];
-    if (x->place != y->place) return x->place == GR_DEVICE ? -1 : 1;
+    if (x->place != y->place) return x->place < y->place ? -1 : 1;
     if (x->category != y->category) return x->category < y->category ? -1 : 1;
     return x->most != y->most ? (x->most > y->most ? -1 : 1) : strcmp(x->name, y->name);
 }
@@ -200,7 +200,7 @@ static void find_small(gr_view *v, bool *small)
         host += v->plan->ledger[order[i]].place == GR_DEVICE ? end - i : 0;
     }
     uint64_t least[2] = {least_most(v, order, host, most), least_most(v, order + host, n - host, most)};
-    for (uint32_t e = 0; e < n; e++) small[e] = most[e] < least[v->plan->ledger[e].place == GR_HOST];
+    for (uint32_t e = 0; e < n; e++) small[e] = most[e] < least[v->plan->ledger[e].place != GR_DEVICE];
     free(order);
     free(most);
 }

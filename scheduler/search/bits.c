@@ -288,7 +288,7 @@ static void try_spills(gr_schedule_search *s, found_plan *f)
 
 static bool is_within(const gr_schedule_search *s, const gr_plan *p)
 {
-    return p->peak_bytes <= s->o->budget_bytes && p->host_bytes <= s->o->host_budget_bytes;
+    return gr_plan_within(p, s->o->budget_bytes, s->o->host_budget_bytes, s->o->disk_budget_bytes);
 }
 
 gr_plan *gr_find_plan(gr_schedule_search *s, uint32_t *level)

@@ -53,6 +53,13 @@ static uint32_t *copy_ids(gr_arena *arena, const uint32_t *ids, uint32_t n)
 
 /* ---- ledger and offsets ------------------------------------------------------------------------------- */
 
+/* Where there is a disk, offsets there and in the host pool are those of whole blocks. */
+static uint64_t room_of(const builder *b, const gr_entry *e)
+{
+    const uint64_t block = b->l->disk_live && e->place != GR_DEVICE ? GR_DISK_ALIGN : 1;
+    return (e->bytes + block - 1) / block * block;
+}
+
 static uint64_t pack_place(builder *b, gr_place place, uint64_t enough, uint32_t tries)
 {
     gr_plan *p = b->p;
@@ -60,7 +67,7 @@ static uint64_t pack_place(builder *b, gr_place place, uint64_t enough, uint32_t
     size_t n = 0;
     for (uint32_t e = 0; e < p->n_ledger; e++)
         if (p->ledger[e].place == place)
-            items[n++] = (gr_pack_item){p->ledger[e].bytes, p->ledger[e].first, p->ledger[e].last, 0};
+            items[n++] = (gr_pack_item){room_of(b, &p->ledger[e]), p->ledger[e].first, p->ledger[e].last, 0};
     uint64_t height = gr_pack(items, n, b->l->n_items, enough, tries);
     n = 0;
     for (uint32_t e = 0; e < p->n_ledger; e++)
@@ -86,6 +93,7 @@ static void make_ledger(builder *b, uint64_t enough, uint32_t tries)
     }
     p->arena_bytes = pack_place(b, GR_DEVICE, enough, tries);
     p->host_bytes = pack_place(b, GR_HOST, 0, GR_MIN(tries, 10)) + b->f->g->spare_bytes;
+    p->disk_bytes = pack_place(b, GR_DISK, 0, 1);
     const gr_tenant tenant = gr_tenant_of(b->f->g, p->host_bytes);
     p->overhead_bytes = gr_hardware_overhead(&b->f->hardware, &tenant);
     p->peak_bytes = p->arena_bytes + p->overhead_bytes;
@@ -194,12 +202,13 @@ static void make_step(builder *b, uint32_t i)
     }
     const gr_object *o = &b->f->g->objects[it->object];
     s->what = gr_arena_strdup(arena, o->name);
-    bool load = it->kind == GR_STEP_LOAD, offload = it->kind == GR_STEP_OFFLOAD;
-    if (load || offload) {
+    bool in = it->kind == GR_STEP_LOAD || it->kind == GR_STEP_FETCH,
+         out = it->kind == GR_STEP_OFFLOAD || it->kind == GR_STEP_STORE;
+    if (in || out) {
         s->bytes = o->bytes;
-        s->reads = copy_ids(arena, load ? &it->home : &it->entry, s->n_reads = 1);
+        s->reads = copy_ids(arena, in ? &it->home : &it->entry, s->n_reads = 1);
     }
-    s->writes = copy_ids(arena, offload ? &it->home : &it->entry, s->n_writes = 1);
+    s->writes = copy_ids(arena, out ? &it->home : &it->entry, s->n_writes = 1);
 }
 
 /* Predicted time of loops, and what is resident: most over the step, over its body for a loop. */
@@ -388,39 +397,89 @@ static bool *find_trained(const gr_analysis *f)
     return trained;
 }
 
-/* Restore everything kept into its home, or save what training changed; lane by lane nothing overlaps, so
- * that these paths need no memory beside the homes. */
+/* The steps of a path that is made one after another: a step on another lane waits for the one before. */
+typedef struct file_steps {
+    builder *b;
+    gr_path *path;
+    uint64_t resident; /* on the device, all the time */
+    double rate;       /* of files */
+} file_steps;
+
+static gr_step *add_file_step(file_steps *to, gr_step_kind kind, gr_lane lane, uint32_t o)
+{
+    const gr_object *ob = &to->b->f->g->objects[o];
+    gr_step *s = &to->path->steps[to->path->n];
+    *s = (gr_step){.kind = kind,
+                   .what = to->b->p->ledger[to->b->l->home[o]].what,
+                   .lane = lane,
+                   .bytes = ob->bytes,
+                   .body_last = GR_NONE,
+                   .resident_bytes = to->resident,
+                   .ns = (uint64_t)(1e9 * (double)ob->bytes / to->rate)};
+    const uint32_t before = to->path->n++ - 1;
+    if (before != GR_NONE && s[-1].lane != lane)
+        s->after = copy_ids(to->b->p->arena, &before, s->n_after = 1);
+    return s;
+}
+
+/* Between the disk and the host pool, before an object is saved or behind its being restored. */
+static void add_disk_step(file_steps *to, gr_step_kind kind, uint32_t o)
+{
+    gr_arena *arena = to->b->p->arena;
+    const gr_transfers *l = to->b->l;
+    const bool fetch = kind == GR_STEP_FETCH;
+    if (l->staged[o] == GR_NONE) return;
+    gr_step *s = add_file_step(to, kind, GR_LANE_DISK, o);
+    const gr_disk_rate rate = gr_hardware_disk(&to->b->f->hardware);
+    s->ns = rate.latency_ns + (uint64_t)(1e9 * (double)s->bytes / (fetch ? rate.read : rate.write));
+    s->reads = copy_ids(arena, fetch ? &l->home[o] : &l->staged[o], s->n_reads = 1);
+    s->writes = copy_ids(arena, fetch ? &l->staged[o] : &l->home[o], s->n_writes = 1);
+}
+
+static uint32_t in_memory(const gr_transfers *l, uint32_t o)
+{
+    return l->staged[o] == GR_NONE ? l->home[o] : l->staged[o];
+}
+
+static void save_object(file_steps *to, uint32_t o)
+{
+    const gr_transfers *l = to->b->l;
+    const uint32_t with = to->b->f->g->objects[o].saved_with;
+    add_disk_step(to, GR_STEP_FETCH, o);
+    if (with) add_disk_step(to, GR_STEP_FETCH, with - 1);
+    const uint32_t from[] = {in_memory(l, o), with ? in_memory(l, with - 1) : GR_NONE};
+    gr_step *s = add_file_step(to, GR_STEP_SAVE, GR_LANE_COMPUTE, o);
+    s->reads = copy_ids(to->b->p->arena, from, s->n_reads = with ? 2 : 1);
+}
+
+static void restore_object(file_steps *to, uint32_t o)
+{
+    const uint32_t at = in_memory(to->b->l, o);
+    gr_step *s = add_file_step(to, GR_STEP_RESTORE, GR_LANE_COMPUTE, o);
+    s->writes = copy_ids(to->b->p->arena, &at, s->n_writes = 1);
+    add_disk_step(to, GR_STEP_STORE, o);
+}
+
+/* Restore everything kept into its home, or save what training changed; nothing overlaps, so that these paths
+ * need no memory beside the homes, but that of what goes to the disk or comes from there, one at a time. */
 static void file_path(builder *b, gr_path_id id, gr_step_kind kind)
 {
     const gr_tasks *g = b->f->g;
-    double rate = b->f->hardware.disk;
-    gr_step *steps = path_steps(b->p, id, (uint32_t)g->n_objects);
-    uint64_t resident = 0;
-    uint32_t n = 0;
+    file_steps to = {.b = b, .path = &b->p->paths[id], .rate = b->f->hardware.disk};
+    path_steps(b->p, id, 3 * (uint32_t)g->n_objects);
+    to.path->n = 0;
     bool *trained = kind == GR_STEP_SAVE ? find_trained(b->f) : NULL;
     for (uint32_t o = 0; o < g->n_objects; o++)
         if (b->l->home[o] != GR_NONE && b->p->ledger[b->l->home[o]].place == GR_DEVICE)
-            resident += g->objects[o].bytes;
+            to.resident += g->objects[o].bytes;
     for (uint32_t o = 0; o < g->n_objects; o++) {
-        uint32_t home = b->l->home[o];
-        if (home == GR_NONE || (trained && !trained[o])) continue;
-        gr_step *s = &steps[n++];
-        *s = (gr_step){.kind = kind,
-                       .what = b->p->ledger[home].what,
-                       .lane = GR_LANE_COMPUTE,
-                       .bytes = g->objects[o].bytes,
-                       .body_last = GR_NONE,
-                       .resident_bytes = resident,
-                       .ns = (uint64_t)(1e9 * (double)g->objects[o].bytes / rate)};
-        const uint32_t with = g->objects[o].saved_with;
-        const uint32_t homes[] = {home, with ? b->l->home[with - 1] : GR_NONE};
-        if (kind == GR_STEP_SAVE)
-            s->reads = copy_ids(b->p->arena, homes, s->n_reads = with ? 2 : 1);
+        if (b->l->home[o] == GR_NONE || (trained && !trained[o])) continue;
+        if (trained)
+            save_object(&to, o);
         else
-            s->writes = copy_ids(b->p->arena, homes, s->n_writes = 1);
+            restore_object(&to, o);
     }
     free(trained);
-    b->p->paths[id].n = n;
 }
 
 static void make_paths(builder *b)

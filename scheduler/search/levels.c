@@ -92,9 +92,10 @@ const gr_level_set *gr_level_set_take(gr_schedule_search *s, uint32_t at)
     s->n_made++;
     set->n_tasks = (uint32_t)set->tasks->n_tasks;
     set->n_groups = set->analysis->n_groups;
+    set->spare_bytes = set->tasks->spare_bytes;
+    set->analysis->disk = (gr_disk_room){s->o->disk_budget_bytes, gr_host_room(s, at)};
     if (!set->resources) set->resources = keep_groups(s, set->analysis);
     set->tenant = gr_tenant_of(set->tasks, 0);
-    set->spare_bytes = set->tasks->spare_bytes;
     return set;
 }
 
@@ -199,8 +200,8 @@ typedef struct least_bytes {
     uint64_t host, both; /* most in the host pool; most in both places together */
 } least_bytes;
 
-/* What lives on lies on the device or in the host pool; so does what a resource holds between its first use
- * and its last. */
+/* What lives on lies on the device or in the host pool (or on a disk); so does what a resource holds between
+ * its first use and its last. */
 static least_bytes least_anywhere(const gr_analysis *f)
 {
     const gr_tasks *g = f->g;
@@ -233,10 +234,12 @@ static least_bytes least_anywhere(const gr_analysis *f)
 
 bool gr_cannot_fit(gr_schedule_search *s, uint32_t set)
 {
-    const uint64_t arena = gr_arena_budget(s, set, 0), host = gr_host_room(s, set);
+    const uint64_t arena = gr_arena_budget(s, set, 0), host = gr_host_room(s, set),
+                   disk = s->o->disk_budget_bytes;
     const gr_level_set *p = gr_level_set_take(s, set);
     const least_bytes least = least_anywhere(p->analysis);
     if (least.host > host) return true;
-    if (host < UINT64_MAX - arena && least.both > arena + host) return true;
+    if (host < UINT64_MAX - arena && least.both > arena + host && least.both - arena - host > disk)
+        return true;
     return least_live(s, p->analysis) > arena;
 }

@@ -242,6 +242,7 @@ static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_g
         .hurry = o->hurry,
         .parts = (uint32_t)GR_MAX(view->n_roles, (size_t)1) * gr_traffic_orders(view),
         .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
+        .disk_budget_bytes = o->disk_budget_bytes,
         .host_budget_bytes = o->host_budget_bytes ? o->host_budget_bytes : o->hardware.host_bytes};
 }
 
@@ -468,7 +469,8 @@ static gr_status check_fits(const gr_plan *plan, gr_diag *d)
         const gr_plan *p = gr_plan_role(plan, c);
         if (p->fits) continue;
         bool device = p->peak_bytes > plan->budget_bytes;
-        if (!device && p->host_bytes <= plan->host_budget_bytes) continue;
+        if (!device && p->host_bytes <= plan->host_budget_bytes)
+            continue; /* a disk's: the verifier says so */
         return gr_diag_error(d, (gr_loc){0}, GR_E_NOFIT,
                              "the plan does not fit, and says so: it needs %s of %s memory, its budget is %s",
                              gr_bytes_format(device ? p->peak_bytes : p->host_bytes, need),

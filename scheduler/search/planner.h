@@ -15,6 +15,7 @@ typedef struct gr_plan_options {
     gr_hardware hardware;
     gr_policy policy;
     uint64_t budget_bytes, host_budget_bytes; /* 0: what the hardware has */
+    uint64_t disk_budget_bytes;               /* 0: there is no disk for state */
     unsigned threads;
     uint32_t hosts; /* that the graph's ranks are on, as many on each; 0: 1 */
     uint32_t hurry; /* see gr_schedule_options */

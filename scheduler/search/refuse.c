@@ -95,9 +95,29 @@ static void suggest_host(const gr_schedule_search *s, gr_diag *d)
     free(what);
 }
 
+/* Where a disk, or more of it, has room for what memory has not. */
+static void suggest_disk(const gr_schedule_search *s, gr_diag *d)
+{
+    uint32_t *level = gr_calloc(s->src->n_knobs + 1, sizeof(*level));
+    gr_schedule_options o = *s->o;
+    gr_plan *p = NULL;
+    char text[32];
+    o.quick = true;
+    o.disk_budget_bytes = UINT64_MAX / 4;
+    if (gr_schedule(&p, level, s->src, &o, NULL) == GR_OK && p->disk_bytes) {
+        char *what =
+            gr_printf("--disk FOLDER:%" PRIu64 " (%s)", p->disk_bytes, gr_bytes_format(p->disk_bytes, text));
+        gr_note_fits(d, what, p->ns);
+        free(what);
+    }
+    gr_plan_free(p);
+    free(level);
+}
+
 static void suggest_options(const gr_schedule_search *s, bool host, gr_diag *d)
 {
     gr_schedule_options o = *s->o;
+    suggest_disk(s, d);
     if (!host && o.parts < 2) suggest_host(s, d); /* of one role: others may lack what the host cannot have */
     if (o.bits == GR_BITS_KEEP) {
         o.bits = GR_BITS_FIT;
@@ -114,7 +134,7 @@ static void suggest_options(const gr_schedule_search *s, bool host, gr_diag *d)
 gr_status gr_refuse(const gr_schedule_search *s, const gr_plan *p, gr_diag *d)
 {
     const gr_schedule_options *o = s->o;
-    bool host = p->peak_bytes <= o->budget_bytes;
+    bool host = p->peak_bytes <= o->budget_bytes; /* what a disk has no room for is in the host pool */
     gr_place place = host ? GR_HOST : GR_DEVICE;
     uint64_t need = host ? p->host_bytes : p->peak_bytes,
              have = host ? o->host_budget_bytes : o->budget_bytes;

@@ -149,7 +149,7 @@ static int by_moves(const void *a, const void *b, void *user)
 
 static bool is_within(const gr_schedule_search *s, const gr_plan *p)
 {
-    return p->peak_bytes <= s->o->budget_bytes && p->host_bytes <= s->o->host_budget_bytes;
+    return gr_plan_within(p, s->o->budget_bytes, s->o->host_budget_bytes, s->o->disk_budget_bytes);
 }
 
 static uint32_t tries_of(const gr_schedule_search *s)
@@ -646,12 +646,13 @@ gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_tasks_source *src
     own.spills = false; /* at first: see gr_find_plan */
     s.work = (o->quick ? QUICK_WORK : WORK) / GR_MAX(o->parts, 1u) / GR_MAX(o->hurry, 1u);
     gr_plan *p = gr_find_plan(&s, level);
-    const bool fits = p->peak_bytes <= o->budget_bytes && p->host_bytes <= o->host_budget_bytes;
+    const bool fits = gr_plan_within(p, o->budget_bytes, o->host_budget_bytes, o->disk_budget_bytes);
     p->hardware = gr_arena_strdup(p->arena, o->hardware.name);
     p->device = o->hardware.device;
     p->ranks = "0";
     p->budget_bytes = o->budget_bytes;
     p->host_budget_bytes = o->host_budget_bytes;
+    p->disk_budget_bytes = o->disk_budget_bytes;
     p->fits = fits;
     p->notes = make_notes(src, level, p);
     if (fits && !o->quick) p->reasons = gr_explain(&s, &s.taken, p->arena);

@@ -55,6 +55,7 @@ typedef struct gr_schedule_options {
     gr_hardware hardware;
     gr_policy policy;                         /* of what no rule is about */
     uint64_t budget_bytes, host_budget_bytes; /* of device (overhead included) and host pool */
+    uint64_t disk_budget_bytes; /* of a disk, for what these have no room for; 0: there is none */
     const gr_rule *rules;
     size_t n_rules;
     gr_bits_rule bits;

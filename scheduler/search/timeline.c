@@ -97,6 +97,7 @@ static void lay_out(gr_timeline *t, clocks *c, uint32_t i, uint32_t last)
             if (s->after[a] < i) at = GR_MAX(at, t->end[s->after[a]]);
         if (c->late && s->kind == GR_STEP_LOAD)
             at = GR_MAX(at, latest(c, 1u << GR_LANE_COMPUTE | 1u << GR_LANE_D2H));
+        if (c->late && s->kind == GR_STEP_FETCH) at = GR_MAX(at, c->lane[GR_LANE_COMPUTE]);
         t->begin[i] = at;
         t->end[i] = after(at, s->ns);
         if (s->kind == GR_STEP_LOOP) {

@@ -1,5 +1,5 @@
 /* scheduler/search/transfers.c: loads, offloads and releases of a residency, and how early each may stand. */
-#include "scheduler/search/transfers.h"
+#include "scheduler/search/transfers_parts.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -402,13 +402,11 @@ static void push_item(gr_transfers *l, gr_item it)
     GR_PUSH(l->items, l->n_items, l->caps[0], it);
 }
 
-/* The ends of loops' bodies, and the lanes with steps in them. */
-static void close_loops(maker *m)
+void gr_transfers_close_loops(gr_transfers *l, const gr_analysis *f)
 {
-    gr_transfers *l = m->l;
-    for (uint32_t w = 0; w < m->g->n_tasks; w++) l->lanes[w] = 1u << GR_LANE_COMPUTE;
+    for (uint32_t w = 0; w < f->g->n_tasks; w++) l->lanes[w] = 1u << GR_LANE_COMPUTE;
     for (uint32_t i = 0; i < l->n_items; i++)
-        for (uint32_t s = l->items[i].scope; s != GR_NONE; s = m->f->parent[s]) {
+        for (uint32_t s = l->items[i].scope; s != GR_NONE; s = f->parent[s]) {
             l->items[l->step_of[s]].body_last = i;
             l->lanes[s] |= 1u << l->items[i].lane;
         }
@@ -441,7 +439,7 @@ static void merge(maker *m)
                                .optional = k->optional,
                                .ns = l->moved[w] ? m->f->host_ns[w] : m->f->ns[w]});
     }
-    close_loops(m);
+    gr_transfers_close_loops(l, m->f);
 }
 
 /* Whether an object that does not live on is used by the path validate. */
@@ -489,13 +487,11 @@ static void number(maker *m, uint32_t *current)
     }
 }
 
-/* Bytes live at each step; the caller frees them. */
-static uint64_t *live_bytes(const maker *m, gr_place place)
+uint64_t *gr_transfers_live(const gr_transfers *l, const gr_analysis *f, gr_place place)
 {
-    const gr_transfers *l = m->l;
     uint64_t *live = gr_calloc(l->n_items + 1, sizeof(*live)); /* first changes, then their sums */
     for (uint32_t d = 0; d < l->n_copies; d++) {
-        uint64_t bytes = m->g->objects[l->copies[d].object].bytes;
+        uint64_t bytes = f->g->objects[l->copies[d].object].bytes;
         if (l->copies[d].place != place) continue;
         if (l->copies[d].last < l->copies[d].first) live[0] += bytes;
         live[l->copies[d].first] += bytes;
@@ -507,7 +503,7 @@ static uint64_t *live_bytes(const maker *m, gr_place place)
 
 static uint64_t most_live(const maker *m, gr_place place)
 {
-    uint64_t *live = live_bytes(m, place), most = 0;
+    uint64_t *live = gr_transfers_live(m->l, m->f, place), most = 0;
     for (uint32_t i = 0; i < m->l->n_items; i++) most = GR_MAX(most, live[i]);
     free(live);
     return most;
@@ -552,6 +548,8 @@ static bool passes(const hoist *h, const gr_item *load, uint32_t i, uint32_t fir
     if (h->live[i] + h->m->g->objects[load->object].bytes > h->most || it->object == load->object)
         return false;
     if (it->kind == GR_STEP_LOAD && h->to[i] >= first) return false;
+    /* the next fetch is to run beside it, into other bytes */
+    if (it->kind == GR_STEP_FETCH && l->staged[load->object] != GR_NONE) return false;
     if (!is_moved(l, it)) return true;
     const gr_task *w = &h->m->g->task[it->work];
     for (uint32_t u = 0; u < w->uses.n; u++)
@@ -603,7 +601,7 @@ static void reorder(maker *m, const uint32_t *to)
     }
     free(place);
     free(was);
-    close_loops(m);
+    gr_transfers_close_loops(l, m->f);
 }
 
 /* Loads whose time is the planner's choice move up as far as they can without more than so many bytes live
@@ -612,7 +610,7 @@ static bool hoist_loads(maker *m, uint64_t most)
 {
     gr_transfers *l = m->l;
     if (!l->n_transitions) return false;
-    hoist h = {.m = m, .most = most, .live = live_bytes(m, GR_DEVICE)};
+    hoist h = {.m = m, .most = most, .live = gr_transfers_live(l, m->f, GR_DEVICE)};
     h.to = gr_malloc((l->n_items + 1) * sizeof(*h.to));
     h.plain = gr_malloc(l->n_items + 1);
     find_plain_loops(&h);
@@ -633,13 +631,13 @@ static bool hoist_loads(maker *m, uint64_t most)
     return h.moved;
 }
 
-/* Bytes that loads and offloads among these items move, each as often as its loops are expected to turn. */
+/* Bytes that transitions among these items move, each as often as its loops are expected to turn. */
 static uint64_t copied_by(const maker *m, uint32_t begin, uint32_t end)
 {
     uint64_t sum = 0;
     for (uint32_t i = begin; i < end; i++) {
         const gr_item *it = &m->l->items[i];
-        if (it->kind != GR_STEP_LOAD && it->kind != GR_STEP_OFFLOAD) continue;
+        if (it->kind != GR_STEP_LOAD && it->kind != GR_STEP_OFFLOAD && it->lane != GR_LANE_DISK) continue;
         uint64_t bytes = m->g->objects[it->object].bytes;
         for (uint32_t w = it->scope; w != GR_NONE; w = m->f->parent[w])
             bytes *= m->g->task[w].loop.trips_expected;
@@ -656,6 +654,7 @@ void gr_transfers_place(gr_transfers *l, const gr_analysis *f, const gr_choice *
         l->step_of = gr_malloc((g->n_tasks + 1) * sizeof(*l->step_of));
         l->home = gr_malloc((g->n_objects + 1) * sizeof(*l->home));
         l->hosted = gr_malloc((g->n_objects + 1) * sizeof(*l->hosted));
+        l->staged = gr_malloc((g->n_objects + 1) * sizeof(*l->staged));
         l->use_entry = gr_malloc((f->use_begin[g->n_tasks] + 1) * sizeof(*l->use_entry));
         l->moved = gr_malloc(g->n_tasks + 1);
         l->lanes = gr_malloc((g->n_tasks + 1) * sizeof(*l->lanes));
@@ -668,11 +667,13 @@ void gr_transfers_place(gr_transfers *l, const gr_analysis *f, const gr_choice *
     merge(&m);
     number(&m, current);
     free(current);
+    gr_transfers_to_disk(l, f);
     l->work += l->n_items;
     l->copied = copied_by(&m, 0, l->validate) +
                 copied_by(&m, l->validate, l->n_items) / GR_MAX(g->validate_every, 1u);
     l->host_live = most_live(&m, GR_HOST);
     l->live = most_live(&m, GR_DEVICE);
+    l->disk_live = most_live(&m, GR_DISK);
 }
 
 void gr_transfers_time(gr_transfers *l, const gr_analysis *f, const gr_choice *choice)
@@ -690,8 +691,7 @@ void gr_transfers_make(gr_transfers *l, const gr_analysis *f, const gr_choice *c
 
 gr_excess gr_transfers_excess(const gr_transfers *l, const gr_analysis *f, gr_place place, uint64_t room)
 {
-    const maker m = {.l = (gr_transfers *)(uintptr_t)l, .f = f, .g = f->g};
-    uint64_t *live = live_bytes(&m, place);
+    uint64_t *live = gr_transfers_live(l, f, place);
     gr_excess e = {0};
     for (uint32_t i = 0; i < l->n_items; i++) {
         const uint64_t over = live[i] > room ? live[i] - room : 0;
@@ -749,6 +749,7 @@ void gr_transfers_release(gr_transfers *l)
     free(l->use_entry);
     free(l->home);
     free(l->hosted);
+    free(l->staged);
     free(l->moved);
     free(l->meets);
     free(l->lanes);

@@ -18,6 +18,10 @@
  * gradients are moved off after their last use before it, weights are loaded again for their first use after
  * it. These segments lie in the innermost body that holds such a work, too. What "stays" of them is one
  * segment from the first use to the next such work.
+ *
+ * Where the host pool has no room for all homes and there is a disk, some of them lie there
+ * (transfers_disk.c): each use of one in the pool then has a copy of its own, which a fetch fills or a store
+ * empties.
  */
 #ifndef GR_SCHEDULER_SEARCH_TRANSFERS_H
 #define GR_SCHEDULER_SEARCH_TRANSFERS_H
@@ -65,6 +69,12 @@ static inline uint16_t gr_group_more(const gr_group *g, uint32_t parts)
     return gr_group_parts_of(g, GR_MIN(gr_group_stays(g, parts) + 1, g->n_objects));
 }
 
+/* What may lie on a disk, and what the host pool has room for, without which nothing does. bytes 0: there is
+ * no disk. */
+typedef struct gr_disk_room {
+    uint64_t bytes, host;
+} gr_disk_room;
+
 typedef struct gr_ref { /* one use of an object */
     uint32_t work;
     gr_use_mode mode;
@@ -91,6 +101,7 @@ typedef struct gr_analysis {
     uint32_t *rollouts, n_rollouts; /* units at the top that generate, and always run */
     bool *waits_outside;            /* of loops: whether works inside wait for other lanes' works outside */
     gr_hardware hardware;
+    gr_disk_room disk;
 } gr_analysis;
 
 gr_analysis *gr_analysis_new(const gr_tasks *g, const gr_hardware *hw);
@@ -106,9 +117,11 @@ typedef struct gr_choice {
 typedef struct gr_item { /* a step to be */
     gr_step_kind kind;
     uint32_t work, object; /* GR_NONE where there is none */
-    uint32_t entry, home;  /* transitions: the device copy; load, offload: the host copy */
-    uint32_t scope;        /* the loop (a work) around it, or GR_NONE */
-    uint32_t body_last;    /* loops: last item of the body */
+    /* Transitions: the device copy, and, of a load or offload, the host copy. Of a fetch or store: the host
+     * copy, and that on the disk. */
+    uint32_t entry, home;
+    uint32_t scope;     /* the loop (a work) around it, or GR_NONE */
+    uint32_t body_last; /* loops: last item of the body */
     gr_lane lane;
     const char *node;
     bool optional;
@@ -129,15 +142,17 @@ typedef struct gr_transfers {
     uint32_t *use_entry; /* [all uses], see use_begin */
     uint32_t *home;      /* [objects] of span KEEP: the entry that holds it between iterations */
     uint32_t *hosted;    /* [objects] the copy in the host pool, where there is one */
+    uint32_t *staged;    /* [objects] of those on the disk, a copy in the host pool; else GR_NONE */
     bool *moved;         /* [works] done on the host lane instead of their own */
     bool *meets;         /* [objects] used by a moved work, and no temporary one */
     unsigned *lanes;     /* [works] loops: mask of the lanes that meet at its trips' ends */
     uint64_t live;       /* most bytes live on the device: no packing is lower */
     uint64_t host_live;
+    uint64_t disk_live;
     uint64_t ns;          /* of the iteration */
     uint64_t validate_ns; /* of one validation */
     uint32_t validate;    /* first item of the path validate; n_items where it has none */
-    uint64_t copied; /* bytes that loads and offloads move in an iteration, and its part of a validation */
+    uint64_t copied;      /* bytes that transitions move in an iteration, and its part of a validation */
     uint32_t n_transitions;
     uint32_t caps[3]; /* allocated items, copies, inserts */
     struct gr_insert *inserts;

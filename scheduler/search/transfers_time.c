@@ -175,6 +175,11 @@ static uint64_t start_of(const gr_transfers *l, const gr_analysis *f, clocks *c,
         return GR_MAX(GR_MAX(GR_MAX(t[GR_LANE_H2D], t[GR_LANE_D2H]), t[GR_LANE_COMPUTE]), c->ready[it->home]);
     case GR_STEP_OFFLOAD:
         return GR_MAX(t[GR_LANE_D2H], free_at(l, f, c, it));
+    case GR_STEP_FETCH: /* where its bytes are free, which is where it stands */
+        return GR_MAX(GR_MAX(t[GR_LANE_DISK], t[GR_LANE_COMPUTE]), c->ready[it->home]);
+    case GR_STEP_STORE:
+        await_copies(c, it->entry);
+        return GR_MAX(t[GR_LANE_DISK], c->ready[it->entry]);
     case GR_STEP_RELEASE:
         return GR_MAX(t[it->lane], c->used[it->entry]);
     case GR_STEP_RESUME:
@@ -244,6 +249,7 @@ static void run_items(gr_transfers *l, const gr_analysis *f, clocks *c, uint32_t
         if (it->lane == GR_LANE_COMPUTE && begins <= c->outside)
             c->stalled += begins - c->lane[GR_LANE_COMPUTE];
         c->lane[it->lane] = ends;
+        if (it->lane == GR_LANE_DISK) c->ready[it->kind == GR_STEP_FETCH ? it->entry : it->home] = ends;
         if (it->work == GR_NONE) continue;
         c->done[it->work] = ends;
         c->lane[GR_LANE_COMPUTE] += f->lost_ns[it->work];

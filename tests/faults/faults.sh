@@ -47,4 +47,20 @@ under '`init`' 1 ran "rm -rf made && $gr init --config ../model.json --tokenizer
     "$gr" init --config ../model.json --tokenizer "$project/graphs/quickstart" --seed 2 -o made
 under '`schema`' 1 ran "" -c "$gr" schema
 under '`ops`' 1 ran "" -c "$gr" ops
+# State on a disk: its file alone is disturbed.
+disk=$(mktemp -d /var/tmp/graphrun-faults.XXXXXX)
+trap 'rm -rf "$disk"; finish' EXIT
+if [ "$(stat -f -c %T "$disk")" != tmpfs ]; then
+    status 0 "$gr" plan start/plain.yaml --policy every_node --format json -o all.json
+    set -- --policy every_node --host-budget $(($(json_number all.json host_peak_bytes) * 8 / 10)) --disk "$disk:64MiB"
+    status 0 "$gr" plan start/plain.yaml "$@" --format json -o all.json
+    [ "$(json_number all.json disk_peak_bytes)" -gt 0 ] || fail "nothing lies on the disk"
+    export FAULT_PATH="$disk"
+    rows='open EMFILE|read EIO|read short|read EINTR|read kill|write ENOSPC|write EIO|write short|write killed|size ENOSPC|close EIO'
+    under '`exec --disk`, calls on its file' 1 start \
+        "if [ -e run/graph.yaml ]; then $gr exec --resume run --disk $disk:64MiB; else $gr exec plain.yaml $* --out run; fi" "" \
+        "$gr" exec plain.yaml "$@" --out run
+    unset FAULT_PATH
+    [ -z "$(ls -A "$disk")" ] || fail "left on the disk: $(ls -A "$disk")"
+fi
 [ $wrong = 0 ] || fail "$wrong kinds of faults do what they must not"

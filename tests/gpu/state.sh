@@ -1,6 +1,6 @@
 #!/bin/sh
 # Training state in fewer bytes on a CUDA device: a split master is the fp32 one after a step, every form has the same bits twice,
-# resumed, under a budget, and no more memory than planned; a run goes on with another form. Skips (77) where there is no device.
+# resumed, under a budget, with a disk, and no more memory than planned; a run goes on with another form. Skips (77) where there is no device.
 probe=$("$1" plan --device cuda /dev/null 2>&1 || :)
 case $probe in *"CUDA device"* | *"has no device"*) echo "$probe"; echo "skipped"; exit 77 ;; esac
 . "$(dirname "$0")/../e2e/lib.sh"
@@ -15,6 +15,21 @@ run() { # NAME FORM OPTIONS...: FORM is settings of `train` with commas between
     shift 2
     for key in $(echo "$form" | tr , ' '); do set -- "$@" --set "models.actor.train.$key"; done
     status 0 "$gr" exec state.yaml --device cuda "$@" --out "$name"
+}
+
+disk=$(mktemp -d /var/tmp/graphrun-state.XXXXXX)
+trap 'rm -rf "$disk"; finish' EXIT
+
+# disked NAME FORM: with four fifths of the host pool that moving all takes, and a disk for the rest
+disked() {
+    name=$1 form=$2
+    set -- --device cuda --policy every_node
+    for key in $(echo "$form" | tr , ' '); do set -- "$@" --set "models.actor.train.$key"; done
+    status 0 "$gr" plan state.yaml "$@" --format json -o all.json
+    all=$(json_number all.json host_peak_bytes)
+    status 0 "$gr" exec state.yaml "$@" --host-budget $((all * 8 / 10)) --disk "$disk:1GiB" --out "$name"
+    sed -n '/^disk: /p' out
+    [ "$(json_number "$name/plan.json" disk_peak_bytes)" -gt 0 ] || fail "$form: nothing lies on the disk"
 }
 
 run first master=none --steps 1
@@ -36,9 +51,11 @@ for form in master=split moments=int8 master=split,moments=int8,grads=bf16 optim
     [ "$measured" -le "$planned" ] || fail "$measured bytes were taken, $planned planned"
     run moved $form --policy every_node
     same_weights whole moved
+    disked kept $form
+    same_weights whole kept
     run there $form --set models.actor.residency.optimizer=host
     echo "reward and norm: $(metric whole 6 reward_mean) $(metric whole 6 grad_norm), stepped on the host $(metric there 6 reward_mean) $(metric there 6 grad_norm)"
-    rm -r whole again half moved there
+    rm -r whole again half moved kept there
 done
 run changed master=fp32 --steps 3
 refused 'replan' "$gr" exec --resume changed --device cuda --steps 6 --set models.actor.train.master=split

@@ -27,6 +27,43 @@ static inline gr_plan *tight_plan(gr_tasks *(*build)(void *, const uint32_t *), 
     return whole;
 }
 
+/* A program like GRPO, of whose state much may lie on a disk: of any form, with sizes that are no whole
+ * blocks. */
+static inline gr_tasks *build_stateful(void *user, const uint32_t *level)
+{
+    const uint64_t seed = *(const uint64_t *)user;
+    shape s = SMALL;
+    s.layers = 2 + seed % 3, s.micro = s.decode = 2, s.mini = 1 + seed % 2;
+    s.layer_bytes = (1 << 16) + GR_ALIGN * (seed % 5), s.act_bytes = 1 << 14, s.kv_bytes = 1 << 16;
+    s.optional_ref = seed % 3 == 0, s.validates = seed % 4 == 1, s.host_step = seed % 4 > 1;
+    return build_shape(&s, level);
+}
+
+/* The same with a part of the host pool that it takes, and a disk; on_host: optimizer steps are done on the
+ * host. NULL: nothing has to go to the disk, or nothing fits. */
+static inline gr_plan *disk_plan(gr_tasks *(*build)(void *, const uint32_t *), void *user, uint32_t percent,
+                                 uint32_t of_host, bool on_host)
+{
+    static const gr_rule host = {"actor", GR_CAT_OPTIMIZER, GR_POLICY_HOST};
+    gr_tasks_source src = {.user = user, .build = build};
+    gr_plan *whole = tight_plan(build, user, percent), *p = NULL;
+    gr_schedule_options o = {.hardware = machine(),
+                             .policy = GR_POLICY_AUTO,
+                             .rules = &host,
+                             .n_rules = on_host,
+                             .budget_bytes = whole->peak_bytes,
+                             .host_budget_bytes = 1ULL << 40};
+    gr_plan_free(whole);
+    (void)!gr_schedule(&whole, NULL, &src, &o, NULL);
+    o.host_budget_bytes = whole->host_bytes * of_host / 100;
+    o.disk_budget_bytes = 1ULL << 40;
+    gr_plan_free(whole);
+    const bool fits = !gr_schedule(&p, NULL, &src, &o, NULL);
+    if (fits && p->disk_bytes) return p;
+    gr_plan_free(p);
+    return NULL;
+}
+
 /* The plan of a program as it stands: nothing moves, and it fits. */
 static inline gr_plan *still_plan(const gr_tasks *g, const char *ranks)
 {

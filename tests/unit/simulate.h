@@ -31,7 +31,7 @@ typedef struct sim_item { /* of a queue: a step, or a wait until another queue h
 typedef struct sim {
     const gr_plan *p;
     const gr_tasks *g;
-    uint64_t *cells[2]; /* of arena and pool */
+    uint64_t *cells[GR_N_PLACES]; /* of arena, pool and disk */
     uint64_t seed, next;
     const char *why; /* first failure, or NULL */
     char what[128];
@@ -182,7 +182,7 @@ static inline bool sim_owns(sim *s, uint32_t e, uint32_t object)
 static inline unsigned sim_who(const sim *s, const gr_step *t, const gr_task *k, uint32_t use, uint32_t e)
 {
     gr_use_mode mode = k->uses.list[use].mode;
-    if (!s->g->queued || t->lane == GR_LANE_HOST) return SIM_ALL;
+    if (!s->g->queued || t->lane == GR_LANE_HOST || t->lane == GR_LANE_DISK) return SIM_ALL;
     if (s->p->ledger[e].place == GR_DEVICE) return SIM_QUEUE;
     if (k->uses.by_code || mode & GR_BY_CODE) return SIM_CODE;
     return mode & GR_BY_QUEUE ? SIM_QUEUE : SIM_ALL;
@@ -270,6 +270,8 @@ static inline void sim_step(sim *s, int l, uint32_t i, uint32_t run, uint64_t ma
     switch (t->kind) {
     case GR_STEP_LOAD:
     case GR_STEP_OFFLOAD:
+    case GR_STEP_FETCH:
+    case GR_STEP_STORE:
         sim_copy(s, l, t, mark, begin);
         break;
     case GR_STEP_RESUME:
@@ -297,7 +299,7 @@ static inline void sim_step(sim *s, int l, uint32_t i, uint32_t run, uint64_t ma
 
 static inline bool sim_has_queue(const sim *s, int l)
 {
-    return s->g->queued && l != GR_LANE_HOST;
+    return s->g->queued && l != GR_LANE_HOST && l != GR_LANE_DISK;
 }
 
 static inline void sim_give(sim *s, int l, sim_item item)
@@ -575,7 +577,8 @@ static inline const char *simulate(const gr_plan *p, const gr_tasks *g, uint64_t
                                        GR_PATH_CHECKPOINT, GR_PATH_STEADY,   GR_PATH_STEADY,
                                        GR_PATH_VALIDATE,   GR_PATH_STEADY,   GR_PATH_FINAL};
     for (uint32_t e = 0; e < p->n_ledger; e++) {
-        uint64_t limit = p->ledger[e].place == GR_DEVICE ? p->arena_bytes : p->host_bytes;
+        const uint64_t limits[GR_N_PLACES] = {p->arena_bytes, p->host_bytes, p->disk_bytes},
+                       limit = limits[p->ledger[e].place];
         if (p->ledger[e].offset % GR_ALIGN || p->ledger[e].offset + p->ledger[e].bytes > limit)
             return "out of the arena";
     }
@@ -583,6 +586,7 @@ static inline const char *simulate(const gr_plan *p, const gr_tasks *g, uint64_t
     gr_arena *arena = gr_arena_new();
     s.cells[0] = gr_arena_alloc(arena, (p->arena_bytes / GR_ALIGN + 1) * sizeof(uint64_t));
     s.cells[1] = gr_arena_alloc(arena, (p->host_bytes / GR_ALIGN + 1) * sizeof(uint64_t));
+    s.cells[2] = gr_arena_alloc(arena, (p->disk_bytes / GR_ALIGN + 1) * sizeof(uint64_t));
     s.now = gr_arena_alloc(arena, (g->n_objects + 1) * sizeof(uint64_t));
     s.dies = gr_arena_alloc(arena, (g->n_objects + 1) * sizeof(uint32_t));
     s.turns = gr_arena_alloc(arena, g->n_objects + 1);

@@ -94,7 +94,7 @@ static void test_edited_files_are_refused_with_their_place(void **state)
         {"\"first\": 0", "\"first\": 99999", ".first: 99999 is not in 0 .."},
         {"\"reads\": [", "\"reads\": [77777, ", ".reads: [0] should be a number below"},
         {"\"after\": []", "\"after\": [0]", "$.ranks[0].steps[0].after: [0] should be a number below 0"},
-        {"\"place\": \"device\"", "\"place\": \"disk\"", ".place: unknown 'disk'"},
+        {"\"place\": \"device\"", "\"place\": \"tape\"", ".place: unknown 'tape'"},
         {"\"seconds\": ", "\"seconds\": -", "$.seconds: should be a number of seconds"},
         {"\"trips_max\": ", "\"trips_max\": 0, \"x\": ", "unknown key 'x'"},
         {"\"checkpoint\": {", "\"checkpoints\": {", "$.ranks[0].paths: unknown key 'checkpoints'"},

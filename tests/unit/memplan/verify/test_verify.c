@@ -16,11 +16,14 @@ static void assert_named(const char *why)
 static void test_mutants_that_break_a_rule_are_refused(void **state)
 {
     (void)state;
-    uint32_t broken = 0, refused = 0, total = 0, unchanged = 0, missed = 0, passing = 0, load, loop;
+    uint32_t broken = 0, refused = 0, total = 0, unchanged = 0, missed = 0, passing = 0, disks = 0, load,
+             loop;
     uint32_t per_plan = getenv("GR_SLOW") ? 400 : 60;
     for (uint64_t seed = 1; seed <= 64; seed++) {
-        gr_tasks *g = build_any(&seed, NULL);
-        gr_plan *p = tight_plan(build_any, &seed, seed > 60 ? 75 : 60 + 40 * (seed % 2));
+        gr_plan *p = seed % 16 ? NULL : disk_plan(build_stateful, &seed, 60, 60, seed % 32 == 0);
+        gr_tasks *g = p ? build_stateful(&seed, NULL) : build_any(&seed, NULL);
+        disks += p != NULL;
+        if (!p) p = tight_plan(build_any, &seed, seed > 60 ? 75 : 60 + 40 * (seed % 2));
         draw d = {seed * 977};
         passing += find_passing(p, &load, &loop);
         if (p->arena_bytes == 0) per_plan = 0;
@@ -50,8 +53,9 @@ static void test_mutants_that_break_a_rule_are_refused(void **state)
         gr_tasks_free(g);
     }
     print_message("%u mutants, %u refused, %u seen to break in a run, %u unchanged; %u plans with loads that "
-                  "pass loops\n",
-                  total, refused, broken, unchanged, passing);
+                  "pass loops, %u with a disk\n",
+                  total, refused, broken, unchanged, passing, disks);
+    assert_true(disks > 1);
     assert_int_equal(missed, 0);
     assert_true(broken > total / 4 && unchanged > 10 && passing > 4);
 }

@@ -209,15 +209,25 @@ static void try_mutants(const gr_tasks *g, const gr_plan *p, uint64_t seed, uint
     }
 }
 
+static gr_tasks *build_blocks(void *user, const uint32_t *level)
+{
+    gr_tasks *p = build_stateful(user, level);
+    make_queued(p, *(const uint64_t *)user);
+    return p;
+}
+
 static void test_code_that_goes_ahead_of_its_queue_is_refused(void **state)
 {
     (void)state;
+    uint32_t disks = 0;
     counts n = {0};
     char what[128];
     uint32_t each = getenv("GR_SLOW") ? 200 : 15;
     for (uint64_t seed = 1; seed <= 64; seed++) {
-        gr_tasks *g = build_queued(&seed, NULL);
-        gr_plan *p = tight_plan(build_queued, &seed, seed > 60 ? 90 : 60 + 40 * (seed % 2));
+        gr_plan *p = seed % 16 ? NULL : disk_plan(build_blocks, &seed, 60, 60, seed % 32 == 0);
+        gr_tasks *g = p ? build_blocks(&seed, NULL) : build_queued(&seed, NULL);
+        disks += p != NULL;
+        if (!p) p = tight_plan(build_queued, &seed, seed > 60 ? 90 : 60 + 40 * (seed % 2));
         gr_str why = {0};
         if (!accepted(p, g, &why)) fail_msg("seed %lu: %s", seed, why.text);
         gr_str_release(&why);
@@ -238,6 +248,8 @@ static void test_code_that_goes_ahead_of_its_queue_is_refused(void **state)
     print_message(
         "%u mutants, %u refused, %u seen to break, %u of these let pass, with lanes in one line %u\n",
         n.mutants, n.refused, n.broken, n.missed, n.missed_in_line);
+    print_message("%u plans with a disk\n", disks);
+    assert_true(disks > 1);
     print_message("bytes of the host pool used early: %u, %u refused, %u seen to break, with lanes in one "
                   "line %u of these let pass\n",
                   n.early, n.early_refused, n.early_broken, n.early_in_line);

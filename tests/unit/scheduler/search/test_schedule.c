@@ -3,6 +3,7 @@
 #include "scheduler/search/transfers.h"
 #include "scheduler/search/timeline.h"
 #include "scheduler/report/view.h"
+#include "tests/unit/plan_edit.h"
 #include "tests/unit/simulate.h"
 #include "tests/unit/synthetic.h"
 
@@ -380,6 +381,37 @@ static void test_random_programs_run_in_any_interleaving(void **state)
     }
     print_message("%u plans, %u steps moved to the host\n", plans, moved);
     assert_true(plans > seeds && moved > 20);
+}
+
+/* What lies on a disk comes and goes at its steps alone, into bytes of the host pool that nobody else uses.
+ */
+static void test_random_programs_with_a_disk_run_in_any_interleaving(void **state)
+{
+    (void)state;
+    uint32_t plans = 0, hosted = 0, seeds = getenv("GR_SLOW") ? 200 : 8;
+    for (uint64_t seed = 1; seed <= seeds; seed++) {
+        gr_tasks *g = build_stateful(&seed, NULL);
+        gr_diag d;
+        gr_diag_init(&d);
+        gr_plan *p =
+            disk_plan(build_stateful, &seed, 50 + 10 * (seed % 3), 40 + 15 * (seed % 4), seed % 4 > 1);
+        if (p && gr_plan_verify(p, g, &d)) {
+            print_errors(&d);
+            fail_msg("seed %lu: refused", seed);
+        }
+        for (uint64_t run = 0; run < 6 && p; run++) {
+            char what[128];
+            const char *why = simulate(p, g, seed * 100 + run, NULL, run == 1, what);
+            if (why) fail_msg("seed %lu, run %lu: %s: %s", seed, run, why, what);
+        }
+        plans += p != NULL;
+        hosted += p && count_moved(p, g) > 0;
+        gr_plan_free(p);
+        gr_tasks_free(g);
+        gr_diag_release(&d);
+    }
+    print_message("%u plans with a disk, %u of them with steps on the host\n", plans, hosted);
+    assert_true(plans > seeds / 3 && hosted > 0);
 }
 
 /* Every policy, as the one of all and as rules about one model's category, on programs of every form. */
@@ -945,6 +977,7 @@ int main(void)
         cmocka_unit_test(test_the_step_is_done_on_the_host_where_that_is_faster),
         cmocka_unit_test(test_the_step_is_done_on_the_host_where_that_is_asked_for),
         cmocka_unit_test(test_random_programs_run_in_any_interleaving),
+        cmocka_unit_test(test_random_programs_with_a_disk_run_in_any_interleaving),
         cmocka_unit_test(test_policies_run_in_any_interleaving),
         cmocka_unit_test(test_transition_makes_room_for_the_rollout),
         cmocka_unit_test(test_waits_for_bytes_that_still_leave_are_seen_once_there_are_offsets),
