@@ -2,6 +2,7 @@
 #include "ops/kernels/experts.h"
 #include "ops/kernels/layer.h"
 #include "ops/kernels/layer_ops.h"
+#include "ops/kernels/muon.h"
 #include "ops/parallel/sharding.h"
 #include "ops/train_impl.h"
 #include "ops/zeros.h"
@@ -863,36 +864,103 @@ static gr_optim settings_of(const gr_session *s, const gr_train *t, const gr_opt
     return its;
 }
 
+/* Of all tensors but the matrices that muon steps. */
+static gr_optim optim_of(const train_state *t, const gr_train *train)
+{
+    return (gr_optim){.kind = train->optimizer == GR_OPTIM_MUON ? GR_OPTIM_ADAMW : train->optimizer,
+                      .lr = (float)learning_rate(t->session, train, &train->lr),
+                      .beta1 = (float)train->beta1,
+                      .beta2 = (float)train->beta2,
+                      .eps = (float)train->eps,
+                      .weight_decay = (float)train->weight_decay,
+                      .step = (uint32_t)model_steps(t),
+                      .grad_scale = t->scale};
+}
+
+/* A matrix whose direction is there: by so much of it that its elements move as adamw's do. It is plain
+ * descent along it, and the second moment, which has no meaning here, lies in the place of what descent
+ * keeps. */
+static void set_muon(const gr_kernels *k, const gr_tensor *tensor, const void *direction, gr_optim *how,
+                     gr_optim_range *r)
+{
+    how->kind = GR_OPTIM_SGD;
+    how->beta1 = 0;
+    how->grad_scale = 0.2f * sqrtf((float)GR_MAX(tensor->rows, tensor->cols));
+    r->g = direction;
+    r->grads = k->dtype;
+    r->m = r->v;
+    r->v = NULL;
+}
+
+/* This rank's part of a tensor of the call's bucket, from the shard's first element; false: it has none. */
+static bool own_part(const gr_tensor *t, const gr_shard *own, uint64_t *at, uint64_t *n)
+{
+    const uint64_t elems = (uint64_t)t->rows * GR_MAX(t->cols, 1u), first = GR_MAX(t->offset, own->first),
+                   end = GR_MIN(t->offset + elems, own->first + own->n);
+    *at = first - own->first;
+    *n = end - first;
+    return first < end;
+}
+
+/* Element `at` of this rank's shard in an object that lies as whole weights do. */
+static char *in_whole(const gr_call *c, void *whole, const gr_shard *own, uint64_t at)
+{
+    return (char *)whole + (own->first + at) * gr_dtype_size(c->session->kernels->dtype);
+}
+
+/* The momentum of this rank's shard, and its part of what is made orthogonal. */
+static void run_mix(const gr_call *c, const train_state *t)
+{
+    const gr_model *m = c->node->model;
+    gr_tensor tensors[GR_BUCKET_TENSORS_MAX];
+    const gr_shard own = gr_shard_of(c, c->arg);
+    const gr_optim how = {.beta1 = (float)m->train.momentum, .grad_scale = t->scale};
+    if (t->scale == 0) return;
+    for (size_t i = gr_bucket_ranges(&m->shape, c->arg, tensors); i-- > 0;) {
+        uint64_t at, n;
+        if (!gr_muon_steps(&m->shape, c->arg, &tensors[i]) || !own_part(&tensors[i], &own, &at, &n)) continue;
+        const gr_optim_range r = range_of(c, &own, at);
+        c->session->kernels->muon_mix(c->queue, &how, &r, in_whole(c, c->ptr[STEP_WEIGHTS], &own, at), n);
+    }
+}
+
+static void run_orthogonalize(const gr_call *c, const train_state *t)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = &c->node->model->shape;
+    const uint64_t size = gr_dtype_size(k->dtype);
+    gr_tensor tensors[GR_BUCKET_TENSORS_MAX];
+    if (t->scale == 0) return;
+    for (size_t i = gr_bucket_ranges(s, c->arg, tensors); i-- > 0;)
+        if (gr_muon_steps(s, c->arg, &tensors[i]))
+            gr_muon_orthogonalize(k, c->queue, (char *)c->ptr[ORTHOGONALIZE_X] + tensors[i].offset * size,
+                                  tensors[i].rows, tensors[i].cols, c->ptr[ORTHOGONALIZE_WS]);
+}
+
 static void run_step(const gr_call *c, train_state *t)
 {
     if (t->scale == 0) return;
     const gr_model *m = c->node->model;
+    const gr_kernels *k = c->session->kernels;
     const gr_train *train = &m->train;
-    gr_optim how = {.kind = train->optimizer,
-                    .lr = (float)learning_rate(t->session, train, &train->lr),
-                    .beta1 = (float)train->beta1,
-                    .beta2 = (float)train->beta2,
-                    .eps = (float)train->eps,
-                    .weight_decay = (float)train->weight_decay,
-                    .step = (uint32_t)model_steps(t),
-                    .grad_scale = t->scale};
+    const gr_optim how = optim_of(t, train);
     gr_tensor tensors[GR_BUCKET_TENSORS_MAX];
     gr_shard own = gr_shard_of(c, c->arg);
     const uint32_t seed = (uint32_t)(t->session->graph->run.seed ^ gr_stream(m->name));
     size_t n = gr_bucket_ranges(gr_model_trains(m), c->arg, tensors);
     for (size_t i = 0; i < n; i++) {
-        uint64_t elems = (uint64_t)tensors[i].rows * GR_MAX(tensors[i].cols, 1u);
-        uint64_t first = GR_MAX(tensors[i].offset, own.first),
-                 end = GR_MIN(tensors[i].offset + elems, own.first + own.n);
-        if (first >= end) continue;
-        gr_optim_range r = range_of(c, &own, first - own.first);
+        uint64_t at, count;
+        if (!own_part(&tensors[i], &own, &at, &count)) continue;
+        gr_optim_range r = range_of(c, &own, at);
         r.chance.key = gr_moment_mix(c->arg ^ gr_moment_mix(how.step ^ seed));
         bool decay = tensors[i].decay;
-        const gr_optim its = settings_of(t->session, train, &how, c->arg, i, &decay);
+        gr_optim its = settings_of(t->session, train, &how, c->arg, i, &decay);
+        if (c->ptr[STEP_MUON] && gr_muon_steps(&m->shape, c->arg, &tensors[i]))
+            set_muon(k, &tensors[i], in_whole(c, c->ptr[STEP_MUON], &own, at), &its, &r);
         if (c->lane == GR_LANE_HOST)
-            gr_host_optim_step(c->queue, c->session->kernels->dtype, &its, decay, &r, end - first);
+            gr_host_optim_step(c->queue, k->dtype, &its, decay, &r, count);
         else
-            c->session->kernels->optim_step(c->queue, &its, decay, &r, end - first);
+            k->optim_step(c->queue, &its, decay, &r, count);
     }
     if (c->ptr[STEP_TALLY]) rebalance(c, &own);
 }
@@ -1209,6 +1277,12 @@ gr_status gr_train_run(const gr_call *c, gr_diag *d)
         break;
     case TRAIN_CLIP:
         finish_norm(c, t, c->ptr[CLIP_SUMS]);
+        break;
+    case TRAIN_MIX:
+        run_mix(c, t);
+        break;
+    case TRAIN_ORTHOGONALIZE:
+        run_orthogonalize(c, t);
         break;
     case TRAIN_STEP:
         run_step(c, t);

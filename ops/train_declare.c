@@ -1,5 +1,6 @@
 /* ops/train_declare.c: an update as the planner sees it: its works, what they use, what they cost. */
 #include "ops/kernels/layer.h"
+#include "ops/kernels/muon.h"
 #include "ops/model/adapters.h"
 #include "ops/parallel/merge.h"
 #include "ops/parallel/quantize.h"
@@ -1045,6 +1046,51 @@ static bool rebalances(const declaring *w, uint32_t bucket)
            gr_tensor_offset(w->s, bucket, GR_T_SELECTION) != UINT64_MAX;
 }
 
+/* ---- muon ---- */
+
+/* What its matrices take to be made orthogonal, one after another: the largest workspace; operations of all.
+ */
+static uint64_t muon_room(const declaring *w, uint32_t bucket, double *flops)
+{
+    gr_tensor t[GR_BUCKET_TENSORS_MAX];
+    uint64_t most = 0;
+    *flops = 0;
+    for (size_t i = gr_bucket_ranges(w->s, bucket, t); i-- > 0;) {
+        if (!gr_muon_steps(w->s, bucket, &t[i])) continue;
+        most = GR_MAX(most, gr_muon_ws_bytes(w->k, t[i].rows, t[i].cols, w->how->threads));
+        *flops += gr_muon_flops(t[i].rows, t[i].cols);
+    }
+    return most;
+}
+
+/* The direction of a bucket's matrices, whole on each rank: momentum's shards, gathered, then made
+ * orthogonal. GR_NONE where it has none. */
+static uint32_t declare_muon(declaring *w, uint32_t b)
+{
+    const gr_model *m = w->n->model;
+    double flops;
+    const uint64_t room = m->train.optimizer == GR_OPTIM_MUON ? muon_room(w, b, &flops) : 0;
+    if (!room) return GR_NONE;
+    const uint64_t bytes = gr_part_bytes(w->k, m, gr_part_stepped(m), b);
+    const uint32_t x = gr_tasks_temp(w->p, GR_CAT_WORKSPACE, bytes, "muon.%u", b),
+                   ws = gr_tasks_temp(w->p, GR_CAT_WORKSPACE, room, "muon_ws.%u", b);
+    gr_task *t =
+        gr_tasks_run(w->p, TRAIN_MIX, b,
+                     (gr_use[]){[STEP_WEIGHTS] = {x, GR_WRITE},
+                                [STEP_GRADS] = {grad_sums(w, b), GR_READ},
+                                [STEP_STATE] = {gr_model_object(w->p, w->k, m, GR_PART_STATE, b), GR_UPDATE},
+                                [STEP_NORM] = {w->o.norm, GR_READ}},
+                     STEP_NORM + 1, "mix.%u", b);
+    t->cost.bytes = (grad_bytes(w, b) + 3.0 * (double)bytes) / gr_sharding_shards(w->p, m);
+    gr_sharding_unite(w->p, w->k, m, x, b);
+    t = gr_tasks_run(w->p, TRAIN_ORTHOGONALIZE, b,
+                     (gr_use[]){[ORTHOGONALIZE_X] = {x, GR_UPDATE}, [ORTHOGONALIZE_WS] = {ws, GR_WRITE}},
+                     N_ORTHOGONALIZE, "orthogonalize.%u", b);
+    t->cost.flops = flops;
+    t->cost.bytes = 30.0 * (double)bytes;
+    return x;
+}
+
 static void declare_step(declaring *w)
 {
     const train_objects *o = &w->o;
@@ -1056,13 +1102,15 @@ static void declare_step(declaring *w)
         gr_tasks_run(w->p, TRAIN_CLIP, 0, (gr_use[]){[CLIP_SUMS] = {o->norm, GR_UPDATE}}, N_CLIP, "clip");
     for (uint32_t b = gr_train_first(m); b <= gr_train_last(m); b++) {
         uint32_t state = gr_model_object(w->p, w->k, m, GR_PART_STATE, b);
+        const uint32_t muon = declare_muon(w, b);
         gr_task *step = gr_tasks_run(
             w->p, TRAIN_STEP, b,
             (gr_use[]){[STEP_WEIGHTS] = {gr_model_object(w->p, w->k, m, gr_part_stepped(m), b), GR_UPDATE},
                        [STEP_GRADS] = {grad_sums(w, b), GR_READ},
                        [STEP_STATE] = {state, GR_UPDATE},
                        [STEP_NORM] = {o->norm, GR_READ}, /* whose last work says how gradients are clipped */
-                       [STEP_TALLY] = {rebalances(w, b) ? o->tally.tally : GR_NONE, GR_READ}},
+                       [STEP_TALLY] = {rebalances(w, b) ? o->tally.tally : GR_NONE, GR_READ},
+                       [STEP_MUON] = {muon, GR_READ}},
             N_STEP, "step.%u", b);
         step->cost.bytes = step_bytes(w, b) / shards;
         if (m->train.moments == GR_I8) step->cost.host_bytes = coding_bytes(w, b) / shards;

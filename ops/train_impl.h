@@ -33,6 +33,8 @@ enum {
     TRAIN_SUM,
     TRAIN_NORM,
     TRAIN_CLIP, /* of many shards; one does it with the last bucket's norm */
+    TRAIN_MIX, /* this and the next: of muon */
+    TRAIN_ORTHOGONALIZE,
     TRAIN_STEP,
     TRAIN_FINISH,
     TRAIN_TALLY_CLEAR, /* this and the next: of models with experts */
@@ -124,7 +126,8 @@ enum { FOLD_GRADS, FOLD_TREE, N_FOLD };
 enum { SUM_LEAVES, SUM_GRADS, N_SUM };
 enum { NORM_GRADS, NORM_SUMS, N_NORM };
 enum { CLIP_SUMS, N_CLIP };
-enum { STEP_WEIGHTS, STEP_GRADS, STEP_STATE, STEP_NORM, STEP_TALLY, N_STEP };
+enum { STEP_WEIGHTS, STEP_GRADS, STEP_STATE, STEP_NORM, STEP_TALLY, STEP_MUON, N_STEP };
+enum { ORTHOGONALIZE_X, ORTHOGONALIZE_WS, N_ORTHOGONALIZE };
 
 /* How an update is cut. */
 typedef struct gr_train_shape {

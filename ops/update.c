@@ -140,6 +140,36 @@ static void check_teacher(gr_node *n, gr_diag *d)
         check_teaching_model(n, c->teacher, d);
 }
 
+static bool is_plain(const gr_layer_desc *d)
+{
+    return d->mlp == GR_MLP_DENSE && d->mixer == GR_MIXER_ATTENTION;
+}
+
+/* What muon is not made of. */
+static void check_muon(const gr_model *m, gr_diag *d)
+{
+    if (!m->trained || m->follows || m->train.optimizer != GR_OPTIM_MUON) return;
+    bool plain = true;
+    for (uint32_t kind = 0; kind < m->shape.n_kinds; kind++) plain = plain && is_plain(&m->shape.kinds[kind]);
+    if (m->train.moments != GR_F32)
+        gr_diag_error(d, m->train.at, GR_E_INVALID, "'muon' is made for 'moments: fp32'");
+    if (gr_model_has_lora(m))
+        gr_diag_error(
+            d, m->train.at, GR_E_INVALID,
+            "'muon' is made for the weights of layers, and model '%s' trains adapters: adamw, lion or sgd "
+            "step these",
+            m->name);
+    else if (!plain)
+        gr_diag_error(
+            d, m->train.at, GR_E_INVALID,
+            "'muon' is made for layers of attention and dense feed-forward networks, and model '%s' has "
+            "others: adamw, lion or sgd step these",
+            m->name);
+    if (m->residency.policy[GR_RESOURCE_OPTIMIZER] == GR_POLICY_HOST)
+        gr_diag_error(d, m->residency.at, GR_E_INVALID,
+                      "'optimizer: host' does not go with 'muon', whose products are the device's");
+}
+
 static void check_update(gr_graph *g, gr_node *n, gr_diag *d)
 {
     (void)g;
@@ -166,6 +196,7 @@ static void check_update(gr_graph *g, gr_node *n, gr_diag *d)
     gr_check_micro_tokens(n, c->micro_tokens, &c->of->rows->bounds, d);
     gr_check_replay(n, d);
     check_teacher(n, d);
+    check_muon(n->model, d);
     check_balance(n, d);
 }
 
@@ -173,6 +204,8 @@ static const char *unfit(const gr_node *n, const gr_kernels *k)
 {
     if (gr_model_has_lora(n->model) && k->dtype == GR_BF16 && n->model->lora.shape.adapter.rank % 8)
         return "the rank of adapters must be a multiple of 8 there, as rows of 16 bytes are";
+    if (n->model->train.optimizer == GR_OPTIM_MUON && !k->muon_mix)
+        return "optimizer 'muon' has not run there yet: adamw, lion and sgd have";
     const bool follows = ((const gr_update_cfg *)n->cfg)->router_bias_update_rate > 0;
     return follows && !(k->layer->experts && k->layer->experts->rebalance)
                ? "'router_bias_update_rate' is made for the CPU device alone; without it the bias stays"

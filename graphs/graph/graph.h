@@ -156,8 +156,10 @@ typedef enum gr_master { GR_MASTER_NONE, GR_MASTER_F32, GR_MASTER_SPLIT } gr_mas
 
 typedef struct gr_train { /* models: NAME: train: */
     gr_optim_kind optimizer;
+    gr_loc at; /* where it is said */
     gr_number lr;
     double beta1, beta2, eps, weight_decay, grad_clip; /* grad_clip 0: none */
+    double momentum;                                   /* of SGD, whose beta1 it is, and of MUON */
     gr_schedule_kind schedule; /* linear, cosine: from lr to min_lr_ratio * lr at the last iteration */
     double min_lr_ratio;
     uint32_t warmup;              /* iterations from 0 to lr */

@@ -293,7 +293,7 @@ static void print_groups(const gr_train *t, gr_str *out)
 static void print_train(const gr_model *m, gr_paths paths, gr_str *out)
 {
     static const char *const schedules[] = {"constant", "linear", "cosine"};
-    static const char *const optimizers[] = {"adamw", "lion", "sgd"};
+    static const char *const optimizers[] = {"adamw", "lion", "sgd", "muon"};
     const gr_train *t = &m->train;
     char b1[32], b2[32];
     gr_str_printf(out, "    train: {optimizer: %s", optimizers[t->optimizer]);
@@ -303,11 +303,11 @@ static void print_train(const gr_model *m, gr_paths paths, gr_str *out)
     if (t->moments != GR_F32) gr_str_puts(out, t->moments == GR_I8 ? ", moments: int8" : ", moments: bf16");
     gr_str_puts(out, ", lr: ");
     print_scalar(out, &t->lr);
-    if (t->optimizer == GR_OPTIM_SGD)
-        print_number(out, "momentum", t->beta1);
-    else
+    if (t->optimizer == GR_OPTIM_SGD || t->optimizer == GR_OPTIM_MUON)
+        print_number(out, "momentum", t->momentum);
+    if (t->optimizer != GR_OPTIM_SGD)
         gr_str_printf(out, ", betas: [%s, %s]", number_text(t->beta1, b1), number_text(t->beta2, b2));
-    if (t->optimizer == GR_OPTIM_ADAMW) print_number(out, "eps", t->eps);
+    if (t->optimizer == GR_OPTIM_ADAMW || t->optimizer == GR_OPTIM_MUON) print_number(out, "eps", t->eps);
     print_number(out, "weight_decay", t->weight_decay);
     print_number(out, "grad_clip", t->grad_clip);
     gr_str_printf(out, ", schedule: %s, warmup: %u", schedules[t->schedule], t->warmup);

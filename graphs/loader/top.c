@@ -17,10 +17,10 @@ const char *const gr_model_keys[] = {"checkpoint", "head",   "train",    "precis
 /* ---- tables ----------------------------------------------------------------------------------------------
  */
 
-static const char *const optimizers[] = {"adamw", "lion", "sgd", NULL};   /* as gr_optim_kind */
-static const char *const dtypes[] = {"fp32", "bf16", NULL};               /* as gr_dtype */
-static const char *const moment_types[] = {"fp32", "bf16", "int8", NULL}; /* as gr_dtype */
-static const char *const masters[] = {"none", "fp32", "split", NULL};     /* as gr_master */
+static const char *const optimizers[] = {"adamw", "lion", "sgd", "muon", NULL}; /* as gr_optim_kind */
+static const char *const dtypes[] = {"fp32", "bf16", NULL};                     /* as gr_dtype */
+static const char *const moment_types[] = {"fp32", "bf16", "int8", NULL};       /* as gr_dtype */
+static const char *const masters[] = {"none", "fp32", "split", NULL};           /* as gr_master */
 static const char *const all[] = {"all", NULL};
 static const char *const best_is[] = {"max", "min", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
@@ -65,11 +65,11 @@ static const char *const policies[] = {"auto", "keep", "transition", "every_node
 
 /* clang-format off */
 const gr_key gr_train_keys[] = {
-    {"optimizer", GR_KEY_ENUM, offsetof(train_cfg, optimizer), false, "adamw", 0, 0, optimizers, "adamw: weight decay is not part of the gradient; lion: the sign of a moving mean, one moment; sgd: with momentum, one moment, weight decay is part of the gradient"},
+    {"optimizer", GR_KEY_ENUM, offsetof(train_cfg, optimizer), false, "adamw", 0, 0, optimizers, "adamw: weight decay is not part of the gradient; lion: the sign of a moving mean, one moment; sgd: with momentum, one moment, weight decay is part of the gradient; muon: momentum made orthogonal, of the matrices of layers, and adamw for all other tensors, by one lr"},
     {"lr", GR_KEY_SCALAR, TRAIN(lr), true, NULL, 0, 1, NULL, "learning rate"},
     {"betas", GR_KEY_VALUE, offsetof(train_cfg, betas), false, NULL, 0, 0, NULL, "two numbers, the decay of the two moments; default [0.9, 0.999], of lion [0.9, 0.99]"},
-    {"momentum", GR_KEY_NUMBER, TRAIN(beta1), false, "0.9", 0, 0.9999999, NULL, "of sgd"},
-    {"eps", GR_KEY_NUMBER, TRAIN(eps), false, "1e-8", 0, 1, NULL, "of adamw: added to the root of the second moment"},
+    {"momentum", GR_KEY_NUMBER, TRAIN(momentum), false, NULL, 0, 0.9999999, NULL, "of sgd (default 0.9) and of muon (default 0.95)"},
+    {"eps", GR_KEY_NUMBER, TRAIN(eps), false, "1e-8", 0, 1, NULL, "of adamw and muon: added to the root of the second moment"},
     {"weight_decay", GR_KEY_NUMBER, TRAIN(weight_decay), false, "0.01", 0, 1, NULL, "weight decay of matrices; multiplied by the learning rate"},
     {"grad_clip", GR_KEY_NUMBER, TRAIN(grad_clip), false, "1.0", 0, INFINITY, NULL, "largest norm of the whole gradient; 0: no limit"},
     {"schedule", GR_KEY_ENUM, offsetof(train_cfg, schedule), false, "constant", 0, 0, schedules, "how the learning rate falls, by iterations"},
@@ -195,28 +195,23 @@ static void warn_of_settings(gr_loader *l, const gr_value *v, const gr_train *t)
 {
     const char *with = gr_arena_printf(l->arena, "optimizer %s", optimizers[t->optimizer]);
     if (t->schedule == GR_LR_CONSTANT) warn_of_no_effect(l, v, "min_lr_ratio", "schedule constant");
-    if (t->optimizer != GR_OPTIM_ADAMW) warn_of_no_effect(l, v, "eps", with);
-    if (t->optimizer != GR_OPTIM_SGD) warn_of_no_effect(l, v, "momentum", with);
+    const bool muon = t->optimizer == GR_OPTIM_MUON;
+    if (t->optimizer != GR_OPTIM_ADAMW && !muon) warn_of_no_effect(l, v, "eps", with);
+    if (t->optimizer != GR_OPTIM_SGD && !muon) warn_of_no_effect(l, v, "momentum", with);
     if (t->optimizer == GR_OPTIM_SGD) warn_of_no_effect(l, v, "betas", with);
 }
 
-/* Its step needs each matrix as a whole; here states are flat shards, cut wherever a rank's part ends. */
-static bool refuses_muon(gr_loader *l, const gr_value *train)
+static void read_momentum(const gr_value *v, gr_train *t)
 {
-    const gr_value *v = gr_value_get(train, "optimizer");
-    if (!v || v->kind != GR_VALUE_SCALAR || strcmp(v->text, "muon") != 0) return false;
-    gr_diag_error(
-        l->d, v->at, GR_E_INVALID,
-        "'muon' is not built: it orthogonalizes whole matrices, and optimizer state is kept in flat "
-        "shards that cut them; there are adamw, lion and sgd, with settings by 'groups'");
-    return true;
+    if (!gr_value_get(v, "momentum")) t->momentum = t->optimizer == GR_OPTIM_MUON ? 0.95 : 0.9;
+    if (t->optimizer == GR_OPTIM_SGD) t->beta1 = t->momentum;
 }
 
 static void read_train(gr_loader *l, const gr_value *v, gr_model *m)
 {
     train_cfg cfg = {.train.beta1 = 0};
     m->trained = true;
-    if (v->broken || !gr_value_is_map(l, "train", v) || refuses_muon(l, v)) return;
+    if (v->broken || !gr_value_is_map(l, "train", v)) return;
     gr_keys_read(l, v, v->at, "train", gr_train_keys, NULL, &cfg, NULL);
     m->train = cfg.train;
     m->train.optimizer = (gr_optim_kind)cfg.optimizer;
@@ -225,6 +220,8 @@ static void read_train(gr_loader *l, const gr_value *v, gr_model *m)
     m->train.moments = (gr_dtype)cfg.moments;
     m->train.master = (gr_master)cfg.master;
     if (m->train.optimizer != GR_OPTIM_SGD) read_betas(l, cfg.betas, &m->train);
+    read_momentum(v, &m->train);
+    m->train.at = gr_value_get(v, "optimizer") ? gr_value_get(v, "optimizer")->at : v->at;
     if (cfg.groups) gr_read_groups(l, cfg.groups, m);
     if (cfg.lora) gr_read_lora(l, cfg.lora, m);
     warn_of_settings(l, v, &m->train);

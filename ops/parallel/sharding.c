@@ -362,6 +362,15 @@ void gr_sharding_stepped(gr_tasks *p, const gr_kernels *k, const gr_model *m, ui
               (gr_use[]){[ALL] = {gr_model_object(p, k, m, part, bucket), GR_UPDATE}}, N_ALL, what);
 }
 
+void gr_sharding_unite(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t object, uint32_t bucket)
+{
+    char what[64];
+    if (gr_sharding_shards(p, m) < 2) return;
+    named(what, "", "unite", bucket);
+    of_shards(p, m, GR_STEP_GATHER, SHARDING_STEPPED, bucket, gr_part_bytes(k, m, gr_part_stepped(m), bucket),
+              (gr_use[]){[ALL] = {object, GR_UPDATE}}, N_ALL, what);
+}
+
 void gr_sharding_total(gr_tasks *p, uint32_t object, uint32_t n, const char *what)
 {
     if (p->ranks < 2) return;

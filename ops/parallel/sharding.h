@@ -95,6 +95,10 @@ void gr_sharding_replicas(gr_tasks *p, const gr_kernels *k, const gr_model *m, u
 /* Declare the gather of a bucket that an optimizer step changed a shard of, where weights are whole. */
 void gr_sharding_stepped(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 
+/* Declare the gather of another object that lies as the bucket's weights do when they are whole, of which
+ * each rank has written its shard. */
+void gr_sharding_unite(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t object, uint32_t bucket);
+
 /* The sum over all ranks of n doubles at the beginning of an object, in place. */
 void gr_sharding_total(gr_tasks *p, uint32_t object, uint32_t n, const char *what);
 /* How many ranks have shards of a model; 1: each has all of it. */

@@ -148,6 +148,7 @@ static uint32_t shards_of(const gr_knobs *s, const uint32_t *level, const gr_mod
 static bool may_step_on_host(const gr_knobs *s, const uint32_t *level, const gr_model *m)
 {
     if (s->g->ranks > 1 && !is_sharded(s, level, m)) return false;
+    if (m->train.optimizer == GR_OPTIM_MUON) return false; /* its products are the device's */
     if (host_step_is_asked_for(m) || !gr_host_step_changes_bits(s->o->kernels)) return true;
     return level_about(s, level, KNOB_HOST_STEP, m) > 0;
 }
@@ -379,6 +380,7 @@ static void add_host_steps(gr_knobs *s)
     for (size_t i = 0; i < s->g->n_models && gr_host_step_changes_bits(s->o->kernels); i++) {
         const gr_model *m = s->g->models[i];
         if (!is_trained(s->g, m) || policy_of_optimizer(s, m) != GR_POLICY_AUTO) continue;
+        if (m->train.optimizer == GR_OPTIM_MUON) continue;
         add_model_knob(s, KNOB_HOST_STEP, m, 2, true, "optimizer step");
     }
 }

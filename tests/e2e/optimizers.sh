@@ -43,6 +43,51 @@ fi
 lacks sgd/graph.yaml 'betas'
 has lion/graph.yaml 'betas: \[0.9, 0.99\]'
 
+# ---- muon ---------------------------------------------------------------------------------------------------------------
+
+# Of matrices of layers; all else, the embedding too, is adamw's to the bit in the first step. A rate of 0 leaves a matrix as it is.
+sed 's/optimizer: adamw/optimizer: muon/; s/steps: 6/steps: 4/' grpo.yaml >muon.yaml
+status 0 "$gr" exec muon.yaml --out muon --check-memory
+has muon/graph.yaml 'optimizer: muon, .*momentum: 0.95, betas: \[0.9, 0.999\], eps: '
+weights() { echo "$1/checkpoints/step-$(last_step "$1")/actor/model.safetensors"; }
+for o in adamw muon; do
+    status 0 "$gr" exec grpo.yaml --set models.actor.train.optimizer=$o --set models.actor.train.warmup=0 \
+        --set nodes.update.epochs=1 --set nodes.update.mini_batch=8 --set run.steps=1 --out one-$o
+done
+for name in model.embed_tokens.weight lm_head.weight model.layers.0.input_layernorm.weight; do
+    [ "$(tensor "$(weights one-adamw)" $name)" = "$(tensor "$(weights one-muon)" $name)" ] || fail "$name is not adamw's"
+done
+for name in self_attn.q_proj self_attn.o_proj mlp.gate_proj mlp.down_proj; do
+    [ "$(tensor "$(weights one-adamw)" model.layers.1.$name.weight)" != "$(tensor "$(weights one-muon)" model.layers.1.$name.weight)" ] || fail "$name is adamw's"
+    changed one-muon model.layers.1.$name.weight || fail "$name has not moved"
+done
+status 0 "$gr" exec muon.yaml --set run.steps=1 --set 'models.actor.train.groups=[{tensors: q_proj, lr: 0, weight_decay: 0}]' --out still
+changed still model.layers.1.self_attn.q_proj.weight && fail "a matrix with a rate of 0 has moved"
+any_stop muon muon 4 2
+any_budget muon muon
+status 0 "$gr" plan muon.yaml --format json -o plan.json
+has plan.json '"update.muon.1"'
+has plan.json 'orthogonalize.2'
+if runs_ranks; then # matrices are cut by shards, and gathered
+    status 0 "$gr" exec muon.yaml --set canonical=true --out muon-one
+    status 0 "$gr" exec muon.yaml --set canonical=true --ranks 2 --out muon-two
+    same_weights muon-one muon-two
+    ways="gather=layer parallel={tensor:2}"
+    [ "$slow" = 0 ] || ways="$ways parallel={context:2} parallel={pipeline:2}"
+    for way in $ways; do
+        rm -rf cut
+        status 0 "$gr" exec muon.yaml --ranks 2 --set "models.actor.$(echo $way | sed 's/:/: /')" --out cut --steps 2 --check-memory
+        awk -v a="$(metric cut 2 loss)" -v b="$(metric muon 2 loss)" 'BEGIN { d = a - b; exit !(d * d < 1e-6) }' || fail "$way: another loss: $(metric cut 2 loss)"
+        status 0 "$gr" verify cut/plan.json
+    done
+fi
+refused "'muon' is made for 'moments: fp32'" "$gr" check muon.yaml --set models.actor.train.moments=bf16
+refused "'muon' is made for the weights of layers, and model 'actor' trains adapters" "$gr" check muon.yaml --set 'models.actor.train.lora={rank: 2}'
+refused "'optimizer: host' does not go with 'muon'" "$gr" check muon.yaml --set 'models.actor.residency={optimizer: host}'
+model routed qwen3_moe 32 false false
+refused "'muon' is made for layers of attention and dense feed-forward networks, and model 'actor' has others" "$gr" check muon.yaml --set model=routed
+refused "optimizer 'muon' has not run there yet" "$gr" plan muon.yaml --device cuda --hardware h200
+
 # ---- groups --------------------------------------------------------------------------------------------------------------
 
 set -- grpo.yaml --set models.actor.train.weight_decay=0.1
@@ -60,8 +105,7 @@ status 0 "$gr" check some/graph.yaml
 
 # ---- said where they are wrong -----------------------------------------------------------------------------------------------
 
-refused "'muon' is not built: it orthogonalizes whole matrices" "$gr" check grpo.yaml --set models.actor.train.optimizer=muon
-refused "'optimizer' must be one of adamw, lion, sgd, not 'adafactor'" "$gr" check grpo.yaml --set models.actor.train.optimizer=adafactor
+refused "'optimizer' must be one of adamw, lion, sgd, muon, not 'adafactor'" "$gr" check grpo.yaml --set models.actor.train.optimizer=adafactor
 refused "no tensor of model 'actor' is called like 'wte'" "$gr" check grpo.yaml --set 'models.actor.train.groups=[{tensors: wte}]'
 refused "'tensors': missing closing parenthesis at character" "$gr" check grpo.yaml --set 'models.actor.train.groups=[{tensors: "(a"}]'
 refused "a group of tensors needs 'tensors'" "$gr" check grpo.yaml --set 'models.actor.train.groups=[{lr: 0}]'

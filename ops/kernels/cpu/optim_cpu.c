@@ -188,6 +188,45 @@ void gr_cpu_optim_step(gr_queue *q, const gr_optim *how, bool decay, const gr_op
     gr_team_run(q->team, optim_rank, &f);
 }
 
+/* ---- muon -------------------------------------------------------------------------------------------------
+ */
+
+static void unit_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct flat *f = arg;
+    uint64_t first, last;
+    gr_team_range(f->n, GRAIN, rank, size, &first, &last);
+    for (uint64_t i = first; i < last; i++) f->w[i] *= f->share;
+}
+
+void gr_cpu_to_unit(gr_queue *q, void *x, uint64_t n, const double *squares)
+{
+    struct flat f = {.n = n, .w = x, .share = (float)(1 / fmax(sqrt(*squares), 1e-7))};
+    gr_team_run(q->team, unit_rank, &f);
+}
+
+/* share is 1 - mu, decay mu, and s is u. */
+static void mix_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct flat *f = arg;
+    uint64_t first, last;
+    gr_team_range(f->n, GRAIN, rank, size, &first, &last);
+    for (uint64_t i = first; i < last; i++) {
+        const float g = f->x[i] * f->k.grad_scale;
+        f->m[i] = f->m[i] + f->share * (g - f->m[i]);
+        f->s[i] = g + f->decay * (f->m[i] - g);
+    }
+}
+
+void gr_cpu_muon_mix(gr_queue *q, const gr_optim *how, const gr_optim_range *r, void *u, uint64_t n)
+{
+    assert(r->grads == GR_F32 && r->moments == GR_F32);
+    struct flat f = {
+        .n = n, .x = r->g, .m = r->m, .s = u, .share = (float)(1 - how->beta1), .decay = (float)how->beta1};
+    f.k.grad_scale = how->grad_scale;
+    gr_team_run(q->team, mix_rank, &f);
+}
+
 /* ---- on the host, for any device ----------------------------------------------------------------------- */
 
 struct host_step {

@@ -1,6 +1,7 @@
 /* Kernels one at a time: inner loops in every instruction set, RoPE, sampling, AdamW. */
 #include <jansson.h>
 
+#include "ops/kernels/muon.h"
 #include "tests/unit/model_fixture.h"
 #include "runtime/base/half.h"
 #include "ops/kernels/cpu/cpu.h"
@@ -468,6 +469,48 @@ static void test_optimizers_equal_torch_and_the_paper(void **state)
 }
 
 /* Lion's sign of nothing is nothing; matrices alone decay; v is not asked for. */
+/* tests/oracle/optim_goldens.py has made them, beside torch.optim.Muon. The last step of a matrix is descent
+ * along what is orthogonal, as ops/train.c has it. */
+static void muon_steps(FILE *f, uint32_t rows, uint32_t cols, unsigned threads)
+{
+    enum { MOST = 24, STEPS = 3 };
+    float w[MOST], g[MOST], m[MOST] = {0}, kept[MOST] = {0}, u[MOST];
+    const uint32_t n = rows * cols;
+    uint32_t of_rows, of_cols;
+    double want;
+    gr_team *team = NULL;
+    assert_int_equal(gr_team_new(&team, threads, NULL), GR_OK);
+    gr_queue q = {.team = team};
+    void *ws = fx_dirty(gr_muon_ws_bytes(&K, rows, cols, threads));
+    for (uint32_t i = 0; i < n; i++) w[i] = (float)cos(i);
+    for (int step = 1; step <= STEPS; step++) {
+        for (uint32_t i = 0; i < n; i++) g[i] = (float)sin(0.7 * i * i + step) / 2;
+        const gr_optim mix = {.beta1 = 0.95, .grad_scale = 1},
+                       move = {.lr = 0.02,
+                               .weight_decay = 0.1,
+                               .grad_scale = 0.2f * sqrtf((float)GR_MAX(rows, cols)),
+                               .kind = GR_OPTIM_SGD};
+        K.muon_mix(&q, &mix, &(gr_optim_range){.g = g, .m = m}, u, n);
+        gr_muon_orthogonalize(&K, &q, u, rows, cols, ws);
+        K.optim_step(&q, &move, true, &(gr_optim_range){.w = w, .g = u, .m = kept}, n);
+        assert_int_equal(fscanf(f, "%u %u", &of_rows, &of_cols), 2);
+        assert_true(of_rows == rows && of_cols == cols);
+        for (uint32_t i = 0; i < n && fscanf(f, "%lf", &want) == 1; i++) assert_close(w[i], want, 2e-5, 0);
+    }
+    free(ws);
+    gr_team_free(team);
+}
+
+static void test_muon_equals_its_formula_in_float64(void **state)
+{
+    (void)state;
+    FILE *f = fopen("tests/golden/muon.txt", "r");
+    assert_non_null(f);
+    muon_steps(f, 3, 7, 1);
+    muon_steps(f, 6, 4, 2);
+    fclose(f);
+}
+
 static void test_lion_and_sgd_keep_one_moment(void **state)
 {
     (void)state;
@@ -851,6 +894,7 @@ int main(void)
         cmocka_unit_test(test_adamw_with_moments_of_8_bits_stays_near),
         cmocka_unit_test(test_a_split_master_steps_as_fp32),
         cmocka_unit_test(test_optimizers_equal_torch_and_the_paper),
+        cmocka_unit_test(test_muon_equals_its_formula_in_float64),
         cmocka_unit_test(test_lion_and_sgd_keep_one_moment),
         cmocka_unit_test(test_blend_is_a_moving_average),
         cmocka_unit_test(test_a_checksum_is_the_same_on_any_team_and_another_one_for_every_bit),
