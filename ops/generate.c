@@ -211,6 +211,7 @@ const gr_op gr_op_generate = {
     .default_choice = gr_rollout_default_choice,
     .runs_with = gr_rollout_runs_with,
     .note = note,
+    .unfit = unfit,
     .declare = gr_rollout_declare,
     .open = gr_rollout_open,
     .close = gr_rollout_close,
