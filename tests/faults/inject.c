@@ -21,6 +21,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <liburing.h>
 #include <link.h>
 #include <malloc.h>
 #include <poll.h>
@@ -388,7 +389,7 @@ SHOWN ssize_t read(int fd, void *to, size_t n)
 }
 
 /* What goes through a ring is not seen here: whoever asks for one is to make its calls one by one. */
-SHOWN int io_uring_queue_init(unsigned entries, void *ring, unsigned flags)
+SHOWN int io_uring_queue_init(unsigned entries, struct io_uring *ring, unsigned flags)
 {
     (void)entries, (void)ring, (void)flags;
     return -EPERM;
