@@ -354,6 +354,8 @@ struct gr_node {
     const gr_node **inputs; /* every node it reads, `after:` included */
     size_t n_inputs;
     const gr_node *stands_for; /* of a log-prob node that is left out: the rollout whose own it is; NULL */
+    uint32_t shares; /* of a pass of training: responses that read the prompt they have in common together, at
+                        most; 0: each reads its own */
     gr_node_placement placement;
     gr_node_timing timing;
     gr_node_results results;

@@ -363,6 +363,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     if (!l->d->n_errors) gr_check_parallel(l);
     if (!l->d->n_errors) gr_check_lora(l);
     if (!l->d->n_errors) gr_check_precision(l);
+    if (!l->d->n_errors) gr_share_prompts(l);
     if (!l->d->n_errors) gr_check_best(l);
     if (!l->d->n_errors) gr_read_stop(l);
     if (!l->d->n_errors) mark_read(l);

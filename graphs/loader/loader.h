@@ -273,6 +273,10 @@ const gr_node *gr_formula_rows(const gr_formula *f);
  * expression's. */
 bool gr_scope_check(gr_loader *l, const gr_formula *f);
 
+/* share.c: which passes read a prompt once for several of its responses (`share_prompts` of an update);
+ * refuses what cannot. */
+void gr_share_prompts(gr_loader *l);
+
 /* best.c: refuses a metric for the best checkpoint that the run will not have. */
 void gr_check_best(gr_loader *l);
 /* And `run: {stop: ...}`, compiled over those that it will have. After all else. */

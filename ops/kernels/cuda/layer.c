@@ -314,7 +314,7 @@ static void attend_paged(gr_queue *q, const gr_attend *c, void *out)
 
 static gr_cu_sequences sequences_of(const gr_tokens *b)
 {
-    return (gr_cu_sequences){b->n_seqs, b->host_offset, b->offset};
+    return (gr_cu_sequences){b->n_seqs, b->host_offset, b->offset, b->host_prefix, b->prefix};
 }
 
 void gr_cuda_attend(gr_queue *q, const gr_attend *c, void *out, float *stats)
