@@ -3,35 +3,17 @@
 
 #include <string.h>
 
-const gr_arch *const gr_all_archs[] = {&gr_arch_llama,
-                                       &gr_arch_mistral,
-                                       &gr_arch_qwen2,
-                                       &gr_arch_qwen3,
-                                       &gr_arch_qwen3_5_text,
-                                       &gr_arch_qwen3_5_moe_text,
-                                       &gr_arch_qwen3_next,
-                                       &gr_arch_qwen3_moe,
-                                       &gr_arch_qwen2_moe,
-                                       &gr_arch_glm4_moe,
-                                       &gr_arch_glm4_moe_lite,
-                                       &gr_arch_deepseek_v2,
-                                       &gr_arch_deepseek_v3,
-                                       &gr_arch_gpt_oss,
-                                       &gr_arch_mixtral,
-                                       &gr_arch_olmoe,
-                                       &gr_arch_granitemoe,
-                                       &gr_arch_gemma,
-                                       &gr_arch_gemma2,
-                                       &gr_arch_gemma3_text,
-                                       &gr_arch_granite,
-                                       &gr_arch_ministral,
-                                       &gr_arch_olmo2,
-                                       &gr_arch_olmo3,
-                                       &gr_arch_phi3,
-                                       &gr_arch_seed_oss,
-                                       &gr_arch_exaone4,
-                                       &gr_arch_smollm3,
-                                       NULL};
+const gr_arch *const gr_all_archs[] = {
+    &gr_arch_llama,       &gr_arch_mistral,       &gr_arch_qwen2,
+    &gr_arch_qwen3,       &gr_arch_qwen3_5_text,  &gr_arch_qwen3_5_moe_text,
+    &gr_arch_qwen3_next,  &gr_arch_qwen3_moe,     &gr_arch_qwen2_moe,
+    &gr_arch_glm4_moe,    &gr_arch_glm4_moe_lite, &gr_arch_deepseek_v2,
+    &gr_arch_deepseek_v3, &gr_arch_gpt_oss,       &gr_arch_mixtral,
+    &gr_arch_olmoe,       &gr_arch_granitemoe,    &gr_arch_gemma,
+    &gr_arch_gemma2,      &gr_arch_gemma3_text,   &gr_arch_granite,
+    &gr_arch_ministral,   &gr_arch_ministral3,    &gr_arch_olmo2,
+    &gr_arch_olmo3,       &gr_arch_phi3,          &gr_arch_seed_oss,
+    &gr_arch_exaone4,     &gr_arch_smollm3,       NULL};
 
 const gr_arch *gr_arch_find(const char *model_type)
 {
@@ -40,11 +22,15 @@ const gr_arch *gr_arch_find(const char *model_type)
     return NULL;
 }
 
-const gr_arch *gr_arch_find_outer(const char *model_type)
+const gr_arch *gr_arch_find_outer(const char *model_type, const char *text_type)
 {
-    for (const gr_arch *const *a = gr_all_archs; *a; a++)
-        if ((*a)->outer && !strcmp((*a)->outer, model_type)) return *a;
-    return NULL;
+    const gr_arch *first = NULL;
+    for (const gr_arch *const *a = gr_all_archs; *a; a++) {
+        if (!(*a)->outer || strcmp((*a)->outer, model_type) != 0) continue;
+        if (text_type && !strcmp((*a)->model_type, text_type)) return *a;
+        if (!first) first = *a;
+    }
+    return first;
 }
 
 /* What most checkpoints call them. */

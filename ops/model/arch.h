@@ -44,6 +44,7 @@ typedef struct gr_arch {
     double partial; /* of a head that is rotated, the same; 0: all, and config.json can say no other */
     bool grids;     /* positions may be said to be of several grids, of which text has one: "mrope_..." */
     bool ropes;     /* rotary positions differ by the type of layer: layers reads them */
+    bool scales_queries; /* by their positions, of which the rope's object says how: layers reads it */
     uint32_t original_positions; /* of longrope, which config.json may call "su", where it does not say; 0:
                                     all positions, and it may not */
     /* Describe all layers: base is gr_layer_plain of the sizes that every family has, with its epsilon and
@@ -63,10 +64,10 @@ typedef struct gr_arch {
 
 extern const gr_arch gr_arch_exaone4, gr_arch_gemma, gr_arch_granitemoe, gr_arch_mixtral, gr_arch_olmoe,
     gr_arch_phi3, gr_arch_seed_oss, gr_arch_gemma2, gr_arch_gemma3_text, gr_arch_gpt_oss, gr_arch_granite,
-    gr_arch_llama, gr_arch_ministral, gr_arch_mistral, gr_arch_olmo2, gr_arch_olmo3, gr_arch_qwen2,
-    gr_arch_qwen3, gr_arch_qwen3_5_text, gr_arch_qwen3_5_moe_text, gr_arch_qwen3_next, gr_arch_qwen3_moe,
-    gr_arch_qwen2_moe, gr_arch_glm4_moe, gr_arch_glm4_moe_lite, gr_arch_deepseek_v2, gr_arch_deepseek_v3,
-    gr_arch_smollm3;
+    gr_arch_llama, gr_arch_ministral, gr_arch_ministral3, gr_arch_mistral, gr_arch_olmo2, gr_arch_olmo3,
+    gr_arch_qwen2, gr_arch_qwen3, gr_arch_qwen3_5_text, gr_arch_qwen3_5_moe_text, gr_arch_qwen3_next,
+    gr_arch_qwen3_moe, gr_arch_qwen2_moe, gr_arch_glm4_moe, gr_arch_glm4_moe_lite, gr_arch_deepseek_v2,
+    gr_arch_deepseek_v3, gr_arch_smollm3;
 
 /* All of them, ending with NULL. */
 extern const gr_arch *const gr_all_archs[];
@@ -74,8 +75,9 @@ extern const gr_arch *const gr_all_archs[];
 /* By config.json's model_type; NULL: there is none. */
 const gr_arch *gr_arch_find(const char *model_type);
 
-/* The family that a config's text_config is of, by the config's own model_type; NULL: there is none. */
-const gr_arch *gr_arch_find_outer(const char *model_type);
+/* The family that a config's text_config is of, by the config's own model_type and, where there are several,
+ * the text's (NULL: it is not said); NULL: there is none. */
+const gr_arch *gr_arch_find_outer(const char *model_type, const char *text_type);
 
 /* The checkpoint name of part i of a slot; of an unknown family what most have. */
 const char *gr_arch_tensor(const char *model_type, gr_tensor_slot slot, unsigned i);

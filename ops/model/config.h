@@ -21,6 +21,7 @@ typedef struct gr_config {
     double partial;     /* of a head that is rotated, where config.json does not say; 0: all of it, always */
     bool grids;         /* positions may be of several grids, of which text has one */
     uint32_t original_positions; /* gr_arch.original_positions */
+    bool scales_queries;         /* gr_arch.scales_queries */
     bool bad;
 } gr_config;
 

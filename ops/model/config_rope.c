@@ -89,6 +89,9 @@ static void check_key(gr_config *c, const said *o, const struct form *f, bool gi
     for (size_t i = 0; i < GR_LEN(known); i++)
         if (!strcmp(key, known[i])) return;
     if (c->grids && !strncmp(key, "mrope_", 6)) return;
+    if (c->scales_queries &&
+        (!strcmp(key, "llama_4_scaling_beta") || !strcmp(key, "max_position_embeddings")))
+        return;
     if (json_is_object(v))
         gr_config_refuse(c, o->key,
                          "'%s.%s' is an object: positions that differ by the type of layer are not supported",

@@ -86,7 +86,9 @@ static void refuse_family(gr_config *c, const char *type)
 static const gr_arch *read_family(gr_config *c, bool *outer)
 {
     const char *type = json_string_value(gr_config_value(c, "model_type"));
-    const gr_arch *a = type ? gr_arch_find(type) : NULL, *inner = type ? gr_arch_find_outer(type) : NULL;
+    const char *text = json_string_value(json_object_get(gr_config_value(c, "text_config"), "model_type"));
+    const gr_arch *a = type ? gr_arch_find(type) : NULL,
+                  *inner = type ? gr_arch_find_outer(type, text) : NULL;
     *outer = !a && inner;
     if (*outer) return inner;
     if (!type)
@@ -351,6 +353,7 @@ static void read_model(gr_config *c, const gr_arch *a, gr_model_shape *s)
     c->partial = a->partial;
     c->grids = a->grids;
     c->original_positions = a->original_positions;
+    c->scales_queries = a->scales_queries;
     snprintf(s->model_type, sizeof(s->model_type), "%s", a->model_type);
     s->embed_scale = s->residual_scale = s->logit_scale = 1;
     check_flags(c, a);

@@ -67,6 +67,8 @@ shared='"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
 delta='"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32, "full_attention_interval": 2, "partial_rotary_factor": 0.5'
 turns='"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]'
 family phi3 phi3 Phi3 "\"sliding_window\": 5"
+family longrope phi3 Phi3 '"original_max_position_embeddings": 4, "rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1, 1, 1, 1, 1, 1], "long_factor": [1, 2, 3, 4, 6, 9, 14, 20]}'
+family ministral3 ministral3 Ministral3 '"head_dim": 16, "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "original_max_position_embeddings": 64, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}'
 family mixtral mixtral Mixtral "$few"
 family olmoe olmoe Olmoe '"num_experts": 8, "num_experts_per_tok": 2'
 family granitemoe granitemoe GraniteMoe "$few, \"residual_multiplier\": 0.5, \"attention_multiplier\": 0.3"

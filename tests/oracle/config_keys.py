@@ -12,7 +12,7 @@ from transformers.configuration_utils import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 OWN = "tests/golden/config_keys.json"
-TYPES = ["llama", "mistral", "ministral", "qwen2", "qwen3", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "qwen3_moe",
+TYPES = ["llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "qwen3_moe",
          "qwen2_moe", "glm4_moe", "gpt_oss", "gemma", "gemma2", "gemma3_text", "granite", "olmo2", "olmo3", "smollm3", "phi3",
          "mixtral", "olmoe", "granitemoe", "seed_oss", "exaone4", "deepseek_v2", "deepseek_v3", "glm4_moe_lite"]
 

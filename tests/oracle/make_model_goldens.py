@@ -111,6 +111,16 @@ CASES |= {
     "phi3_short": dict(original_max_position_embeddings=64, **LONGROPE),
     "phi3_long": dict(original_max_position_embeddings=4, **LONGROPE),
 }
+# Windows in turn; and YaRN with queries that are scaled beyond the border, which no sequence here reaches.
+SEEDS |= dict(ministral=118, ministral3=119)
+CASES |= {
+    "ministral": dict(model_type="ministral", sliding_window=6, layer_types=["sliding_attention", "full_attention"],
+                      tie_word_embeddings=False, rope_theta=1e4, **SMALL),
+    "ministral3": dict(model_type="ministral3", tie_word_embeddings=False, **SMALL,
+                       rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=64,
+                                            beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0,
+                                            llama_4_scaling_beta=0.1)),
+}
 REVERTED = ["mixtral", "olmoe", "granitemoe"]  # named as transformers saves them
 # Of text and images: the config around the text's, where the text is in the tensors, and what is beside it.
 OUTER = {

@@ -52,6 +52,8 @@ static const struct {
     {"qwen3_moe", "{\"mlp_only_layers\": [1]}"},
     {"qwen2_moe", "{\"mlp_only_layers\": [1]}"},
     {"qwen3_next", "{\"mlp_only_layers\": [1]}"},
+    {"ministral3", "{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4.0, "
+                   "\"original_max_position_embeddings\": 65536, \"llama_4_scaling_beta\": 0.1}}"},
     {"phi3", "{\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1, 1, 1, 1, 1], "
              "\"long_factor\": [2, 3, 4, 5, 6, 7, 8, 9]}}"},
     {"deepseek_v2", "{\"num_key_value_heads\": 4, \"head_dim\": 64, \"num_experts_per_tok\": 6, "

@@ -158,6 +158,19 @@ static void test_linear_and_yarn_positions_are_read(void **state)
     assert_false(own.truncate);
 }
 
+static void assert_warned(const char *changes, const char *text)
+{
+    gr_model_shape s;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(read_changed(changes, &s, &d), GR_OK);
+    assert_int_equal(d.n, 1);
+    assert_int_equal(d.messages[0].severity, GR_WARNING);
+    assert_string_equal(d.messages[0].text, text);
+    assert_true(d.messages[0].at.line > 1);
+    gr_diag_release(&d);
+}
+
 #define LISTS "'short_factor': [1, 1, 1, 1, 1, 1, 1, 2.5], 'long_factor': [1.5, 3, 4, 5, 6, 7, 8, 9]"
 
 /* The factor on cosines and sines is that of Phi 3.5 and Phi 4 mini, whose configs have these positions. */
@@ -209,6 +222,37 @@ static void test_the_longest_sequence_says_which_list_of_longrope_holds(void **s
         assert_close(r.inv_freq[3], 1e-3 / (tokens > 64 ? 4 : 2), 0, 1e-7);
         assert_close(r.factor, 1.25, 0, 0);
     }
+}
+
+#define SCALED "'rope_type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 128"
+
+/* Of Ministral 3 there are the positions whose queries are not scaled, and no more; as a text, too. */
+static void test_positions_end_where_queries_are_scaled(void **state)
+{
+    (void)state;
+    const char *of =
+        "{'model_type': 'ministral3', 'rope_parameters': {'llama_4_scaling_beta': %s, " SCALED "}}";
+    char *scaled = gr_printf(of, "0.1"), *plain = gr_printf(of, "0");
+    gr_model_shape s;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(read_changed(scaled, &s, &d), GR_OK);
+    gr_diag_release(&d);
+    assert_int_equal(s.max_positions, 128);
+    assert_close(gr_layer(&s, 1)->attention.rope.factor, 4, 0, 0);
+    assert_int_equal(accepted(plain).max_positions, 512);
+    assert_warned(scaled,
+                  "queries from position 128 on are scaled ('llama_4_scaling_beta'), which is not built: "
+                  "of 512 positions there are these");
+    free(scaled), free(plain);
+    assert_string_equal(
+        accepted("{'model_type': 'mistral3', 'architectures': ['Mistral3ForConditionalGeneration'], "
+                 "'text_config': {'model_type': 'ministral3', 'vocab_size': 100, 'hidden_size': 64, "
+                 "'intermediate_size': 96, 'num_hidden_layers': 2, 'num_attention_heads': 4, "
+                 "'num_key_value_heads': 2, 'head_dim': 16, 'max_position_embeddings': 512, "
+                 "'rope_parameters': {'llama_4_scaling_beta': 0, " SCALED "}}}")
+            .model_type,
+        "ministral3");
 }
 
 /* Positions that are read wrongly give other numbers for every token, and no error anywhere. */
@@ -332,6 +376,9 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
          "which is 4096"},
         {"{'model_type': 'phi3', 'rope_scaling': {'type': 'yarn', 'factor': 4.0}}",
          "positions of 'phi3' are stretched by longrope alone"},
+        {"{'model_type': 'ministral3'}", "positions of 'ministral3' are those of yarn, with a 'llama_4_"},
+        {"{'model_type': 'ministral3', 'rope_parameters': {'rope_type': 'yarn', 'factor': 4.0}}",
+         "positions of 'ministral3' are those of yarn, with a 'llama_4_scaling_beta'"},
         {"{'model_type': 'mixtral', 'router_jitter_noise': 0.1}",
          "'router_jitter_noise' is not supported for 'mixtral'"},
         {"{'model_type': 'mixtral', 'num_local_experts': 1}",
@@ -708,19 +755,6 @@ static void test_zero_bytes_are_refused(void **state)
     free(path);
 }
 
-static void assert_warned(const char *changes, const char *text)
-{
-    gr_model_shape s;
-    gr_diag d;
-    gr_diag_init(&d);
-    assert_int_equal(read_changed(changes, &s, &d), GR_OK);
-    assert_int_equal(d.n, 1);
-    assert_int_equal(d.messages[0].severity, GR_WARNING);
-    assert_string_equal(d.messages[0].text, text);
-    assert_true(d.messages[0].at.line > 1);
-    gr_diag_release(&d);
-}
-
 static void test_what_is_ignored_is_said(void **state)
 {
     (void)state;
@@ -826,7 +860,8 @@ static void test_published_sizes_have_the_parameters_of_transformers(void **stat
     } sizes[] = {{"Qwen3-235B-A22B", 235093634560},   {"Qwen3.5-397B-A17B", 396346350336},
                  {"Qwen3-Next-80B-A3B", 79674391296}, {"GLM-4.7", 352796486560},
                  {"Qwen3.5-27B", 26895998464},        {"gpt-oss-20b", 20914757184},
-                 {"gpt-oss-120b", 116829156672},      {"gemma-3-27b-it", 27009346304}};
+                 {"gpt-oss-120b", 116829156672},      {"gemma-3-27b-it", 27009346304},
+                 {"Phi-4-mini-instruct", 3836021760}};
     for (size_t i = 0; i < GR_LEN(sizes); i++) {
         gr_model_shape s;
         gr_diag d;
@@ -944,6 +979,7 @@ int main(void)
         cmocka_unit_test(test_rope_is_read_in_every_spelling),
         cmocka_unit_test(test_linear_and_yarn_positions_are_read),
         cmocka_unit_test(test_longrope_positions_are_read),
+        cmocka_unit_test(test_positions_end_where_queries_are_scaled),
         cmocka_unit_test(test_the_longest_sequence_says_which_list_of_longrope_holds),
         cmocka_unit_test(test_rope_that_is_ambiguous_or_not_built_is_refused),
         cmocka_unit_test(test_what_is_not_supported_is_refused_by_name),
