@@ -565,7 +565,11 @@ gr_head_window gr_pass_head(const gr_micro_bounds *b, const gr_micro *k, const g
 
 gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature, bool keep)
 {
-    return (gr_head_rows){n, k->row + first, k->target + first, inv_temperature, keep};
+    return (gr_head_rows){.n = n,
+                          .row = k->row + first,
+                          .target = k->target + first,
+                          .inv_temperature = inv_temperature,
+                          .keep = keep};
 }
 
 uint64_t gr_hidden_bytes(const gr_kernels *k, const gr_model_shape *s, uint64_t tokens)
