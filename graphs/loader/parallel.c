@@ -69,9 +69,6 @@ static const char *uneven_along(const question *q, uint32_t n, char buf[48])
 static char *pipeline_wrong(const question *q, uint32_t stages)
 {
     const uint32_t layers = q->m->shape.layers;
-    if (gr_mesh_size(q->mesh, GR_AXIS_EXPERT) > 1)
-        return gr_printf("and expert do not go together: 'tensor', 'context' and more data share a model in "
-                         "stages");
     if (q->m->sharding.over == GR_SHARD_NODE)
         return gr_printf(
             "and 'shard: node' do not go together: stages are gathered from shards of all ranks");
@@ -141,7 +138,7 @@ static char *ranks_wrong(question *q, const gr_node *n)
         return gr_printf("does not divide the ranks of a host: slices are of neighbours there");
     if (role->n % gr_mesh_ranks(q->mesh) == 0) {
         q->axis = GR_AXIS_EXPERT;
-        if (role->n % experts == 0)
+        if (role->n % experts == 0 && role->n % gr_mesh_block(q->mesh) == 0)
             return experts_fit(q) ? NULL
                                   : gr_printf("does not divide the ranks of a host, which have all shards of "
                                               "the model ('shard: node')");

@@ -253,7 +253,7 @@ static bool stages_ok(gr_verifier *v, const uint32_t *step_of)
         const gr_task *w = &v->g->task[i];
         const gr_mesh *m = &w->comm.mesh;
         if (w->kind != GR_STEP_EXCHANGE) continue;
-        if (gr_mesh_size(m, GR_AXIS_PIPELINE) < 2 || v->g->ranks % gr_mesh_stride(m, GR_AXIS_DATA))
+        if (gr_mesh_size(m, GR_AXIS_PIPELINE) < 2 || v->g->ranks % gr_mesh_block(m))
             return gr_verify_wrong(v, "collectives",
                                    "step %u '%s' is of %u stages of %u ranks, which %u ranks are not",
                                    step_of[i], w->what, gr_mesh_size(m, GR_AXIS_PIPELINE),

@@ -10,6 +10,16 @@ const char *gr_axis_str(gr_axis axis)
     return names[axis];
 }
 
+/* Ranks of a stage that follow each other: those that share sequences, and as many of these groups as experts
+ * are divided over. */
+static uint32_t together(const gr_mesh *m)
+{
+    const uint32_t sharers = gr_mesh_sharers(m), experts = gr_mesh_size(m, GR_AXIS_EXPERT);
+    uint32_t n = sharers;
+    while (gr_mesh_size(m, GR_AXIS_PIPELINE) > 1 && n % experts) n += sharers;
+    return n;
+}
+
 uint32_t gr_mesh_stride(const gr_mesh *m, gr_axis axis)
 {
     const uint32_t tensor = gr_mesh_size(m, GR_AXIS_TENSOR), sharers = gr_mesh_sharers(m);
@@ -18,7 +28,7 @@ uint32_t gr_mesh_stride(const gr_mesh *m, gr_axis axis)
     case GR_AXIS_EXPERT:
         return 1;
     case GR_AXIS_PIPELINE:
-        return sharers;
+        return together(m);
     case GR_AXIS_DATA:
         return sharers * gr_mesh_size(m, GR_AXIS_PIPELINE);
     default:
@@ -45,8 +55,16 @@ uint32_t gr_mesh_ranks(const gr_mesh *m)
 
 uint32_t gr_mesh_place(const gr_mesh *m, uint32_t rank, gr_axis axis)
 {
-    const uint32_t at = rank / gr_mesh_stride(m, axis);
-    return axis == GR_AXIS_DATA ? at : at % gr_mesh_size(m, axis);
+    const uint32_t stage = together(m), sharers = gr_mesh_sharers(m);
+    if (axis == GR_AXIS_DATA)
+        return rank / (stage * gr_mesh_size(m, GR_AXIS_PIPELINE)) * (stage / sharers) +
+               rank % stage / sharers;
+    return rank / gr_mesh_stride(m, axis) % gr_mesh_size(m, axis);
+}
+
+uint32_t gr_mesh_block(const gr_mesh *m)
+{
+    return together(m) * gr_mesh_size(m, GR_AXIS_PIPELINE);
 }
 
 uint32_t gr_mesh_group(const gr_mesh *m, uint32_t rank, gr_axis axis)

@@ -8,7 +8,7 @@
  *   expert: ranks that have each a part of the experts of every layer. It is folded onto the other axes:
  *   neighbours, whatever sequences, tokens and slices they have;
  *   pipeline: ranks that have the stages of a model (ops/parallel/stages.h), and the same sequences. Those of
- *   one stage, which share a sequence's tokens, are neighbours.
+ *   one stage, which share a sequence's tokens or have its experts, are neighbours.
  */
 #ifndef GR_RUNTIME_COMM_MESH_H
 #define GR_RUNTIME_COMM_MESH_H
@@ -40,6 +40,8 @@ static inline uint32_t gr_mesh_size(const gr_mesh *m, gr_axis axis)
 
 /* Ranks that work on the same sequences: the named axes but `expert`. */
 uint32_t gr_mesh_ranks(const gr_mesh *m);
+/* Ranks side by side that have whole groups of every named axis: as many, or a multiple, are a mesh. */
+uint32_t gr_mesh_block(const gr_mesh *m);
 /* Of these, ranks of one stage: each has a part of the tokens. */
 uint32_t gr_mesh_sharers(const gr_mesh *m);
 /* Whether ranks do anything together along a named axis. */
@@ -48,7 +50,7 @@ bool gr_mesh_any(const gr_mesh *m);
 uint32_t gr_mesh_place(const gr_mesh *m, uint32_t rank, gr_axis axis);
 /* How far neighbours along an axis are from each other. */
 uint32_t gr_mesh_stride(const gr_mesh *m, gr_axis axis);
-/* A number that the ranks of its group along an axis have in common, and no others. */
+/* A number that the ranks of its group along a named axis have in common, and no others. */
 uint32_t gr_mesh_group(const gr_mesh *m, uint32_t rank, gr_axis axis);
 
 #endif

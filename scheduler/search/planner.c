@@ -145,21 +145,25 @@ static gr_status check_ops(const gr_graph *g, const gr_kernels *k, gr_diag *d)
 
 /* That has not run on a CUDA device. For who tries it, and for plans that nobody runs, the environment lifts
  * this. */
-static bool slices_refused(const gr_model *m, const gr_kernels *k)
+static gr_axis experts_refused_beside(const gr_model *m, const gr_kernels *k)
 {
     const gr_slicing *cut = &m->sharding.train;
-    return cut->width > 1 && cut->experts > 1 && k->queued && !getenv("GRAPHRUN_TRY_EXPERTS");
+    if (cut->experts < 2 || !k->queued || getenv("GRAPHRUN_TRY_EXPERTS")) return GR_N_AXES;
+    if (cut->width > 1) return GR_AXIS_TENSOR;
+    return gr_mesh_size(&m->sharding.mesh, GR_AXIS_PIPELINE) > 1 ? GR_AXIS_PIPELINE : GR_N_AXES;
 }
 
 /* What the device's kernels are not made for, of a model or of its slices. */
 static gr_status check_shape(const gr_model *m, const gr_kernels *k, gr_diag *d)
 {
     char buf[GR_UNFIT_MAX];
-    if (slices_refused(m, k))
+    const gr_axis beside = experts_refused_beside(m, k);
+    if (beside < GR_N_AXES)
         return gr_diag_error(d, m->sharding.mesh_at[GR_AXIS_EXPERT], GR_E_INVALID,
-                             "model '%s': 'expert: %u' beside 'tensor: %u' has not run on CUDA devices yet: "
+                             "model '%s': 'expert: %u' beside '%s: %u' has not run on CUDA devices yet: "
                              "it is for the CPU device; 'context' goes with divided experts on both",
-                             m->name, m->sharding.train.experts, m->sharding.train.width);
+                             m->name, m->sharding.train.experts, gr_axis_str(beside),
+                             gr_mesh_size(&m->sharding.mesh, beside));
     const char *unfit = gr_layers_unfit(k, &m->shape, buf);
     bool slice = !unfit && (m->sharding.parts > 1 || gr_slicing_parts(m->sharding.train) > 1);
     if (!unfit && (m->precision.rollout || m->precision.train))

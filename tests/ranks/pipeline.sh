@@ -48,10 +48,19 @@ done
 once llama 2 pipeline=2
 how=$keep
 once qwen3 4 pipeline=2 tensor=2
+deep qwen3_moe 5
+status 0 "$gr" exec once.yaml --set model=qwen3_moe --steps 1 --out qwen3_moe-1
+once qwen3_moe 4 pipeline=2 expert=2
+refused "'expert: 2' beside 'pipeline: 2' has not run on CUDA devices yet" "$gr" plan once.yaml --device cuda --hardware h200 --ranks 4 \
+    --set model=qwen3_moe --set models.actor.parallel.pipeline=2 --set models.actor.parallel.expert=2
 [ "$slow" = 0 ] || {
-    for type in qwen3_moe gemma3_text; do
-        deep $type 5
-        status 0 "$gr" exec once.yaml --set model=$type --steps 1 --out $type-1
+    deep gemma3_text 5
+    status 0 "$gr" exec once.yaml --set model=gemma3_text --steps 1 --out gemma3_text-1
+    for how in "" "$keep"; do
+        once qwen3_moe 8 pipeline=2 expert=4
+        once qwen3_moe 8 pipeline=4 expert=2
+        once qwen3_moe 8 pipeline=2 context=2 expert=2
+        once qwen3_moe 8 pipeline=2 tensor=2 expert=2
     done
     for type in qwen3 llama qwen3_moe gemma3_text; do
         for how in "" "$keep"; do

@@ -39,6 +39,7 @@ static const axis_case cases[] = {
     {"tensor x expert", {.model = ", parallel: {tensor: 2, expert: 4}", .ranks = 4, .experts = true}},
     {"tensor x pipeline", {.model = ", parallel: {tensor: 2, pipeline: 2}" KEEP, .ranks = 4}},
     {"context x expert", {.model = ", parallel: {context: 2, expert: 4}", .ranks = 4, .experts = true}},
+    {"expert x pipeline", {.model = ", parallel: {pipeline: 2, expert: 2}", .ranks = 4, .experts = true}},
     {"context x pipeline", {.model = ", parallel: {context: 2, pipeline: 2}", .ranks = 4}},
     {"context x rollout slices", {.model = ", parallel: {context: 2}, tensor: 4", .ranks = 4}},
     {"tensor x context x expert",

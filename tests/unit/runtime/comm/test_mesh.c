@@ -76,6 +76,22 @@ static void test_stages_are_apart_by_those_that_share_sequences(void **state)
     assert_string_equal(gr_axis_str(GR_AXIS_PIPELINE), "pipeline");
 }
 
+/* Experts are divided over ranks of one stage: 2 with the tokens of a sequence, 3 times. */
+static void test_a_stage_has_whole_groups_of_experts(void **state)
+{
+    (void)state;
+    const gr_mesh m = {.size = {[GR_AXIS_CONTEXT] = 2, [GR_AXIS_EXPERT] = 6, [GR_AXIS_PIPELINE] = 2}};
+    assert_int_equal(gr_mesh_ranks(&m), 4);
+    assert_int_equal(gr_mesh_block(&m), 12);
+    for (uint32_t rank = 0; rank < 24; rank++) {
+        assert_int_equal(gr_mesh_place(&m, rank, GR_AXIS_PIPELINE), rank / 6 % 2);
+        assert_int_equal(gr_mesh_place(&m, rank, GR_AXIS_CONTEXT), rank % 2);
+        assert_int_equal(gr_mesh_place(&m, rank, GR_AXIS_DATA), rank / 12 * 3 + rank % 6 / 2);
+        assert_int_equal(gr_mesh_group(&m, rank, GR_AXIS_EXPERT), rank / 6 * 6);
+        assert_int_equal(gr_mesh_group(&m, rank, GR_AXIS_PIPELINE), rank / 12 * 12 + rank % 6);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -84,6 +100,7 @@ int main(void)
         cmocka_unit_test(test_axes_that_are_not_said_have_one),
         cmocka_unit_test(test_experts_are_folded_onto_the_other_axes),
         cmocka_unit_test(test_stages_are_apart_by_those_that_share_sequences),
+        cmocka_unit_test(test_a_stage_has_whole_groups_of_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
