@@ -268,7 +268,9 @@ static void warn_of_precision(gr_loader *l, const gr_node *n)
 {
     const gr_precision *p = &n->model->precision;
     const gr_node *rollout = n->rows ? gr_rows_maker(n->rows) : NULL;
-    if (p->rollout == p->train || !rollout || rollout->model != n->model || heeds_sampler(l, rollout)) return;
+    if ((p->rollout == p->train && !p->kv) || !rollout || rollout->model != n->model ||
+        heeds_sampler(l, rollout))
+        return;
     gr_diag_warn(
         l->d, p->at,
         "model '%s' samples and trains in different precision, and nothing reads '%s.logprob': weight "
