@@ -268,7 +268,7 @@ static void warn_of_precision(gr_loader *l, const gr_node *n)
 {
     const gr_precision *p = &n->model->precision;
     const gr_node *rollout = n->rows ? gr_rows_maker(n->rows) : NULL;
-    const bool same = p->rollout == p->train && !p->bf16_state;
+    const bool same = p->rollout == p->train && !p->kv && !p->bf16_state;
     if (same || !rollout || rollout->model != n->model || heeds_sampler(l, rollout)) return;
     gr_diag_warn(
         l->d, p->at,

@@ -5,7 +5,7 @@
 #include "ops/model/fp8.h"
 
 typedef struct precision_cfg {
-    int rollout, train, state;
+    int rollout, train, kv, state;
 } precision_cfg;
 
 static const char *const kinds[] = {"bf16", "fp8", NULL};
@@ -15,6 +15,7 @@ static const char *const states[] = {"fp32", "bf16", NULL};
 const gr_key gr_precision_keys[] = {
     {"rollout", GR_KEY_ENUM, offsetof(precision_cfg, rollout), false, "bf16", 0, 0, kinds, "what the products of its layers compute in where it samples; bf16 is the device's own type, on the CPU device fp32"},
     {"train", GR_KEY_ENUM, offsetof(precision_cfg, train), false, "bf16", 0, 0, kinds, "the same in log-prob passes and updates"},
+    {"kv", GR_KEY_ENUM, offsetof(precision_cfg, kv), false, "bf16", 0, 0, kinds, "what a rollout keeps keys and values in; fp8: with a scale for each token's head"},
     {"state", GR_KEY_ENUM, offsetof(precision_cfg, state), false, "fp32", 0, 0, states, "what a rollout keeps of a sequence in layers of the gated delta rule: their states, half as large in bf16"},
     {0}};
 /* clang-format on */
@@ -27,6 +28,7 @@ void gr_read_precision(gr_loader *l, const gr_value *v, gr_model *m)
     gr_keys_read(l, v, v->at, "precision", gr_precision_keys, NULL, &cfg, NULL);
     m->precision.rollout = cfg.rollout != 0;
     m->precision.train = cfg.train != 0;
+    m->precision.kv = cfg.kv != 0;
     m->precision.bf16_state = cfg.state != 0;
 }
 
@@ -96,10 +98,53 @@ static void check_model(gr_loader *l, gr_model *m)
                       m->name, key);
 }
 
+/* Layers that keep no keys and values by heads, as a text; NULL: all do. */
+static const char *without_keys(const gr_model_shape *s)
+{
+    for (uint32_t i = 0; i < s->n_kinds; i++)
+        if (s->kinds[i].mixer != GR_MIXER_ATTENTION)
+            return s->kinds[i].mixer == GR_MIXER_LATENT ? "latent attention"
+                                                        : "layers of the gated delta rule";
+    return NULL;
+}
+
+static void check_kv(gr_loader *l, const gr_model *m)
+{
+    const char *other = without_keys(&m->shape);
+    const bool ranks = l->o && l->o->ranks > 1;
+    if (other)
+        gr_diag_error(l->d, m->precision.at, GR_E_INVALID,
+                      "model '%s' has %s, whose state is not kept in FP8: leave 'kv' out of 'precision'",
+                      m->name, other);
+    else if (l->g->strict)
+        gr_diag_error(
+            l->d, m->precision.at, GR_E_INVALID,
+            "model '%s': 'precision: {kv: fp8}' rounds the keys of rollouts and not those of updates, so "
+            "that 'strict: true' cannot hold: leave one of the two out",
+            m->name);
+    else if (ranks && (m->sharding.tensor > 1 || gr_mesh_any(&m->sharding.mesh) || m->sharding.mesh_auto))
+        gr_diag_error(
+            l->d, m->precision.at, GR_E_INVALID,
+            "model '%s': 'precision: {kv: fp8}' is not built where '%s' divides layers: leave one of the "
+            "two out",
+            m->name, m->sharding.tensor > 1 ? "tensor" : "parallel");
+}
+
+static void shape_kv(gr_precision *p, const gr_model_shape *s)
+{
+    p->kv_shape = *s;
+    p->kv_shape.fp8 = p->rollout;
+    for (uint32_t i = 0; i < s->n_kinds; i++) p->kv_shape.kinds[i].attention.kv_fp8 = true;
+}
+
 void gr_check_precision(gr_loader *l)
 {
     for (size_t i = 0; i < l->g->n_models; i++) {
         gr_model *m = l->g->models[i];
+        if (m->precision.kv) {
+            check_kv(l, m);
+            shape_kv(&m->precision, &m->shape);
+        }
         if (!is_fp8(m)) continue;
         check_model(l, m);
         m->precision.shape = m->shape;

@@ -78,6 +78,8 @@ typedef struct gr_attention_desc {
     gr_qk_norm qk_norm;
     float scale;
     float softcap; /* scores s become c tanh(s / c); 0: they stay */
+    bool kv_fp8;   /* keys and values are rounded to E4M3, each token's head with a scale of its own, and kept
+                      so */
     gr_rope_desc rope;
 } gr_attention_desc;
 

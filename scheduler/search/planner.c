@@ -168,6 +168,7 @@ static gr_status check_shape(const gr_model *m, const gr_kernels *k, gr_diag *d)
     bool slice = !unfit && (m->sharding.parts > 1 || gr_slicing_parts(m->sharding.train) > 1);
     if (!unfit && (m->precision.rollout || m->precision.train))
         unfit = gr_layers_unfit(k, &m->precision.shape, buf);
+    if (!unfit && m->precision.kv) unfit = gr_layers_unfit(k, &m->precision.kv_shape, buf);
     if (slice) unfit = gr_layers_unfit(k, &m->sharding.slice, buf);
     if (slice && !unfit) unfit = gr_layers_unfit(k, &m->sharding.train_slice, buf);
     if (!unfit) return GR_OK;

@@ -57,6 +57,33 @@ echo 'log: {off: token_max(abs(old_logprob - rollout.logprob))}' >>again.yaml
 status 0 "$gr" exec again.yaml --steps 2 --out again
 [ "$(metric again 1 off) $(metric again 2 off)" = "0 0" ] || fail "weights: rollout are others: $(metric again 2 off)"
 
+# ---- keys and values of rollouts: a quarter of the pool's bytes on this device, and a gap of their own
+kv_bytes() { # PLAN
+    sed -nE 's/.*"what": "rollout.kv",.* "bytes": ([0-9]+).*/\1/p' "$1" | head -1
+}
+sed "s/actor: {/&precision: {kv: fp8}, /" bf16.yaml >kv.yaml
+sed "s/actor: {/&precision: {rollout: fp8, kv: fp8}, /; s/old_logprob: {/&weights: rollout, /" bf16.yaml >both.yaml
+echo 'log: {off: token_max(abs(old_logprob - rollout.logprob))}' >>both.yaml
+status 0 "$gr" check kv.yaml --explain
+has out 'keys and values of rollouts in FP8'
+has err "kv.yaml:4:[0-9]+: warning: model 'actor' samples and trains in different precision"
+for g in bf16 kv both; do
+    status 0 "$gr" plan $g.yaml --set model=wide --format json -o plan-$g.json
+    status 0 "$gr" verify plan-$g.json
+done
+[ $((100 * $(kv_bytes plan-kv.json))) -lt $((32 * $(kv_bytes plan-bf16.json))) ] || fail "the pool has $(kv_bytes plan-kv.json) bytes"
+for g in kv both; do
+    status 0 "$gr" exec $g.yaml --set model=wide --set nodes.update.epochs=1 --set nodes.update.mini_batch=8 --steps 2 --out one-$g --check-memory
+    metric one-$g 2 logprob_gap_max | awk '{ exit !($1 > 1e-4 && $1 < 0.5) }' || fail "$g: a gap of $(metric one-$g 2 logprob_gap_max)"
+done
+[ "$(metric one-both 1 off) $(metric one-both 2 off)" = "0 0" ] || fail "weights: rollout have other keys: $(metric one-both 2 off)"
+status 0 "$gr" exec kv.yaml --out whole-kv
+[ "$(metric whole-kv 1 logprob_gap_max)" != "$(metric whole-bf16 1 logprob_gap_max)" ] || fail "keys are not in FP8"
+any_stop kv whole-kv 4 2
+status 3 "$gr" plan kv.yaml --budget 4KiB
+status 0 "$gr" exec kv.yaml --budget "$(least_budget)" --out least --check-memory
+same_weights whole-kv least
+
 # ---- budgets and stops; older weights have a copy of their own
 any_budget all whole-all
 any_stop all whole-all 4 1
@@ -93,6 +120,13 @@ wrong() { # PATTERN SED
 wrong "wrong.yaml:4:[0-9]+: error: 'rollout' must be (one of )?bf16(,| or) fp8" 's/rollout: fp8/rollout: fp4/'
 wrong "wrong.yaml:4:[0-9]+: error: .*'roll'" 's/rollout: fp8/roll: fp8/'
 wrong "wrong.yaml:4:[0-9]+: error: model 'actor': 'precision: fp8' with adapters is not built" 's/train: {opt/train: {lora: {rank: 2}, opt/'
+hybrid_model hybrid
+sed 's/rollout: fp8, train: bf16/kv: fp8/' mixed.yaml >wrong.yaml
+refused "error: model 'actor' has layers of the gated delta rule, whose state is not kept in FP8" "$gr" check wrong.yaml --set model=hybrid
+refused "error: model 'actor': 'precision: .kv: fp8.' rounds the keys of rollouts .* 'strict: true' cannot hold" "$gr" check wrong.yaml --set strict=true
+refused "has keys and values in FP8, which run on the CPU device alone so far.*: the cuda device has no kernels" "$gr" plan wrong.yaml --hardware h200
+sed -i 's/actor: {/&tensor: 2, /' wrong.yaml
+refused "error: model 'actor': 'precision: .kv: fp8.' is not built where 'tensor' divides layers" "$gr" check wrong.yaml --ranks 2
 model moe qwen3_moe 32 false false
 wrong "wrong.yaml:4:[0-9]+: error: model 'actor' has mixtures of experts, whose products are not built in FP8" 's/model: model/model: moe/'
 sed 's/actor: {/&tensor: 2, /' mixed.yaml >wrong.yaml

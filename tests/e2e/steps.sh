@@ -70,6 +70,9 @@ same ids.yaml nodes.rollout.concurrent=6
 drafted long.yaml "tokens: 4"
 drafted long.yaml "tokens: 7, from: group, match: 1" nodes.rollout.concurrent=5
 drafted stop.yaml "tokens: 3, from: group, match: 1" nodes.rollout.kv_blocks=7
+# Keys and values in FP8, whose blocks are copied as others are.
+sed 's/actor: {/&precision: {kv: fp8}, /' long.yaml >kv.yaml
+same kv.yaml nodes.rollout.concurrent=5
 # Layers whose state has one size: prompts that are read where their first sample runs, and those that wait for slots,
 # for blocks or for a second trip with their state in a place of its own.
 mv model dense

@@ -21,6 +21,8 @@
 #include <string.h>
 
 #include "ops/kernels/cpu/cpu.h"
+#include "ops/model/fp8.h"
+#include "runtime/base/half.h"
 
 enum {
     FWD_ROWS = GR_MR,
@@ -32,9 +34,16 @@ static uint32_t padded(const gr_attention_desc *s)
     return (s->head_dim + 15) / 16 * 16;
 }
 
-uint64_t gr_kv_block_floats(const gr_attention_desc *s)
+/* Of one kv head in a block. */
+static uint64_t head_bytes(const gr_attention_desc *s)
 {
-    return (uint64_t)s->kv_heads * 2 * GR_KV_BLOCK * padded(s);
+    const uint64_t values = 2 * GR_KV_BLOCK * padded(s), scales = 2 * GR_KV_BLOCK * sizeof(float);
+    return s->kv_fp8 ? values + scales : values * sizeof(float);
+}
+
+uint64_t gr_kv_block_bytes(const gr_attention_desc *s)
+{
+    return gr_align(s->kv_heads * head_bytes(s), 256);
 }
 
 /* Keys that a sequence has before its first token here. */
@@ -52,12 +61,26 @@ static uint32_t packed_block(const gr_tokens *b, uint32_t seq, uint32_t index)
     return b->offset[of] / GR_KV_BLOCK + each * of + index - (index < common ? 0 : common);
 }
 
-static float *block_at(const gr_attention_desc *s, const gr_tokens *b, uint32_t seq, uint32_t index,
-                       uint32_t kv_head)
+static void *block_at(const gr_attention_desc *s, const gr_tokens *b, uint32_t seq, uint32_t index,
+                      uint32_t kv_head)
 {
     const uint32_t block =
         b->block_table ? b->block_table[(size_t)seq * b->table_stride + index] : packed_block(b, seq, index);
-    return (float *)b->state + block * gr_kv_block_floats(s) + (size_t)kv_head * 2 * GR_KV_BLOCK * padded(s);
+    return (char *)b->state + block * gr_kv_block_bytes(s) + kv_head * head_bytes(s);
+}
+
+/* A block's kv head in FP8. */
+typedef struct packed_head {
+    uint8_t *k, *v;           /* [Dp] [16], [16] [Dp] */
+    float *k_scale, *v_scale; /* [16] */
+} packed_head;
+
+static packed_head packed_at(const gr_attention_desc *s, void *head)
+{
+    uint8_t *k = head;
+    const size_t n = (size_t)GR_KV_BLOCK * padded(s);
+    float *scales = (float *)(void *)(k + 2 * n);
+    return (packed_head){k, k + n, scales, scales + GR_KV_BLOCK};
 }
 
 static uint32_t batch_length(const gr_tokens *b)
@@ -104,18 +127,42 @@ struct write_job {
     const float *qkv;
 };
 
+/* x [d] to E4M3, `step` apart; returns the scale. */
+static float write_packed(const float *x, uint32_t d, uint8_t *to, size_t step)
+{
+    float most = 0;
+    for (uint32_t i = 0; i < d; i++) most = fabsf(x[i]) > most || isnan(x[i]) ? fabsf(x[i]) : most;
+    const gr_fp8_scale s = gr_fp8_scale_of(most);
+    for (uint32_t i = 0; i < d; i++) to[i * step] = gr_f32_to_e4m3(x[i] * s.inverse);
+    return s.scale;
+}
+
+static void write_head(const gr_attention_desc *s, void *head, const float *key, const float *value,
+                       uint32_t slot)
+{
+    const uint32_t d = s->head_dim, dp = padded(s);
+    if (s->kv_fp8) {
+        const packed_head p = packed_at(s, head);
+        p.k_scale[slot] = write_packed(key, d, p.k + slot, GR_KV_BLOCK);
+        p.v_scale[slot] = write_packed(value, d, p.v + (size_t)slot * dp, 1);
+        memset(p.v + (size_t)slot * dp + d, 0, dp - d);
+        return;
+    }
+    float *k = head, *v = k + (size_t)GR_KV_BLOCK * dp;
+    for (uint32_t i = 0; i < d; i++) k[i * GR_KV_BLOCK + slot] = key[i];
+    memcpy(v + (size_t)slot * dp, value, d * sizeof(*v));
+    memset(v + (size_t)slot * dp + d, 0, (dp - d) * sizeof(*v));
+}
+
 /* Into the block that sequence `seq` has for this position. */
 static void write_at(const struct write_job *j, uint32_t seq, uint32_t position, uint32_t token)
 {
     const gr_attention_desc *s = j->s;
-    const uint32_t d = s->head_dim, dp = padded(s), slot = position % GR_KV_BLOCK;
+    const uint32_t d = s->head_dim, slot = position % GR_KV_BLOCK;
     const float *row = j->qkv + (size_t)token * gr_qkv_width(s) + (size_t)s->heads * d;
-    for (uint32_t h = 0; h < s->kv_heads; h++) {
-        float *k = block_at(s, j->b, seq, position / GR_KV_BLOCK, h), *v = k + (size_t)GR_KV_BLOCK * dp;
-        for (uint32_t i = 0; i < d; i++) k[i * GR_KV_BLOCK + slot] = row[h * d + i];
-        memcpy(v + (size_t)slot * dp, row + (s->kv_heads + h) * d, d * sizeof(*v));
-        memset(v + (size_t)slot * dp + d, 0, (dp - d) * sizeof(*v));
-    }
+    for (uint32_t h = 0; h < s->kv_heads; h++)
+        write_head(s, block_at(s, j->b, seq, position / GR_KV_BLOCK, h), row + h * d,
+                   row + (s->kv_heads + h) * d, slot);
 }
 
 /* Also to the first blocks of those that go on from its sequence, where its own last one is not full. */
@@ -167,6 +214,7 @@ struct tile {
     uint32_t heads, rows;        /* rows = tokens heads, tokens outermost */
     uint32_t keys, from;         /* of the first token: how many, and the first that it sees, or before it */
     float *q, *o, *scores;       /* [rows, GR_LDA], [rows, GR_LDA], panels */
+    float *unpacked;             /* [2] [16] [Dp] of blocks in FP8 */
 };
 
 static uint32_t row_token(const struct tile *t, uint32_t row)
@@ -205,14 +253,40 @@ static void load_queries(const struct attend_job *j, const struct tile *t)
                     j->a->scale, d);
 }
 
+/* Keys of a block as products read them, [Dp] [16]; `which` of two that are needed at once. */
+static const float *keys_of(const struct attend_job *j, const struct tile *t, uint32_t index, uint32_t which)
+{
+    void *head = block_at(j->s, j->b, t->seq, index, t->kv_head);
+    if (!j->s->kv_fp8) return head;
+    const packed_head p = packed_at(j->s, head);
+    float *to = t->unpacked + (size_t)which * GR_KV_BLOCK * padded(j->s);
+    for (uint32_t i = 0; i < j->s->head_dim * GR_KV_BLOCK; i++)
+        to[i] = gr_e4m3_to_f32(p.k[i]) * p.k_scale[i % GR_KV_BLOCK];
+    return to;
+}
+
+/* The same of values [n] [Dp] from position `first` of the block on. */
+static const float *values_of(const struct attend_job *j, const struct tile *t, uint32_t index,
+                              uint32_t first, uint32_t n)
+{
+    const uint32_t dp = padded(j->s);
+    void *head = block_at(j->s, j->b, t->seq, index, t->kv_head);
+    if (!j->s->kv_fp8) return (float *)head + (size_t)(GR_KV_BLOCK + first) * dp;
+    const packed_head p = packed_at(j->s, head);
+    for (uint32_t k = 0; k < n; k++)
+        for (uint32_t i = 0; i < dp; i++)
+            t->unpacked[k * dp + i] = gr_e4m3_to_f32(p.v[(first + k) * dp + i]) * p.v_scale[first + k];
+    return t->unpacked;
+}
+
 static void tile_scores(const struct attend_job *j, const struct tile *t)
 {
     const uint32_t blocks = (t->keys + t->tokens - 1 + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
     gr_mm mm = {.m = t->rows, .k = j->s->head_dim, .a = t->q, .ldb = GR_KV_BLOCK, .ldc = GR_LDA};
     for (uint32_t i = t->from / GR_KV_BLOCK; i < blocks; i += 2) {
         const uint32_t key = i * GR_KV_BLOCK;
-        mm.b0 = block_at(j->s, j->b, t->seq, i, t->kv_head);
-        mm.b1 = i + 1 < blocks ? block_at(j->s, j->b, t->seq, i + 1, t->kv_head) : NULL;
+        mm.b0 = keys_of(j, t, i, 0);
+        mm.b1 = i + 1 < blocks ? keys_of(j, t, i + 1, 1) : NULL;
         mm.c = t->scores + panel_at(FWD_ROWS, 0, key);
         j->v->mm_rows(&mm);
     }
@@ -255,8 +329,7 @@ static void add_values(const struct attend_job *j, const struct tile *t, uint32_
                        uint32_t n, bool add)
 {
     const uint32_t dp = padded(j->s);
-    const float *v = block_at(j->s, j->b, t->seq, key / GR_KV_BLOCK, t->kv_head) +
-                     (size_t)(GR_KV_BLOCK + key % GR_KV_BLOCK) * dp;
+    const float *v = values_of(j, t, key / GR_KV_BLOCK, key % GR_KV_BLOCK, n);
     const float *p = t->scores + panel_at(FWD_ROWS, from, key);
     gr_mm mm = {.m = t->rows - from, .k = n, .a = p, .ldb = dp, .ldc = GR_LDA, .add = add};
     for (uint32_t d = 0; d < dp; d += 32) {
@@ -294,6 +367,12 @@ static void attend_group(const struct attend_job *j, struct tile *t)
     }
 }
 
+/* Room for blocks in FP8 made fp32. */
+static uint64_t unpacked_floats(const gr_attention_desc *s)
+{
+    return s->kv_fp8 ? 2ull * GR_KV_BLOCK * padded(s) : 0;
+}
+
 /* Take tiles in order of sequence, place and kv head until none are left. */
 static void attend_rank(void *arg, unsigned rank, unsigned size)
 {
@@ -302,7 +381,8 @@ static void attend_rank(void *arg, unsigned rank, unsigned size)
     const gr_tokens *b = j->b;
     float *scores = j->ws + rank * j->ws_floats; /* mm_rows may read GR_MR rows further: of q */
     float *q = scores + j->ws_floats - 2 * FWD_ROWS * GR_LDA;
-    struct tile t = {.q = q, .o = q + FWD_ROWS * GR_LDA, .scores = scores};
+    struct tile t = {
+        .q = q, .o = q + FWD_ROWS * GR_LDA, .scores = scores, .unpacked = q - unpacked_floats(j->s)};
     uint32_t before = 0; /* tiles of the sequences before t.seq */
     for (;;) {
         const uint32_t unit = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
@@ -324,23 +404,23 @@ static void attend_rank(void *arg, unsigned rank, unsigned size)
     }
 }
 
-static uint64_t attend_thread_floats(uint32_t length)
+static uint64_t attend_thread_floats(const gr_attention_desc *s, uint32_t length)
 {
-    return 2 * FWD_ROWS * GR_LDA + panels_floats(length, FWD_ROWS);
+    return 2 * FWD_ROWS * GR_LDA + unpacked_floats(s) + panels_floats(length, FWD_ROWS);
 }
 
-static uint64_t attend_floats(uint32_t length, unsigned threads)
+static uint64_t attend_floats(const gr_attention_desc *s, uint32_t length, unsigned threads)
 {
-    return threads * attend_thread_floats(length);
+    return threads * attend_thread_floats(s, length);
 }
 
 /* Packed sequences get blocks in the workspace: one more than their tokens fill, and where they go on from
  * others two. */
-static float *packed_blocks(gr_workspace *c, const gr_attention_desc *s, uint32_t tokens, uint32_t seqs,
-                            bool shared)
+static void *packed_blocks(gr_workspace *c, const gr_attention_desc *s, uint32_t tokens, uint32_t seqs,
+                           bool shared)
 {
     const uint64_t more = (shared ? 2ull : 1ull) * seqs;
-    return gr_workspace_floats(c, (tokens / GR_KV_BLOCK + more) * gr_kv_block_floats(s));
+    return gr_workspace_bytes(c, (tokens / GR_KV_BLOCK + more) * gr_kv_block_bytes(s));
 }
 
 static void attend(gr_queue *q, const gr_attend *c, const gr_tokens *b, float *out, float *lse, float *ws)
@@ -349,7 +429,7 @@ static void attend(gr_queue *q, const gr_attend *c, const gr_tokens *b, float *o
     const gr_scores a = gr_attend_scores(c);
     struct attend_job j = {
         .s = s, .a = &a, .b = b, .v = gr_simd_best(), .qkv = c->qkv, .out = out, .lse = lse, .ws = ws};
-    j.ws_floats = attend_thread_floats(batch_length(b));
+    j.ws_floats = attend_thread_floats(s, batch_length(b));
     j.heads = GR_MIN(s->heads / s->kv_heads, FWD_ROWS);
     j.tokens = FWD_ROWS / j.heads;
     gr_team_run(q->team, attend_rank, &j);
@@ -359,7 +439,7 @@ void gr_cpu_attend(gr_queue *q, const gr_attend *c, void *out, float *stats)
 {
     gr_workspace at = {.base = c->ws};
     gr_tokens b = *c->b;
-    float *ws = gr_workspace_floats(&at, attend_floats(batch_length(&b), gr_team_size(q->team)));
+    float *ws = gr_workspace_floats(&at, attend_floats(c->d, batch_length(&b), gr_team_size(q->team)));
     assert(c->d->head_dim <= GR_HEAD_DIM_MAX);
     if (!b.state) {
         b.state = packed_blocks(&at, c->d, b.n, b.n_seqs, b.prefix != NULL);
@@ -595,7 +675,7 @@ uint64_t gr_cpu_attend_ws_bytes(const gr_attention_desc *d, const gr_pass_bounds
         gr_workspace_floats(&c, attend_back_floats(d, b->length, b->threads));
         return c.used;
     }
-    gr_workspace_floats(&c, attend_floats(b->length, b->threads));
+    gr_workspace_floats(&c, attend_floats(d, b->length, b->threads));
     if (use != GR_LAYER_EXTEND) packed_blocks(&c, d, b->tokens, b->seqs, b->shared);
     return c.used;
 }

@@ -19,9 +19,10 @@ void gr_rms_back(const gr_simd *v, float *dx, const float *base, const float *dy
 
 /* ---- keys and values ----
  * A block holds GR_KV_BLOCK positions: [kv_head] [K: [Dp] [16 positions], V: [16 positions] [Dp]], Dp =
- * head_dim rounded up to 16. Sequences without a block table lie in blocks offset / 16 + sequence, then
- * upwards. */
-uint64_t gr_kv_block_floats(const gr_attention_desc *s);
+ * head_dim rounded up to 16. In FP8 (kv_fp8) those are E4M3, and behind them stand the fp32 scales of K [16
+ * positions] and of V [16]: s and values as ops/model/fp8.h has them, of a position's head. Sequences without
+ * a block table lie in blocks offset / 16 + sequence, then upwards. */
+uint64_t gr_kv_block_bytes(const gr_attention_desc *s);
 /* The keys and values in qkv [n, gr_qkv_width] go to their blocks, from b->state on. */
 void gr_kv_write(gr_queue *q, const gr_attention_desc *s, const gr_tokens *b, const float *qkv);
 

@@ -10,7 +10,7 @@
 
 static uint64_t kv_block_bytes(const gr_attention_desc *d)
 {
-    return gr_align(gr_kv_block_floats(d) * sizeof(float), 256);
+    return gr_kv_block_bytes(d);
 }
 
 static void copy_blocks(gr_queue *q, void *blocks, uint64_t bytes, const uint32_t *src, const uint32_t *dst,

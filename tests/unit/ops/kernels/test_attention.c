@@ -362,7 +362,7 @@ static void extend_in_calls(problem *p, const uint32_t *calls, size_t n_calls, f
     const uint32_t blocks = tokens_of(p) / GR_KV_BLOCK + 1;
     uint32_t *table = gr_calloc(blocks, sizeof(*table)), cached = 0;
     for (uint32_t i = 0; i < blocks; i++) table[i] = blocks - 1 - i;
-    float *pool = fx_dirty(blocks * gr_kv_block_floats(&p->s) * 4);
+    void *pool = fx_dirty(blocks * gr_kv_block_bytes(&p->s));
     for (size_t i = 0; i < n_calls; cached += calls[i++]) {
         const uint32_t offset[] = {0, calls[i]};
         const gr_tokens b = {.n = calls[i],
@@ -383,16 +383,70 @@ static void test_tokens_over_the_pool_have_the_bits_of_the_whole(void **state)
 {
     (void)state;
     const uint32_t length[] = {301}, calls[] = {1, 15, 200, 1, 1, 60, 23};
-    for (size_t k = 0; k < 2 * GR_LEN(kinds); k++) {
-        problem p = problem_new(shapes[1], kinds[k / 2], k % 2, 1, length, 2);
+    for (size_t k = 0; k < 4 * GR_LEN(kinds); k++) {
+        problem p = problem_new(shapes[1], kinds[k / 4], k % 2, 1, length, 2);
         const size_t bytes = 301 * 3 * 20 * 4;
         float *out = fx_dirty(bytes);
+        p.s.kv_fp8 = k / 2 % 2;
         result whole = {0};
         run_forward(&p, &whole);
         extend_in_calls(&p, calls, GR_LEN(calls), out);
         assert_memory_equal(out, whole.out, bytes);
         free(out);
         result_free(&whole);
+        problem_free(&p);
+    }
+}
+
+/* The nearest of the numbers that E4M3 has: (8 + m) 2^(e - 10) or, of e 0, m 2^-9; ties to even m. */
+static double nearest_e4m3(double x)
+{
+    double best = 0;
+    int bits = 0;
+    for (int i = 0; i < 127; i++) {
+        const double v = i / 8 ? ldexp(8 + i % 8, i / 8 - 10) : ldexp(i, -9), near = fabs(fabs(x) - v),
+                     least = fabs(fabs(x) - best);
+        if (near < least || (near == least && bits % 2)) best = v, bits = i;
+    }
+    return x < 0 ? -best : best;
+}
+
+/* Keys and values of each token's head as FP8 keeps them. */
+static void round_keys(problem *p)
+{
+    const uint32_t d = p->s.head_dim, width = gr_qkv_width(&p->s), heads = 2 * p->s.kv_heads;
+    for (uint32_t t = 0; t < tokens_of(p); t++)
+        for (uint32_t h = 0; h < heads; h++) {
+            float *x = p->qkv + (size_t)t * width + (p->s.heads + h) * d, most = 0;
+            for (uint32_t c = 0; c < d; c++) most = fabsf(x[c]) > most ? fabsf(x[c]) : most;
+            for (uint32_t c = 0; c < d; c++)
+                x[c] = (float)(nearest_e4m3((double)(x[c] * (448 / most))) * (double)(most / 448));
+        }
+}
+
+static void test_keys_and_values_in_fp8_are_rounded_with_a_scale_each(void **state)
+{
+    (void)state;
+    const uint32_t length[] = {33, 1, 70};
+    for (size_t k = 0; k < GR_LEN(kinds); k++) {
+        problem p = problem_new(shapes[k % GR_LEN(shapes)], kinds[k], k % 2, 3, length, 2);
+        result packed = {0}, plain = {0}, rounded = {0};
+        const size_t n = (size_t)tokens_of(&p) * p.s.heads * p.s.head_dim;
+        float far = 0;
+        run_forward(&p, &plain);
+        p.s.kv_fp8 = true;
+        run_forward(&p, &packed);
+        p.s.kv_fp8 = false;
+        round_keys(&p);
+        run_forward(&p, &rounded);
+        for (size_t i = 0; i < n; i++) {
+            assert_true(fabsf(packed.out[i] - rounded.out[i]) < 1e-5f);
+            far = fmaxf(far, fabsf(packed.out[i] - plain.out[i]));
+        }
+        assert_true(far > 1e-3f && far < 0.5f);
+        result_free(&packed);
+        result_free(&plain);
+        result_free(&rounded);
         problem_free(&p);
     }
 }
@@ -423,6 +477,7 @@ int main(void)
         cmocka_unit_test(test_a_packed_sequence_has_the_bits_of_one_alone),
         cmocka_unit_test(test_sequences_that_share_their_beginning_have_its_bits),
         cmocka_unit_test(test_tokens_over_the_pool_have_the_bits_of_the_whole),
+        cmocka_unit_test(test_keys_and_values_in_fp8_are_rounded_with_a_scale_each),
         cmocka_unit_test(test_a_sink_far_above_all_scores_leaves_zeros),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
