@@ -56,7 +56,7 @@ if [ "$(stat -f -c %T "$disk")" != tmpfs ]; then
     status 0 "$gr" plan start/plain.yaml "$@" --format json -o all.json
     [ "$(json_number all.json disk_peak_bytes)" -gt 0 ] || fail "nothing lies on the disk"
     export FAULT_PATH="$disk"
-    rows='open EMFILE|read EIO|read short|read EINTR|read kill|write ENOSPC|write EIO|write short|write killed|size ENOSPC|close EIO'
+    rows='open EMFILE|read EIO|read short|read EINTR|read kill|write ENOSPC|write EIO|write short|write killed|close EIO'
     under '`exec --disk`, calls on its file' 1 start \
         "if [ -e run/graph.yaml ]; then $gr exec --resume run --disk $disk:64MiB; else $gr exec plain.yaml $* --out run; fi" "" \
         "$gr" exec plain.yaml "$@" --out run
