@@ -57,7 +57,8 @@ static bool is_name(const char *text)
 }
 
 /* What metrics.jsonl has of each conversation by itself. */
-static const char *const counted[] = {"failed", "turns_mean"};
+static const char *const counted[] = {"failed",       "turns_mean",   "decode_steps",
+                                      "decode_batch", "decode_width", "read_tokens"};
 
 static bool is_in(const char *const *list, size_t n, const char *text)
 {
@@ -134,11 +135,6 @@ static void check_context(const gr_node *n, const gr_generate_cfg *c, gr_diag *d
         gr_diag_error(d, gr_value_get(n->value, "max_context")->at, GR_E_INVALID,
                       "max_context: %u holds no prompt of %u tokens and one turn of %u", c->max_context,
                       prompt, c->max_tokens);
-    if (n->model->sharding.tensor > 1)
-        gr_diag_error(
-            d, n->model->sharding.tensor_at, GR_E_INVALID,
-            "'tensor' does not go with 'environment': the ranks of a model in slices would each hear "
-            "its answers at another time");
 }
 
 bool gr_environment_read(gr_generate_cfg *c, const gr_node *n, gr_arena *arena, gr_diag *d)

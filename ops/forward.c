@@ -29,6 +29,7 @@ gr_micro_bounds gr_forward_bounds(const gr_node *n, const gr_choices *how)
     gr_balance_bounds most = balance_bounds(n);
     gr_micro_bounds b = gr_micro_bounds_of(&n->bounds, &most, how->micro_tokens, gr_node_cut(n));
     b.routes = gr_tally_routes(n);
+    gr_micro_set_shares(&b, gr_node_shares(n));
     gr_micro_set_parts(&b, n);
     return b;
 }
@@ -68,7 +69,7 @@ void gr_forward_default_choice(const gr_node *n, const gr_kernels *k, gr_choices
 
 bool gr_forward_runs_with(const gr_node *n, const gr_choices *c)
 {
-    return c->micro_tokens >= gr_node_longest(n) && c->head_rows && !c->experts_again;
+    return c->micro_tokens >= gr_node_together(n) && c->head_rows && !c->experts_again;
 }
 
 /* ---- declaring ----------------------------------------------------------------------------------------- */
@@ -137,7 +138,7 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
                                     [GR_FORWARD_LAYER_TALLY] = {f->tally.tally, GR_UPDATE},
                                     [GR_FORWARD_LAYER_DIFFERS] = {f->tally.differs, GR_UPDATE}},
                          GR_N_FORWARD_LAYER, "layer.%u", l);
-        gr_layer_mesh_cost(task, k, n, like, f->cost.tokens, bounds.length, 1);
+        gr_layer_mesh_cost(task, k, n, like, f->cost.tokens, f->cost.length, 1);
         gr_experts_price(task, k, s, like, gr_expert_tokens(n, f->cost.tokens), bounds.expert_run, 0);
     }
 }
@@ -245,6 +246,7 @@ static void find_own(const gr_call *c, const gr_pass *pass, const gr_rows *rows,
                      gr_seqs *own)
 {
     gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, pass->last);
+    cost.whole = gr_node_shares(c->node) > 0;
     const gr_node_placement *at = &c->node->placement;
     const uint32_t group = gr_mesh_place(&at->mesh, c->session->rank, GR_AXIS_DATA) / at->parts;
     gr_balance_own(by, own, group, rows, 0, *rows->n_groups, &cost);

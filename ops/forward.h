@@ -20,7 +20,8 @@ enum {
     GR_FORWARD_LAYER,
     GR_FORWARD_HEAD,
     GR_FORWARD_TALLY,
-    GR_FORWARD_PUT, /* other prompts in the place of the rows' own */
+    GR_FORWARD_CLEAR, /* of a teacher: states that other ranks will fill */
+    GR_FORWARD_PUT,   /* other prompts in the place of the rows' own */
 };
 
 /* Operands of these works: their places among uses and pointers. Behind those of begin come the columns that

@@ -3,6 +3,7 @@
 #include "ops/parallel/sharding.h"
 #include "ops/base/routes.h"
 #include "ops/base/rows.h"
+#include "ops/base/states.h"
 
 #include <string.h>
 
@@ -106,8 +107,11 @@ enum {
     HEAD_ENTROPY,
     HEAD_SUM_P2,
     HEAD_SCRATCH, /* of log-probs that nobody reads */
+    HEAD_STATES,  /* this and the next: of a teacher */
+    HEAD_STATES_CHUNK,
     N_HEAD,
 };
+enum { CLEAR_STATES, N_CLEAR };
 
 /* The column of one head statistic, GR_NONE where nobody reads it. logprob is always computed. */
 static uint32_t stat_object(const gr_node *n, const char *field, gr_tasks *p)
@@ -116,12 +120,25 @@ static uint32_t stat_object(const gr_node *n, const char *field, gr_tasks *p)
     return c ? gr_column_object(p, c) : GR_NONE;
 }
 
+/* Of a teacher, what its update reads, which ranks fill together. */
+static uint32_t declare_states(const gr_node *n, const gr_kernels *k, gr_tasks *p)
+{
+    const uint32_t states = gr_states_object(p, k, n);
+    gr_task *t =
+        gr_tasks_run(p, GR_FORWARD_CLEAR, 0, (gr_use[]){[CLEAR_STATES] = {states, GR_WRITE | GR_BY_QUEUE}},
+                     N_CLEAR, "clear_states");
+    if (p->ranks > 1) t->cost.bytes = (double)gr_states_bytes(k, n);
+    return states;
+}
+
 static void declare_logprob(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                             gr_tasks *p)
 {
     const gr_model_shape *s = gr_node_shape(n);
     const uint32_t out[] = {stat_object(n, "logprob", p), stat_object(n, "entropy", p),
                             stat_object(n, "sum_p2", p)};
+    const bool teaches = gr_node_teaches(g, n);
+    const uint32_t states = teaches ? declare_states(n, k, p) : GR_NONE;
     gr_forward f = gr_forward_declare(g, n, how, k, p, out, GR_LEN(out));
     const uint32_t slices = gr_node_vocab_parts(n);
     uint32_t head_ws = gr_tasks_temp(
@@ -132,6 +149,9 @@ static void declare_logprob(const gr_graph *g, const gr_node *n, const gr_choice
     uint32_t scratch = GR_NONE;
     if (out[0] == GR_NONE && slices < 2)
         scratch = gr_tasks_temp(p, GR_CAT_WORKSPACE, how->head_rows * sizeof(float), "logprob_chunk");
+    const uint32_t chunk = teaches ? gr_tasks_temp(p, GR_CAT_WORKSPACE,
+                                                   how->head_rows * gr_states_row_bytes(k, n), "states_chunk")
+                                   : GR_NONE;
     uint32_t norm = gr_forward_last(n, k, p);
     uint32_t lm = s->tied ? gr_forward_weights(n, k, p, 0) : GR_NONE;
     gr_task *head = gr_tasks_run(p, GR_FORWARD_HEAD, 0,
@@ -143,13 +163,16 @@ static void declare_logprob(const gr_graph *g, const gr_node *n, const gr_choice
                                             [HEAD_LOGPROB] = {out[0], GR_UPDATE | GR_BY_QUEUE},
                                             [HEAD_ENTROPY] = {out[1], GR_UPDATE | GR_BY_QUEUE},
                                             [HEAD_SUM_P2] = {out[2], GR_UPDATE | GR_BY_QUEUE},
-                                            [HEAD_SCRATCH] = {scratch, GR_WRITE}},
+                                            [HEAD_SCRATCH] = {scratch, GR_WRITE},
+                                            [HEAD_STATES] = {states, GR_UPDATE | GR_BY_QUEUE},
+                                            [HEAD_STATES_CHUNK] = {chunk, GR_WRITE}},
                                  N_HEAD, "head");
     const double rows = f.cost.rows * slices / gr_node_cut(n) / n->placement.parts; /* of all slices */
     gr_head_cost(head, k, s, rows, 1);
     gr_head_exchange_cost(head, k, n, rows, how->head_rows, false);
     gr_forward_head_cost(head, n);
     gr_forward_end(n, p, &f, out, GR_LEN(out));
+    gr_sharding_share(p, states);
 }
 
 static gr_status open_logprob(gr_session *s, const gr_node *n, void **state, gr_diag *d)
@@ -214,8 +237,32 @@ static void run_head_parts(const gr_call *c, const gr_pass *pass, const gr_micro
     }
 }
 
+/* One rank writes all of them. */
+static void clear_states(const gr_call *c)
+{
+    const gr_kernels *k = c->session->kernels;
+    if (c->session->ranks > 1) k->zero(c->queue, c->ptr[CLEAR_STATES], gr_states_bytes(k, c->node));
+}
+
+/* What the head reads of its rows, token by token of the batch. */
+static void keep_states(const gr_call *c, const gr_pass *pass, const gr_micro *pack)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = gr_node_shape(c->node);
+    const uint64_t row = gr_states_row_bytes(k, c->node);
+    void *chunk = c->ptr[HEAD_STATES_CHUNK];
+    for (gr_chunk h = {0}; gr_pass_chunk(pass, c->how->head_rows, &h);) {
+        k->head->hidden(c->queue, s, c->ptr[HEAD_NORM], c->ptr[HEAD_X], pack->row + h.row, h.n, chunk);
+        k->copy(c->queue, (char *)c->ptr[HEAD_STATES] + h.at * row, chunk, h.n * row);
+    }
+}
+
 static gr_status run_logprob(const gr_call *c, gr_diag *d)
 {
+    if (c->kernel == GR_FORWARD_CLEAR) {
+        clear_states(c);
+        return GR_OK;
+    }
     if (c->kernel != GR_FORWARD_HEAD) return gr_forward_run(c, d);
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
     gr_micro pack = gr_micro_at(c->ptr[HEAD_PACKED], &b);
@@ -224,6 +271,7 @@ static gr_status run_logprob(const gr_call *c, gr_diag *d)
         run_head_parts(c, c->state, &b, &pack);
     else
         run_head(c, c->state, &pack);
+    if (c->ptr[HEAD_STATES]) keep_states(c, c->state, &pack);
     return GR_OK;
 }
 

@@ -27,6 +27,22 @@ gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_balance_bou
     return m;
 }
 
+/* A unit of several sequences has one part more than these. */
+void gr_micro_set_shares(gr_micro_bounds *b, uint32_t shares)
+{
+    if (!shares) return;
+    b->shares = shares;
+    b->seqs += b->seqs / 2;
+}
+
+uint32_t gr_node_shares(const gr_node *n)
+{
+    const gr_rows_bounds *b = &n->bounds;
+    const uint32_t each = (b->seqs + GR_MAX(b->groups, 1u) - 1) / GR_MAX(b->groups, 1u),
+                   shares = GR_MIN(n->shares, each);
+    return shares > 1 ? shares : 0;
+}
+
 gr_pass_bounds gr_pass_bounds_of(const gr_micro_bounds *b, const gr_rows_bounds *rows, const gr_choices *how)
 {
     return (gr_pass_bounds){.tokens = gr_micro_own(b, b->tokens),
@@ -34,6 +50,7 @@ gr_pass_bounds gr_pass_bounds_of(const gr_micro_bounds *b, const gr_rows_bounds 
                             .length = rows->prompt_tokens + rows->response_tokens,
                             .threads = how->threads,
                             .cut = b->cut,
+                            .shared = b->shares > 1,
                             .experts_again = how->experts_again,
                             .expert_run = how->expert_run};
 }
@@ -45,6 +62,7 @@ static gr_micro layout(gr_workspace *c, const gr_micro_bounds *b)
     m.ids = gr_workspace_bytes(c, own * sizeof(*m.ids));
     m.position = gr_workspace_bytes(c, own * b->cut * sizeof(*m.position));
     m.offset = gr_workspace_bytes(c, (b->seqs + (b->cut > 1) + 1ull) * sizeof(*m.offset));
+    m.prefix = b->shares ? gr_workspace_bytes(c, (b->seqs + (b->cut > 1)) * sizeof(*m.prefix)) : NULL;
     m.row = gr_workspace_bytes(c, b->own_rows * sizeof(*m.row));
     m.target = gr_workspace_bytes(c, b->own_rows * sizeof(*m.target));
     m.routes = b->routes ? gr_workspace_bytes(c, own * b->routes * sizeof(*m.routes)) : NULL;
@@ -74,8 +92,10 @@ void gr_pass_open(gr_pass *p, uint32_t seqs)
     p->own = gr_seqs_new(seqs);
     p->counted = gr_seqs_new(seqs);
     p->asked = gr_seqs_new(seqs);
-    p->offset = gr_calloc(seqs + 2ull, sizeof(*p->offset));
-    p->part = gr_calloc(seqs + 1ull, sizeof(*p->part));
+    const size_t parts = seqs + seqs / 2; /* see gr_micro_set_shares */
+    p->offset = gr_calloc(parts + 2, sizeof(*p->offset));
+    p->prefix = gr_calloc(parts + 1, sizeof(*p->prefix));
+    p->part = gr_calloc(parts + 1, sizeof(*p->part));
 }
 
 static void copy_seqs(gr_seqs *to, const gr_seqs *from)
@@ -94,6 +114,7 @@ void gr_pass_begin(gr_pass *p, const gr_seqs *seqs)
 void gr_pass_release(gr_pass *p)
 {
     free(p->offset);
+    free(p->prefix);
     free(p->part);
     free(p->seqs.seq);
     free(p->own.seq);
@@ -136,30 +157,72 @@ static void order(const gr_pass *p, const gr_rows *rows, gr_seqs *seqs)
     if (p->longest_first) qsort_r(seqs->seq, seqs->n, sizeof(*seqs->seq), by_length, (void *)(uintptr_t)rows);
 }
 
-/* Micro-batches that sequences take in their order, at most so many tokens each. */
-static uint32_t count_cuts(const gr_seqs *seqs, const gr_rows *rows, uint32_t most_seqs, uint32_t tokens)
+/* Sequences that are taken together. */
+typedef struct unit {
+    uint32_t n, before, tokens; /* how many; tokens that come once for all of them; tokens in all */
+} unit;
+
+static bool same_prompt(const gr_rows *r, uint32_t a, uint32_t b)
 {
-    uint32_t cuts = 0, n_seqs = 0, n_tokens = 0;
-    for (uint32_t i = 0; i < seqs->n; i++) {
-        uint32_t n = seq_tokens(rows, seqs->seq[i]);
-        if (!cuts || n_seqs == most_seqs || n_tokens + n > tokens) {
+    return r->group[a] == r->group[b] && r->prompt_len[a] == r->prompt_len[b] &&
+           !memcmp(gr_rows_ids(r, a), gr_rows_ids(r, b), r->prompt_len[a] * sizeof(int32_t));
+}
+
+/* The one that begins at place i of the list. */
+static unit unit_at(const gr_seqs *seqs, uint32_t i, const gr_rows *rows, uint32_t shares)
+{
+    const uint32_t first = seqs->seq[i];
+    unit u = {1, 0, seq_tokens(rows, first)};
+    if (rows->prompt_len[first] < 2) return u;
+    for (; u.n < shares && i + u.n < seqs->n && same_prompt(rows, first, seqs->seq[i + u.n]); u.n++) {
+        u.before = rows->prompt_len[first] - 1;
+        u.tokens += seq_tokens(rows, seqs->seq[i + u.n]) - u.before;
+    }
+    return u;
+}
+
+static uint32_t unit_parts(const unit *u)
+{
+    return u->n + (u->before > 0);
+}
+
+/* Micro-batches that sequences take in their order, at most so many tokens each. */
+static uint32_t count_cuts(const gr_seqs *seqs, const gr_rows *rows, const gr_micro_bounds *b,
+                           uint32_t tokens)
+{
+    uint32_t cuts = 0, n_parts = 0, n_tokens = 0;
+    for (uint32_t i = 0; i < seqs->n;) {
+        const unit u = unit_at(seqs, i, rows, b->shares);
+        if (!cuts || n_parts + unit_parts(&u) > b->seqs || n_tokens + u.tokens > tokens) {
             cuts++;
-            n_seqs = n_tokens = 0;
+            n_parts = n_tokens = 0;
         }
-        n_seqs++;
-        n_tokens += n;
+        n_parts += unit_parts(&u);
+        n_tokens += u.tokens;
+        i += u.n;
     }
     return cuts;
+}
+
+static uint32_t largest_unit(const gr_seqs *seqs, const gr_rows *rows, uint32_t shares)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < seqs->n;) {
+        const unit u = unit_at(seqs, i, rows, shares);
+        most = GR_MAX(most, u.tokens);
+        i += u.n;
+    }
+    return most;
 }
 
 /* The least bound that takes no more micro-batches than the one given. */
 static uint32_t least_bound(const gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 {
-    uint32_t low = 0, high = b->tokens, cuts = count_cuts(&p->seqs, rows, b->seqs, high);
-    for (uint32_t i = 0; i < p->seqs.n; i++) low = GR_MAX(low, seq_tokens(rows, p->seqs.seq[i]));
+    uint32_t low = largest_unit(&p->seqs, rows, b->shares), high = b->tokens;
+    const uint32_t cuts = count_cuts(&p->seqs, rows, b, high);
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (count_cuts(&p->seqs, rows, b->seqs, middle) > cuts)
+        if (count_cuts(&p->seqs, rows, b, middle) > cuts)
             low = middle + 1;
         else
             high = middle;
@@ -170,27 +233,45 @@ static uint32_t least_bound(const gr_pass *p, const gr_rows *rows, const gr_micr
 /* ---- one micro-batch ------------------------------------------------------------------------------------
  */
 
+/* Tokens [from, end) of a sequence, behind those of another part, or of none: its own. */
+static void take_part(gr_pass *p, uint32_t seq, uint32_t from, uint32_t end, uint32_t prefix)
+{
+    p->part[p->n_seqs].seq = seq;
+    p->part[p->n_seqs].from = from;
+    p->prefix[p->n_seqs] = prefix;
+    p->offset[p->n_seqs++] = p->n_tokens;
+    p->n_tokens += end - from;
+}
+
+static void take_unit(gr_pass *p, const gr_rows *rows, const unit *u)
+{
+    const uint32_t *seq = p->seqs.seq + p->next, before = p->n_seqs;
+    if (u->before) take_part(p, seq[0], 0, u->before, before);
+    for (uint32_t i = 0; i < u->n; i++)
+        take_part(p, seq[i], u->before, seq_tokens(rows, seq[i]), u->before ? before : p->n_seqs);
+    p->next += u->n;
+}
+
 static void take_seqs(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b)
 {
     p->n_seqs = p->n_tokens = 0;
-    for (; p->next < p->seqs.n && p->n_seqs < b->seqs; p->next++) {
-        uint32_t seq = p->seqs.seq[p->next], n = seq_tokens(rows, seq);
-        if (p->n_tokens + n > p->limit) break;
-        p->part[p->n_seqs].seq = seq;
-        p->offset[p->n_seqs++] = p->n_tokens;
-        p->n_tokens += n;
+    while (p->next < p->seqs.n) {
+        const unit u = unit_at(&p->seqs, p->next, rows, b->shares);
+        if (p->n_seqs + unit_parts(&u) > b->seqs || p->n_tokens + u.tokens > p->limit) break;
+        take_unit(p, rows, &u);
     }
     p->n_own = gr_micro_own(b, p->n_tokens);
     p->offset[p->n_seqs] = p->n_tokens;
     p->offset[p->n_seqs + 1] = p->n_own * b->cut;
+    p->prefix[p->n_seqs] = p->n_seqs;
 }
 
-/* The tokens of sequence i that a rank of the context group has: [first, end) of the sequence. */
+/* The tokens of part i that a rank of the context group has: [first, end) of its sequence. */
 static void tokens_of(const gr_pass *p, uint32_t place, uint32_t i, uint32_t *first, uint32_t *end)
 {
     const uint32_t from = p->offset[i], to = p->offset[i + 1], own = place * p->n_own;
-    *first = GR_MIN(GR_MAX(own, from), to) - from;
-    *end = GR_MIN(GR_MAX(own + p->n_own, from), to) - from;
+    *first = GR_MIN(GR_MAX(own, from), to) - from + p->part[i].from;
+    *end = GR_MIN(GR_MAX(own + p->n_own, from), to) - from + p->part[i].from;
 }
 
 static void own_tokens(const gr_pass *p, uint32_t i, uint32_t *first, uint32_t *end)
@@ -211,9 +292,9 @@ static void take_rows(gr_pass *p, const gr_rows *rows)
         const uint32_t from = GR_MAX(first + 1, prompt), to = GR_MIN(end + 1, n); /* they predict these */
         part->row = p->n_rows;
         part->first = rows->token_offset[part->seq];
-        part->n = rows->response_len[part->seq];
+        part->n = p->offset[i + 1] - p->offset[i] == n - part->from ? rows->response_len[part->seq] : 0;
         part->at = p->last ? part->seq : rows->token_offset[part->seq] + (from - prompt);
-        p->n_rows += p->last ? first < n && end == n : from < to ? to - from : 0;
+        p->n_rows += p->last ? first < end && end == n : from < to ? to - from : 0;
     }
     p->part[p->n_seqs] = (struct gr_pass_part){.row = p->n_rows};
 }
@@ -222,8 +303,8 @@ static void fill_rows(const gr_pass *p, const gr_rows *rows, uint32_t i, gr_micr
 {
     const uint32_t seq = p->part[i].seq, n = seq_tokens(rows, seq),
                    count = p->part[i + 1].row - p->part[i].row,
-                   token =
-                       p->offset[i] - p->place * p->n_own, /* of its first; may be another rank's: wraps */
+                   token = p->offset[i] - p->part[i].from -
+                           p->place * p->n_own, /* of its first; may be another rank's: wraps */
         from = p->last ? n - 1 : rows->prompt_len[seq] + p->part[i].at - rows->token_offset[seq] - 1;
     for (uint32_t j = 0; j < count; j++) {
         k->row[p->part[i].row + j] = token + from + j;
@@ -235,12 +316,12 @@ static void fill(const gr_pass *p, const gr_rows *rows, gr_micro *k)
 {
     uint32_t n_ids = 0;
     for (uint32_t i = 0; i < p->n_seqs; i++) {
-        const uint32_t seq = p->part[i].seq, n = seq_tokens(rows, seq);
+        const uint32_t seq = p->part[i].seq, n = p->offset[i + 1] - p->offset[i];
         uint32_t first, end;
         own_tokens(p, i, &first, &end);
         memcpy(k->ids + n_ids, gr_rows_ids(rows, seq) + first, (end - first) * sizeof(*k->ids));
         n_ids += end - first;
-        for (uint32_t j = 0; j < n; j++) k->position[p->offset[i] + j] = (int32_t)j;
+        for (uint32_t j = 0; j < n; j++) k->position[p->offset[i] + j] = (int32_t)(p->part[i].from + j);
         fill_rows(p, rows, i, k);
     }
     for (; n_ids < p->n_own; n_ids++) k->ids[n_ids] = 0;
@@ -332,6 +413,11 @@ static void fill_part_target(const gr_pass *p, const gr_rows *rows, const gr_mic
     }
 }
 
+static const int32_t *ids_of(const gr_pass *p, const gr_rows *rows, uint32_t i)
+{
+    return gr_rows_ids(rows, p->part[i].seq) + p->part[i].from;
+}
+
 /* Of neighbours, whose tokens follow each other; padding is token 0. */
 static void fill_part_ids(const gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_micro *k)
 {
@@ -340,7 +426,7 @@ static void fill_part_ids(const gr_pass *p, const gr_rows *rows, const gr_micro_
         const bool there = i < p->n_seqs;
         const uint32_t from = there ? p->offset[i] : p->n_tokens, end = there ? p->offset[i + 1] : high;
         for (; at < GR_MIN(end, high); at++)
-            k->part_ids[at - low] = part_id(p, b, there ? gr_rows_ids(rows, p->part[i].seq)[at - from] : 0);
+            k->part_ids[at - low] = part_id(p, b, there ? ids_of(p, rows, i)[at - from] : 0);
     }
 }
 
@@ -372,7 +458,7 @@ uint32_t gr_pass_count(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b
 {
     copy_seqs(&p->counted, seqs);
     order(p, rows, &p->counted);
-    return count_cuts(&p->counted, rows, b->seqs, b->tokens);
+    return count_cuts(&p->counted, rows, b, b->tokens);
 }
 
 void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_queue *q, void *packed,
@@ -386,6 +472,8 @@ void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_
     gr_device_write(q, device.ids, host.ids, p->n_own * sizeof(*host.ids));
     gr_device_write(q, device.position, host.position, p->offset[n_seqs] * sizeof(*host.position));
     gr_device_write(q, device.offset, host.offset, (n_seqs + 1) * sizeof(*host.offset));
+    if (b->shares) memcpy(host.prefix, p->prefix, n_seqs * sizeof(*p->prefix));
+    if (b->shares) gr_device_write(q, device.prefix, host.prefix, n_seqs * sizeof(*host.prefix));
     gr_device_write(q, device.row, host.row, p->n_rows * sizeof(*host.row));
     if (!p->last) gr_device_write(q, device.target, host.target, p->n_rows * sizeof(*host.target));
     if (b->slices) write_parts(p, rows, b, q, &device, &host);
@@ -452,6 +540,8 @@ gr_packed gr_pass_packed(const gr_pass *p, const gr_micro_bounds *b, const gr_mi
                        .ids = k->ids,
                        .offset = k->offset,
                        .host_offset = p->offset,
+                       .prefix = k->prefix,
+                       .host_prefix = k->prefix ? p->prefix : NULL,
                        .position = k->position,
                        .cut = b->cut};
 }
@@ -475,7 +565,11 @@ gr_head_window gr_pass_head(const gr_micro_bounds *b, const gr_micro *k, const g
 
 gr_head_rows gr_pass_rows(const gr_micro *k, uint32_t first, uint32_t n, float inv_temperature, bool keep)
 {
-    return (gr_head_rows){n, k->row + first, k->target + first, inv_temperature, keep};
+    return (gr_head_rows){.n = n,
+                          .row = k->row + first,
+                          .target = k->target + first,
+                          .inv_temperature = inv_temperature,
+                          .keep = keep};
 }
 
 uint64_t gr_hidden_bytes(const gr_kernels *k, const gr_model_shape *s, uint64_t tokens)
@@ -503,11 +597,29 @@ void gr_micro_set_parts(gr_micro_bounds *b, const gr_node *n)
     b->vocab = gr_node_shape(n)->vocab;
 }
 
+/* Tokens of a sequence of full length, as its unit has them on average. */
+static double length_of(const gr_micro_bounds *m, const gr_rows_bounds *b)
+{
+    const double length = (double)b->prompt_tokens + b->response_tokens;
+    return m->shares ? length - (double)(b->prompt_tokens - 1) * (m->shares - 1) / m->shares : length;
+}
+
+/* Twice the keys that a token of such a unit sees on average. */
+static double seen_of(const gr_micro_bounds *m, const gr_rows_bounds *b)
+{
+    const double length = (double)b->prompt_tokens + b->response_tokens, once = b->prompt_tokens - 1.0,
+                 own = length - once, n = m->shares;
+    return m->shares ? (once * once + n * own * (2 * once + own)) / (once + n * own) : length;
+}
+
 gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b, uint32_t seqs)
 {
-    const uint32_t length = b->prompt_tokens + b->response_tokens, each = GR_MAX(m->tokens / length, 1u),
+    const uint32_t together = GR_MAX(m->shares, 1u);
+    const double length = length_of(m, b);
+    const uint32_t each = GR_MAX((uint32_t)(m->tokens / (length * together)) * together, 1u),
                    trips = GR_MAX((seqs + each - 1) / each, 1u);
-    return (gr_micro_cost){trips, (double)seqs * length / trips, (double)seqs * b->response_tokens / trips};
+    return (gr_micro_cost){trips, seqs * length / trips, (double)seqs * b->response_tokens / trips,
+                           seen_of(m, b)};
 }
 
 /* Multiply-adds of a query and a key that it sees, for a head and halved: of latent attention with values

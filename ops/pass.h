@@ -8,6 +8,13 @@
  * micro-batches as the bound of tokens allows, and of so many the fullest has as few tokens as can be. Which
  * sequence follows which does not depend on the bound: so neither do the sums over them.
  *
+ * Responses may share their prompt (`share_prompts` of an update of the rows). Sequences of a group that
+ * follow each other and have the same prompt, so many at most, are a unit, which is in one micro-batch whole.
+ * All but the prompt's last token come once, as a part of their own, in front of the parts of the responses.
+ * Each of these begins with the prompt's last token: it predicts the first of the response, so each row of
+ * the head has a token of its own. Which sequences are a unit follows from the rows and their dealing to
+ * ranks, never from bounds. Without that a sequence is a unit and one part.
+ *
  * Ranks of a context group (runtime/comm/mesh.h) take the same micro-batches, and each has as many of the
  * tokens: its hidden states and its rows of the head are of these. Where they do not come out even, a last
  * sequence of padding is added, which no row asks about.
@@ -29,10 +36,13 @@ typedef struct gr_micro_bounds {
     uint32_t routes; /* recorded choices of a token that come with it; 0: none */
     uint32_t slices; /* neighbours among these ranks that have each a part of the vocabulary; 0: none */
     uint32_t vocab;  /* ids of a part */
+    uint32_t shares; /* responses of a unit at most; 0: each reads its own prompt. seqs counts parts */
 } gr_micro_bounds;
 /* most: that ranks of one context group have of the pass; cut: how many they are. */
 gr_micro_bounds gr_micro_bounds_of(const gr_rows_bounds *b, const gr_balance_bounds *most,
                                    uint32_t micro_tokens, uint32_t cut);
+/* That so many responses share a prompt (gr_node_shares). */
+void gr_micro_set_shares(gr_micro_bounds *b, uint32_t shares);
 /* The parts of the vocabulary that a node's passes have. */
 void gr_micro_set_parts(gr_micro_bounds *b, const gr_node *n);
 /* Tokens that one rank has of so many: all have as many, the last of them may be padding. */
@@ -54,14 +64,16 @@ typedef struct gr_pass {
     gr_balancer *asked_balancer;
     uint32_t next;             /* place among them of the next micro-batch's first */
     uint32_t place;            /* of this rank in its context group */
-    uint32_t n_seqs, n_tokens; /* the current micro-batch */
+    uint32_t n_seqs, n_tokens; /* the current micro-batch: its parts, and their tokens */
     uint32_t n_own;            /* this rank's tokens of it: all, where they are not cut */
     uint32_t n_rows;           /* its rows of the head */
     uint32_t most_rows;        /* the most that one of its neighbours with the vocabulary has, itself too */
     uint32_t *offset;          /* [n_seqs + 2] of its packed tokens; the padding's end is last */
+    uint32_t *prefix;          /* [n_seqs + 1] the part that a part goes on from; its own: none */
     struct gr_pass_part {
         uint32_t seq, row, at; /* a sequence; its first row of the head; which of the batch's this is */
         uint32_t first, n;     /* the batch's rows of the sequence, whichever rank's they are */
+        uint32_t from;         /* the sequence's token that it begins with */
     } * part;                  /* [n_seqs + 1] behind the last one: rows */
     uint32_t limit;            /* most tokens of a micro-batch, see above; 0: not known yet */
     struct gr_tally_state
@@ -73,6 +85,7 @@ typedef struct gr_micro {
     int32_t *ids;      /* [tokens] of this rank */
     int32_t *position; /* [tokens] of all, in its sequence */
     uint32_t *offset;  /* [seqs + 1] */
+    uint32_t *prefix;  /* [seqs] see gr_packed; NULL: none has one */
     uint32_t *row; /* [own_rows] which of its tokens predicts each response token; or each sequence's last */
     int32_t *target; /* [own_rows] */
     uint16_t
@@ -156,6 +169,9 @@ static inline uint32_t gr_node_parts(const gr_node *n)
     return GR_MAX(n->placement.ranks / gr_mesh_ranks(&n->placement.mesh), 1u);
 }
 
+/* Responses that share a prompt in a node's passes, as many as there are at most; 0: none does. */
+uint32_t gr_node_shares(const gr_node *n);
+
 /* The shape that a node's kernels work with: its model's, or a slice's. */
 const gr_model_shape *gr_node_shape(const gr_node *n);
 
@@ -169,6 +185,7 @@ uint64_t gr_hidden_bytes(const gr_kernels *k, const gr_model_shape *s, uint64_t 
 typedef struct gr_micro_cost {
     uint32_t trips;
     double tokens, rows; /* of one micro-batch, the mean of them */
+    double length;       /* twice the keys that a token sees on average */
 } gr_micro_cost;
 gr_micro_cost gr_micro_cost_of(const gr_micro_bounds *m, const gr_rows_bounds *b, uint32_t seqs);
 

@@ -425,12 +425,13 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                  N_BEGIN, "begin");
     const rollout_cost cost = cost_of(n, how);
     gr_tasks_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "tokens")->loop.trips_expected = cost.trips;
-    gr_tasks_run(p, ROLLOUT_PLAN, 0,
-                 (gr_use[]){[PLAN_ROWS] = {rows, n->bounds.turns ? GR_UPDATE : GR_READ},
-                            [PLAN_STEP] = {step, GR_WRITE},
-                            [PLAN_STAGING] = {staging, GR_WRITE},
-                            [PLAN_KV] = {kv, GR_UPDATE}},
-                 N_PLAN, "plan");
+    gr_turns_meet(gr_tasks_run(p, ROLLOUT_PLAN, 0,
+                               (gr_use[]){[PLAN_ROWS] = {rows, n->bounds.turns ? GR_UPDATE : GR_READ},
+                                          [PLAN_STEP] = {step, GR_WRITE},
+                                          [PLAN_STAGING] = {staging, GR_WRITE},
+                                          [PLAN_KV] = {kv, GR_UPDATE}},
+                               N_PLAN, "plan"),
+                  n);
     gr_tasks_run(p, ROLLOUT_EMBED, 0,
                  (gr_use[]){[STEP_WEIGHTS] = {gr_rollout_weights(p, n, k, 0), GR_READ},
                             [STEP_ARRAYS] = {step, GR_READ},
@@ -593,6 +594,7 @@ static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr
     r->current = r->n_groups = r->n_seqs = r->trip = 0;
     r->finished = r->n_slots = r->n_running = 0;
     r->tokens = r->spared = 0;
+    r->pace = (gr_rollout_pace){0};
     r->draft.steps = r->draft.drafts = r->draft.drafted = r->draft.accepted = 0;
     for (int i = 0; i < 2; i++) free_all(&r->pool[i]);
     if (r->turns) gr_turns_begin(r, rows);
@@ -862,13 +864,16 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     gr_rows rows = gr_rows_at(c->ptr[PLAN_ROWS], &r->work);
     step_arrays device = arrays_at(c->ptr[PLAN_STEP], &r->bounds),
                 host = arrays_at(c->ptr[PLAN_STAGING], &r->bounds);
-    gr_status st = r->turns ? gr_turns_take(r, &rows, end_conversation, d) : GR_OK;
+    gr_status st = r->turns ? gr_turns_take(r, &rows, gr_turns_peers(c), end_conversation, d) : GR_OK;
     if (st) return st;
     r->trip++;
     gr_session_finished(r->session, r->node, &rows, GR_NONE);
     admit(r, &rows);
     wake(r, &rows);
     plan(r, &rows, c->how, &host);
+    r->pace.steps += r->n_running > 0;
+    r->pace.width += r->n_running;
+    r->pace.read += r->n_prefill;
     write_arrays(r, c->queue, &device, &host);
     copy_states(c, r);
     return !r->n_tokens && r->n_slots ? gr_turns_wait(r, &rows, d) : GR_OK; /* there is nothing else to do */

@@ -17,6 +17,7 @@
 #include "ops/base/rows.h"
 #include "ops/base/session.h"
 #include "ops/serve/serve.h"
+#include "runtime/comm/comm.h"
 
 enum {
     ROLLOUT_BEGIN,
@@ -150,6 +151,15 @@ typedef struct gr_block_copies {
     uint32_t *from, *to; /* [samples] */
 } gr_block_copies;
 
+/* How an iteration's decoding went, of this rank: metrics of conversations, whose pace their environments
+ * set. */
+typedef struct gr_rollout_pace {
+    uint64_t steps, width;       /* decode steps; slots that they computed, of all steps together */
+    uint64_t read;               /* tokens of prompts and answers that were read into the pool */
+    uint64_t stalled_ns;         /* nothing ran: all waited for their environments */
+    uint64_t answer_ns, answers; /* from each message to the taking of its answer */
+} gr_rollout_pace;
+
 typedef struct gr_rollout {
     gr_session *session;
     const gr_node *node;
@@ -168,6 +178,7 @@ typedef struct gr_rollout {
     uint32_t trip;          /* of the iteration, from 0 */
     gr_free_blocks pool[2]; /* of all layers, and of those with a window, where these have others */
     uint32_t finished, n_seqs;
+    gr_rollout_pace pace;
     uint64_t tokens, spared;      /* sampled so far; those of max_tokens that finished ones did not need */
     uint32_t n_tokens, n_prefill; /* of the current step */
     uint32_t prefill_seq, prefill_at; /* whose tokens these are, and the first of them */
@@ -263,10 +274,17 @@ void gr_turns_start(gr_rollout *r, gr_rollout_slot *s, const gr_rows *rows);
 uint32_t gr_turns_limit(const gr_rollout *r, uint32_t seq);
 /* A turn has its last token: the environment is asked to answer. */
 void gr_turns_step(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows);
-/* Take what has been answered. end is called of each conversation that has ended; the others' slots wait no
+/* Take what has been answered. peers: the ranks that run it together, which all take the same; NULL: this one
+ * alone. end is called of each conversation that has ended; the others' slots wait no
  * more, and their rows have what was said. */
-gr_status gr_turns_take(gr_rollout *r, gr_rows *rows, void (*end)(gr_rollout *r, gr_rows *rows, uint32_t seq),
-                        gr_diag *d);
+gr_status gr_turns_take(gr_rollout *r, gr_rows *rows, gr_comm *peers,
+                        void (*end)(gr_rollout *r, gr_rows *rows, uint32_t seq), gr_diag *d);
+/* The task in which ranks that run conversations together meet, to take what was answered. */
+void gr_turns_meet(gr_task *w, const gr_node *n);
+static inline gr_comm *gr_turns_peers(const gr_call *c)
+{
+    return c->queue->peers ? c->queue->peers->comm : NULL;
+}
 /* Wait until something is to be taken. */
 gr_status gr_turns_wait(gr_rollout *r, const gr_rows *rows, gr_diag *d);
 /* The rows are whole. */

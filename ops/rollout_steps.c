@@ -289,15 +289,16 @@ void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choi
                  N_BEGIN_STEPS, "begin");
     gr_tasks_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "chunks")->loop.trips_expected =
         trips_expected(n, how);
-    gr_tasks_run(p, ROLLOUT_PLAN, 0,
-                 (gr_use[]){[PLAN_ROWS] = {rows, GR_UPDATE | GR_BY_CODE},
-                            [PLAN_SLOTS] = {slots, GR_UPDATE},
-                            [PLAN_ORDERS] = {orders, GR_UPDATE | GR_BY_TURNS},
-                            [PLAN_PACKED] = {packed, GR_WRITE},
-                            [PLAN_STAGING] = {staging, GR_UPDATE | GR_BY_TURNS},
-                            [PLAN_ROUTES] = {routes, GR_UPDATE | GR_BY_CODE},
-                            [PLAN_CHOICES] = {choices_back, GR_UPDATE | GR_BY_TURNS}},
-                 N_PLAN, "plan");
+    gr_task *plan = gr_tasks_run(p, ROLLOUT_PLAN, 0,
+                                 (gr_use[]){[PLAN_ROWS] = {rows, GR_UPDATE | GR_BY_CODE},
+                                            [PLAN_SLOTS] = {slots, GR_UPDATE},
+                                            [PLAN_ORDERS] = {orders, GR_UPDATE | GR_BY_TURNS},
+                                            [PLAN_PACKED] = {packed, GR_WRITE},
+                                            [PLAN_STAGING] = {staging, GR_UPDATE | GR_BY_TURNS},
+                                            [PLAN_ROUTES] = {routes, GR_UPDATE | GR_BY_CODE},
+                                            [PLAN_CHOICES] = {choices_back, GR_UPDATE | GR_BY_TURNS}},
+                                 N_PLAN, "plan");
+    gr_turns_meet(plan, n);
     gr_task *prefill = model_work(n, k, p, ROLLOUT_PREFILL,
                                   (gr_use[]){[USE_KV] = {kv, GR_UPDATE},
                                              [USE_PACKED] = {packed, GR_READ},
@@ -545,17 +546,41 @@ static bool prefill_group(gr_rollout *r, gr_rollout_group *g, const gr_rows *row
     return prefill(r, rows, first, g->table, g->held, &g->cached, g->prompt - 1, how);
 }
 
-/* Conversations whose environment has answered: what it said is read, and the model goes on. */
+/* From there on, one that the device does not run: it is free, or waits. */
+static uint32_t resting_slot(const gr_rollout *r, uint32_t from)
+{
+    while (r->slots[from].seq != GR_NONE && r->steps->since[from] != NEVER) from++;
+    return from;
+}
+
+/* Two of which the device runs neither. */
+static void swap_resting(gr_rollout *r, uint32_t a, uint32_t b)
+{
+    struct gr_rollout_steps *s = r->steps;
+    const gr_rollout_slot slot = r->slots[a]; /* tables are swapped */
+    const uint32_t since = s->since[a];
+    r->slots[a] = r->slots[b];
+    s->since[a] = s->since[b];
+    r->slots[b] = slot;
+    s->since[b] = since;
+    if (r->slots[a].seq != GR_NONE) s->slot_of[r->slots[a].seq] = a;
+    if (r->slots[b].seq != GR_NONE) s->slot_of[r->slots[b].seq] = b;
+}
+
+/* Conversations whose environment has answered: what it said is read, and the model goes on, in the first
+ * slot in which none does: so steps are as small as those that run allow. */
 static uint32_t wake(gr_rollout *r, const gr_rows *rows, const gr_choices *how, const gr_steps_input *in)
 {
-    uint32_t n_changes = 0;
+    uint32_t n_changes = 0, to = 0;
     for (uint32_t at = 0; at < r->bounds.samples; at++) {
-        gr_rollout_slot *slot = &r->slots[at];
-        if (slot->seq == GR_NONE || slot->waits || r->steps->since[at] != NEVER) continue;
+        if (r->slots[at].seq == GR_NONE || r->slots[at].waits || r->steps->since[at] != NEVER) continue;
+        to = r->turns ? resting_slot(r, to) : at;
+        if (to != at) swap_resting(r, at, to);
+        gr_rollout_slot *slot = &r->slots[to];
         const uint32_t last = gr_rollout_length(rows, slot->seq) - 1;
         slot->next = gr_rows_ids(rows, slot->seq)[last];
-        if (prefill(r, rows, slot->seq, slot->table, slot->held, &slot->cached, last, how))
-            set_slot(r, rows, at, in, &n_changes);
+        if (!prefill(r, rows, slot->seq, slot->table, slot->held, &slot->cached, last, how)) break;
+        set_slot(r, rows, to, in, &n_changes);
     }
     return n_changes;
 }
@@ -629,8 +654,16 @@ static void move_slot(gr_rollout *r, uint32_t from, uint32_t to)
     *b = *a;
     *a = t;
     s->slot_of[b->seq] = to;
+    if (a->seq != GR_NONE) s->slot_of[a->seq] = from;
     s->stale[to] = false;
     s->since[to] = s->since[from];
+    s->since[from] = NEVER;
+}
+
+/* Whether a slot takes its place among those that move together: a conversation that waits does not. */
+static bool moves(const gr_rollout *r, uint32_t at)
+{
+    return r->slots[at].seq != GR_NONE && !(r->turns && r->steps->since[at] == NEVER);
 }
 
 /* When no more samples come, the rest move together, where that makes a step smaller. */
@@ -638,11 +671,11 @@ static uint32_t compact(gr_rollout *r, const gr_steps_input *in)
 {
     const uint32_t slots = r->bounds.samples;
     uint32_t live = 0, n_changes = 0, to = 0;
-    for (uint32_t i = 0; i < slots; i++) live += r->slots[i].seq != GR_NONE;
+    for (uint32_t i = 0; i < slots; i++) live += moves(r, i);
     const uint32_t size = rounded(live, slots);
     for (uint32_t from = last_slot(r); from-- > size;) {
-        if (r->slots[from].seq == GR_NONE) continue;
-        to = free_slot(r, to);
+        if (!moves(r, from)) continue;
+        while (moves(r, to)) to++;
         move_slot(r, from, to);
         in->change[n_changes++] = (gr_slot_change){.slot = to, .from = from};
     }
@@ -746,7 +779,7 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     s->device = arrays_at(c->ptr[PLAN_PACKED], &b, c->how, 0);
     s->host = arrays_at(c->ptr[PLAN_STAGING], &b, c->how, s->trip % 2);
     gr_status st = s->trip < 2 ? GR_OK : read_report(r, &rows, choices_at(c, r, c->ptr[PLAN_CHOICES]), d);
-    if (!st && r->turns) st = gr_turns_take(r, &rows, end_conversation, d);
+    if (!st && r->turns) st = gr_turns_take(r, &rows, gr_turns_peers(c), end_conversation, d);
     if (st) return st;
     gr_session_finished(r->session, r->node, &rows, GR_NONE);
     const gr_steps_input in = s->ops->input(s->steps, s->trip);
@@ -765,6 +798,9 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     write_prefill(r, c);
     for (uint32_t i = 0; i < b.slots; i++) s->at[which][i] = r->slots[i].seq;
     s->read[which].n_tokens = s->n_tokens;
+    r->pace.steps += s->n[which] ? CHUNK : 0;
+    r->pace.width += (uint64_t)CHUNK * s->n[which];
+    r->pace.read += s->n_tokens;
     return r->turns ? wait_for_turns(r, &rows, n_changes, d) : GR_OK;
 }
 

@@ -4,6 +4,7 @@
 #include "ops/base/functions.h"
 #include "ops/data.h"
 #include "ops/encode.h"
+#include "ops/rollout_heard.h"
 #include "ops/reward/command_files.h"
 #include "ops/reward/environment.h"
 #include "ops/reward/http_command.h"
@@ -17,13 +18,14 @@
 #include <string.h>
 
 typedef struct turn {
-    uint32_t begin;   /* its first response token */
-    uint32_t number;  /* from 0 */
-    uint32_t attempt; /* of the conversation */
-    uint32_t most;    /* tokens of it; 0: max_tokens */
-    bool last;        /* no other follows: the model has had them all, or there is no room */
-    bool open;        /* it has begun, and is not over */
-    bool asked;       /* the environment has a message that it has not answered */
+    uint32_t begin;    /* its first response token */
+    uint32_t number;   /* from 0 */
+    uint32_t attempt;  /* of the conversation */
+    uint32_t most;     /* tokens of it; 0: max_tokens */
+    bool last;         /* no other follows: the model has had them all, or there is no room */
+    bool open;         /* it has begun, and is not over */
+    bool asked;        /* the environment has a message that it has not answered */
+    uint64_t asked_ns; /* when it got that */
     /* This and the next, of rows that are kept: an answer for which it has no slot so far; and, from 1 on,
      * the message that tells what was said before the run went on here; 0: none does. */
     gr_answer *early;
@@ -31,7 +33,9 @@ typedef struct turn {
 } turn;
 
 struct gr_turns {
-    gr_environment *env;
+    gr_environment *env;       /* NULL: another rank asks for this one (ops/rollout_heard.h) */
+    gr_comm *peers;            /* those that run it together, this trip; NULL: this one alone */
+    gr_heard_answers heard;    /* by them */
     struct gr_served *served;  /* NULL: nobody calls */
     const gr_encoder *encoder; /* of the prompts */
     gr_tool_form form;
@@ -46,9 +50,14 @@ struct gr_turns {
     uint32_t failures;
     bool any;                              /* conversation of this run that did not fail */
     uint32_t turns_mean, n_failed, *means; /* metrics; means: [measures] */
-    gr_status failed;                      /* of a record that cannot be read */
+    struct {
+        uint32_t stalled, answer, steps, batch, width, read;
+    } pace;           /* metrics */
+    gr_status failed; /* of a record that cannot be read */
     gr_diag messages;
 };
+
+enum { SESSION_SECONDS = 86400 };
 
 /* ---- opening ---------------------------------------------------------------------------------------------
  */
@@ -68,7 +77,7 @@ static gr_status command_of(const gr_generate_cfg *c, char **out, gr_diag *d)
 {
     const gr_environment_cfg *e = &c->environment;
     const double whole =
-        c->serve.host ? 86400 : e->timeout; /* of a session: its calls tell whether it lives */
+        c->serve.host ? SESSION_SECONDS : e->timeout; /* of a session: its calls tell whether it lives */
     *out = NULL;
     if (e->http) return gr_http_command(out, e->http, whole, e->in_flight, e->at, d);
     if (e->command) *out = gr_strdup(e->command);
@@ -79,6 +88,12 @@ static gr_status command_of(const gr_generate_cfg *c, char **out, gr_diag *d)
 static char *file_of_rank(const gr_session *s, const char *path)
 {
     return path && s->rank ? gr_printf("%s.%u", path, s->rank) : path ? gr_strdup(path) : NULL;
+}
+
+/* Of ranks that run it together, the first. */
+static bool asks(const gr_rollout *r)
+{
+    return r->session->rank % GR_MAX(r->node->placement.parts, 1u) == 0;
 }
 
 static gr_status open_environment(gr_rollout *r, gr_diag *d)
@@ -129,6 +144,12 @@ static void name_metrics(gr_rollout *r)
     t->means = gr_calloc(names->n + 1, sizeof(*t->means)); /* + 1: never of size 0 */
     for (size_t i = 0; i < names->n; i++)
         t->means[i] = gr_session_name(r->session, r->node, "%s.%s", node, names->text[i]);
+    t->pace.stalled = gr_session_name(r->session, r->node, "seconds.%s.stalled", node);
+    t->pace.answer = gr_session_name(r->session, r->node, "seconds.%s.answer", node);
+    t->pace.steps = gr_session_name(r->session, r->node, "%s.decode_steps", node);
+    t->pace.batch = gr_session_name(r->session, r->node, "%s.decode_batch", node);
+    t->pace.width = gr_session_name(r->session, r->node, "%s.decode_width", node);
+    t->pace.read = gr_session_name(r->session, r->node, "%s.read_tokens", node);
 }
 
 gr_status gr_turns_open(gr_rollout *r, gr_diag *d)
@@ -137,7 +158,7 @@ gr_status gr_turns_open(gr_rollout *r, gr_diag *d)
     r->turns->at = gr_calloc(r->work.seqs, sizeof(*r->turns->at));
     gr_diag_init(&r->turns->messages);
     name_metrics(r);
-    return gr_node_runs(r->session->graph, r->node) ? open_environment(r, d) : GR_OK;
+    return gr_node_runs(r->session->graph, r->node) && asks(r) ? open_environment(r, d) : GR_OK;
 }
 
 void gr_turns_close(gr_rollout *r)
@@ -147,6 +168,7 @@ void gr_turns_close(gr_rollout *r)
     gr_environment_free(t->env);
     gr_served_close(t->served);
     gr_answer_free(t->answer);
+    gr_heard_release(&t->heard);
     for (uint32_t i = 0; i < r->work.seqs; i++) gr_answer_free(t->at[i].early);
     gr_str_release(&t->text);
     gr_diag_release(&t->messages);
@@ -171,6 +193,14 @@ uint64_t gr_turns_trips(const gr_node *n)
     return (uint64_t)n->placement.task.seqs * n->bounds.turns * 2 * gr_turns_tries(n);
 }
 
+void gr_turns_meet(gr_task *w, const gr_node *n)
+{
+    const uint32_t parts = n->placement.parts;
+    if (!n->bounds.turns || parts < 2) return;
+    w->comm.peers = parts;
+    w->comm.mesh = (gr_mesh){{[GR_AXIS_TENSOR] = parts}};
+}
+
 /* ---- asking ----------------------------------------------------------------------------------------------
  */
 
@@ -193,6 +223,16 @@ void gr_turns_clear(gr_rollout *r, gr_rows *rows, uint32_t first, uint32_t end)
 
 static void tell_again(gr_rollout *r, gr_rows *rows);
 
+static void begin_asking(gr_rollout *r)
+{
+    struct gr_turns *t = r->turns;
+    gr_environment_at(t->env, r->session->step, r->session->round);
+    gr_served_begin(t->served, r);
+    t->failed = gr_environment_listen(t->env, &t->messages);
+    if (!t->failed) gr_served_listens(t->served, r);
+    if (r->kept && !t->begun) t->failed = gr_environment_went_on(t->env, r->session->step - 1, &t->messages);
+}
+
 void gr_turns_begin(gr_rollout *r, gr_rows *rows)
 {
     struct gr_turns *t = r->turns;
@@ -201,11 +241,7 @@ void gr_turns_begin(gr_rollout *r, gr_rows *rows)
     t->failures = 0;
     t->encoder = gr_data_encoder(prompts_of(r));
     t->form = gr_tool_form_of(t->served ? gr_served_chat(t->served) : gr_encoder_chat(t->encoder));
-    gr_environment_at(t->env, r->session->step, r->session->round);
-    gr_served_begin(t->served, r);
-    t->failed = gr_environment_listen(t->env, &t->messages);
-    if (!t->failed) gr_served_listens(t->served, r);
-    if (r->kept && !t->begun) t->failed = gr_environment_went_on(t->env, r->session->step - 1, &t->messages);
+    if (t->env) begin_asking(r);
     t->begun = true;
     if (t->resumed) tell_again(r, rows);
 }
@@ -234,11 +270,19 @@ static json_t *fields_of_start(gr_rollout *r, uint32_t number)
     return fields;
 }
 
+static void asked(turn *at)
+{
+    at->asked = true;
+    at->asked_ns = gr_now_ns();
+}
+
 /* In the record a conversation is of the iteration in which it began. */
 static void ask_to_start(gr_rollout *r, const gr_rows *rows, uint32_t seq)
 {
     struct gr_turns *t = r->turns;
-    t->at[seq].open = t->at[seq].asked = true;
+    t->at[seq].open = true;
+    asked(&t->at[seq]);
+    if (!t->env) return;
     if (r->cfg->serve.open) {
         gr_environment_start(t->env, seq, t->at[seq].attempt, NULL);
         return;
@@ -276,17 +320,20 @@ static void turn_text(gr_rollout *r, const int32_t *ids, uint32_t n)
     }
 }
 
-/* What is said of a turn: response tokens [begin, end). */
-static json_t *fields_of_turn(gr_rollout *r, const gr_rows *rows, uint32_t seq, uint32_t begin, uint32_t end,
-                              bool last)
+/* A turn to the environment, of which it is turn `number`: response tokens [begin, end). */
+static void say(gr_rollout *r, const gr_rows *rows, uint32_t seq, uint32_t number, uint32_t begin,
+                uint32_t end, bool last)
 {
+    struct gr_turns *t = r->turns;
     const int32_t *ids = gr_rows_ids(rows, seq) + rows->prompt_len[seq] + begin;
     const uint32_t n = end - begin;
+    if (!t->env) return;
     turn_text(r, ids, n - (n && gr_rollout_is_stop_id(r, ids[n - 1])));
-    const gr_str *text = &r->turns->text;
-    return json_pack("{s:o, s:o, s:o, s:b}", "text", gr_json_string(text->text, text->len), "token_ids",
-                     list_of_ids(ids, n), "tool_calls", gr_tool_calls(r->turns->form, text->text, text->len),
-                     "last", last);
+    json_t *fields = json_pack("{s:o, s:o, s:o, s:b}", "text", gr_json_string(t->text.text, t->text.len),
+                               "token_ids", list_of_ids(ids, n), "tool_calls",
+                               gr_tool_calls(t->form, t->text.text, t->text.len), "last", last);
+    gr_environment_step(t->env, seq, number, fields);
+    json_decref(fields);
 }
 
 /* The call that asked for the turn gets it. */
@@ -318,14 +365,12 @@ void gr_turns_step(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows)
         at->number + 1 == rows->turns || rows->truncated[seq] || rows->response_len[seq] + 1 >= r->longest;
     rows->turn_end[(size_t)seq * rows->turns + at->number] = rows->response_len[seq];
     rows->n_turns[seq] = at->number + 1;
-    s->waits = at->asked = true;
-    if (r->turns->served) {
+    s->waits = true;
+    asked(at);
+    if (r->turns->served)
         answer_call(r, rows, seq);
-        return;
-    }
-    json_t *fields = fields_of_turn(r, rows, seq, at->begin, rows->response_len[seq], at->last);
-    gr_environment_step(r->turns->env, seq, at->number, fields);
-    json_decref(fields);
+    else
+        say(r, rows, seq, at->number, at->begin, rows->response_len[seq], at->last);
 }
 
 /* ---- told again ------------------------------------------------------------------------------------------
@@ -342,10 +387,7 @@ static void tell_turn(gr_rollout *r, const gr_rows *rows, uint32_t seq, uint32_t
     const uint8_t *counts = rows->counts + (size_t)seq * r->longest;
     uint32_t begin = number ? ends[number - 1] : 0;
     while (begin < end && !counts[begin]) begin++;
-    json_t *fields =
-        fields_of_turn(r, rows, seq, begin, end, r->turns->at[seq].last && number + 1 == rows->n_turns[seq]);
-    gr_environment_step(r->turns->env, seq, number, fields);
-    json_decref(fields);
+    say(r, rows, seq, number, begin, end, r->turns->at[seq].last && number + 1 == rows->n_turns[seq]);
 }
 
 static void tell_again(gr_rollout *r, gr_rows *rows)
@@ -356,9 +398,9 @@ static void tell_again(gr_rollout *r, gr_rows *rows)
         turn *at = &t->at[seq];
         const bool asked = at->asked;
         if (!at->open) continue;
-        gr_environment_at(t->env, rows->born[seq / r->cfg->samples], r->session->round);
-        if (gr_environment_replays(t->env)) {
-            gr_environment_go_on(t->env, seq, at->attempt, rows->n_turns[seq], asked);
+        if (t->env) gr_environment_at(t->env, rows->born[seq / r->cfg->samples], r->session->round);
+        if (r->cfg->environment.replay) {
+            if (t->env) gr_environment_go_on(t->env, seq, at->attempt, rows->n_turns[seq], asked);
             continue;
         }
         rows->group[seq] = seq / r->cfg->samples;
@@ -423,7 +465,7 @@ static bool stop(gr_rollout *r, gr_rows *rows, uint32_t seq, gr_stopped why)
     rows->truncated[seq] = why == GR_STOPPED_TOKENS;
     fill_empty(r, rows, seq);
     r->spared += r->longest - rows->response_len[seq];
-    gr_environment_end(r->turns->env, seq);
+    if (r->turns->env) gr_environment_end(r->turns->env, seq);
     return true;
 }
 
@@ -557,6 +599,8 @@ static bool take_answer(gr_rollout *r, gr_rows *rows, gr_rollout_slot *s, const 
     const uint32_t seq = s->seq;
     turn *at = &r->turns->at[seq];
     at->asked = false;
+    r->pace.answer_ns += gr_now_ns() - at->asked_ns;
+    r->pace.answers++;
     if (a->error) return fail(r, rows, s, a->error, a->late);
     add_scores(rows, seq, at->number, a);
     if (a->done && r->cfg->serve.open && !gr_signals_stop()) return begin_anew(r, rows, s);
@@ -604,7 +648,7 @@ static gr_status take_one(gr_rollout *r, gr_rows *rows, gr_answer *a,
         t->n_early++;
         return GR_OK;
     } else {
-        st = gr_environment_taken(t->env, a, d);
+        if (t->env) st = gr_environment_taken(t->env, a, d);
         if (!st && take_answer(r, rows, s, a)) end(r, rows, seq);
     }
     gr_answer_free(a);
@@ -627,17 +671,47 @@ static gr_status take_early(gr_rollout *r, gr_rows *rows,
     return st;
 }
 
-gr_status gr_turns_take(gr_rollout *r, gr_rows *rows, void (*end)(gr_rollout *r, gr_rows *rows, uint32_t seq),
-                        gr_diag *d)
+/* The next answer that there is; NULL: none. */
+static gr_status next_answer(struct gr_turns *t, gr_answer **out, gr_diag *d)
+{
+    *out = t->answer;
+    t->answer = NULL;
+    return *out ? GR_OK : gr_environment_next(t->env, 0, out, d);
+}
+
+/* How long the step may take that waits for an answer. A session of one that is served may last. */
+static void have_patience(const gr_rollout *r)
+{
+    const uint32_t timeout = r->cfg->serve.host ? SESSION_SECONDS : (uint32_t)r->cfg->environment.timeout;
+    gr_watchdog_goes_on(timeout + GR_HTTP_GRACE_MS / 1000 + GR_WATCHDOG_PATIENCE);
+}
+
+/* What has been answered so far, on all ranks that run it together. */
+static gr_status hear(gr_rollout *r, gr_status st, gr_diag *d)
 {
     struct gr_turns *t = r->turns;
-    gr_environment_clock(t->env, r->session->step, r->trip);
+    gr_answer *a = NULL;
+    while (t->env && !st && !(st = next_answer(t, &a, d)) && a) gr_heard_add(&t->heard, a);
+    if (!t->env) have_patience(r);
+    const gr_status shared = gr_heard_share(&t->heard, r->cfg->environment.metrics.n, st, t->peers, d);
+    return st ? st : shared;
+}
+
+gr_status gr_turns_take(gr_rollout *r, gr_rows *rows, gr_comm *peers,
+                        void (*end)(gr_rollout *r, gr_rows *rows, uint32_t seq), gr_diag *d)
+{
+    struct gr_turns *t = r->turns;
+    t->peers = peers;
+    if (t->env) gr_environment_clock(t->env, r->session->step, r->trip);
     gr_status st = told(t, d);
+    if (peers) st = hear(r, st, d);
     if (!st) st = take_early(r, rows, end, d);
     while (!st) {
-        gr_answer *a = t->answer;
-        t->answer = NULL;
-        if (!a) st = gr_environment_next(t->env, 0, &a, d);
+        gr_answer *a = NULL;
+        if (peers)
+            a = gr_heard_next(&t->heard);
+        else
+            st = next_answer(t, &a, d);
         if (!a) break;
         if (!st) st = take_one(r, rows, a, end, d);
     }
@@ -661,21 +735,31 @@ static gr_status await_answer(gr_rollout *r, const gr_rows *rows, gr_diag *d)
     const bool listens = gr_session_is_heard(r->session, r->node);
     gr_status st = GR_OK;
     do {
-        gr_watchdog_goes_on((uint32_t)r->cfg->environment.timeout + GR_HTTP_GRACE_MS / 1000 +
-                            GR_WATCHDOG_PATIENCE);
+        have_patience(r);
         st = gr_environment_next(t->env, listens ? LISTEN_MS : -1, &t->answer, d);
         gr_session_finished(r->session, r->node, rows, GR_NONE);
     } while (!st && !t->answer && (listens || t->served) && gr_environment_pending(t->env));
     return st;
 }
 
+static gr_status wait_for_answer(gr_rollout *r, const gr_rows *rows, gr_diag *d)
+{
+    if (r->cfg->environment.replay) return gr_environment_next(r->turns->env, -1, &r->turns->answer, d);
+    const uint64_t begin = gr_now_ns();
+    const gr_status st = await_answer(r, rows, d);
+    r->pace.stalled_ns += gr_now_ns() - begin;
+    return st;
+}
+
+/* Of ranks that run it together, those that do not ask hear of it in the next trip. */
 gr_status gr_turns_wait(gr_rollout *r, const gr_rows *rows, gr_diag *d)
 {
     struct gr_turns *t = r->turns;
-    const gr_status st = told(t, d);
-    if (st || has_early(r) || !gr_environment_pending(t->env) || (r->kept && gr_kept_is_enough(r))) return st;
-    if (gr_environment_replays(t->env)) return gr_environment_next(t->env, -1, &t->answer, d);
-    return await_answer(r, rows, d);
+    if (!t->env) return GR_OK;
+    gr_status st = told(t, d);
+    if (!st && !has_early(r) && gr_environment_pending(t->env) && !(r->kept && gr_kept_is_enough(r)))
+        st = wait_for_answer(r, rows, d);
+    return st && t->peers ? hear(r, st, d) : st;
 }
 
 /* ---- kept -----------------------------------------------------------------------------------------------
@@ -684,7 +768,7 @@ gr_status gr_turns_wait(gr_rollout *r, const gr_rows *rows, gr_diag *d)
 void gr_turns_drop(gr_rollout *r, uint32_t seq)
 {
     struct gr_turns *t = r->turns;
-    if (t->at[seq].open) gr_environment_end(t->env, seq);
+    if (t->env && t->at[seq].open) gr_environment_end(t->env, seq);
     if (t->answer && t->answer->number == seq) {
         gr_answer_free(t->answer);
         t->answer = NULL;
@@ -711,7 +795,8 @@ void gr_turns_restore(gr_rollout *r, const gr_rows *rows)
 {
     for (uint32_t seq = 0; seq < r->work.seqs; seq++) {
         const uint32_t *from = rows->turn[seq];
-        r->turns->at[seq] = (turn){.begin = from[GR_TURN_BEGIN],
+        r->turns->at[seq] = (turn){.asked_ns = gr_now_ns(), /* of this run */
+                                   .begin = from[GR_TURN_BEGIN],
                                    .number = from[GR_TURN_NUMBER],
                                    .attempt = from[GR_TURN_TRY],
                                    .last = from[GR_TURN_LAST],
@@ -724,10 +809,25 @@ void gr_turns_restore(gr_rollout *r, const gr_rows *rows)
 /* ---- what the rollout was like ---------------------------------------------------------------------------
  */
 
+/* Of this rank's conversations. */
+static void report_pace(const gr_rollout *r)
+{
+    const struct gr_turns *t = r->turns;
+    const gr_rollout_pace *p = &r->pace;
+    const double steps = (double)GR_MAX(p->steps, (uint64_t)1);
+    gr_session_metric(r->session, t->pace.stalled, (double)p->stalled_ns * 1e-9);
+    if (p->answers)
+        gr_session_metric(r->session, t->pace.answer, (double)p->answer_ns * 1e-9 / (double)p->answers);
+    gr_session_metric(r->session, t->pace.steps, (double)p->steps);
+    gr_session_metric(r->session, t->pace.batch, (double)r->tokens / steps);
+    gr_session_metric(r->session, t->pace.width, (double)p->width / steps);
+    gr_session_metric(r->session, t->pace.read, (double)p->read);
+}
+
 gr_status gr_turns_report(const gr_rollout *r, const gr_rows *rows, gr_diag *d)
 {
     const struct gr_turns *t = r->turns;
-    gr_environment_rest(t->env);
+    if (t->env) gr_environment_rest(t->env);
     double turns = 0, failed = 0, all = GR_MAX(*rows->n_seqs, 1u);
     for (uint32_t i = 0; i < *rows->n_seqs; i++) {
         turns += rows->n_turns[i];
@@ -735,6 +835,7 @@ gr_status gr_turns_report(const gr_rollout *r, const gr_rows *rows, gr_diag *d)
     }
     gr_session_metric(r->session, t->turns_mean, turns / all);
     gr_session_metric(r->session, t->n_failed, failed);
+    report_pace(r);
     for (uint32_t m = 0; m < rows->measures; m++) {
         double sum = 0;
         for (uint32_t i = 0; i < *rows->n_seqs; i++) sum += rows->measure[(size_t)i * rows->measures + m];

@@ -14,11 +14,16 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* What comes out of the passes of this update: log-prob, or value, and entropy. */
+/* What comes out of the passes of this update: log-prob, or value, entropy, and how far a teacher is. */
 typedef struct current_values {
-    uint32_t main_column, entropy_column; /* ids; GR_NONE: no expression reads it */
-    int main, entropy;                    /* places among the loss's adjoints; -1: it has none by it */
+    uint32_t main_column, entropy_column, divergence_column; /* ids; GR_NONE: no expression reads it */
+    int main, entropy, divergence; /* places among the loss's adjoints; -1: it has none by it */
 } current_values;
+
+/* A value a token each, or the loss's derivatives by them. */
+typedef struct fresh {
+    float *main, *entropy, *divergence; /* NULL: it is not there */
+} fresh;
 
 typedef struct metric_names {
     uint32_t loss, grad_norm, entropy, lr, skipped, skipped_in_a_row, gap, imbalance, imbalance_in_order;
@@ -86,12 +91,16 @@ static current_values current_of(const gr_graph *g, const gr_node *n)
 {
     current_values f = {.main_column = GR_NONE,
                         .entropy_column = GR_NONE,
+                        .divergence_column = GR_NONE,
                         .main = place_of_adjoint(g, n, gr_train_main(n)),
-                        .entropy = place_of_adjoint(g, n, "entropy")};
+                        .entropy = place_of_adjoint(g, n, "entropy"),
+                        .divergence = place_of_adjoint(g, n, "divergence")};
     for (uint32_t i = 0; i < g->n_columns; i++) {
         const gr_column *c = g->columns[i];
-        if (c->current && c->node == n)
-            *(strcmp(c->field, "entropy") ? &f.main_column : &f.entropy_column) = i;
+        if (!c->current || c->node != n) continue;
+        *(!strcmp(c->field, "entropy")      ? &f.entropy_column
+          : !strcmp(c->field, "divergence") ? &f.divergence_column
+                                            : &f.main_column) = i;
     }
     return f;
 }
@@ -209,6 +218,7 @@ static gr_dealt find_own(const gr_call *c, train_state *t, const gr_rows *rows, 
     mini_groups(t, shape.groups, shape.mini_batches, &first, &end);
     if (!c->how->leaves) {
         gr_seq_cost cost = gr_seq_cost_of(&c->node->model->shape, false);
+        cost.whole = gr_node_shares(c->node) > 0;
         const uint32_t group = gr_mesh_place(&c->node->placement.mesh, t->session->rank, GR_AXIS_DATA);
         if (!*by) *by = gr_balancer_new(own->cap, gr_node_parts(c->node), &shape.most);
         return gr_balance_own(*by, own, group, rows, GR_MIN(first, there), GR_MIN(end, there), &cost);
@@ -236,8 +246,8 @@ static void count_dealt(train_state *t, gr_dealt dealt)
     t->most_in_order += (double)dealt.most_before;
 }
 
-/* What expressions see of the current mini-batch. current: logprob, or value. */
-static const gr_env *begin_env(const gr_call *c, train_state *t, void *mini, float *current, float *entropy)
+/* What expressions see of the current mini-batch. */
+static const gr_env *begin_env(const gr_call *c, train_state *t, void *mini, const fresh *x)
 {
     gr_env *e = &t->env;
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
@@ -249,15 +259,27 @@ static const gr_env *begin_env(const gr_call *c, train_state *t, void *mini, flo
     gr_env_narrow(e, GR_MIN(first, there), GR_MIN(end, there), mini);
     e->env.epoch = t->trip / shape.mini_batches;
     const current_values *f = &t->current;
-    if (f->main_column != GR_NONE) e->columns[f->main_column] = (gr_expr_column){current, GR_EXPR_F32};
-    if (f->entropy_column != GR_NONE) e->columns[f->entropy_column] = (gr_expr_column){entropy, GR_EXPR_F32};
+    if (f->main_column != GR_NONE) e->columns[f->main_column] = (gr_expr_column){x->main, GR_EXPR_F32};
+    if (f->entropy_column != GR_NONE)
+        e->columns[f->entropy_column] = (gr_expr_column){x->entropy, GR_EXPR_F32};
+    if (f->divergence_column != GR_NONE)
+        e->columns[f->divergence_column] = (gr_expr_column){x->divergence, GR_EXPR_F32};
     return e;
 }
 
-static void adjoints(const train_state *t, float *d_current, float *d_entropy, float *out[2])
+enum { ADJOINTS = 3 }; /* at most */
+
+static void adjoints(const train_state *t, const fresh *d, float *out[ADJOINTS])
 {
-    if (t->current.main >= 0) out[t->current.main] = d_current;
-    if (t->current.entropy >= 0) out[t->current.entropy] = d_entropy;
+    if (t->current.main >= 0) out[t->current.main] = d->main;
+    if (t->current.entropy >= 0) out[t->current.entropy] = d->entropy;
+    if (t->current.divergence >= 0) out[t->current.divergence] = d->divergence;
+}
+
+/* Of the works prepare, adjoint and finish. */
+static fresh fresh_of(const gr_call *c)
+{
+    return (fresh){c->ptr[LOSS_CURRENT], c->ptr[LOSS_ENTROPY], c->ptr[LOSS_DIVERGENCE]};
 }
 
 /* Of the works prepare, adjoint and finish. */
@@ -286,7 +308,8 @@ static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
     if (st) return st;
     gr_loss_memory m = memory_of(c);
     gr_train_shape shape = gr_train_shape_of(c->node, c->how);
-    const gr_env *e = begin_env(c, t, c->ptr[LOSS_MINI], c->ptr[LOSS_CURRENT], c->ptr[LOSS_ENTROPY]);
+    const fresh values = fresh_of(c);
+    const gr_env *e = begin_env(c, t, c->ptr[LOSS_MINI], &values);
     const gr_expr_rows *rows = &e->rows[c->node->rows->index];
     const gr_rows *block = &e->blocks[c->node->rows->index];
     t->seq = rows->first_seq;
@@ -300,7 +323,7 @@ static gr_status run_prepare(const gr_call *c, train_state *t, gr_diag *d)
     t->tokens = rows->offset[rows->n_seqs];
     /* of many ranks, what is shared is all of it */
     uint64_t zeros = (t->session->ranks > 1 ? shape.loss.tokens : t->tokens) * sizeof(float);
-    for (int i = LOSS_CURRENT; i <= LOSS_D_ENTROPY; i++)
+    for (int i = LOSS_CURRENT; i <= LOSS_D_DIVERGENCE; i++)
         if (c->ptr[i]) c->session->kernels->zero(c->queue, c->ptr[i], zeros);
     if (device) {
         open_device(c, t);
@@ -326,10 +349,12 @@ static gr_status adjoint(const gr_call *c, const train_state *t, const gr_loss_m
 
 static gr_status run_adjoint(const gr_call *c, train_state *t, gr_diag *d)
 {
-    float *out[2];
+    float *out[ADJOINTS];
     gr_loss_memory m = memory_of(c);
-    if (!t->device) begin_env(c, t, c->ptr[LOSS_MINI], c->ptr[LOSS_CURRENT], c->ptr[LOSS_ENTROPY]);
-    adjoints(t, c->ptr[LOSS_D_CURRENT], c->ptr[LOSS_D_ENTROPY], out);
+    const fresh values = fresh_of(c),
+                d_values = {c->ptr[LOSS_D_CURRENT], c->ptr[LOSS_D_ENTROPY], c->ptr[LOSS_D_DIVERGENCE]};
+    if (!t->device) begin_env(c, t, c->ptr[LOSS_MINI], &values);
+    adjoints(t, &d_values, out);
     return adjoint(c, t, &m, 0, t->tokens, out, d);
 }
 
@@ -345,9 +370,26 @@ typedef struct head {
     void *grad_norm, *grad_lm;
     gr_value_head value; /* instead of norm and lm */
     gr_value_grads grad_value;
-    float *current, *entropy, *d_current, *d_entropy;
+    fresh of, d;
+    gr_head_teacher teacher; /* s NULL: there is none */
     gr_loss_memory memory;
 } head;
+
+static void point_at_teacher(head *h)
+{
+    const gr_call *c = h->c;
+    const gr_node *teacher = gr_node_teacher(c->node);
+    const gr_update_cfg *cfg = c->node->cfg;
+    if (!teacher) return;
+    const gr_model_shape *s = &teacher->model->shape;
+    const void *matrix =
+        gr_head_matrix(c->session->kernels, s, s->tied ? c->ptr[HEAD_TEACHER] : NULL, c->ptr[HEAD_TEACHER]);
+    h->teacher = (gr_head_teacher){.s = s,
+                                   .lm = matrix,
+                                   .hidden = c->ptr[HEAD_STATES_CHUNK],
+                                   .kind = (gr_divergence)cfg->divergence,
+                                   .beta = (float)cfg->beta};
+}
 
 static void point_at_matrix(head *h)
 {
@@ -380,10 +422,8 @@ static head head_of(const gr_call *c, train_state *t)
               .t = t,
               .pack = gr_micro_at(c->ptr[HEAD_PACKED], &shape.micro),
               .micro = shape.micro,
-              .current = c->ptr[HEAD_CURRENT],
-              .entropy = c->ptr[HEAD_ENTROPY],
-              .d_current = c->ptr[HEAD_D_CURRENT],
-              .d_entropy = c->ptr[HEAD_D_ENTROPY],
+              .of = {c->ptr[HEAD_CURRENT], c->ptr[HEAD_ENTROPY], c->ptr[HEAD_DIVERGENCE]},
+              .d = {c->ptr[HEAD_D_CURRENT], c->ptr[HEAD_D_ENTROPY], c->ptr[HEAD_D_DIVERGENCE]},
               .memory = {.store = c->ptr[HEAD_STORE],
                          .work = c->ptr[HEAD_LOSS_WS],
                          .data = c->ptr[HEAD_DATA],
@@ -392,7 +432,8 @@ static head head_of(const gr_call *c, train_state *t)
         point_at_value(&h);
     else
         point_at_matrix(&h);
-    if (!t->device) begin_env(c, t, c->ptr[HEAD_MINI], h.current, h.entropy);
+    point_at_teacher(&h);
+    if (!t->device) begin_env(c, t, c->ptr[HEAD_MINI], &h.of);
     return h;
 }
 
@@ -408,6 +449,18 @@ static uint32_t place_of(const head *h, const gr_chunk *at)
     return at->at - h->t->token;
 }
 
+/* Beside the logits that the head has just left. */
+static void teach(const head *h, const gr_chunk *chunk, const gr_head_rows *rows)
+{
+    const gr_call *c = h->c;
+    const gr_kernels *k = c->session->kernels;
+    const uint64_t row = gr_states_row_bytes(k, gr_node_teacher(c->node));
+    k->copy(c->queue, c->ptr[HEAD_STATES_CHUNK], (const char *)c->ptr[HEAD_STATES] + chunk->at * row,
+            chunk->n * row);
+    k->teach(c->queue, &c->node->model->shape, rows, &h->teacher, h->of.divergence + place_of(h, chunk),
+             c->ptr[HEAD_WS], c->ptr[HEAD_TAUGHT]);
+}
+
 /* keep: chunk_backward follows. */
 static void chunk_forward(const head *h, const gr_chunk *chunk, bool keep)
 {
@@ -415,20 +468,21 @@ static void chunk_forward(const head *h, const gr_chunk *chunk, bool keep)
     const gr_call *c = h->c;
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = &c->node->model->shape;
-    gr_head_rows rows = chunk_rows(h, chunk, keep);
-    gr_head_stats out = {.logprob = h->current + at, .entropy = h->entropy ? h->entropy + at : NULL};
+    gr_head_rows rows = chunk_rows(h, chunk, keep || h->teacher.s);
+    gr_head_stats out = {.logprob = h->of.main + at, .entropy = h->of.entropy ? h->of.entropy + at : NULL};
     if (gr_train_is_value(c->node))
-        k->value_forward(c->queue, s, &h->value, c->ptr[HEAD_X], rows.row, rows.n, h->current + at,
+        k->value_forward(c->queue, s, &h->value, c->ptr[HEAD_X], rows.row, rows.n, h->of.main + at,
                          c->ptr[HEAD_WS]);
     else
         k->head_forward(c->queue, s, h->norm, h->lm, c->ptr[HEAD_X], &rows, &out, c->ptr[HEAD_WS]);
+    if (h->teacher.s) teach(h, chunk, &rows);
 }
 
 static gr_status chunk_adjoint(const head *h, const gr_chunk *chunk, gr_diag *d)
 {
-    float *out[2];
+    float *out[ADJOINTS];
     uint32_t at = place_of(h, chunk);
-    adjoints(h->t, h->d_current, h->d_entropy, out);
+    adjoints(h->t, &h->d, out);
     return adjoint(h->c, h->t, &h->memory, at, at + chunk->n, out, d);
 }
 
@@ -439,12 +493,16 @@ static void chunk_backward(const head *h, const gr_chunk *chunk)
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = &c->node->model->shape;
     gr_head_rows rows = chunk_rows(h, chunk, true);
-    const float *d_entropy = h->d_entropy ? h->d_entropy + at : NULL;
+    const float *d_entropy = h->d.entropy ? h->d.entropy + at : NULL;
+    if (h->d.divergence) {
+        rows.slope = c->ptr[HEAD_TAUGHT];
+        rows.d_divergence = h->d.divergence + at;
+    }
     if (gr_train_is_value(c->node))
-        k->value_backward(c->queue, s, &h->value, c->ptr[HEAD_X], rows.row, rows.n, h->d_current + at,
+        k->value_backward(c->queue, s, &h->value, c->ptr[HEAD_X], rows.row, rows.n, h->d.main + at,
                           c->ptr[HEAD_DX], &h->grad_value, c->ptr[HEAD_WS]);
     else
-        k->head_backward(c->queue, s, h->norm, h->lm, c->ptr[HEAD_X], &rows, h->d_current + at, d_entropy,
+        k->head_backward(c->queue, s, h->norm, h->lm, c->ptr[HEAD_X], &rows, h->d.main + at, d_entropy,
                          c->ptr[HEAD_DX], h->grad_norm, h->grad_lm, c->node->model->train.grads,
                          c->ptr[HEAD_WS]);
 }
@@ -465,8 +523,9 @@ static void share_current(const head *h)
     const gr_train_shape shape = gr_train_shape_of(h->c->node, h->c->how);
     const uint64_t bytes = shape.loss.tokens * sizeof(float);
     if (shape.micro.cut < 2) return;
-    gr_tp_share(h->c->queue, h->current, bytes);
-    if (h->entropy) gr_tp_share(h->c->queue, h->entropy, bytes);
+    gr_tp_share(h->c->queue, h->of.main, bytes);
+    if (h->of.entropy) gr_tp_share(h->c->queue, h->of.entropy, bytes);
+    if (h->of.divergence) gr_tp_share(h->c->queue, h->of.divergence, bytes);
 }
 
 /* ---- the head of a part of the vocabulary ----------------------------------------------------------------
@@ -508,8 +567,8 @@ static gr_head_own part_forward(const head *h, const gr_window *w, bool keep)
     const gr_head_window at = part_window(h, w);
     const gr_head_own own = gr_head_slices_forward(&call, &at);
     for (gr_chunk run = {.row = w->first}; gr_pass_run(&h->t->pass, w, &run);) {
-        copy_run(h, w, &run, h->current, own.stats.logprob, true);
-        if (h->entropy) copy_run(h, w, &run, h->entropy, own.stats.entropy, true);
+        copy_run(h, w, &run, h->of.main, own.stats.logprob, true);
+        if (h->of.entropy) copy_run(h, w, &run, h->of.entropy, own.stats.entropy, true);
     }
     return own;
 }
@@ -522,12 +581,12 @@ static void part_backward(const head *h, const gr_window *w, const gr_head_own *
     const gr_head_call call = part_call(h, true);
     const gr_head_window at = part_window(h, w);
     k->zero(c->queue, own->d_logprob, w->each * sizeof(float));
-    if (h->d_entropy) k->zero(c->queue, own->d_entropy, w->each * sizeof(float));
+    if (h->d.entropy) k->zero(c->queue, own->d_entropy, w->each * sizeof(float));
     for (gr_chunk run = {.row = w->first}; gr_pass_run(&h->t->pass, w, &run);) {
-        copy_run(h, w, &run, h->d_current, own->d_logprob, false);
-        if (h->d_entropy) copy_run(h, w, &run, h->d_entropy, own->d_entropy, false);
+        copy_run(h, w, &run, h->d.main, own->d_logprob, false);
+        if (h->d.entropy) copy_run(h, w, &run, h->d.entropy, own->d_entropy, false);
     }
-    gr_head_slices_backward(&call, &at, h->d_entropy != NULL, c->ptr[HEAD_DX], h->grad_norm, h->grad_lm,
+    gr_head_slices_backward(&call, &at, h->d.entropy != NULL, c->ptr[HEAD_DX], h->grad_norm, h->grad_lm,
                             c->node->model->train.grads);
 }
 
@@ -929,7 +988,8 @@ static gr_status run_finish(const gr_call *c, train_state *t, gr_diag *d)
     if (t->device) back = read_device(c, t, values);
     gr_status st = gr_queue_finish(c->queue, d); /* the fresh values */
     if (st) return st;
-    const gr_env *e = begin_env(c, t, c->ptr[LOSS_MINI], c->ptr[LOSS_CURRENT], c->ptr[LOSS_ENTROPY]);
+    const fresh values_of = fresh_of(c);
+    const gr_env *e = begin_env(c, t, c->ptr[LOSS_MINI], &values_of);
     if (!t->device) gr_loss_value(t->loss, &e->env, values, c->ptr[LOSS_WS]);
     t->filled += t->seq != t->seq_end;
     for (size_t i = 0; i < t->n_values && t->seq != t->seq_end; i++) t->values[i] += values[i];

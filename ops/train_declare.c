@@ -16,6 +16,7 @@ typedef struct train_objects {
     uint32_t loss_ws[GR_LOSS_VALUE + 1]; /* by stage; where losses are evaluated on the device, one */
     uint32_t current, entropy, d_current,
         d_entropy; /* fresh: logprob; of a value head, value, and no entropy */
+    uint32_t divergence, d_divergence, taught, states; /* of a teacher; GR_NONE */
     /* where losses are evaluated on the device, else GR_NONE: what they read; on the host, what is written
      * for them and what they said */
     uint32_t data, data_host, values, back;
@@ -68,6 +69,7 @@ gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
                                   how->leaves ? 1 : gr_node_parts(n));
     t.micro = gr_micro_bounds_of(b, &t.most, how->micro_tokens, gr_node_cut(n));
     t.micro.routes = gr_tally_routes(n);
+    gr_micro_set_shares(&t.micro, gr_node_shares(n));
     gr_micro_set_parts(&t.micro, n);
     t.role = gr_loss_class_of(c->loss.loss);
     t.range = t.loss; /* of one adjoint call */
@@ -204,7 +206,7 @@ void gr_train_default_choice(const gr_node *n, const gr_kernels *k, gr_choices *
 bool gr_train_runs_with(const gr_node *n, const gr_choices *c)
 {
     const bool reduces = n->placement.ranks > 1 && c->shards != 1 && !gr_node_piped(n);
-    return c->micro_tokens >= gr_node_longest(n) && c->head_rows && c->host_step <= 1 &&
+    return c->micro_tokens >= gr_node_together(n) && c->head_rows && c->host_step <= 1 &&
            c->whole_grads <= (reduces && !c->leaves) &&
            c->experts_again <= (uint32_t)gr_experts_are_divided(n);
 }
@@ -254,18 +256,35 @@ void gr_train_inputs_release(gr_loss_inputs *in)
     free((void *)in->rows);
 }
 
+/* A value a token of the mini-batch, where the loss is evaluated. */
+static uint32_t fresh_column(declaring *w, bool there, const char *d, const char *name)
+{
+    const uint64_t bytes = (uint64_t)w->shape.loss.tokens * sizeof(float);
+    if (!there) return GR_NONE;
+    return w->k->losses ? gr_tasks_temp(w->p, GR_CAT_COLUMNS, bytes, "%s%s", d, name)
+                        : gr_tasks_value(w->p, GR_CAT_COLUMNS, bytes, "%s%s", d, name);
+}
+
+static void add_fresh(declaring *w)
+{
+    train_objects *o = &w->o;
+    const char *all = gr_train_main(w->n);
+    const bool teacher = gr_node_teacher(w->n) != NULL;
+    o->current = fresh_column(w, true, "", all);
+    o->entropy = fresh_column(w, !gr_train_is_value(w->n), "", "entropy");
+    o->d_current = fresh_column(w, true, "d_", all);
+    o->d_entropy = fresh_column(w, gr_train_current(w->g, w->n, "entropy", NULL), "d_", "entropy");
+    o->divergence = fresh_column(w, teacher, "", "divergence");
+    o->d_divergence =
+        fresh_column(w, teacher && gr_train_current(w->g, w->n, "divergence", NULL), "d_", "divergence");
+}
+
 /* Where the host evaluates the loss, with the values of the batch. */
 static void add_host_loss(declaring *w, const gr_loss *l)
 {
     const gr_train_shape *t = &w->shape;
-    uint64_t column = (uint64_t)t->loss.tokens * sizeof(float);
     train_objects *o = &w->o;
-    o->current = gr_tasks_value(w->p, GR_CAT_COLUMNS, column, "%s", gr_train_main(w->n));
-    o->entropy = gr_train_is_value(w->n) ? GR_NONE : gr_tasks_value(w->p, GR_CAT_COLUMNS, column, "entropy");
-    o->d_current = gr_tasks_value(w->p, GR_CAT_COLUMNS, column, "d_%s", gr_train_main(w->n));
-    o->d_entropy = gr_train_current(w->g, w->n, "entropy", NULL)
-                       ? gr_tasks_value(w->p, GR_CAT_COLUMNS, column, "d_entropy")
-                       : GR_NONE;
+    add_fresh(w);
     o->store = gr_tasks_value(w->p, GR_CAT_COLUMNS, gr_loss_store_bytes(l, t->loss), "loss_store");
     static const char *const ws[] = {"prepare_ws", "adjoint_ws", "value_ws"};
     for (gr_loss_stage stage = GR_LOSS_PREPARE; stage <= GR_LOSS_VALUE; stage++)
@@ -280,12 +299,7 @@ static void add_device_loss(declaring *w, const gr_loss *l)
     uint64_t column = (uint64_t)t->loss.tokens * sizeof(float);
     train_objects *o = &w->o;
     gr_loss_inputs in = gr_train_inputs(&w->reads, w->g, t);
-    o->current = gr_tasks_temp(w->p, GR_CAT_COLUMNS, column, "%s", gr_train_main(w->n));
-    o->entropy = gr_train_is_value(w->n) ? GR_NONE : gr_tasks_temp(w->p, GR_CAT_COLUMNS, column, "entropy");
-    o->d_current = gr_tasks_temp(w->p, GR_CAT_COLUMNS, column, "d_%s", gr_train_main(w->n));
-    o->d_entropy = gr_train_current(w->g, w->n, "entropy", NULL)
-                       ? gr_tasks_temp(w->p, GR_CAT_COLUMNS, column, "d_entropy")
-                       : GR_NONE;
+    add_fresh(w);
     o->store = gr_tasks_temp(w->p, GR_CAT_COLUMNS, gr_loss_store_bytes(l, in.bounds), "loss_store");
     const uint32_t ws =
         gr_tasks_temp(w->p, GR_CAT_WORKSPACE, gr_loss_frame_bytes(l, in.bounds, t->range), "loss_ws");
@@ -355,6 +369,18 @@ static bool is_trained(const declaring *w, uint32_t bucket)
     return gr_bucket_is_trained(w->n->model, bucket);
 }
 
+/* Beside the head's workspace: a teacher's logits, and the rows that they are made of. */
+static void add_taught(declaring *w)
+{
+    const gr_node *teacher = gr_node_teacher(w->n);
+    const uint32_t rows = w->how->head_rows;
+    w->o.taught = gr_tasks_temp(w->p, GR_CAT_WORKSPACE,
+                                w->k->teach_ws_bytes(w->s, &teacher->model->shape, rows, w->how->threads),
+                                "%staught", w->pass.all);
+    w->o.states = gr_tasks_temp(w->p, GR_CAT_WORKSPACE, rows * gr_states_row_bytes(w->k, teacher), "%sstates",
+                                w->pass.all);
+}
+
 /* Those of a pass with a backward one. */
 static void add_pass_objects(declaring *w, pass_names pass)
 {
@@ -369,6 +395,7 @@ static void add_pass_objects(declaring *w, pass_names pass)
     o->dx = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sdx", pass.all);
     const bool keeps = !w->how->recompute; /* else layers run without their activations, too */
     o->ws = layer_ws(w, keeps ? GR_LAYER_KEEP : GR_LAYER_FORWARD, "forward_ws");
+    if (gr_node_teacher(w->n)) add_taught(w);
     o->embed_back_ws = embed ? gr_tasks_temp(p, GR_CAT_WORKSPACE, embed, "%sembed_ws", pass.all) : GR_NONE;
     o->head_ws = head_ws(w, GR_HEAD_GRADIENT);
 }
@@ -529,8 +556,10 @@ static void declare_prepare(declaring *w)
                                 [LOSS_WS] = {o->loss_ws[GR_LOSS_PREPARE], GR_WRITE},
                                 [LOSS_CURRENT] = {o->current, GR_WRITE},
                                 [LOSS_ENTROPY] = {o->entropy, GR_WRITE},
+                                [LOSS_DIVERGENCE] = {o->divergence, GR_WRITE},
                                 [LOSS_D_CURRENT] = {o->d_current, GR_WRITE},
                                 [LOSS_D_ENTROPY] = {o->d_entropy, GR_WRITE},
+                                [LOSS_D_DIVERGENCE] = {o->d_divergence, GR_WRITE},
                                 [LOSS_DATA] = {o->data, GR_WRITE},
                                 [LOSS_DATA_HOST] = {o->data_host, GR_WRITE | GR_BY_TURNS}},
                      N_LOSS, "prepare");
@@ -586,7 +615,7 @@ static void declare_pack(declaring *w)
 static void layer_cost(const declaring *w, gr_task *task, uint32_t l, double times)
 {
     l = like_layer(w, l);
-    gr_layer_mesh_cost(task, w->k, w->n, l, w->cost.tokens, w->bounds.length, times);
+    gr_layer_mesh_cost(task, w->k, w->n, l, w->cost.tokens, w->cost.length, times);
     const double tokens = gr_expert_tokens(w->n, w->cost.tokens);
     gr_experts_price(task, w->k, w->layers, l, tokens, w->bounds.expert_run,
                      times > 1 ? gr_dtype_size(w->n->model->train.grads) : 0);
@@ -647,14 +676,51 @@ static void head_group(const declaring *w, gr_task *task, bool backward)
     task->comm.mesh = w->n->placement.mesh;
     task->comm.mesh.size[GR_AXIS_EXPERT] = task->comm.mesh.size[GR_AXIS_PIPELINE] = 1;
     task->comm.peers = cut;
-    task->comm.sums = w->o.entropy == GR_NONE ? 1 : 2;
+    task->comm.sums = 1 + (w->o.entropy != GR_NONE) + (w->o.divergence != GR_NONE);
     task->comm.summed = task->comm.sums * w->shape.loss.tokens * sizeof(float) * 2 * (cut - 1) / cut;
+}
+
+/* The bucket with a teacher's output matrix. */
+static uint32_t teacher_bucket(const gr_model *m)
+{
+    return m->shape.tied ? 0 : 1 + m->shape.layers;
+}
+
+/* What the head reads of a teacher, and the product that it costs: of every row once more. */
+static void add_teacher(declaring *w, gr_use *uses, bool backward)
+{
+    const gr_node *teacher = gr_node_teacher(w->n);
+    const train_objects *o = &w->o;
+    if (!teacher) return;
+    if (!backward) add_taught(w);
+    gr_sharding_gather(w->p, w->k, teacher->model, w->pass.all, teacher_bucket(teacher->model));
+    const uint32_t matrix =
+        gr_sharding_params(w->p, w->k, teacher->model, w->pass.all, teacher_bucket(teacher->model));
+    uses[HEAD_TEACHER] = (gr_use){matrix, GR_READ};
+    uses[HEAD_STATES] = (gr_use){gr_states_object(w->p, w->k, teacher), GR_READ | GR_BY_QUEUE};
+    uses[HEAD_STATES_CHUNK] = (gr_use){o->states, GR_WRITE};
+    uses[HEAD_TAUGHT] = (gr_use){o->taught, GR_WRITE};
+}
+
+static void add_teacher_cost(const declaring *w, gr_task *task, double rows)
+{
+    const gr_node *teacher = gr_node_teacher(w->n);
+    if (!teacher) return;
+    const gr_task own = *task;
+    gr_task more = {.kind = own.kind};
+    gr_model_shape s = teacher->model->shape;
+    s.vocab = w->s->vocab;
+    gr_head_cost(&more, w->k, &s, rows, 1);
+    task->cost.head += more.cost.head;
+    task->cost.logits += 2 * more.cost.logits; /* three walks over both, and a fourth over the slope */
+    task->cost.bytes += 2 * more.cost.bytes;
 }
 
 static void declare_head(declaring *w, bool backward)
 {
     const train_objects *o = &w->o;
-    const uint32_t ws = backward ? o->head_ws : head_ws(w, GR_HEAD_LOGPROB);
+    const bool teacher = gr_node_teacher(w->n) != NULL;
+    const uint32_t ws = backward ? o->head_ws : head_ws(w, teacher ? GR_HEAD_GRADIENT : GR_HEAD_LOGPROB);
     uint32_t last = last_bucket(w), tied = w->s->tied ? params(w, 0) : GR_NONE;
     const gr_use none = {GR_NONE, GR_UPDATE};
     if (backward) back_gather(w, w->s->layers);
@@ -674,12 +740,20 @@ static void declare_head(declaring *w, bool backward)
                      [HEAD_MINI] = {o->mini, GR_UPDATE | GR_BY_CODE},
                      [HEAD_LOSS_WS] = {o->loss_ws[GR_LOSS_ADJOINT], GR_WRITE},
                      [HEAD_DATA] = {o->data, GR_READ},
-                     [HEAD_DATA_HOST] = {o->data_host, GR_READ | GR_BY_TURNS}};
+                     [HEAD_DATA_HOST] = {o->data_host, GR_READ | GR_BY_TURNS},
+                     [HEAD_TEACHER] = {GR_NONE, GR_READ},
+                     [HEAD_STATES] = {GR_NONE, GR_READ},
+                     [HEAD_STATES_CHUNK] = {GR_NONE, GR_WRITE},
+                     [HEAD_TAUGHT] = {GR_NONE, GR_WRITE},
+                     [HEAD_DIVERGENCE] = {o->divergence, GR_UPDATE},
+                     [HEAD_D_DIVERGENCE] = {o->d_divergence, GR_UPDATE}};
+    add_teacher(w, uses, backward);
     char what[32];
     snprintf(what, sizeof(what), "%shead", w->pass.all);
     gr_task *task = run_with_columns(w, backward ? TRAIN_HEAD : TRAIN_HEAD_FORWARD, uses, N_HEAD, what);
     const double rows = w->cost.rows * GR_MAX(w->shape.micro.slices, 1u) / w->shape.micro.cut;
     gr_head_cost(task, w->k, w->layers, rows, backward ? gr_model_has_lora(w->n->model) ? 2 : 3 : 1);
+    add_teacher_cost(w, task, rows);
     head_group(w, task, backward);
     if (!gr_train_is_value(w->n)) gr_head_exchange_cost(task, w->k, w->n, rows, w->how->head_rows, backward);
     if (piped(w)) gr_cost_times(task, gr_stages_head(&w->stages, w->n));
@@ -733,6 +807,14 @@ static void share_current(declaring *w)
 {
     gr_sharding_share(w->p, w->o.current);
     gr_sharding_share(w->p, w->o.entropy);
+    gr_sharding_share(w->p, w->o.divergence);
+}
+
+/* Whether its passes gather weights, its own or a teacher's. */
+static bool gathers(const declaring *w)
+{
+    const gr_node *teacher = gr_node_teacher(w->n);
+    return gr_sharding_gathers(w->p, w->n->model) || (teacher && gr_sharding_gathers(w->p, teacher->model));
 }
 
 /* A pass over the whole mini-batch before those with gradients; head: for its values, too. */
@@ -741,8 +823,7 @@ static void declare_pass_before(declaring *w, bool head)
     const train_objects *o = &w->o;
     uint32_t trips =
         w->shape.micro.trips * GR_MAX(w->p->leaves, 1u); /* leaves one after another need no fewer */
-    gr_sharding_loop(w->p, TRAIN_LOOP_MICRO, trips, piped(w) || gr_sharding_gathers(w->p, w->n->model),
-                     o->rows, "fresh_micro_batches")
+    gr_sharding_loop(w->p, TRAIN_LOOP_MICRO, trips, piped(w) || gathers(w), o->rows, "fresh_micro_batches")
         ->loop.trips_expected = w->cost.trips + w->stages.n - 1;
     w->pass = current_pass;
     declare_pack(w);
@@ -770,8 +851,10 @@ static void declare_forward_pass(declaring *w)
                                 [LOSS_WS] = {o->loss_ws[GR_LOSS_ADJOINT], GR_WRITE},
                                 [LOSS_CURRENT] = {o->current, GR_READ},
                                 [LOSS_ENTROPY] = {o->entropy, GR_READ},
+                                [LOSS_DIVERGENCE] = {o->divergence, GR_READ},
                                 [LOSS_D_CURRENT] = {o->d_current, GR_UPDATE},
                                 [LOSS_D_ENTROPY] = {o->d_entropy, GR_UPDATE},
+                                [LOSS_D_DIVERGENCE] = {o->d_divergence, GR_UPDATE},
                                 [LOSS_DATA] = {o->data, GR_READ},
                                 [LOSS_DATA_HOST] = {o->data_host, GR_READ | GR_BY_TURNS}},
                      N_LOSS, "adjoint");
@@ -853,7 +936,7 @@ static void declare_stages(declaring *w)
 static void declare_micro_batches(declaring *w)
 {
     const uint32_t behind = w->how->whole_grads, most = w->shape.micro.trips;
-    bool collectives = reduces_each(w) || gr_sharding_gathers(w->p, w->n->model);
+    bool collectives = reduces_each(w) || gathers(w);
     gr_sharding_loop(w->p, behind ? TRAIN_LOOP_BUT_LAST : TRAIN_LOOP_MICRO, GR_MAX(most - behind, 1u),
                      collectives, w->o.rows, "micro_batches")
         ->loop.trips_expected = w->cost.trips - behind;
@@ -992,8 +1075,10 @@ static void declare_step(declaring *w)
                                                [LOSS_WS] = {o->loss_ws[GR_LOSS_VALUE], GR_WRITE},
                                                [LOSS_CURRENT] = {o->current, GR_READ},
                                                [LOSS_ENTROPY] = {o->entropy, GR_READ},
+                                               [LOSS_DIVERGENCE] = {o->divergence, GR_READ},
                                                [LOSS_D_CURRENT] = {o->d_current, GR_READ},
                                                [LOSS_D_ENTROPY] = {o->d_entropy, GR_READ},
+                                               [LOSS_D_DIVERGENCE] = {o->d_divergence, GR_READ},
                                                [LOSS_DATA] = {o->data, GR_READ},
                                                [LOSS_DATA_HOST] = {o->data_host, GR_READ},
                                                [LOSS_VALUES] = {o->values, GR_WRITE},

@@ -7,6 +7,7 @@
 #include "ops/loss_device.h"
 #include "ops/parallel/stages.h"
 #include "ops/pass.h"
+#include "ops/base/states.h"
 #include "ops/tally.h"
 #include "ops/train.h"
 
@@ -49,10 +50,12 @@ enum {
     LOSS_MINI, /* prepare, adjoint, finish */
     LOSS_STORE,
     LOSS_WS,
-    LOSS_CURRENT, /* this and the next three: a value a token of the mini-batch */
+    LOSS_CURRENT, /* this and the next five: a value a token of the mini-batch */
     LOSS_ENTROPY,
+    LOSS_DIVERGENCE,
     LOSS_D_CURRENT,
     LOSS_D_ENTROPY,
+    LOSS_D_DIVERGENCE,
     LOSS_DATA,
     LOSS_DATA_HOST,
     N_LOSS,
@@ -92,6 +95,12 @@ enum {
     HEAD_LOSS_WS,
     HEAD_DATA,
     HEAD_DATA_HOST,
+    HEAD_TEACHER, /* this and the next five: of a teacher; its output matrix's bucket */
+    HEAD_STATES,
+    HEAD_STATES_CHUNK,
+    HEAD_TAUGHT,
+    HEAD_DIVERGENCE,
+    HEAD_D_DIVERGENCE,
     N_HEAD,
 };
 enum {
@@ -151,7 +160,8 @@ bool gr_train_current(const gr_graph *g, const gr_node *n, const char *field, si
 uint32_t gr_train_first(const gr_model *m);
 uint32_t gr_train_last(const gr_model *m);
 
-/* An update has two fresh values: logprob and entropy; with a value head, value alone. */
+/* An update has two fresh values: logprob and entropy; with a teacher a third, divergence; with a value head,
+ * value alone. */
 static inline bool gr_train_is_value(const gr_node *n)
 {
     return n->model->shape.head == GR_HEAD_VALUE;

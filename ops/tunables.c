@@ -2,6 +2,7 @@
 #include "ops/tunables.h"
 
 #include "ops/kernels/experts.h"
+#include "ops/pass.h"
 
 enum { HEAD_LEVELS = 4, HEAD_ROWS_MIN = 16 };
 
@@ -18,6 +19,14 @@ uint32_t gr_halvings(uint32_t from, uint32_t to)
 uint32_t gr_node_longest(const gr_node *n)
 {
     return n->bounds.prompt_tokens + n->bounds.response_tokens;
+}
+
+uint32_t gr_node_together(const gr_node *n)
+{
+    const gr_rows_bounds *b = &n->bounds;
+    const uint32_t shares = gr_node_shares(n);
+    const uint64_t most = b->prompt_tokens - 1 + (uint64_t)shares * (b->response_tokens + 1ull);
+    return shares ? (uint32_t)GR_MIN(most, UINT32_MAX) : gr_node_longest(n);
 }
 
 /* Where the kernels are batch-invariant, passes are cut where the planner chooses without a change of bits;
@@ -60,7 +69,7 @@ static uint32_t usual_tokens(const gr_node *n, const gr_kernels *k, uint64_t all
 void gr_micro_set(const gr_node *n, const gr_kernels *k, uint32_t level, uint64_t all, gr_choices *c)
 {
     const uint32_t usual = usual_tokens(n, k, all), halvings = level ? idle_halvings(usual, all) + level : 0;
-    c->micro_tokens = GR_MAX(usual >> halvings, gr_node_longest(n));
+    c->micro_tokens = GR_MAX(usual >> halvings, gr_node_together(n));
 }
 
 static void describe_micro(const gr_node *n, uint32_t level, const gr_choices *c, gr_str *out)
@@ -72,7 +81,7 @@ static void describe_micro(const gr_node *n, uint32_t level, const gr_choices *c
 gr_tunable gr_micro_tunable(const gr_graph *g, const gr_node *n, const gr_kernels *k, uint64_t all,
                             gr_tunable_set *set)
 {
-    const uint32_t usual = usual_tokens(n, k, all), halvings = gr_halvings(usual, gr_node_longest(n)),
+    const uint32_t usual = usual_tokens(n, k, all), halvings = gr_halvings(usual, gr_node_together(n)),
                    idle = idle_halvings(usual, all);
     return (gr_tunable){.name = "micro-batch tokens",
                         .n_levels = 1 + (halvings > idle ? halvings - idle : 0),

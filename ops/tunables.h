@@ -10,6 +10,9 @@
 uint32_t gr_halvings(uint32_t from, uint32_t to);
 /* Tokens of the longest sequence of a node with rows. */
 uint32_t gr_node_longest(const gr_node *n);
+/* Tokens that a pass of a node takes together at least: of one sequence, or of responses with the prompt that
+ * they share. */
+uint32_t gr_node_together(const gr_node *n);
 
 /* Whether bits of a run follow from where a node's passes are cut, and from how many rows its head takes at a
  * time. */

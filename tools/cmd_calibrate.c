@@ -469,7 +469,11 @@ static void measure_pool(pool *p, gr_bench *b)
 
 static void run_head(gr_bench *b)
 {
-    const gr_head_rows rows = {b->sizes->head_rows, b->head.row, b->head.target, 1, false};
+    const gr_head_rows rows = {.n = b->sizes->head_rows,
+                               .row = b->head.row,
+                               .target = b->head.target,
+                               .inv_temperature = 1,
+                               .keep = false};
     b->k->head_forward(&b->q, &b->shape, b->in, b->head.lm, b->x, &rows,
                        &(gr_head_stats){.logprob = b->head.logprob}, b->head.ws);
 }

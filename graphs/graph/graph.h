@@ -245,9 +245,10 @@ typedef struct gr_model_sharding {
 } gr_model_sharding;
 
 /* models: NAME: precision:, what the products of its layers compute in: those of rollouts, and those of
- * log-prob passes and updates. */
+ * log-prob passes and updates; and in what rollouts keep states. */
 typedef struct gr_precision {
     bool rollout, train; /* in FP8; else in the device's type */
+    bool bf16_state;     /* of the gated delta rule, in rollouts; else fp32 */
     gr_loc at;
     gr_model_shape shape; /* the model's, of a pass in FP8 */
 } gr_precision;
@@ -353,6 +354,8 @@ struct gr_node {
     const gr_node **inputs; /* every node it reads, `after:` included */
     size_t n_inputs;
     const gr_node *stands_for; /* of a log-prob node that is left out: the rollout whose own it is; NULL */
+    uint32_t shares; /* of a pass of training: responses that read the prompt they have in common together, at
+                        most; 0: each reads its own */
     gr_node_placement placement;
     gr_node_timing timing;
     gr_node_results results;

@@ -8,11 +8,20 @@
  * There an old_logprob of the rollout's own model is left out too, however many steps the update makes, and
  * its name stands for the rollout's log-probs; but not where an expression names both, so as to compare them.
  * A log-prob node that asks for a rollout's experts (`replay`) is one of its own, unless the update asks
- * alike; and so is one under other prompts (`prompts`).
+ * alike; and so is one under other prompts (`prompts`), and one that teaches an update.
  */
 #include "graphs/loader/loader.h"
+#include "ops/base/states.h"
 
 #include <string.h>
+
+/* Whether an update is taught by it: its hidden states are its own. */
+static bool teaches(const gr_loader *l, const gr_node *n)
+{
+    bool any = false;
+    for (size_t i = 0; i < l->n_unresolved; i++) any = any || gr_node_teacher(l->unresolved[i]->node) == n;
+    return any;
+}
 
 static bool names_field(const gr_formula *f, const char *node)
 {
@@ -95,9 +104,9 @@ static bool lags(const gr_node *rollout)
 static bool stands_for_rollout(const gr_loader *l, const gr_unresolved *dr)
 {
     const gr_node *n = dr->node, *rollout = n->of;
-    if (!n->op || !n->op->logprob || dr->bad || dr->alias || n->results.n_metrics || n->timing.every ||
-        n->timing.new_version || gr_value_get(n->value, "when") || gr_value_get(n->value, "replay") ||
-        gr_value_get(n->value, "prompts"))
+    if (!n->op || !n->op->logprob || dr->bad || teaches(l, n) || dr->alias || n->results.n_metrics ||
+        n->timing.every || n->timing.new_version || gr_value_get(n->value, "when") ||
+        gr_value_get(n->value, "replay") || gr_value_get(n->value, "prompts"))
         return false;
     if (!rollout || !rollout->op || !rollout->op->makes_rows || !gr_field_find(rollout, "logprob") ||
         rollout->model != n->model || rollout->timing.every || rollout->timing.new_version ||
@@ -155,7 +164,8 @@ static bool is_own_logprob(const gr_loader *l, const gr_unresolved *dr, const gr
     const gr_node *n = dr->node;
     return n->op && n->op->logprob && !dr->bad && n->model == u->node->model && n->of == u->node->of &&
            !n->timing.new_version && !n->results.n_metrics && !gr_value_get(n->value, "when") &&
-           !gr_value_get(n->value, "prompts") && same_replay(n, u->node) && read_by_update_alone(l, dr, u);
+           !gr_value_get(n->value, "prompts") && !teaches(l, n) && same_replay(n, u->node) &&
+           read_by_update_alone(l, dr, u);
 }
 
 static void drop_edge(gr_unresolved *u, size_t edge)

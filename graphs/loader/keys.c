@@ -158,9 +158,13 @@ static void fill_node(gr_loader *l, const gr_key *k, const gr_value *v, const gr
 {
     const char *name = gr_value_text(l, k->name, v);
     gr_unresolved *from = name ? gr_unresolved_find(l, name) : NULL;
-    bool prompts = !strcmp(k->name, "prompts");
+    bool prompts = !strcmp(k->name, "prompts"), teacher = !strcmp(k->name, "teacher");
     const gr_op *op = from ? from->node->op : NULL;
-    if (op && (!op->makes_rows || gr_node_has_seqs(from->node) == prompts)) {
+    if (op && teacher && !(op->logprob && op->passes)) {
+        gr_diag_error(l->d, v->at, GR_E_INVALID,
+                      "'teacher' must be a node of op logprob, but '%s' is of op %s", name, op->name);
+        op = NULL;
+    } else if (op && !teacher && (!op->makes_rows || gr_node_has_seqs(from->node) == prompts)) {
         const gr_value *of = prompts ? NULL : gr_value_get(from->map, "of");
         const char *near = of && of->kind == GR_VALUE_SCALAR ? of->text : NULL;
         gr_diag_error(l->d, v->at, GR_E_INVALID,

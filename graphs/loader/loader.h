@@ -181,6 +181,10 @@ void gr_map_pools(gr_loader *l);
 
 /* precision.c: `precision:` of a model; checked when shapes are known. */
 void gr_read_precision(gr_loader *l, const gr_value *v, gr_model *m);
+/* Which of two lists of longrope holds. */
+void gr_find_positions(gr_loader *l);
+/* Shapes of models whose rollouts keep states in bf16. */
+void gr_find_states(gr_loader *l);
 void gr_check_precision(gr_loader *l);
 
 /* lora.c: `lora:` of a model's training. What is frozen beneath it is found or added after
@@ -268,6 +272,10 @@ const gr_node *gr_formula_rows(const gr_formula *f);
 /* Whether all that a formula names can be had; reported where that is the graph's matter, not the
  * expression's. */
 bool gr_scope_check(gr_loader *l, const gr_formula *f);
+
+/* share.c: which passes read a prompt once for several of its responses (`share_prompts` of an update);
+ * refuses what cannot. */
+void gr_share_prompts(gr_loader *l);
 
 /* best.c: refuses a metric for the best checkpoint that the run will not have. */
 void gr_check_best(gr_loader *l);

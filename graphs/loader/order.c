@@ -5,6 +5,7 @@
  * topological, file order among the nodes that are ready.
  */
 #include "graphs/loader/loader.h"
+#include "ops/base/states.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,8 @@ static void name_edges(gr_loader *l)
 
 static bool reads_model(const gr_node *n, const gr_model *m)
 {
-    return n->model == m || n->second == m;
+    const gr_node *teacher = gr_node_teacher(n);
+    return n->model == m || n->second == m || (teacher && teacher->model == m);
 }
 
 /* Whether dr is after u by `after:` alone, however far. mark stops at circles. */

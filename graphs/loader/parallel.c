@@ -3,6 +3,7 @@
 #include "graphs/loader/loader.h"
 #include "graphs/loader/parallel.h"
 #include "ops/base/configs.h"
+#include "ops/base/states.h"
 #include "ops/model/tp.h"
 #include "runtime/comm/comm.h"
 
@@ -88,6 +89,10 @@ static char *axis_wrong(const question *q)
     if (q->axis == GR_AXIS_TENSOR && q->g->strict)
         return gr_printf("and strict do not go together: sums over slices have another order than those of "
                          "the rollout");
+    if (q->axis != GR_AXIS_CONTEXT && gr_model_in_lesson(q->g, q->m))
+        return gr_printf(
+            "does not go with an update that has a 'teacher', which is made for whole output matrices "
+            "on every rank: 'context', and more data, share its work");
     const uint32_t slices = gr_mesh_size(q->mesh, GR_AXIS_TENSOR);
     if (q->axis == GR_AXIS_EXPERT && n % slices && slices % n)
         return gr_printf("does not go with 'tensor: %u': one must divide the other", slices);

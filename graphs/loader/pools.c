@@ -8,6 +8,7 @@
 #include "graphs/loader/loader.h"
 
 #include "ops/base/configs.h"
+#include "ops/base/states.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -446,6 +447,19 @@ static void check_copies(gr_loader *l)
                           l->g->nodes[i]->name);
 }
 
+static void check_teachers(gr_loader *l)
+{
+    for (size_t i = 0; i < l->g->n_nodes; i++) {
+        const gr_node *n = l->g->nodes[i], *teacher = gr_node_teacher(n);
+        if (teacher && teacher->placement.role != n->placement.role)
+            gr_diag_error(l->d, gr_value_get(n->value, "teacher")->at, GR_E_INVALID,
+                          "'%s' teaches on pool '%s' and '%s' learns on pool '%s': hidden states do not go "
+                          "from pool to "
+                          "pool; give both the same",
+                          teacher->name, teacher->placement.pool->name, n->name, n->placement.pool->name);
+    }
+}
+
 static void check_repeated(gr_loader *l)
 {
     for (size_t i = 0; i < l->g->n_nodes; i++) {
@@ -507,6 +521,7 @@ void gr_map_pools(gr_loader *l)
     check_updates(l);
     find_pools(l->g);
     check_copies(l);
+    check_teachers(l);
     check_repeated(l);
     check_models(l);
     check_idle(l);

@@ -1,5 +1,6 @@
 /* graphs/loader/scope.c: what names of expressions stand for, and the columns they need. */
 #include "graphs/loader/loader.h"
+#include "ops/base/states.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +80,8 @@ void gr_scope_columns(gr_loader *l)
 
 static bool is_current_name(const char *name)
 {
-    return !strcmp(name, "logprob") || !strcmp(name, "entropy") || !strcmp(name, "value");
+    return !strcmp(name, "logprob") || !strcmp(name, "entropy") || !strcmp(name, "value") ||
+           !strcmp(name, "divergence");
 }
 
 static bool in_update(const gr_formula *f)
@@ -182,6 +184,7 @@ static struct gr_names list_names(gr_loader *l, bool update)
         GR_PUSH(names, n, cap, "logprob");
         GR_PUSH(names, n, cap, "entropy");
         GR_PUSH(names, n, cap, "value");
+        GR_PUSH(names, n, cap, "divergence");
     }
     for (size_t i = 0; i < l->n_unresolved; i++) {
         const gr_node *node = l->unresolved[i]->node;
@@ -226,9 +229,16 @@ static bool param_usable(gr_loader *l, const gr_expr_name *name)
 }
 
 /* Which of them there are depends on the head of the model that is trained. */
-static bool current_usable(gr_loader *l, const gr_model *m, const gr_expr_name *name)
+static bool current_usable(gr_loader *l, const gr_node *n, const gr_expr_name *name)
 {
+    const gr_model *m = n->model;
     bool value = !strcmp(name->name, "value");
+    if (!strcmp(name->name, "divergence") && !gr_node_teacher(n)) {
+        gr_diag_error(l->d, name->at, GR_E_INVALID,
+                      "'divergence' is from a teacher, and '%s' has none: 'teacher: NODE' of op logprob",
+                      n->name);
+        return false;
+    }
     if (!m || !m->head_known || value == (m->shape.head == GR_HEAD_VALUE)) return true;
     if (value)
         gr_diag_error(l->d, name->at, GR_E_INVALID,
@@ -262,13 +272,19 @@ static bool name_usable(gr_loader *l, const gr_formula *f, const gr_expr_name *n
             gr_unresolved_named(l, s) ? ": a state can carry its value into the next iteration" : "");
         return false;
     }
+    if (!strcmp(s, "divergence") && !in_update(f)) {
+        gr_diag_error(
+            l->d, name->at, GR_E_INVALID,
+            "'divergence' is a value of an update's own pass, beside its 'teacher': there is none here");
+        return false;
+    }
     if (is_current_name(s) && !in_update(f)) {
         gr_diag_error(l->d, name->at, GR_E_INVALID,
                       "'%s' is a value of an update's own pass: here, read a node of op %s", s,
                       strcmp(s, "value") ? "logprob" : "value");
         return false;
     }
-    if (is_current_name(s)) return current_usable(l, f->owner->node->model, name);
+    if (is_current_name(s)) return current_usable(l, f->owner->node, name);
     const gr_unresolved *dr = gr_unresolved_named(l, s);
     if (!dr || dr->bad || gr_field_find(dr->node, NULL)) return !dr || !dr->bad;
     gr_diag_error(l->d, name->at, GR_E_INVALID, "node '%s' (op %s) has no value to read", dr->node->name,

@@ -147,8 +147,9 @@ bool gr_name_formed(gr_loader *l, const char *what, const char *name, gr_loc at)
 
 bool gr_name_allowed(gr_loader *l, const char *what, const char *name, gr_loc at)
 {
-    static const char *const words[] = {"logprob", "entropy", "value", "step", "epoch", "progress",
-                                        "and",     "or",      "not",   "true", "false", "iteration"};
+    static const char *const words[] = {"logprob", "entropy",  "value",    "divergence", "step",
+                                        "epoch",   "progress", "and",      "or",         "not",
+                                        "true",    "false",    "iteration"};
     bool reserved = false;
     size_t n;
     const gr_expr_function *f = gr_expr_functions(&n);

@@ -2,6 +2,7 @@
 #include "ops/base/session.h"
 
 #include "ops/base/configs.h"
+#include "runtime/comm/comm.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -213,10 +214,15 @@ static gr_status open_node(gr_session *s, const gr_node *n, gr_diag *d)
     return n->op->open ? n->op->open(s, n, &s->state[n->index], d) : GR_OK;
 }
 
-gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k,
+gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k, const gr_comm *ranks,
                           const struct gr_functions *functions, gr_diag *d)
 {
-    *s = (gr_session){.graph = g, .kernels = k, .seed = g->run.seed, .ranks = 1, .functions = functions};
+    *s = (gr_session){.graph = g,
+                      .kernels = k,
+                      .seed = g->run.seed,
+                      .rank = gr_comm_rank(ranks),
+                      .ranks = gr_comm_ranks(ranks),
+                      .functions = functions};
     s->scalars = gr_calloc(g->n_columns, sizeof(*s->scalars));
     s->next_state = gr_calloc(g->n_state, sizeof(*s->next_state));
     s->numbers = gr_calloc(g->n_changing, sizeof(*s->numbers));

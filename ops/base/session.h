@@ -13,6 +13,7 @@
 #define GR_VALIDATION "val." /* what names of a validation's metrics begin with */
 
 typedef struct gr_session gr_session;
+struct gr_comm;
 struct gr_rows;
 struct gr_shown;
 struct gr_session {
@@ -65,9 +66,11 @@ struct gr_metric_name {
         at; /* among those of this iteration, where it was given: it may be past them, or another's place */
 };
 
-/* Tokenizers of the models that make rows, and every node's state. On failure close it all the same. */
+/* Tokenizers of the models that make rows, and every node's state, of one of these ranks (NULL: there are no
+ * others). On failure close it all the same. */
 GR_NODISCARD gr_status gr_session_open(gr_session *s, const gr_graph *g, const gr_kernels *k,
-                                       const struct gr_functions *functions, gr_diag *d);
+                                       const struct gr_comm *ranks, const struct gr_functions *functions,
+                                       gr_diag *d);
 /* A node that is none of the graph's, numbered behind them: one that ends iterations or validations
  * (ops/summary.h). Once for each, before anything runs. */
 GR_NODISCARD gr_status gr_session_add(gr_session *s, const gr_node *n, gr_diag *d);

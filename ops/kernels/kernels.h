@@ -24,6 +24,7 @@
 #ifndef GR_OPS_KERNELS_KERNELS_H
 #define GR_OPS_KERNELS_KERNELS_H
 
+#include "ops/kernels/divergence.h"
 #include "memplan/plan/plan.h"
 #include "ops/kernels/checksum.h"
 #include "ops/kernels/optim.h"
@@ -34,12 +35,16 @@ struct gr_code_call; /* graphs/expr/code.h */
 
 #define GR_KV_BLOCK 16 /* tokens a KV block holds */
 
-/* Sequences packed end to end: tokens of sequence i are [offset[i], offset[i + 1]), positions from 0. */
+/* Sequences packed end to end: tokens of sequence i are [offset[i], offset[i + 1]), positions from 0. Several
+ * may share their beginning, which is packed once: with prefix[i] = j other than i, sequence i goes on behind
+ * the tokens of j. Its positions count them, and it sees all of them. j itself goes on from none, and those
+ * that go on from it stand right behind it. */
 typedef struct gr_packed {
     uint32_t n_tokens, n_seqs;
-    const int32_t *ids;          /* [n_tokens] */
-    const uint32_t *offset;      /* [n_seqs + 1] */
-    const uint32_t *host_offset; /* the same, on the host */
+    const int32_t *ids;                   /* [n_tokens] */
+    const uint32_t *offset;               /* [n_seqs + 1] */
+    const uint32_t *host_offset;          /* the same, on the host */
+    const uint32_t *prefix, *host_prefix; /* [n_seqs] likewise; NULL: none shares */
     const int32_t *position; /* [n_tokens] of each token in its sequence; the CPU device does not read it */
     /* Ranks that these sequences' tokens are cut over, as many each: the queue's group. n_tokens and ids are
      * then this rank's, in their order; offset and position are of all of them. 0, 1: they are not cut. Where
@@ -56,6 +61,7 @@ typedef struct gr_pass_bounds {
     uint32_t length;       /* of one sequence, or of its keys */
     unsigned threads;
     uint32_t cut;        /* as in gr_packed: tokens are of one rank, sequences of all */
+    bool shared;         /* sequences may go on from others (gr_packed.prefix) */
     bool experts_again;  /* where experts are divided, their first product is not kept but made again */
     uint32_t expert_run; /* tokens that go through the experts of a layer at once, at most; 0: as many as keep
                             the device busy (ops/kernels/experts.h) */
@@ -69,7 +75,19 @@ typedef struct gr_head_rows {
     const int32_t *target; /* [n] id whose log-prob is asked */
     float inv_temperature; /* logits are multiplied by it; 1 where the rollout was greedy */
     bool keep; /* head_backward follows: logits stay in the workspace, which is one of GR_HEAD_GRADIENT */
+    /* What head_backward adds to the gradient of row i's logits z, which are scaled by the temperature:
+     * d_divergence [n] times slope [n, V], as gr_kernels.teach left it; slope NULL: nothing. */
+    const float *slope, *d_divergence;
 } gr_head_rows;
+
+/* What the student's head is compared with, row by row. */
+typedef struct gr_head_teacher {
+    const gr_model_shape *s; /* the teacher's; of its ids those of the student are looked at, and are all */
+    const void *lm;          /* its output matrix */
+    const void *hidden;      /* [n, its H] behind its final norm, as gr_head_ops.hidden gives it */
+    gr_divergence kind;
+    float beta;
+} gr_head_teacher;
 
 /* Outputs of one chunk of head rows; any may be NULL except logprob. [n] each. */
 typedef struct gr_head_stats {
@@ -252,6 +270,13 @@ struct gr_kernels {
                           const void *x, const gr_head_rows *rows, const float *d_logprob,
                           const float *d_entropy, void *dx, void *grad_norm, void *grad_lm, gr_dtype grads,
                           void *ws);
+
+    /* For the chunk that head_forward just left in ws (rows->keep): divergence [n] from a teacher. taught, of
+     * teach_ws_bytes, begins with its slope [n, V] by the logits, for head_backward. */
+    void (*teach)(gr_queue *q, const gr_model_shape *s, const gr_head_rows *rows, const gr_head_teacher *t,
+                  float *divergence, void *ws, void *taught);
+    uint64_t (*teach_ws_bytes)(const gr_model_shape *s, const gr_model_shape *teacher, uint32_t chunk_rows,
+                               unsigned threads);
 
     /* The same, and the embedding, where ranks have parts of the vocabulary (ops/kernels/head.h). */
     const struct gr_head_ops *head;

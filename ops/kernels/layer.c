@@ -456,6 +456,15 @@ static void run(const gr_layer_call *l, void *x, const gr_layer_acts *a, const g
     mlp_of(l->d)->forward(&feed, before_all(&own, mid, GR_T_MLP_NORM, w), a, w, &fed);
 }
 
+/* Keys of the longest sequence of a pass. */
+static uint32_t most_keys(const gr_packed *b)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < b->n_seqs; i++)
+        most = GR_MAX(most, gr_seq_keys(b->host_offset, b->host_prefix, i));
+    return most;
+}
+
 static uint32_t longest_of(const uint32_t *offset, const uint32_t *cached, uint32_t n_seqs)
 {
     uint32_t most = 0;
@@ -470,9 +479,10 @@ static gr_layer_call packed_call(const gr_kernels *k, gr_queue *q, const gr_mode
 {
     const gr_pass_bounds bounds = {.tokens = GR_MAX(b->n_tokens, 1u),
                                    .seqs = b->n_seqs,
-                                   .length = longest_of(b->host_offset, NULL, b->n_seqs),
+                                   .length = most_keys(b),
                                    .threads = gr_team_size(q->team),
                                    .cut = b->cut,
+                                   .shared = b->host_prefix != NULL,
                                    .experts_again = b->experts_again,
                                    .expert_run = b->expert_run};
     gr_layer_call l = sizes_of(k, s, layer, &bounds, use);
@@ -483,6 +493,8 @@ static gr_layer_call packed_call(const gr_kernels *k, gr_queue *q, const gr_mode
                               .n_seqs = b->n_seqs,
                               .offset = b->offset,
                               .host_offset = b->host_offset,
+                              .prefix = b->prefix,
+                              .host_prefix = b->host_prefix,
                               .position = b->position};
     l.all.n *= gr_layer_cut(&l);
     return l;

@@ -23,8 +23,9 @@
  * in a rollout. Arrays as in gr_packed and gr_extend. */
 typedef struct gr_tokens {
     uint32_t n, n_seqs;
-    const uint32_t *offset;      /* [n_seqs + 1] */
-    const uint32_t *host_offset; /* the same on the host; NULL in a rollout */
+    const uint32_t *offset;               /* [n_seqs + 1] */
+    const uint32_t *host_offset;          /* the same on the host; NULL in a rollout */
+    const uint32_t *prefix, *host_prefix; /* [n_seqs] of packed sequences that share their beginning; NULL */
     const int32_t *position;     /* [n]; may be NULL on a device that counts from offset and cached */
     void *state;                 /* this layer's part of the rollout's state; NULL: packed, and what follows
                                     is not there */
@@ -36,6 +37,17 @@ typedef struct gr_tokens {
     uint32_t longest;
     const gr_decode *decode; /* one token a slot; NULL: not */
 } gr_tokens;
+
+/* Of packed sequences: tokens that sequence i goes on from, 0 where it has its beginning itself; and its
+ * keys, these included. prefix: NULL where none shares. */
+static inline uint32_t gr_seq_before(const uint32_t *offset, const uint32_t *prefix, uint32_t i)
+{
+    return prefix && prefix[i] != i ? offset[prefix[i] + 1] - offset[prefix[i]] : 0;
+}
+static inline uint32_t gr_seq_keys(const uint32_t *offset, const uint32_t *prefix, uint32_t i)
+{
+    return gr_seq_before(offset, prefix, i) + offset[i + 1] - offset[i];
+}
 
 /* RMSNorm of n rows. */
 typedef struct gr_norm {

@@ -288,7 +288,8 @@ void gr_balancer_free(gr_balancer *d)
 }
 
 /* Whole groups to whom has least, then single sequences: into d->rank. */
-static void deal_by_work(gr_balancer *d, const gr_rows *r, uint32_t from, uint32_t to, uint64_t all)
+static void deal_by_work(gr_balancer *d, const gr_rows *r, uint32_t from, uint32_t to, uint64_t all,
+                         bool whole)
 {
     const uint32_t first = gr_rows_balance(r, from, to, 0, 1).seq;
     clear(d);
@@ -296,7 +297,7 @@ static void deal_by_work(gr_balancer *d, const gr_rows *r, uint32_t from, uint32
         clear(d);
         balance_in_order(d, r, from, to, d->rank);
     }
-    even_out(d, d->rank, all);
+    if (!whole) even_out(d, d->rank, all);
 }
 
 gr_dealt gr_balance(gr_balancer *d, uint32_t *rank, const gr_rows *r, uint32_t from, uint32_t to,
@@ -313,7 +314,7 @@ gr_dealt gr_balance(gr_balancer *d, uint32_t *rank, const gr_rows *r, uint32_t f
     clear(d);
     balance_in_order(d, r, from, to, rank);
     done.most = done.most_before = most_work(d);
-    deal_by_work(d, r, from, to, done.all);
+    deal_by_work(d, r, from, to, done.all, cost->whole);
     if (most_work(d) < done.most) {
         done.most = most_work(d);
         memcpy(rank, d->rank, d->n * sizeof(*rank));

@@ -7,8 +7,9 @@
  * Whole groups are assigned first, the largest first, each to the rank that has least so far. Their sequences
  * follow each other in the batch's columns, and a pass's head takes them in few pieces. Then single sequences
  * move, or change places, between the rank that has most and those that have less, until it has no more than
- * a 256th above the mean or no move helps. If that is no better than whole groups in their order, these stay.
- * All is in integers, and ties go to the first: the assignment is a function of the lengths.
+ * a 256th above the mean or no move helps; where groups are to stay whole (`whole`), none does. If that is no
+ * better than whole groups in their order, these stay. All is in integers, and ties go to the first: the
+ * assignment is a function of the lengths.
  *
  * Bounds: a rank never has more tokens than its part of the groups could have at most, for which it was
  * planned; of sequences, where they are short, twice as many.
@@ -26,6 +27,7 @@
 typedef struct gr_seq_cost {
     uint64_t token, pair, row; /* of one; not divided yet */
     bool last;                 /* one row a sequence, else one a response token */
+    bool whole;                /* groups stay whole: their sequences share what they begin with */
 } gr_seq_cost;
 gr_seq_cost gr_seq_cost_of(const gr_model_shape *s, bool last);
 

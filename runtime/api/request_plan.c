@@ -23,9 +23,9 @@
 static void hint(const gr_planned *p, const gr_node *n, gr_diag *d)
 {
     const gr_choices *how = &p->choices[n->index];
-    const uint32_t longest = gr_node_longest(n);
+    const uint32_t together = gr_node_together(n);
     const uint32_t now = (uint32_t)GR_MIN((uint64_t)how->micro_tokens, gr_train_open_tokens(n)),
-                   least = GR_MAX(now / 4, longest);
+                   least = GR_MAX(now / 4, together);
     if (!how->recompute || least >= now || !gr_cuts_change_bits(p->graph, n, p->kernels)) return;
     gr_diag_note(
         d, (gr_loc){0},

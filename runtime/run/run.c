@@ -270,13 +270,11 @@ static gr_status open_all(gr_running *r, const gr_kernels *k, gr_diag *d)
 {
     gr_status st = gr_outputs_open(&r->outputs, r->o, r->g, r->all->plan, d);
     if (!st) st = gr_comms_open(&r->comms, r->g, r->o->comm, d);
-    if (!st) st = as_input(gr_session_open(&r->session, r->g, k, r->o->functions, d));
+    if (!st) st = as_input(gr_session_open(&r->session, r->g, k, r->comms.own, r->o->functions, d));
     if (!st) st = gr_session_add(&r->session, r->p->summary, d);
     if (!st && r->p->validation) st = gr_session_add(&r->session, r->p->validation, d);
     if (r->p->validation) r->validation_seconds = gr_session_name(&r->session, r->p->validation, "seconds");
     if (st) return st;
-    r->session.rank = gr_comm_rank(r->comms.own);
-    r->session.ranks = gr_comm_ranks(r->comms.own);
     r->session.steps = total_steps(r);
     r->session.progress = gr_outputs_progress(r->outputs);
     r->session.sample = keeps_samples(r) ? gr_record_sample : NULL;

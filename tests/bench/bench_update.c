@@ -68,7 +68,8 @@ static double head(struct model *p)
             target[i] = p->ids[(at + i + 1) % T];
             d_logprob[i] = -1.0f / T;
         }
-        const gr_head_rows rows = {CHUNK, row, target, 1, true};
+        const gr_head_rows rows = {
+            .n = CHUNK, .row = row, .target = target, .inv_temperature = 1, .keep = true};
         K.head_forward(&p->q, &shape, p->w[last], p->w[0], p->x, &rows, &(gr_head_stats){.logprob = logprob},
                        p->ws);
         K.head_backward(&p->q, &shape, p->w[last], p->w[0], p->x, &rows, d_logprob, NULL, p->dx, p->g[last],

@@ -7,6 +7,8 @@ graphrun=$1
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 model=$PWD/tests/cli/model/config.json # random weights, one token a character
+teacher=$dir/teacher.json # wider
+sed 's/"hidden_size": [0-9]*/"hidden_size": 64/' "$model" >"$teacher"
 judge=$dir/judge.json # the same with a value head
 sed 's/"model_type"/"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "reward"}, &/' "$model" >"$judge"
 batch=32
@@ -58,6 +60,7 @@ for graph in graphs/*.yaml graphs/quickstart/warmup.yaml graphs/arithmetic/*.yam
         set -- --set data="$dir/kept" --set max_tokens=16 --set batch=$((batch / 2)) --set mini_batch=8 ;;
     graphs/gfpo.yaml) set -- --set max_tokens=16 --set run.steps=2 --set group=4 --set keep=2 ;;
     graphs/distill.yaml) set -- --set max_tokens=16 --set run.steps=2 --set teacher="$model" --set lr=1e-3 ;;
+    graphs/gkd.yaml) set -- --set max_tokens=16 --set run.steps=2 --set teacher="$teacher" ;;
     graphs/sft.yaml) set -- --set nodes.examples.max_tokens=16 --set batch=$batch --set epochs=1 ;;
     graphs/arithmetic/*) set -- --set max_tokens=16 --set run.steps=2 --set group=16 ;;
     graphs/arithmetic*) set -- --set nodes.rollout.max_tokens=16 --set run.steps=2 --set group=16 ;;

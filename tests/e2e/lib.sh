@@ -68,7 +68,7 @@ same_weights() { # RUN RUN [STEP]: model and optimizer have the same bits
 }
 
 metrics() { # RUN: its lines but for what is measured, or is of several ranks alone
-    sed -E 's/"((val\.)?seconds[^"]*|tokens_per_second|(planned|measured)_peak_bytes[^"]*|[^"]*rank_imbalance[^"]*|[^"]*expert_trips)": [^,}]*(, )?//g; s/, \}$/}/' \
+    sed -E 's/"((val\.)?seconds[^"]*|tokens_per_second|(planned|measured)_peak_bytes[^"]*|[^"]*rank_imbalance[^"]*|[^"]*expert_trips|[^"]*\.(decode_(steps|batch|width)|read_tokens))": [^,}]*(, )?//g; s/, \}$/}/' \
         "$1/metrics.jsonl"
 }
 
@@ -223,7 +223,7 @@ END
 
 # A GRPO graph of conversations of three turns, whose environment is say.pl.
 turns() { # FILE WAY [KEYS]
-    sed -e 's/, schedule: cosine//' -e "s|^  rollout: .*|  rollout: {op: generate, model: actor, prompts: prompts, samples: 4, temperature: 1.0, max_tokens: 4, turns: 3, max_context: 32, environment: {command: \"perl $here/say.pl $2\", metrics: [calls], timeout: 5s${3:+, $3}}}|" \
+    sed -e 's/, schedule: cosine//' -e "s|^  rollout: .*|  rollout: {op: generate, model: actor, prompts: prompts, samples: 4, temperature: 1.0, max_tokens: 4, turns: 3, max_context: 32, environment: {command: \"perl $project/tests/e2e/say.pl $2\", metrics: [calls], timeout: 5s${3:+, $3}}}|" \
         -e 's|^  reward: .*|  reward: {op: reward, of: rollout, from: environment}|' \
         -e 's|^  score: .*|  score: {op: compute, of: rollout, expr: reward}|' grpo.yaml >"$1"
     cat >>"$1" <<'END'

@@ -18,6 +18,8 @@ typedef struct batch {
     uint32_t n_seqs, length[LENGTHS_MAX];
     uint32_t offset[LENGTHS_MAX + 1], tokens, longest; /* derived */
     gr_scores scores;                                  /* scale 0: 1 / sqrt(D); sinks: host */
+    uint32_t prefix[LENGTHS_MAX];                      /* the sequence that one goes on from */
+    bool shared;                                       /* there are such */
 } batch;
 
 static uint32_t width_of(const batch *b)
@@ -29,8 +31,9 @@ static void derive(batch *b)
 {
     b->longest = 0;
     for (uint32_t i = 0; i < b->n_seqs; i++) {
+        const uint32_t before = b->shared && b->prefix[i] != i ? b->length[b->prefix[i]] : 0;
         b->offset[i + 1] = b->offset[i] + b->length[i];
-        b->longest = GR_MAX(b->longest, b->length[i]);
+        b->longest = GR_MAX(b->longest, before + b->length[i]); /* keys */
     }
     b->tokens = b->offset[b->n_seqs];
     if (!b->scores.scale) b->scores.scale = gr_scores_plain(b->d).scale;
@@ -46,13 +49,19 @@ typedef struct reference {
     double *dsinks;                   /* [n_seqs, heads] */
 } reference;
 
-/* One head of one sequence, gradients included. */
-static void reference_head(void *arg, size_t index)
+/* Its key j, of which the first `before` are another one's. */
+static size_t key_token(const batch *b, uint32_t seq, uint32_t before, uint32_t j)
 {
-    const reference *r = arg;
+    return j < before ? b->offset[b->prefix[seq]] + j : b->offset[seq] + j - before;
+}
+
+/* One head of one sequence's rows, and what they give to the gradients of all keys that they see. */
+static void reference_rows(const reference *r, uint32_t seq, uint32_t head)
+{
     const batch *b = r->b;
-    const uint32_t seq = (uint32_t)(index / b->heads), head = index % b->heads, d = b->d, n = b->length[seq];
-    const uint32_t first = b->offset[seq], width = width_of(b);
+    const uint32_t d = b->d, first = b->offset[seq], width = width_of(b),
+                   before = b->shared && b->prefix[seq] != seq ? b->length[b->prefix[seq]] : 0,
+                   n = before + b->length[seq];
     const double scale = b->scores.scale, cap = b->scores.softcap;
     const gr_bf16 *sinks = b->scores.sinks;
     if (!n) return;
@@ -62,13 +71,13 @@ static void reference_head(void *arg, size_t index)
     const uint32_t kv_head = head / (b->heads / b->kv_heads);
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t c = 0; c < d; c++) {
-            const gr_bf16 *row = r->qkv + (size_t)(first + i) * width;
+            const gr_bf16 *row = r->qkv + key_token(b, seq, before, i) * width;
             kt[(size_t)c * n + i] = k[(size_t)i * d + c] = of_bf16(row[(b->heads + kv_head) * d + c]);
             vt[(size_t)c * n + i] = v[(size_t)i * d + c] =
                 of_bf16(row[(b->heads + b->kv_heads + kv_head) * d + c]);
         }
-    for (uint32_t i = 0; i < n; i++) {
-        const size_t token = first + i, at = (token * b->heads + head) * d;
+    for (uint32_t i = before; i < n; i++) {
+        const size_t token = first + i - before, at = (token * b->heads + head) * d;
         const gr_bf16 *q = r->qkv + token * width + head * d, *dout = r->dout + at;
         double *o = r->o + at, *dq = r->dqkv + token * width + head * d, delta = 0;
         double most = sinks ? of_bf16(sinks[head]) : -INFINITY, sum = 0;
@@ -97,11 +106,13 @@ static void reference_head(void *arg, size_t index)
             for (uint32_t c = 0; c < d; c++) o[c] += p[j] * v[(size_t)j * d + c];
         }
         for (uint32_t c = 0; c < d; c++) delta += o[c] * of_bf16(dout[c]);
-        if (sinks) r->dsinks[index] -= exp(of_bf16(sinks[head]) - r->lse[token * b->heads + head]) * delta;
+        if (sinks)
+            r->dsinks[seq * b->heads + head] -=
+                exp(of_bf16(sinks[head]) - r->lse[token * b->heads + head]) * delta;
         for (uint32_t j = from; j <= i; j++) {
             const double ds = p[j] * (dp[j] - delta) * slope[j] * scale;
-            double *dk = r->dk + ((size_t)(first + j) * b->heads + head) * d,
-                   *dv = r->dv + ((size_t)(first + j) * b->heads + head) * d;
+            const size_t to = (key_token(b, seq, before, j) * b->heads + head) * d;
+            double *dk = r->dk + to, *dv = r->dv + to;
             for (uint32_t c = 0; c < d; c++) {
                 dq[c] += ds * k[(size_t)j * d + c];
                 dk[c] += ds * of_bf16(q[c]);
@@ -111,6 +122,18 @@ static void reference_head(void *arg, size_t index)
     }
     double *const all[] = {k, v, kt, vt, p, dp, slope};
     for (size_t i = 0; i < GR_LEN(all); i++) free(all[i]);
+}
+
+/* Sequences that go on from another are its job: it alone adds to the gradients of its keys. */
+static void reference_head(void *arg, size_t index)
+{
+    const reference *r = arg;
+    const batch *b = r->b;
+    const uint32_t seq = (uint32_t)(index / b->heads), head = index % b->heads;
+    if (b->shared && b->prefix[seq] != seq) return;
+    reference_rows(r, seq, head);
+    for (uint32_t i = seq + 1; b->shared && i < b->n_seqs && b->prefix[i] == seq; i++)
+        reference_rows(r, i, head);
 }
 
 static reference reference_of(const batch *b, const gr_bf16 *qkv, const gr_bf16 *dout)
@@ -151,7 +174,7 @@ static void reference_release(reference *r)
 typedef struct sides {
     gr_bf16 *qkv, *dout, *o, *dqkv; /* device */
     float *stats, *dsinks;
-    uint32_t *offset;
+    uint32_t *offset, *prefix;
     gr_scores scores; /* sinks: device */
     void *ws;
     uint64_t ws_bytes;
@@ -164,14 +187,16 @@ static sides sides_of(const batch *b, const gr_bf16 *qkv, const gr_bf16 *dout)
                                 strict = {b->heads, b->kv_heads, b->d, true};
     const uint64_t bytes =
                        gr_cu_attention_ws_bytes(&nondeterministic, b->tokens, b->n_seqs, b->longest, true),
-                   more = gr_cu_attention_ws_bytes(&strict, b->tokens, b->n_seqs, b->longest, true);
+                   more = gr_cu_attention_ws_bytes(&strict, b->tokens, b->n_seqs, b->longest, true),
+                   shared = b->shared ? gr_cu_attention_prefix_bytes(&strict, b->longest, true) : 0;
     sides s = {.qkv = device_copy(qkv, b->tokens * width * 2),
                .dout = device_copy(dout, b->tokens * o_width * 2),
                .o = device_poisoned(rows * o_width * 2),
                .dqkv = device_poisoned(rows * width * 2),
                .stats = device_poisoned(rows * b->heads * 4),
                .offset = device_copy(b->offset, (b->n_seqs + 1) * 4),
-               .ws_bytes = GR_MAX(bytes, more)};
+               .prefix = device_copy(b->prefix, b->n_seqs * 4),
+               .ws_bytes = GR_MAX(bytes, more) + shared};
     s.ws = device_poisoned(s.ws_bytes);
     s.scores = b->scores;
     if (b->scores.sinks) s.scores.sinks = device_copy(b->scores.sinks, b->heads * 2);
@@ -182,8 +207,15 @@ static sides sides_of(const batch *b, const gr_bf16 *qkv, const gr_bf16 *dout)
 static void sides_release(sides *s)
 {
     void *const all[] = {
-        s->qkv, s->dout, s->o, s->dqkv, s->stats, s->offset, s->ws, (void *)s->scores.sinks, s->dsinks};
+        s->qkv,   s->dout, s->o, s->dqkv, s->stats, s->offset, s->prefix, s->ws, (void *)s->scores.sinks,
+        s->dsinks};
     for (size_t i = 0; i < GR_LEN(all); i++) CUDA(cudaFree(all[i]));
+}
+
+static gr_cu_sequences sequences_of(const batch *b, const sides *s)
+{
+    return (gr_cu_sequences){b->n_seqs, b->offset, s->offset, b->shared ? b->prefix : NULL,
+                             b->shared ? s->prefix : NULL};
 }
 
 static void expect_memory_check(const char *name, const char *what, const void *rows, size_t bytes)
@@ -214,7 +246,7 @@ static void check_forward(gr_cu_attention *a, const batch *b, const reference *r
                           gr_diag *d)
 {
     const gr_cu_attention_shape shape = {b->heads, b->kv_heads, b->d, true};
-    const gr_cu_sequences seqs = {b->n_seqs, b->offset, s->offset};
+    const gr_cu_sequences seqs = sequences_of(b, s);
     const size_t rows = b->tokens + EXTRA_ROWS, o_width = (size_t)b->heads * b->d;
     gr_bf16 *first = NULL;
     for (int run = 0; run < RUNS; run++) {
@@ -263,7 +295,7 @@ static void check_backward(gr_cu_attention *a, const batch *b, const reference *
                            bool deterministic, const char *name, gr_diag *d)
 {
     const gr_cu_attention_shape shape = {b->heads, b->kv_heads, b->d, deterministic};
-    const gr_cu_sequences seqs = {b->n_seqs, b->offset, s->offset};
+    const gr_cu_sequences seqs = sequences_of(b, s);
     const gr_cu_sink_grads sinks = {s->dsinks, GR_CU_F32};
     const size_t width = width_of(b), bytes = (b->tokens + EXTRA_ROWS) * width * 2,
                  q = (size_t)b->heads * b->d, k = (size_t)b->kv_heads * b->d;
@@ -301,7 +333,7 @@ static void check_extend(gr_cu_attention *simple, const batch *b, const gr_bf16 
                          const char *name, gr_diag *d)
 {
     const gr_cu_attention_shape shape = {b->heads, b->kv_heads, b->d, true};
-    const gr_cu_sequences seqs = {b->n_seqs, b->offset, s->offset};
+    const gr_cu_sequences seqs = sequences_of(b, s);
     const size_t width = width_of(b), o_width = (size_t)b->heads * b->d;
     const uint32_t stride = (b->longest + KV_BLOCK - 1) / KV_BLOCK + 1, n_blocks = b->n_seqs * stride;
     const size_t block = (size_t)2 * KV_BLOCK * b->kv_heads * b->d;
@@ -356,6 +388,43 @@ static void check_extend(gr_cu_attention *simple, const batch *b, const gr_bf16 
     for (size_t i = 0; i < GR_LEN(device); i++) CUDA(cudaFree(device[i]));
 }
 
+/* Sequences with a beginning each: the rows of those that share theirs must have the same bits. */
+static void check_shared(gr_cu_attention *simple, const batch *b, const gr_bf16 *qkv, const sides *s,
+                         const char *name, gr_diag *d)
+{
+    const size_t width = width_of(b), o_width = (size_t)b->heads * b->d;
+    batch each = *b;
+    each.shared = false;
+    for (uint32_t i = 0; i < b->n_seqs; i++)
+        each.length[i] = b->length[i] + (b->prefix[i] == i ? 0 : b->length[b->prefix[i]]);
+    derive(&each);
+    gr_bf16 *whole = gr_malloc(each.tokens * width * 2), *dout = gr_calloc(each.tokens * o_width, 2);
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        const uint32_t before = each.length[i] - b->length[i];
+        gr_bf16 *to = whole + each.offset[i] * width;
+        if (before) memcpy(to, qkv + b->offset[b->prefix[i]] * width, before * width * 2);
+        memcpy(to + before * width, qkv + b->offset[i] * width, b->length[i] * width * 2);
+    }
+    sides w = sides_of(&each, whole, dout);
+    const gr_cu_attention_shape shape = {b->heads, b->kv_heads, b->d, true};
+    const gr_cu_sequences seqs = sequences_of(&each, &w), shared = sequences_of(b, s);
+    expect_ok(gr_cu_attention_forward(simple, NULL, &shape, &w.scores, &seqs, w.qkv, w.o, w.stats, w.ws,
+                                      w.ws_bytes, d),
+              d, name);
+    expect_ok(gr_cu_attention_forward(simple, NULL, &shape, &s->scores, &shared, s->qkv, s->o, s->stats,
+                                      s->ws, s->ws_bytes, d),
+              d, name);
+    gr_bf16 *want = host_copy(w.o, each.tokens * o_width * 2),
+            *got = host_copy(s->o, b->tokens * o_width * 2);
+    for (uint32_t i = 0; i < b->n_seqs; i++)
+        memmove(want + b->offset[i] * o_width, want + (each.offset[i + 1] - b->length[i]) * o_width,
+                b->length[i] * o_width * 2);
+    report_equal(name, "o", want, got, b->tokens * o_width * 2);
+    sides_release(&w);
+    void *const host[] = {whole, dout, want, got};
+    for (size_t i = 0; i < GR_LEN(host); i++) free(host[i]);
+}
+
 static void check_batch(gr_cu_attention *const kind[2], batch *b, gr_diag *d)
 {
     char name[96];
@@ -373,6 +442,9 @@ static void check_batch(gr_cu_attention *const kind[2], batch *b, gr_diag *d)
         if (i == 0) {
             strcat(name, ", loose");
             check_backward(kind[i], b, &r, &s, false, name, d);
+        } else if (b->shared) {
+            strcat(name, ", bits");
+            check_shared(kind[i], b, qkv, &s, name, d);
         } else {
             snprintf(name, sizeof(name), "extend %u/%u of %u, %s", b->heads, b->kv_heads, b->d, b->name);
             check_extend(kind[i], b, qkv, &s, name, d);
@@ -388,13 +460,13 @@ static void check_batch(gr_cu_attention *const kind[2], batch *b, gr_diag *d)
 /* A captured forward and backward, replayed, give what they gave outside of a graph. */
 static void check_capture(gr_cu_attention *a, gr_diag *d)
 {
-    batch b = {"captured", 4, 2, 64, 3, {100, 1, 200}, {0}, 0, 0, {0}};
+    batch b = {"captured", 4, 2, 64, 3, {100, 1, 200}, {0}, 0, 0, {0}, {0}, false};
     derive(&b);
     gr_bf16 *qkv = random_bf16((size_t)b.tokens * width_of(&b), 1, 21),
             *dout = random_bf16((size_t)b.tokens * b.heads * b.d, 1, 22);
     sides s = sides_of(&b, qkv, dout);
     const gr_cu_attention_shape shape = {b.heads, b.kv_heads, b.d, true};
-    const gr_cu_sequences seqs = {b.n_seqs, b.offset, s.offset};
+    const gr_cu_sequences seqs = sequences_of(&b, &s);
     const size_t bytes = (size_t)b.tokens * width_of(&b) * 2;
     void *direct = NULL;
     for (int captured = 0; captured < 2; captured++) {
@@ -462,19 +534,19 @@ static const gr_bf16 some_sinks[] = {0x4020, 0xc000, 0x3f80, 0, 0x40c0, 0xbf00, 
 static void check_all(gr_cu_attention *const kind[2], gr_diag *d)
 {
     batch all[] = {
-        {"one token", 16, 8, 128, 1, {1}, {0}, 0, 0, {0}},
-        {"lengths 1 1 2", 4, 4, 64, 3, {1, 1, 2}, {0}, 0, 0, {0}},
-        {"small mix", 16, 8, 128, 9, {17, 0, 127, 128, 129, 130, 1, 2, 64}, {0}, 0, 0, {0}},
-        {"small mix", 4, 2, 16, 7, {1, 2, 17, 127, 128, 0, 129}, {0}, 0, 0, {0}},
-        {"small mix", 4, 2, 8, 4, {1, 2, 17, 127}, {0}, 0, 0, {0}},
-        {"small mix", 14, 2, 64, 6, {130, 1, 2, 17, 65, 63}, {0}, 0, 0, {0}},
-        {"small mix", 32, 8, 128, 4, {129, 17, 1, 200}, {0}, 0, 0, {0}},
-        {"small mix", 4, 1, 256, 5, {127, 130, 1, 2, 300}, {0}, 0, 0, {0}},
-        {"small mix", 4, 4, 256, 3, {129, 1, 257}, {0}, 0, 0, {0}},
-        {"small mix", 8, 8, 192, 5, {127, 130, 1, 2, 300}, {0}, 0, 0, {0}},
-        {"small mix", 6, 2, 80, 4, {129, 1, 257, 40}, {0}, 0, 0, {0}},
-        {"small mix", 3, 1, 96, 3, {200, 1, 77}, {0}, 0, 0, {0}},
-        {"small mix", 5, 5, 160, 3, {200, 1, 77}, {0}, 0, 0, {0}},
+        {"one token", 16, 8, 128, 1, {1}, {0}, 0, 0, {0}, {0}, false},
+        {"lengths 1 1 2", 4, 4, 64, 3, {1, 1, 2}, {0}, 0, 0, {0}, {0}, false},
+        {"small mix", 16, 8, 128, 9, {17, 0, 127, 128, 129, 130, 1, 2, 64}, {0}, 0, 0, {0}, {0}, false},
+        {"small mix", 4, 2, 16, 7, {1, 2, 17, 127, 128, 0, 129}, {0}, 0, 0, {0}, {0}, false},
+        {"small mix", 4, 2, 8, 4, {1, 2, 17, 127}, {0}, 0, 0, {0}, {0}, false},
+        {"small mix", 14, 2, 64, 6, {130, 1, 2, 17, 65, 63}, {0}, 0, 0, {0}, {0}, false},
+        {"small mix", 32, 8, 128, 4, {129, 17, 1, 200}, {0}, 0, 0, {0}, {0}, false},
+        {"small mix", 4, 1, 256, 5, {127, 130, 1, 2, 300}, {0}, 0, 0, {0}, {0}, false},
+        {"small mix", 4, 4, 256, 3, {129, 1, 257}, {0}, 0, 0, {0}, {0}, false},
+        {"small mix", 8, 8, 192, 5, {127, 130, 1, 2, 300}, {0}, 0, 0, {0}, {0}, false},
+        {"small mix", 6, 2, 80, 4, {129, 1, 257, 40}, {0}, 0, 0, {0}, {0}, false},
+        {"small mix", 3, 1, 96, 3, {200, 1, 77}, {0}, 0, 0, {0}, {0}, false},
+        {"small mix", 5, 5, 160, 3, {200, 1, 77}, {0}, 0, 0, {0}, {0}, false},
         {"33 short",
          8,
          2,
@@ -485,17 +557,19 @@ static void check_all(gr_cu_attention *const kind[2], gr_diag *d)
          {0},
          0,
          0,
-         {0}},
-        {"768 and shorter", 16, 8, 128, 6, {768, 700, 512, 400, 1, 768}, {0}, 0, 0, {0}},
-        {"768 and shorter", 14, 2, 64, 4, {768, 513, 1, 640}, {0}, 0, 0, {0}},
-        {"a long one between", 4, 2, 128, 5, {3, 1500, 2, 130, 700}, {0}, 0, 0, {0}},
-        {"4096", 4, 1, 64, 1, {4096}, {0}, 0, 0, {0}},
-        {"4096 and 2000", 4, 4, 128, 2, {4096, 2000}, {0}, 0, 0, {0}},
-        {"2048", 2, 1, 256, 1, {2048}, {0}, 0, 0, {0}},
-        {"2048", 4, 4, 192, 1, {2048}, {0}, 0, 0, {0}},
-        {"window 1", 4, 2, 64, 3, {129, 1, 70}, {0}, 0, 0, {.window = 1}},
-        {"window 17", 16, 8, 128, 5, {17, 18, 0, 130, 400}, {0}, 0, 0, {.window = 17}},
-        {"window 64", 14, 2, 64, 4, {700, 64, 65, 1}, {0}, 0, 0, {.window = 64}},
+         {0},
+         {0},
+         false},
+        {"768 and shorter", 16, 8, 128, 6, {768, 700, 512, 400, 1, 768}, {0}, 0, 0, {0}, {0}, false},
+        {"768 and shorter", 14, 2, 64, 4, {768, 513, 1, 640}, {0}, 0, 0, {0}, {0}, false},
+        {"a long one between", 4, 2, 128, 5, {3, 1500, 2, 130, 700}, {0}, 0, 0, {0}, {0}, false},
+        {"4096", 4, 1, 64, 1, {4096}, {0}, 0, 0, {0}, {0}, false},
+        {"4096 and 2000", 4, 4, 128, 2, {4096, 2000}, {0}, 0, 0, {0}, {0}, false},
+        {"2048", 2, 1, 256, 1, {2048}, {0}, 0, 0, {0}, {0}, false},
+        {"2048", 4, 4, 192, 1, {2048}, {0}, 0, 0, {0}, {0}, false},
+        {"window 1", 4, 2, 64, 3, {129, 1, 70}, {0}, 0, 0, {.window = 1}, {0}, false},
+        {"window 17", 16, 8, 128, 5, {17, 18, 0, 130, 400}, {0}, 0, 0, {.window = 17}, {0}, false},
+        {"window 64", 14, 2, 64, 4, {700, 64, 65, 1}, {0}, 0, 0, {.window = 64}, {0}, false},
         {"window 128, sinks",
          16,
          2,
@@ -505,14 +579,16 @@ static void check_all(gr_cu_attention *const kind[2], gr_diag *d)
          {0},
          0,
          0,
-         {.window = 128, .sinks = some_sinks}},
-        {"window 200", 4, 1, 256, 3, {600, 199, 201}, {0}, 0, 0, {.window = 200}},
-        {"window 255", 6, 2, 80, 3, {257, 1000, 256}, {0}, 0, 0, {.window = 255}},
-        {"window 256", 8, 4, 128, 2, {1100, 256}, {0}, 0, 0, {.window = 256, .scale = 0.2f}},
-        {"window 5000", 4, 2, 128, 3, {300, 1, 130}, {0}, 0, 0, {.window = 5000}},
-        {"sinks", 16, 2, 64, 5, {300, 1, 0, 130, 2}, {0}, 0, 0, {.sinks = some_sinks}},
-        {"sinks", 8, 8, 128, 2, {1500, 600}, {0}, 0, 0, {.sinks = some_sinks, .scale = 0.3f}},
-        {"softcap 3", 8, 4, 256, 3, {300, 1, 130}, {0}, 0, 0, {.softcap = 3}},
+         {.window = 128, .sinks = some_sinks},
+         {0},
+         false},
+        {"window 200", 4, 1, 256, 3, {600, 199, 201}, {0}, 0, 0, {.window = 200}, {0}, false},
+        {"window 255", 6, 2, 80, 3, {257, 1000, 256}, {0}, 0, 0, {.window = 255}, {0}, false},
+        {"window 256", 8, 4, 128, 2, {1100, 256}, {0}, 0, 0, {.window = 256, .scale = 0.2f}, {0}, false},
+        {"window 5000", 4, 2, 128, 3, {300, 1, 130}, {0}, 0, 0, {.window = 5000}, {0}, false},
+        {"sinks", 16, 2, 64, 5, {300, 1, 0, 130, 2}, {0}, 0, 0, {.sinks = some_sinks}, {0}, false},
+        {"sinks", 8, 8, 128, 2, {1500, 600}, {0}, 0, 0, {.sinks = some_sinks, .scale = 0.3f}, {0}, false},
+        {"softcap 3", 8, 4, 256, 3, {300, 1, 130}, {0}, 0, 0, {.softcap = 3}, {0}, false},
         {"softcap 2, window 70",
          8,
          4,
@@ -522,8 +598,60 @@ static void check_all(gr_cu_attention *const kind[2], gr_diag *d)
          {0},
          0,
          0,
-         {.softcap = 2, .window = 70, .scale = 0.15f}},
-        {"all of it", 6, 2, 128, 3, {300, 50, 600}, {0}, 0, 0, {33, 0.2f, 5, some_sinks}},
+         {.softcap = 2, .window = 70, .scale = 0.15f},
+         {0},
+         false},
+        {.name = "a prompt and 3, and one alone",
+         .heads = 16,
+         .kv_heads = 8,
+         .d = 128,
+         .n_seqs = 5,
+         .length = {200, 130, 1, 64, 70},
+         .shared = true,
+         .prefix = {0, 0, 0, 0, 4}},
+        {.name = "prompts of 1, 127 and 128",
+         .heads = 4,
+         .kv_heads = 2,
+         .d = 64,
+         .n_seqs = 8,
+         .length = {1, 33, 5, 127, 300, 128, 1, 129},
+         .shared = true,
+         .prefix = {0, 0, 0, 3, 3, 5, 5, 5}},
+        {.name = "long responses of a short prompt",
+         .heads = 14,
+         .kv_heads = 2,
+         .d = 64,
+         .n_seqs = 6,
+         .length = {5, 40, 17, 50, 900, 300},
+         .shared = true,
+         .prefix = {0, 0, 2, 3, 3, 3}},
+        {.name = "a long prompt",
+         .heads = 4,
+         .kv_heads = 4,
+         .d = 128,
+         .n_seqs = 5,
+         .length = {2100, 40, 170, 500, 1},
+         .shared = true,
+         .prefix = {0, 0, 0, 0, 0}},
+        {.name = "a prompt, sinks",
+         .heads = 16,
+         .kv_heads = 2,
+         .d = 64,
+         .n_seqs = 4,
+         .length = {300, 40, 170, 5},
+         .shared = true,
+         .prefix = {0, 0, 0, 0},
+         .scores = {.sinks = some_sinks}},
+        {.name = "a prompt, softcap 3",
+         .heads = 8,
+         .kv_heads = 4,
+         .d = 256,
+         .n_seqs = 3,
+         .length = {100, 40, 170},
+         .shared = true,
+         .prefix = {0, 0, 0},
+         .scores = {.softcap = 3}},
+        {"all of it", 6, 2, 128, 3, {300, 50, 600}, {0}, 0, 0, {33, 0.2f, 5, some_sinks}, {0}, false},
     };
     for (size_t i = 0; i < GR_LEN(all); i++) {
         if (check_small) make_small(&all[i]);
@@ -589,7 +717,7 @@ static void bench_case(gr_cu_attention *a, uint32_t heads, uint32_t kv_heads, ui
     uint32_t *offset_dev = device_copy(offset, (n_seqs + 1) * 4);
     bench b = {.a = a,
                .scores = gr_scores_plain(dim),
-               .seqs = {n_seqs, offset, offset_dev},
+               .seqs = {n_seqs, offset, offset_dev, NULL, NULL},
                .qkv = qkv,
                .dout = dout,
                .o = device_poisoned(tokens * o_width * 2),

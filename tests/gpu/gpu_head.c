@@ -62,8 +62,15 @@ static void check_gradient(const char *name, uint32_t n, uint32_t V, const float
           *d_e = device_copy(entropy, n * 4);
     float *d_dl = device_copy(d_logprob, n * 4), *d_de = device_copy(d_entropy, n * 4);
     int32_t *d_target = device_copy(target, n * 4);
-    gr_cu_head_dlogits(NULL, dz, d_target, d_lse, with_entropy ? d_e : NULL, d_dl, with_entropy ? d_de : NULL,
-                       inv_t, 0, n, V);
+    const gr_cu_head_adjoint a = {.target = d_target,
+                                  .lse = d_lse,
+                                  .entropy = with_entropy ? d_e : NULL,
+                                  .d_logprob = d_dl,
+                                  .d_entropy = with_entropy ? d_de : NULL,
+                                  .inv_temperature = inv_t,
+                                  .n = n,
+                                  .V = V};
+    gr_cu_head_dlogits(NULL, dz, &a);
     gr_bf16 *got = take(name, dz, (size_t)n * V * 4);
     errors e = {0};
     for (uint32_t i = 0; i < n; i++) {
@@ -143,6 +150,122 @@ static void check_only_lse(void)
     report_errors(&e, "head, lse alone", "lse", 1e-6);
     free(z), free(lse);
     CUDA(cudaFree(dz));
+}
+
+/* ---- a teacher ------------------------------------------------------------------------------------------
+ */
+
+static const char *const divergences[] = {
+    [GR_REVERSE_KL] = "reverse", [GR_FORWARD_KL] = "forward", [GR_JSD] = "jsd"};
+
+typedef struct lesson {
+    uint32_t n, V;
+    float inv_t, beta;
+    gr_divergence kind;
+    const float *z, *taught;
+} lesson;
+
+/* Of one id: what it adds to the divergence and to KL(p || m), given log p and log t. */
+static double lesson_part(const lesson *l, double p, double t, double *own)
+{
+    const double b = (double)l->beta, m = log(b * exp(t) + (1 - b) * exp(p));
+    *own += exp(p) * (p - m);
+    if (l->kind == GR_FORWARD_KL) return exp(t) * (t - p);
+    if (l->kind == GR_REVERSE_KL) return exp(p) * (p - t);
+    return b * exp(t) * (t - m) + (1 - b) * exp(p) * (p - m);
+}
+
+static double lesson_slope(const lesson *l, double p, double t, double divergence, double own)
+{
+    const double b = (double)l->beta;
+    if (l->kind == GR_FORWARD_KL) return exp(p) - exp(t);
+    if (l->kind == GR_REVERSE_KL) return exp(p) * (p - t - divergence);
+    return (1 - b) * exp(p) * (p - log(b * exp(t) + (1 - b) * exp(p)) - own);
+}
+
+/* The formulas in double. slope [n, V]. */
+static void lesson_want(const lesson *l, double *divergence, double *slope)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        const float *z = l->z + (size_t)i * l->V, *taught = l->taught + (size_t)i * l->V;
+        const double lse = stats_of(z, l->V, l->inv_t).lse, taught_lse = stats_of(taught, l->V, l->inv_t).lse;
+        double own = 0;
+        divergence[i] = 0;
+        for (uint32_t j = 0; j < l->V; j++)
+            divergence[i] += lesson_part(l, (double)z[j] * (double)l->inv_t - lse,
+                                         (double)taught[j] * (double)l->inv_t - taught_lse, &own);
+        for (uint32_t j = 0; j < l->V; j++)
+            slope[(size_t)i * l->V + j] =
+                lesson_slope(l, (double)z[j] * (double)l->inv_t - lse,
+                             (double)taught[j] * (double)l->inv_t - taught_lse, divergence[i], own);
+    }
+}
+
+/* The slope alone becomes a gradient, and is added to the others. */
+static void check_taught_gradient(const char *name, const lesson *l, const float *lse, const float *slope,
+                                  const double *want)
+{
+    const uint64_t all = (uint64_t)l->n * l->V;
+    float *weight = gr_malloc(l->n * 4), *zero = gr_calloc(l->n, 4);
+    for (uint32_t i = 0; i < l->n; i++) weight[i] = 0.5f + 0.1f * (float)i;
+    int32_t *target = targets_of(l->n, l->V), *d_target = device_copy(target, l->n * 4);
+    float *dz = device_copy(l->z, all * 4), *d_weight = device_copy(weight, l->n * 4),
+          *d_zero = device_copy(zero, l->n * 4);
+    gr_cu_head_dlogits(NULL, dz,
+                       &(gr_cu_head_adjoint){.target = d_target,
+                                             .lse = lse,
+                                             .d_logprob = d_zero,
+                                             .slope = slope,
+                                             .d_divergence = d_weight,
+                                             .inv_temperature = l->inv_t,
+                                             .n = l->n,
+                                             .V = l->V});
+    gr_bf16 *got = take(name, dz, all * 4);
+    errors e = {0};
+    for (uint32_t i = 0; i < l->n; i++)
+        for (uint32_t j = 0; j < l->V; j++)
+            errors_add(&e, of_bf16(got[(size_t)i * 2 * l->V + j]),
+                       want[(size_t)i * l->V + j] * (double)weight[i] * (double)l->inv_t);
+    report_errors(&e, name, "d z", 4e-3);
+    free(got), free(weight), free(zero), free(target);
+    CUDA(cudaFree(d_target)), CUDA(cudaFree(d_weight)), CUDA(cudaFree(d_zero));
+}
+
+static void check_teach(uint32_t n, uint32_t V, gr_divergence how, float beta, float inv_t)
+{
+    char name[96];
+    n = rows_of(n, V);
+    snprintf(name, sizeof(name), "teach n %u V %u %s 1/T %g", n, V, divergences[how], (double)inv_t);
+    float *z = logits_of(n, V, NORMAL, 5), *taught = logits_of(n, V, NORMAL, 6);
+    const lesson l = {n, V, inv_t, beta, how, z, taught};
+    const uint64_t all = (uint64_t)n * V;
+    double *divergence = gr_malloc(n * sizeof(double)), *slope = gr_malloc(all * sizeof(double));
+    float *dz = device_copy(z, all * 4), *d_taught = device_copy(taught, all * 4),
+          *lse = device_poisoned(n * 4), *d_divergence = device_poisoned(n * 4);
+    lesson_want(&l, divergence, slope);
+    gr_cu_head_stats(NULL, dz, NULL, inv_t, n, V, NULL, NULL, NULL, lse);
+    gr_cu_teach(NULL, &(gr_cu_teach_call){dz, lse, d_taught, d_divergence, how, beta, inv_t, n, V});
+    float *got = take(name, d_divergence, n * 4), *got_slope = gr_malloc(all * 4);
+    CUDA(cudaMemcpy(got_slope, d_taught, all * 4, cudaMemcpyDefault));
+    errors far = {0}, by = {0};
+    for (uint32_t i = 0; i < n; i++) errors_add(&far, got[i], divergence[i]);
+    for (uint64_t i = 0; i < all; i++) errors_add(&by, got_slope[i], slope[i]);
+    report_errors(&far, name, "divergence", 1e-5);
+    report_errors(&by, name, "slope", 2e-5);
+    check_taught_gradient(name, &l, lse, d_taught, slope);
+    free(got), free(got_slope), free(z), free(taught), free(divergence), free(slope);
+    CUDA(cudaFree(dz)), CUDA(cudaFree(d_taught)), CUDA(cudaFree(lse));
+}
+
+static void test_teach(void)
+{
+    check_teach(3, 2, GR_REVERSE_KL, 0.5f, 1);
+    check_teach(5, 17, GR_JSD, 0.3f, 1.25f);
+    check_teach(7, 1003, GR_FORWARD_KL, 0.5f, 0.7f);
+    check_teach(9, 32000, GR_REVERSE_KL, 0.5f, 1);
+    check_teach(4, 50257, GR_JSD, 0.9f, 1);
+    check_teach(12, 151936, GR_JSD, 0.5f, 1);
+    check_teach(3, 151936, GR_FORWARD_KL, 0.5f, 2);
 }
 
 static void test_head(void)
@@ -566,7 +689,7 @@ static void test_beside_cpu(void)
 
 typedef struct bench {
     uint32_t n, V;
-    float *logits, *out[4];
+    float *logits, *taught, *out[4];
     int32_t *target;
     gr_cu_sampling *how;
     uint32_t (*draw)[2];
@@ -584,8 +707,23 @@ static void run_gradient(void *arg, int i)
 {
     (void)i;
     const bench *b = arg;
-    gr_cu_head_dlogits(NULL, b->logits, b->target, b->out[3], b->out[1], b->out[0], b->out[2], 1, 0, b->n,
-                       b->V);
+    gr_cu_head_dlogits(NULL, b->logits,
+                       &(gr_cu_head_adjoint){.target = b->target,
+                                             .lse = b->out[3],
+                                             .entropy = b->out[1],
+                                             .d_logprob = b->out[0],
+                                             .d_entropy = b->out[2],
+                                             .inv_temperature = 1,
+                                             .n = b->n,
+                                             .V = b->V});
+}
+
+static void run_teach(void *arg, int i)
+{
+    (void)i;
+    const bench *b = arg;
+    gr_cu_teach(NULL,
+                &(gr_cu_teach_call){b->logits, b->out[3], b->taught, b->out[1], GR_JSD, 0.5f, 1, b->n, b->V});
 }
 
 static void run_sample(void *arg, int i)
@@ -618,6 +756,7 @@ static void run_bench(void)
     int32_t *target = targets_of(N, V);
     float *z = logits_of(7, V, NORMAL, 11);
     b.logits = device_repeat(z, 7ull * V * 4, (size_t)N * V * 4);
+    b.taught = device_repeat(z, 7ull * V * 4, (size_t)N * V * 4);
     b.target = device_copy(target, N * 4);
     b.draw = device_copy(draw, N * sizeof(*draw));
     b.how = device_poisoned(sizeof(*b.how));
@@ -625,6 +764,7 @@ static void run_bench(void)
     for (int i = 0; i < 4; i++) b.out[i] = device_random_f32(N, 50 + (uint64_t)i);
     free(draw), free(target), free(z);
     bench_line("head_stats", run_stats, &b, 4.0 * N * V, "n %u V %u", b.n, b.V);
+    bench_line("head_teach", run_teach, &b, 24.0 * N * V, "n %u V %u", b.n, b.V);
     bench_line("head_dlogits", run_gradient, &b, 6.0 * N * V, "n %u V %u", b.n, b.V);
     static const uint32_t rows[] = {1, 16, 256, 1024};
     for (size_t i = 0; i < GR_LEN(rows); i++) {
@@ -644,6 +784,7 @@ int main(int argc, char **argv)
         return 0;
     }
     test_head();
+    test_teach();
     test_fused();
     test_sample();
     test_frequencies(1);

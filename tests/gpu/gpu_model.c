@@ -269,7 +269,11 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
     uint32_t lm_bucket = gr_model_head_bucket(shape, &lm_at), last = shape->layers + 1;
     k->zero(q, dx, hidden * value_size(s));
     for (uint32_t at = 0; at < b->n; at += CHUNK) {
-        const gr_head_rows rows = {GR_MIN(CHUNK, b->n - at), row + at, target + at, 0.8f, true};
+        const gr_head_rows rows = {.n = GR_MIN(CHUNK, b->n - at),
+                                   .row = row + at,
+                                   .target = target + at,
+                                   .inv_temperature = 0.8f,
+                                   .keep = true};
         const gr_head_stats out = {logprob + at, entropy + at, sum_p2 + at};
         float *g_norm = (float *)s->g[last] + gr_tensor_offset(shape, last, GR_T_NORM),
               *g_lm = (float *)s->g[lm_bucket] + lm_at;

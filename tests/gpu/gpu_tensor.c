@@ -192,7 +192,11 @@ static float *forward(const model *m, const prompts *p, gr_bf16 **hidden)
         gr_layer_forward(k, &queue, s, l - 1, m->w[l], &b, x, NULL, NULL, ws);
     queue.peers = NULL;
     for (uint32_t at = 0; at < b.n_tokens; at += ROWS) {
-        const gr_head_rows rows = {GR_MIN((uint32_t)ROWS, b.n_tokens - at), row_at + at, b.ids + at, 1, true};
+        const gr_head_rows rows = {.n = GR_MIN((uint32_t)ROWS, b.n_tokens - at),
+                                   .row = row_at + at,
+                                   .target = b.ids + at,
+                                   .inv_temperature = 1,
+                                   .keep = true};
         gr_workspace c = {.base = head_ws};
         gr_cu_head_ws w;
         k->head_forward(&queue, s, norm_weight(m), head_matrix(m), x, &rows,

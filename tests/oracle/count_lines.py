@@ -62,6 +62,8 @@ TABLE = [
     ("distill", "on-policy distillation, by samples", None),
     ("luffy", "LUFFY, demonstrations beside rollouts", None),
     ("opsd", "on-policy self-distillation (OPSD)", None),
+    ("gkd", "GKD, on-policy distillation over the whole vocabulary", None),
+    ("opsd_full", "OPSD, whole distributions", None),
     ("simpo", "SimPO", None),
     ("ipo", "IPO", None),
     ("orpo", "ORPO", None),

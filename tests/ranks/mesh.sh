@@ -53,6 +53,12 @@ for type in llama qwen2 qwen3 gemma3_text granite qwen3_moe deepseek_v3 qwen3_5_
     done
 done
 
+# Responses that read their prompt once.
+status 0 "$gr" exec once.yaml --set model=qwen3 --ranks 4 --set models.actor.parallel.$axis=2 --set nodes.update.micro_tokens=40 \
+    --set nodes.update.share_prompts=4 --steps 1 --out shared --check-memory
+close qwen3-1 shared 1
+same_gradient qwen3-1 shared
+
 # Along both axes. The vocabulary is cut where slices divide it.
 if [ $axis = tensor ]; then
     has llama-2x2/plan.json '"update.embed_forward_ws"'

@@ -7,6 +7,11 @@
  * tile. Backward computes the scores again from q, k and lse (Dao et al., arXiv:2205.14135), and sums over
  * query rows in the order of tokens.
  *
+ * A sequence that goes on from another (gr_packed.prefix) takes its keys first: forward from the other's
+ * blocks, and what fills its last block only in part is copied to its own first one; so the order of sums,
+ * and the bits, are those of a sequence that has its beginning itself. Backward a sequence and those that go
+ * on from it are one job, and the gradients of its keys are summed over its own rows first, then theirs.
+ *
  * With a window, a tile begins at the first key that any of its rows sees; a row's weights of keys before its
  * own first are 0, and a product with 0 leaves a sum's bits as they are.
  */
@@ -32,16 +37,26 @@ uint64_t gr_kv_block_floats(const gr_attention_desc *s)
     return (uint64_t)s->kv_heads * 2 * GR_KV_BLOCK * padded(s);
 }
 
+/* Keys that a sequence has before its first token here. */
 static uint32_t cached(const gr_tokens *b, uint32_t seq)
 {
-    return b->cached ? b->cached[seq] : 0;
+    return b->cached ? b->cached[seq] : gr_seq_before(b->offset, b->prefix, seq);
+}
+
+/* The blocks of packed sequences lie one behind the other. One that goes on from another has its full ones in
+ * common with it. */
+static uint32_t packed_block(const gr_tokens *b, uint32_t seq, uint32_t index)
+{
+    const uint32_t common = cached(b, seq) / GR_KV_BLOCK, each = b->prefix ? 2 : 1,
+                   of = index < common ? b->prefix[seq] : seq;
+    return b->offset[of] / GR_KV_BLOCK + each * of + index - (index < common ? 0 : common);
 }
 
 static float *block_at(const gr_attention_desc *s, const gr_tokens *b, uint32_t seq, uint32_t index,
                        uint32_t kv_head)
 {
-    const uint32_t block = b->block_table ? b->block_table[(size_t)seq * b->table_stride + index]
-                                          : b->offset[seq] / GR_KV_BLOCK + seq + index;
+    const uint32_t block =
+        b->block_table ? b->block_table[(size_t)seq * b->table_stride + index] : packed_block(b, seq, index);
     return (float *)b->state + block * gr_kv_block_floats(s) + (size_t)kv_head * 2 * GR_KV_BLOCK * padded(s);
 }
 
@@ -89,11 +104,11 @@ struct write_job {
     const float *qkv;
 };
 
-static void write_token(const struct write_job *j, uint32_t seq, uint32_t token)
+/* Into the block that sequence `seq` has for this position. */
+static void write_at(const struct write_job *j, uint32_t seq, uint32_t position, uint32_t token)
 {
     const gr_attention_desc *s = j->s;
-    const uint32_t d = s->head_dim, dp = padded(s);
-    const uint32_t position = cached(j->b, seq) + token - j->b->offset[seq], slot = position % GR_KV_BLOCK;
+    const uint32_t d = s->head_dim, dp = padded(s), slot = position % GR_KV_BLOCK;
     const float *row = j->qkv + (size_t)token * gr_qkv_width(s) + (size_t)s->heads * d;
     for (uint32_t h = 0; h < s->kv_heads; h++) {
         float *k = block_at(s, j->b, seq, position / GR_KV_BLOCK, h), *v = k + (size_t)GR_KV_BLOCK * dp;
@@ -101,6 +116,17 @@ static void write_token(const struct write_job *j, uint32_t seq, uint32_t token)
         memcpy(v + (size_t)slot * dp, row + (s->kv_heads + h) * d, d * sizeof(*v));
         memset(v + (size_t)slot * dp + d, 0, (dp - d) * sizeof(*v));
     }
+}
+
+/* Also to the first blocks of those that go on from its sequence, where its own last one is not full. */
+static void write_token(const struct write_job *j, uint32_t seq, uint32_t token)
+{
+    const gr_tokens *b = j->b;
+    const uint32_t position = cached(b, seq) + token - b->offset[seq],
+                   length = b->offset[seq + 1] - b->offset[seq];
+    write_at(j, seq, position, token);
+    if (!b->prefix || b->prefix[seq] != seq || position < length - length % GR_KV_BLOCK) return;
+    for (uint32_t i = seq + 1; i < b->n_seqs && b->prefix[i] == seq; i++) write_at(j, i, position, token);
 }
 
 static void write_rank(void *arg, unsigned rank, unsigned size)
@@ -308,10 +334,13 @@ static uint64_t attend_floats(uint32_t length, unsigned threads)
     return threads * attend_thread_floats(length);
 }
 
-/* Packed sequences get blocks in the workspace. */
-static float *packed_blocks(gr_workspace *c, const gr_attention_desc *s, uint32_t tokens, uint32_t seqs)
+/* Packed sequences get blocks in the workspace: one more than their tokens fill, and where they go on from
+ * others two. */
+static float *packed_blocks(gr_workspace *c, const gr_attention_desc *s, uint32_t tokens, uint32_t seqs,
+                            bool shared)
 {
-    return gr_workspace_floats(c, ((uint64_t)tokens / GR_KV_BLOCK + seqs) * gr_kv_block_floats(s));
+    const uint64_t more = (shared ? 2ull : 1ull) * seqs;
+    return gr_workspace_floats(c, (tokens / GR_KV_BLOCK + more) * gr_kv_block_floats(s));
 }
 
 static void attend(gr_queue *q, const gr_attend *c, const gr_tokens *b, float *out, float *lse, float *ws)
@@ -333,7 +362,7 @@ void gr_cpu_attend(gr_queue *q, const gr_attend *c, void *out, float *stats)
     float *ws = gr_workspace_floats(&at, attend_floats(batch_length(&b), gr_team_size(q->team)));
     assert(c->d->head_dim <= GR_HEAD_DIM_MAX);
     if (!b.state) {
-        b.state = packed_blocks(&at, c->d, b.n, b.n_seqs);
+        b.state = packed_blocks(&at, c->d, b.n, b.n_seqs, b.prefix != NULL);
         gr_kv_write(q, c->d, &b, c->qkv);
     }
     attend(q, c, &b, out, stats, ws);
@@ -370,21 +399,36 @@ static void back_layout(gr_workspace *c, const gr_attention_desc *s, uint32_t le
     w->ds = gr_workspace_floats(c, panels_floats(length, BACK_ROWS));
 }
 
-static void load_keys(const struct back_job *j, const struct back_ws *w, const float *k, const float *v,
-                      uint32_t n)
+/* n rows [D] become columns of blocks of 16 from position `at` on; what fills up the last block is 0. */
+static void turn_rows(const struct back_job *j, const float *rows, uint32_t n, uint32_t at, float *blocks)
 {
-    const uint32_t d = j->s->head_dim, dp = padded(j->s);
+    const uint32_t d = j->s->head_dim;
     const size_t ld = gr_qkv_width(j->s);
-    memset(w->dk, 0, (size_t)n * dp * sizeof(float));
-    memset(w->dv, 0, (size_t)n * dp * sizeof(float));
+    uint32_t i = 0;
+    for (; i < n && (at + i) % 16; i++) /* of a block that others began */
+        for (uint32_t c = 0; c < d; c++)
+            blocks[((size_t)(at + i) / 16 * d + c) * 16 + (at + i) % 16] = rows[i * ld + c];
+    for (; i < n; i += 16)
+        j->v->transpose(rows + i * ld, ld, GR_MIN(n - i, 16), d, blocks + (size_t)(at + i) * d, 16);
+}
+
+/* A sequence's keys and values from position `from` on, which a kv head has; its gradients begin at 0. */
+static void load_keys(const struct back_job *j, const struct back_ws *w, uint32_t seq, uint32_t kv_head)
+{
+    const gr_attention_desc *s = j->s;
+    const uint32_t d = s->head_dim, dp = padded(s), from = cached(j->b, seq), first = j->b->offset[seq],
+                   n = j->b->offset[seq + 1] - first;
+    const size_t ld = gr_qkv_width(s);
+    const float *k = j->qkv + first * ld + (size_t)(s->heads + kv_head) * d, *v = k + (size_t)s->kv_heads * d;
+    memset(w->dk + (size_t)from * dp, 0, (size_t)n * dp * sizeof(float));
+    memset(w->dv + (size_t)from * dp, 0, (size_t)n * dp * sizeof(float));
     for (uint32_t i = 0; i < n; i++) {
-        memcpy(w->k + (size_t)i * dp, k + i * ld, d * sizeof(float));
-        memset(w->k + (size_t)i * dp + d, 0, (dp - d) * sizeof(float));
+        float *to = w->k + (size_t)(from + i) * dp;
+        memcpy(to, k + i * ld, d * sizeof(float));
+        memset(to + d, 0, (dp - d) * sizeof(float));
     }
-    for (uint32_t i = 0; i < n; i += 16) {
-        j->v->transpose(k + i * ld, ld, GR_MIN(n - i, 16), d, w->kt + (size_t)i * d, 16);
-        j->v->transpose(v + i * ld, ld, GR_MIN(n - i, 16), d, w->vt + (size_t)i * d, 16);
-    }
+    turn_rows(j, k, n, from, w->kt);
+    turn_rows(j, v, n, from, w->vt);
 }
 
 /* c panels [rows, keys] = a [rows, D] times blocks of keys or values, from the tile's first on. */
@@ -474,15 +518,12 @@ static void back_tile(const struct back_job *j, const struct back_ws *w, const s
                     w->dq + r * GR_LDA, a, d);
 }
 
-static void back_sequence(const struct back_job *j, const struct back_ws *w, uint32_t seq, uint32_t kv_head)
+/* The rows of a sequence against all of its keys. */
+static void back_rows(const struct back_job *j, const struct back_ws *w, uint32_t seq, uint32_t kv_head)
 {
-    const gr_attention_desc *s = j->s;
-    const uint32_t d = s->head_dim, dp = padded(s), group = s->heads / s->kv_heads, first = j->b->offset[seq];
-    const uint32_t n = j->b->offset[seq + 1] - first, step = GR_MIN(group, BACK_ROWS),
+    const uint32_t group = j->s->heads / j->s->kv_heads, first = j->b->offset[seq],
+                   n = j->b->offset[seq + 1] - first, step = GR_MIN(group, BACK_ROWS),
                    tokens = BACK_ROWS / step;
-    const size_t ld = gr_qkv_width(s), k_at = (size_t)(s->heads + kv_head) * d, v_at = k_at + s->kv_heads * d;
-    const float *row = j->qkv + first * ld;
-    load_keys(j, w, row + k_at, row + v_at, n);
     struct tile t = {.seq = seq, .kv_head = kv_head};
     for (uint32_t i = 0; i < n; i += tokens)
         for (uint32_t h = 0; h < group; h += step) {
@@ -491,15 +532,38 @@ static void back_sequence(const struct back_job *j, const struct back_ws *w, uin
             t.head = kv_head * group + h;
             t.heads = GR_MIN(group - h, step);
             t.rows = t.tokens * t.heads;
-            t.keys = i + 1;
+            t.keys = cached(j->b, seq) + i + 1;
             t.from = tile_from(j->a, &t);
             back_tile(j, w, &t);
         }
+}
+
+static void store_keys(const struct back_job *j, const struct back_ws *w, uint32_t seq, uint32_t kv_head)
+{
+    const gr_attention_desc *s = j->s;
+    const uint32_t d = s->head_dim, dp = padded(s), from = cached(j->b, seq), first = j->b->offset[seq],
+                   n = j->b->offset[seq + 1] - first;
+    const size_t ld = gr_qkv_width(s), k_at = (size_t)(s->heads + kv_head) * d, v_at = k_at + s->kv_heads * d;
     for (uint32_t i = 0; i < n; i++) {
         float *out = j->dqkv + (first + i) * ld;
-        memcpy(out + k_at, w->dk + (size_t)i * dp, d * sizeof(float));
-        memcpy(out + v_at, w->dv + (size_t)i * dp, d * sizeof(float));
+        memcpy(out + k_at, w->dk + (size_t)(from + i) * dp, d * sizeof(float));
+        memcpy(out + v_at, w->dv + (size_t)(from + i) * dp, d * sizeof(float));
     }
+}
+
+/* A sequence, and those that go on from it; one of these by itself is no job. */
+static void back_sequence(const struct back_job *j, const struct back_ws *w, uint32_t seq, uint32_t kv_head)
+{
+    const uint32_t *prefix = j->b->prefix;
+    if (prefix && prefix[seq] != seq) return;
+    load_keys(j, w, seq, kv_head);
+    back_rows(j, w, seq, kv_head);
+    for (uint32_t i = seq + 1; prefix && i < j->b->n_seqs && prefix[i] == seq; i++) {
+        load_keys(j, w, i, kv_head);
+        back_rows(j, w, i, kv_head);
+        store_keys(j, w, i, kv_head);
+    }
+    store_keys(j, w, seq, kv_head);
 }
 
 static void back_rank(void *arg, unsigned rank, unsigned size)
@@ -532,7 +596,7 @@ uint64_t gr_cpu_attend_ws_bytes(const gr_attention_desc *d, const gr_pass_bounds
         return c.used;
     }
     gr_workspace_floats(&c, attend_floats(b->length, b->threads));
-    if (use != GR_LAYER_EXTEND) packed_blocks(&c, d, b->tokens, b->seqs);
+    if (use != GR_LAYER_EXTEND) packed_blocks(&c, d, b->tokens, b->seqs, b->shared);
     return c.used;
 }
 

@@ -70,6 +70,10 @@ void gr_cpu_embed_forward(gr_queue *q, const gr_model_shape *s, const void *embe
 void gr_cpu_embed_backward(gr_queue *q, const gr_model_shape *s, const gr_packed *b, const void *dx,
                            void *grad_embed, gr_dtype grads, void *ws);
 uint64_t gr_cpu_embed_ws_bytes(uint32_t tokens);
+uint64_t gr_cpu_teach_ws_bytes(const gr_model_shape *s, const gr_model_shape *teacher, uint32_t chunk_rows,
+                               unsigned threads);
+void gr_cpu_teach(gr_queue *q, const gr_model_shape *s, const gr_head_rows *rows, const gr_head_teacher *t,
+                  float *divergence, void *ws, void *taught);
 void gr_cpu_head_forward(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm,
                          const void *x, const gr_head_rows *rows, const gr_head_stats *out, void *ws);
 void gr_cpu_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm, const void *lm,

@@ -43,7 +43,7 @@ struct head {
     const gr_head_ws *w;
     const int32_t *target;
     const gr_head_stats *out;
-    const float *lse, *entropy, *d_logprob, *d_entropy;
+    const float *lse, *entropy, *d_logprob, *d_entropy, *slope, *d_divergence;
     float *dx, *grad_norm;
 };
 
@@ -146,6 +146,8 @@ static void softmax_back(const struct head *l, uint64_t i, size_t first, size_t 
     l->v->softmax_back(z, l->lse[i], l->entropy[i], l->d_logprob[i], l->d_entropy ? l->d_entropy[i] : 0,
                        l->inv_temperature, n);
     if (target >= first && target < first + n) z[target - first] += l->inv_temperature * l->d_logprob[i];
+    if (l->slope)
+        l->v->axpy(z, l->slope + i * l->s->vocab + first, l->inv_temperature * l->d_divergence[i], n);
 }
 
 /* The same behind a cap, whose slope follows from what it gave. */
@@ -203,7 +205,9 @@ void gr_head_logits_back(gr_queue *q, const gr_model_shape *s, const gr_head_adj
                      .lse = a->lse,
                      .entropy = a->entropy,
                      .d_logprob = a->d_logprob,
-                     .d_entropy = a->d_entropy};
+                     .d_entropy = a->d_entropy,
+                     .slope = a->slope,
+                     .d_divergence = a->d_divergence};
     if (!(s->logit_softcap > 0)) l.inv_temperature *= s->logit_scale;
     gr_team_run(q->team, softmax_back_rank, &l);
 }
@@ -235,7 +239,14 @@ void gr_cpu_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm
     gr_workspace c = {.base = ws};
     gr_head_ws w;
     gr_head_ws_layout(&c, s, rows->n, GR_HEAD_GRADIENT, gr_team_size(q->team), &w);
-    const gr_head_adjoint a = {rows->target, w.lse, w.entropy, d_logprob, d_entropy, rows->inv_temperature};
+    const gr_head_adjoint a = {.target = rows->target,
+                               .lse = w.lse,
+                               .entropy = w.entropy,
+                               .d_logprob = d_logprob,
+                               .d_entropy = d_entropy,
+                               .slope = rows->slope,
+                               .d_divergence = rows->d_divergence,
+                               .inv_temperature = rows->inv_temperature};
     const gr_product p = {rows->n, s->hidden, s->vocab, w.row, lm, NULL, NULL};
     gr_head_logits_back(q, s, &a, rows->n, w.logits);
     gr_cpu_product_dx(q, &p, w.logits, w.drow, w.gemm);

@@ -33,6 +33,7 @@ void gr_head_product(gr_queue *q, const gr_model_shape *s, const float *lm, cons
 typedef struct gr_head_adjoint {
     const int32_t *target; /* below 0: it is not here */
     const float *lse, *entropy, *d_logprob, *d_entropy;
+    const float *slope, *d_divergence; /* as of gr_head_rows */
     float inv_temperature;
 } gr_head_adjoint;
 void gr_head_logits_back(gr_queue *q, const gr_model_shape *s, const gr_head_adjoint *a, uint32_t n,

@@ -119,7 +119,12 @@ static void part_backward(gr_queue *q, const gr_model_shape *s, const void *lm, 
                           gr_dtype grads, void *ws)
 {
     const part_ws w = ws_of(s, rows->n, 0, ws);
-    const gr_head_adjoint a = {rows->target, lse, entropy, d_logprob, d_entropy, rows->inv_temperature};
+    const gr_head_adjoint a = {.target = rows->target,
+                               .lse = lse,
+                               .entropy = entropy,
+                               .d_logprob = d_logprob,
+                               .d_entropy = d_entropy,
+                               .inv_temperature = rows->inv_temperature};
     const gr_product p = {rows->n, s->hidden, s->vocab, x, lm, NULL, NULL};
     gr_head_logits_back(q, s, &a, rows->n, w.logits);
     gr_cpu_product_dx(q, &p, w.logits, d_hidden, w.gemm);

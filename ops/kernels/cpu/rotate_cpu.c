@@ -46,7 +46,8 @@ static span span_at(const gr_attention_desc *a, size_t i)
 
 static uint32_t position_of(const gr_tokens *b, uint32_t seq, uint32_t token)
 {
-    return (b->cached ? b->cached[seq] : 0) + token - b->offset[seq];
+    const uint32_t before = b->cached ? b->cached[seq] : gr_seq_before(b->offset, b->prefix, seq);
+    return before + token - b->offset[seq];
 }
 
 static void rotate_head(const struct rotate_job *j, float *x, const float *cosine, const float *sine,

@@ -34,6 +34,9 @@ typedef struct gr_cu_sequences {
     uint32_t n_seqs;
     const uint32_t *offset;        /* [n_seqs + 1] on the host, from 0; read during the call */
     const uint32_t *device_offset; /* the same on the device */
+    /* [n_seqs] on the host and on the device: sequences that share their beginning (gr_packed of
+     * ops/kernels/kernels.h). NULL: none does. Scores have no window then. */
+    const uint32_t *prefix, *device_prefix;
 } gr_cu_sequences;
 
 /* Where the gradient of sinks is added. */

@@ -13,6 +13,7 @@ struct parts {
     gr_cudnn_graph *g;
     const gr_cudnn_attention *a;
     gr_cudnn_desc q, k, v, o, stats, length, rows, o_rows, stats_rows, scale, minus_inf[2];
+    gr_cudnn_desc kv_length, kv_rows; /* of queries, where keys are theirs */
     gr_cudnn_shape scores, row, q_shape, k_shape, kt_shape, o_shape;
 };
 
@@ -48,16 +49,18 @@ static void declare(struct parts *p, gr_cudnn_graph *g, const gr_cudnn_attention
     p->o_shape = in_rows(a, a->heads, a->o_width, a->head_dim);
     p->length = gr_cudnn_tensor(g, GR_ATT_LENGTH, I32, &per_seq, NULL);
     p->rows = gr_cudnn_tensor(g, GR_ATT_ROWS, I32, &offsets, NULL);
+    p->kv_length = a->prefix ? gr_cudnn_tensor(g, GR_ATT_KV_LENGTH, I32, &per_seq, NULL) : p->length;
+    p->kv_rows = a->prefix ? gr_cudnn_tensor(g, GR_ATT_KV_ROWS, I32, &offsets, NULL) : p->rows;
     p->o_rows = gr_cudnn_tensor(g, GR_ATT_O_ROWS, I32, &offsets, NULL);
     p->stats_rows = gr_cudnn_tensor(g, GR_ATT_STATS_ROWS, I32, &offsets, NULL);
     p->q = gr_cudnn_tensor(g, GR_ATT_Q, BF16, &p->q_shape, p->rows);
-    p->k = gr_cudnn_tensor(g, GR_ATT_K, BF16, &p->kt_shape, p->rows);
-    p->v = gr_cudnn_tensor(g, GR_ATT_V, BF16, a->backward ? &p->kt_shape : &p->k_shape, p->rows);
+    p->k = gr_cudnn_tensor(g, GR_ATT_K, BF16, &p->kt_shape, p->kv_rows);
+    p->v = gr_cudnn_tensor(g, GR_ATT_V, BF16, a->backward ? &p->kt_shape : &p->k_shape, p->kv_rows);
     p->o = gr_cudnn_tensor(g, GR_ATT_O, BF16, &p->o_shape, p->o_rows);
     p->stats = gr_cudnn_tensor(g, GR_ATT_STATS, F32, &stats, p->stats_rows);
     p->scale = gr_cudnn_scalar(g, GR_ATT_SCALE);
     p->minus_inf[0] = gr_cudnn_scalar(g, GR_ATT_MINUS_INF);
-    p->minus_inf[1] = gr_cudnn_scalar(g, GR_ATT_MINUS_INF_2);
+    if (!a->prefix) p->minus_inf[1] = gr_cudnn_scalar(g, GR_ATT_MINUS_INF_2);
 }
 
 /* A pointwise operation whose result is virtual and has the shape of the scores. */
@@ -76,17 +79,19 @@ static gr_cudnn_desc index_of(struct parts *p, int64_t axis, cudnnDataType_t mat
 static gr_cudnn_desc padded_scores(struct parts *p)
 {
     gr_cudnn_desc s = gr_cudnn_matmul(p->g, p->q, p->k, gr_cudnn_virtual(p->g, F32, &p->scores, NULL),
-                                      p->length, p->length, NULL);
+                                      p->length, p->kv_length, NULL);
     s = on_scores(p, CUDNN_POINTWISE_MUL, F32, F32, s, p->scale, NULL);
     gr_cudnn_desc row = index_of(p, 2, I32, s), col = index_of(p, 3, I32, s);
     gr_cudnn_desc row_in = on_scores(p, CUDNN_POINTWISE_CMP_LT, BOOL, BOOL, row, p->length, NULL);
-    gr_cudnn_desc col_in = on_scores(p, CUDNN_POINTWISE_CMP_LT, BOOL, BOOL, col, p->length, NULL);
+    gr_cudnn_desc col_in = on_scores(p, CUDNN_POINTWISE_CMP_LT, BOOL, BOOL, col, p->kv_length, NULL);
     gr_cudnn_desc in = on_scores(p, CUDNN_POINTWISE_LOGICAL_AND, BOOL, BOOL, row_in, col_in, NULL);
     return on_scores(p, CUDNN_POINTWISE_BINARY_SELECT, F32, F32, s, p->minus_inf[0], in);
 }
 
+/* Those of later keys set to minus infinity; of a prefix there are none. */
 static gr_cudnn_desc causal(struct parts *p, gr_cudnn_desc s)
 {
+    if (p->a->prefix) return s;
     gr_cudnn_desc row = index_of(p, 2, F32, s), col = index_of(p, 3, F32, s);
     gr_cudnn_desc seen = on_scores(p, CUDNN_POINTWISE_CMP_GE, BOOL, BOOL, row, col, NULL);
     return on_scores(p, CUDNN_POINTWISE_BINARY_SELECT, F32, F32, s, p->minus_inf[1], seen);
@@ -106,7 +111,7 @@ static void forward(struct parts *p)
                                            gr_cudnn_virtual(g, F32, &p->row, NULL));
     gr_cudnn_pointwise(g, CUDNN_POINTWISE_ADD, F32, max, log, NULL, p->stats);
     gr_cudnn_desc probability = on_scores(p, CUDNN_POINTWISE_DIV, F32, BF16, e, sum, NULL);
-    gr_cudnn_matmul(g, probability, p->v, p->o, p->length, NULL, p->length);
+    gr_cudnn_matmul(g, probability, p->v, p->o, p->length, NULL, p->kv_length);
 }
 
 /* Gradient of keys or values: m^T x, summed over the query heads of each kv head. */
@@ -116,14 +121,14 @@ static void kv_gradient(struct parts *p, gr_cudnn_desc m, gr_cudnn_desc x, int64
     gr_cudnn_graph *g = p->g;
     const gr_cudnn_shape turned = transposed(p->scores),
                          full = dense(a->batch, a->heads, a->longest, a->head_dim);
-    gr_cudnn_desc out = gr_cudnn_tensor(g, uid, BF16, &p->k_shape, p->rows);
+    gr_cudnn_desc out = gr_cudnn_tensor(g, uid, BF16, &p->k_shape, p->kv_rows);
     gr_cudnn_desc t = gr_cudnn_reshape(g, m, gr_cudnn_virtual(g, BF16, &turned, NULL));
     if (a->heads == a->kv_heads) {
-        gr_cudnn_matmul(g, t, x, out, p->length, NULL, p->length);
+        gr_cudnn_matmul(g, t, x, out, p->kv_length, NULL, p->length);
         return;
     }
     gr_cudnn_desc each =
-        gr_cudnn_matmul(g, t, x, gr_cudnn_virtual(g, BF16, &full, NULL), p->length, NULL, p->length);
+        gr_cudnn_matmul(g, t, x, gr_cudnn_virtual(g, BF16, &full, NULL), p->kv_length, NULL, p->length);
     gr_cudnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, each, out);
 }
 
@@ -132,13 +137,13 @@ static void query_gradient(struct parts *p, gr_cudnn_desc ds)
     gr_cudnn_graph *g = p->g;
     const gr_cudnn_shape sum_shape = dense(p->a->batch, p->a->heads, p->a->longest, p->a->head_dim);
     gr_cudnn_desc dq = gr_cudnn_tensor(g, GR_ATT_DQ, BF16, &p->q_shape, p->rows);
-    gr_cudnn_desc k = gr_cudnn_reshape(g, p->k, gr_cudnn_virtual(g, F32, &p->k_shape, p->rows));
+    gr_cudnn_desc k = gr_cudnn_reshape(g, p->k, gr_cudnn_virtual(g, F32, &p->k_shape, p->kv_rows));
     if (p->a->deterministic) {
-        gr_cudnn_matmul(g, ds, k, dq, p->length, NULL, p->length);
+        gr_cudnn_matmul(g, ds, k, dq, p->length, NULL, p->kv_length);
         return;
     }
     gr_cudnn_desc sum = gr_cudnn_tensor(g, GR_ATT_DQ_SUM, F32, &sum_shape, NULL);
-    gr_cudnn_matmul(g, ds, k, sum, p->length, NULL, p->length);
+    gr_cudnn_matmul(g, ds, k, sum, p->length, NULL, p->kv_length);
     gr_cudnn_pointwise(g, CUDNN_POINTWISE_IDENTITY, F32, sum, NULL, NULL, dq);
 }
 
@@ -163,7 +168,7 @@ static void backward(struct parts *p)
     kv_gradient(p, prob, dout, GR_ATT_DV);
 
     gr_cudnn_desc dp = gr_cudnn_matmul(g, dout, p->v, gr_cudnn_virtual(g, F32, &p->scores, NULL), p->length,
-                                       p->length, NULL);
+                                       p->kv_length, NULL);
     dp = on_scores(p, CUDNN_POINTWISE_SUB, F32, F32, dp, delta, NULL);
     dp = on_scores(p, CUDNN_POINTWISE_MUL, F32, F32, dp, prob, NULL);
     gr_cudnn_desc ds = on_scores(p, CUDNN_POINTWISE_MUL, F32, F32, dp, p->scale, NULL);
@@ -177,10 +182,11 @@ gr_status gr_cudnn_attention_plan(gr_cudnn_plan *out, const gr_cudnn_attention *
     gr_cudnn_graph g;
     struct parts p;
     char what[160];
-    snprintf(what, sizeof(what), "attention %s%s, %lld x %lld tokens, heads %lld/%lld of %lld",
+    snprintf(what, sizeof(what), "attention %s%s%s, %lld x %lld tokens, heads %lld/%lld of %lld",
              a->backward ? "backward" : "forward",
-             a->backward && !a->deterministic ? ", not deterministic" : "", (long long)a->batch,
-             (long long)a->longest, (long long)a->heads, (long long)a->kv_heads, (long long)a->head_dim);
+             a->backward && !a->deterministic ? ", not deterministic" : "", a->prefix ? ", prefix" : "",
+             (long long)a->batch, (long long)a->longest, (long long)a->heads, (long long)a->kv_heads,
+             (long long)a->head_dim);
     gr_cudnn_graph_init(&g, handle, device);
     declare(&p, &g, a);
     (a->backward ? backward : forward)(&p);

@@ -3,7 +3,8 @@
  * Packed sequences are ragged tensors: B sequences of at most S tokens each, of which sequence b has
  * length[b] (0 is fine) and begins `offset` elements into its tensor. Queries, keys and values lie in one row
  * of `width` elements per token; so do their gradients. Causal, top left: query i sees keys 0 .. i of its
- * sequence.
+ * sequence. Or, `prefix`: queries that see all of other keys, whose lengths and places are others than
+ * theirs.
  *
  * Source: the graphs, the order of their operations and the rule for the deterministic backward are those of
  * cudnn-frontend (include/cudnn_frontend/node/scaled_dot_product_flash_attention.h, softmax.h,
@@ -20,6 +21,7 @@ typedef struct gr_cudnn_attention {
         head_dim, width, o_width;
     int64_t stats_width; /* statistics of a token: the model's heads */
     bool backward, deterministic;
+    bool prefix; /* not causal: keys are not those of the queries' tokens */
 } gr_cudnn_attention;
 
 /* Tensors of a call, by uid. [n + 1] offsets are int32 elements; lengths int32 [B]. */
@@ -35,7 +37,9 @@ typedef enum gr_cudnn_attention_uid {
     GR_ATT_STATS_ROWS,
     GR_ATT_SCALE, /* host floats */
     GR_ATT_MINUS_INF,
-    GR_ATT_MINUS_INF_2,
+    GR_ATT_MINUS_INF_2, /* causal alone */
+    GR_ATT_KV_LENGTH,   /* this and the next: of keys, values and their gradients, where prefix */
+    GR_ATT_KV_ROWS,
     GR_ATT_FORWARD_END,
     GR_ATT_ONE = GR_ATT_FORWARD_END,
     GR_ATT_DO,

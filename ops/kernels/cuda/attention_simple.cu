@@ -57,8 +57,9 @@ static __device__ __forceinline__ float weigh(const problem &p, float score, flo
     return weight;
 }
 
-/* A block of threads: 64 keys of one kv head, against all rows that see them. Scores are computed turned,
- * keys by rows, so that they are fragments A of dV += P^T dO and dK += dS^T Q as they come. */
+/* A block of threads: 64 keys of one kv head, against all rows that see them, keys and rows counted from the
+ * sequence's own first token: those of sequences that go on from it see all of them. Scores are computed
+ * turned, keys by rows, so that they are fragments A of dV += P^T dO and dK += dS^T Q as they come. */
 template <int DP, bool MORE>
 static __global__ void __launch_bounds__(THREADS) key_gradients(problem p, gradients g)
 {
@@ -73,9 +74,9 @@ static __global__ void __launch_bounds__(THREADS) key_gradients(problem p, gradi
     const uint32_t k_tile = (uint32_t)__cvta_generic_to_shared(shared), v_tile = k_tile + S::KEYS * DP * 2,
                    q_tile = v_tile + S::KEYS * DP * 2, do_tile = q_tile + S::STEP * DP * 2;
     fill<DP, S::KEYS>(k_tile, p.qkv, p.d,
-                      [&](int r) { return key0 + r < w.n ? w.k_at(p, key0 + r) : nullptr; });
+                      [&](int r) { return key0 + r < w.n ? w.packed_k(p, w.first + key0 + r) : nullptr; });
     fill<DP, S::KEYS>(v_tile, p.qkv, p.d, [&](int r) {
-        return key0 + r < w.n ? w.k_at(p, key0 + r) + place::v_after(p) : nullptr;
+        return key0 + r < w.n ? w.packed_k(p, w.first + key0 + r) + place::v_after(p) : nullptr;
     });
     float dk[S::COLS / 8][4], dv[S::COLS / 8][4];
     clear<S::COLS / 8>(dk);
@@ -83,17 +84,18 @@ static __global__ void __launch_bounds__(THREADS) key_gradients(problem p, gradi
     const uint32_t key[2] = {key0 + warp * 16 + lane / 4, key0 + warp * 16 + lane / 4 + 8};
 
     const uint32_t last = key0 + S::KEYS - 1; /* rows that see none of the keys are left out */
-    const uint32_t end = MORE && p.reach < w.n ? min((last + p.reach) * group, w.rows) : w.rows;
+    const uint32_t rows = w.seen_by(p),
+                   end = MORE && p.reach < w.n ? min((last + p.reach) * group, rows) : rows;
 
     for (uint32_t row0 = key0 * group / S::STEP * S::STEP; row0 < end; row0 += S::STEP) {
         __syncthreads(); /* everyone is through with the rows before */
         fill<DP, S::STEP>(q_tile, p.qkv, p.d,
-                          [&](int r) { return row0 + r < w.rows ? p.qkv + w.q_at(p, row0 + r) : nullptr; });
+                          [&](int r) { return row0 + r < rows ? p.qkv + w.q_at(p, row0 + r) : nullptr; });
         fill<DP, S::STEP>(do_tile, p.qkv, p.d,
-                          [&](int r) { return row0 + r < w.rows ? g.dout + w.o_at(p, row0 + r) : nullptr; });
+                          [&](int r) { return row0 + r < rows ? g.dout + w.o_at(p, row0 + r) : nullptr; });
         if (threadIdx.x < S::STEP) {
             const uint32_t row = row0 + threadIdx.x;
-            const bool in = row < w.rows;
+            const bool in = row < rows;
             lse2[threadIdx.x] =
                 in ? g.lse[w.stat_at(p, row)] * LOG2E : CUDART_INF_F; /* a row beyond has no weight */
             delta[threadIdx.x] = in ? g.delta[w.stat_at(p, row)] : 0;
@@ -133,7 +135,7 @@ static __global__ void __launch_bounds__(THREADS) key_gradients(problem p, gradi
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         if (key[half] >= w.n) continue;
-        uint16_t *to = g.dqkv + (w.k_at(p, key[half]) - p.qkv);
+        uint16_t *to = g.dqkv + (w.packed_k(p, w.first + key[half]) - p.qkv);
         store_row<S::COLS / 8>(to, dk, half, p.scale, part * S::COLS, p.d);
         store_row<S::COLS / 8>(to + place::v_after(p), dv, half, 1, part * S::COLS, p.d);
     }
@@ -153,7 +155,7 @@ static __global__ void __launch_bounds__(THREADS) query_gradients(problem p, gra
     const uint32_t row0 = (gridDim.x - 1 - blockIdx.x) * ROWS;
     if (row0 >= w.rows) return;
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = p.group();
-    const uint32_t n_keys = min((row0 + ROWS - 1) / group, w.n - 1) + 1;
+    const uint32_t n_keys = w.before + min((row0 + ROWS - 1) / group, w.n - 1) + 1;
     const uint32_t q_tile = (uint32_t)__cvta_generic_to_shared(shared), do_tile = q_tile + ROWS * DP * 2,
                    k_tile = do_tile + ROWS * DP * 2, v_tile = k_tile + KEYS * DP * 2;
     fill<DP, ROWS>(q_tile, p.qkv, p.d,
@@ -171,7 +173,8 @@ static __global__ void __launch_bounds__(THREADS) query_gradients(problem p, gra
     float dq[DP / 8][4];
     clear<DP / 8>(dq);
 
-    for (uint32_t key0 = MORE ? p.first_key(row0 / group) / KEYS * KEYS : 0; key0 < n_keys; key0 += KEYS) {
+    for (uint32_t key0 = MORE ? p.first_key(w.before + row0 / group) / KEYS * KEYS : 0; key0 < n_keys;
+         key0 += KEYS) {
         __syncthreads(); /* everyone is through with the keys before */
         fill<DP, KEYS>(k_tile, p.qkv, p.d,
                        [&](int r) { return key0 + r < n_keys ? w.k_at(p, key0 + r) : nullptr; });
@@ -195,7 +198,8 @@ static __global__ void __launch_bounds__(THREADS) query_gradients(problem p, gra
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const uint32_t key = key0 + n * 8 + lane % 4 * 2 + i % 2, token = row[i / 2] / group;
+                const uint32_t key = key0 + n * 8 + lane % 4 * 2 + i % 2,
+                               token = w.before + row[i / 2] / group;
                 const bool seen = MORE ? p.sees(token, key) : key <= token;
                 weigh<MORE>(p, s[n][i], lse2[i / 2], delta[i / 2], seen, ds[n][i]);
             }
@@ -242,6 +246,8 @@ static problem problem_of(const gr_cu_simple *s, const gr_bf16 *qkv)
     problem p = {};
     p.qkv = qkv;
     p.offset = s->offset;
+    p.prefix = s->prefix;
+    p.n_seqs = s->n_seqs;
     p.heads = s->heads;
     p.kv_heads = s->kv_heads;
     p.d = s->head_dim;

@@ -19,6 +19,7 @@ typedef struct gr_cu_simple {
     gr_scores scores;       /* sinks: device */
     const uint32_t *offset; /* [n_seqs + 1], device */
     uint32_t n_seqs, n_tokens, longest;
+    const uint32_t *prefix; /* [n_seqs], device; NULL: see gr_cu_sequences */
 } gr_cu_simple;
 
 /* out [T, heads D]; stats [T, heads]: log of the softmax's denominator, or NULL. */

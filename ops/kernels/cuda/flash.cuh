@@ -37,6 +37,8 @@ constexpr float LN2 = 0.69314718055994531f, LOG2E = 1.4426950408889634f;
 struct problem {
     const uint16_t *qkv;    /* [T, W] */
     const uint32_t *offset; /* [n_seqs + 1] into T */
+    const uint32_t *prefix; /* [n_seqs] the sequence that one goes on from, or its own; NULL: none does */
+    uint32_t n_seqs;        /* where there is a prefix */
     const uint32_t *cached; /* tokens of each sequence before these; NULL: none */
     const uint16_t *kv;     /* paged keys and values; NULL: those of qkv */
     const uint32_t *table;  /* [n_seqs, table_stride] */
@@ -98,6 +100,7 @@ inline problem paged_problem(const gr_cu_paged *c, const uint16_t *qkv)
 /* The part of a problem that one block of threads works on. */
 struct place {
     uint32_t seq, kv_head, first, n, before, rows;
+    uint32_t start; /* packed: where its first key is, of the sequence that it goes on from if it does */
 
     __device__ place(const problem &p)
     {
@@ -107,10 +110,15 @@ struct place {
         n = p.offset[seq + 1] - first;
         before = p.cached ? p.cached[seq] : 0;
         rows = n * p.group();
+        start = first;
+        const uint32_t of = p.prefix ? p.prefix[seq] : seq;
+        if (of == seq) return;
+        start = p.offset[of];
+        before = p.offset[of + 1] - start;
     }
     /* The newest of a slot's tokens, row `slot` of qkv. */
     __device__ place(const problem &p, uint32_t slot, uint32_t kv_head_, uint32_t length)
-        : seq(slot), kv_head(kv_head_), first(slot), n(1), before(length - 1), rows(p.group())
+        : seq(slot), kv_head(kv_head_), first(slot), n(1), before(length - 1), rows(p.group()), start(slot)
     {
     }
     __device__ size_t q_at(const problem &p, uint32_t row) const
@@ -129,10 +137,30 @@ struct place {
     /* Keys of position `key`; its values are v_after(p) further on. */
     __device__ const uint16_t *k_at(const problem &p, uint32_t key) const
     {
-        if (!p.kv) return p.qkv + (size_t)(first + key) * p.width() + (size_t)(p.heads + kv_head) * p.d;
+        if (!p.kv) return packed_k(p, key < before ? start + key : first + key - before);
         const uint32_t block = p.table[(size_t)seq * p.table_stride + key / KV_BLOCK];
         return p.kv + (size_t)block * 2 * KV_BLOCK * p.kv_heads * p.d +
                (size_t)(kv_head * KV_BLOCK + key % KV_BLOCK) * p.d;
+    }
+    /* Keys of a token of the batch. */
+    __device__ const uint16_t *packed_k(const problem &p, uint32_t token) const
+    {
+        return p.qkv + (size_t)token * p.width() + (size_t)(p.heads + kv_head) * p.d;
+    }
+    /* Rows that see keys of its own tokens: also those of the sequences that go on from it, which stand
+     * behind it. */
+    __device__ uint32_t seen_by(const problem &p) const
+    {
+        if (!p.prefix || p.prefix[seq] != seq) return rows;
+        uint32_t last = seq, beyond = p.n_seqs; /* prefix rises behind seq */
+        while (beyond - last > 1) {
+            const uint32_t middle = (last + beyond) / 2;
+            if (p.prefix[middle] == seq)
+                last = middle;
+            else
+                beyond = middle;
+        }
+        return (p.offset[last + 1] - first) * p.group();
     }
     __device__ static size_t v_after(const problem &p)
     {

@@ -141,7 +141,8 @@ extern "C" void gr_cu_head_join(cudaStream_t st, const float *part, uint32_t sli
 
 /* ---- gradient
  * ------------------------------------------------------------------------------------------------ d loss / d
- * z_i = inv_t (d_logprob (1[i = target] - p_i) - d_entropy p_i (log p_i + entropy)).
+ * z_i = inv_t (d_logprob (1[i = target] - p_i) - d_entropy p_i (log p_i + entropy) + d_divergence slope_i),
+ * the last where there is a teacher (TAUGHT).
  *
  * In place, and narrower: the bf16 of logit i goes to byte 2 i of the row, over the fp32 of logit i / 2. One
  * block walks a row upwards in tiles of B = STEP logits: all threads read tile k, meet at a barrier, write
@@ -159,39 +160,43 @@ enum { STEP_EACH = 16, STEP = BLOCK * STEP_EACH };
 
 struct gradient {
     float *logits;
-    const int32_t *target;
-    const float *lse, *entropy, *d_logprob, *d_entropy;
-    float inv_temperature, over_cap; /* over_cap: 1 / the cap of logits, 0 where there is none */
-    uint32_t V;
+    gr_cu_head_adjoint a;
+    float over_cap; /* 1 / the cap of logits, 0 where there is none */
 };
 
 struct row_gradient { /* of one row, base 2 */
-    float c, lse, entropy, d_logprob, d_entropy, over_cap;
+    float c, lse, entropy, d_logprob, d_entropy, d_divergence, over_cap;
     uint32_t target;
+    const float *slope;
 };
 
-GR_DEVICE row_gradient row_of(const gradient &p)
+template <bool TAUGHT> GR_DEVICE row_gradient row_of(const gradient &p)
 {
     const uint32_t row = blockIdx.x;
+    const gr_cu_head_adjoint &a = p.a;
     row_gradient r;
-    r.c = __fmul_rn(p.inv_temperature, GR_LOG2_E);
-    r.lse = p.lse[row] * GR_LOG2_E;
-    r.d_logprob = p.d_logprob[row] * p.inv_temperature;
-    r.d_entropy = p.d_entropy ? p.d_entropy[row] * p.inv_temperature : 0;
-    r.entropy = p.d_entropy ? p.entropy[row] : 0;
-    r.target = (uint32_t)p.target[row];
+    r.c = __fmul_rn(a.inv_temperature, GR_LOG2_E);
+    r.lse = a.lse[row] * GR_LOG2_E;
+    r.d_logprob = a.d_logprob[row] * a.inv_temperature;
+    r.d_entropy = a.d_entropy ? a.d_entropy[row] * a.inv_temperature : 0;
+    r.entropy = a.d_entropy ? a.entropy[row] : 0;
+    r.target = (uint32_t)a.target[row];
     r.over_cap = p.over_cap;
+    r.slope = TAUGHT ? a.slope + (size_t)row * a.V : nullptr;
+    r.d_divergence = TAUGHT ? a.d_divergence[row] * a.inv_temperature : 0;
     return r;
 }
 
-GR_DEVICE float logit_gradient(const row_gradient &r, float z, uint32_t id)
+template <bool TAUGHT> GR_DEVICE float logit_gradient(const row_gradient &r, float z, uint32_t id)
 {
     const float log2_p = fmaxf(fmaf(z, r.c, -r.lse), -1e4f), p = gr_exp2(log2_p);
     const float weight = fmaf(r.d_entropy, fmaf(GR_LN_2, log2_p, r.entropy), r.d_logprob);
     /* z = cap th: the slope of the cap is 1 - th^2. Without a cap z may be -inf, whose product is no number.
      */
     const float th = r.over_cap > 0 ? z * r.over_cap : 0;
-    return fmaf(-p, weight, id == r.target ? r.d_logprob : 0) * fmaf(-th, th, 1);
+    float d = fmaf(-p, weight, id == r.target ? r.d_logprob : 0);
+    if (TAUGHT) d = fmaf(r.d_divergence, r.slope[id], d);
+    return d * fmaf(-th, th, 1);
 }
 
 /* A thread's logits of a tile, in vectors that become one of bf16 each. V is a multiple of 4: rows begin on
@@ -212,13 +217,15 @@ GR_DEVICE void load_tile(const float *row, uint32_t first, uint32_t V, tile &t)
         }
 }
 
+template <bool TAUGHT>
 GR_DEVICE void store_tile(const row_gradient &r, float *row, uint32_t first, uint32_t V, tile &t)
 {
 #pragma unroll
     for (int j = 0; j < STEP_EACH / 8; j++) {
         const uint32_t id = first + 8 * (j * BLOCK + threadIdx.x);
 #pragma unroll
-        for (int i = 0; i < 8; i++) t.z[j][i] = logit_gradient(r, t.z[j][i], id + i);
+        for (int i = 0; i < 8; i++)
+            if (!TAUGHT || id + i < V) t.z[j][i] = logit_gradient<TAUGHT>(r, t.z[j][i], id + i);
         const uint4 v = gr_pack(t.z[j]);
         gr_bf16 *to = (gr_bf16 *)row + id;
         if (id + 8 <= V)
@@ -229,54 +236,61 @@ GR_DEVICE void store_tile(const row_gradient &r, float *row, uint32_t first, uin
 }
 
 /* Tile k + 1 is asked for before tile k is written, so that loads are always in flight. */
-GR_KERNEL void __launch_bounds__(BLOCK) gradient_kernel(const gradient p)
+template <bool TAUGHT> GR_KERNEL void __launch_bounds__(BLOCK) gradient_kernel(const gradient p)
 {
-    float *row = p.logits + (size_t)blockIdx.x * p.V;
+    const uint32_t V = p.a.V;
+    float *row = p.logits + (size_t)blockIdx.x * V;
     tile t, next;
-    load_tile(row, 0, p.V, t);
-    const row_gradient r = row_of(p);
-    for (uint32_t first = 0; first < p.V; first += STEP) {
-        load_tile(row, first + STEP, p.V, next);
+    load_tile(row, 0, V, t);
+    const row_gradient r = row_of<TAUGHT>(p);
+    for (uint32_t first = 0; first < V; first += STEP) {
+        load_tile(row, first + STEP, V, next);
         __syncthreads(); /* see above */
-        store_tile(r, row, first, p.V, t);
+        store_tile<TAUGHT>(r, row, first, V, t);
         t = next;
     }
 }
 
 /* Any V. */
-GR_KERNEL void __launch_bounds__(BLOCK) gradient_any_kernel(const gradient p)
+template <bool TAUGHT> GR_KERNEL void __launch_bounds__(BLOCK) gradient_any_kernel(const gradient p)
 {
-    const row_gradient r = row_of(p);
-    float *from = p.logits + (size_t)blockIdx.x * p.V;
+    const uint32_t V = p.a.V;
+    const row_gradient r = row_of<TAUGHT>(p);
+    float *from = p.logits + (size_t)blockIdx.x * V;
     gr_bf16 *to = (gr_bf16 *)from;
-    for (uint32_t first = 0; first < p.V; first += STEP) {
+    for (uint32_t first = 0; first < V; first += STEP) {
         float z[STEP_EACH];
 #pragma unroll
         for (int j = 0; j < STEP_EACH; j++) {
             const uint32_t id = first + j * BLOCK + threadIdx.x;
-            z[j] = id < p.V ? from[id] : 0;
+            z[j] = id < V ? from[id] : 0;
         }
         __syncthreads(); /* see above */
 #pragma unroll
         for (int j = 0; j < STEP_EACH; j++) {
             const uint32_t id = first + j * BLOCK + threadIdx.x;
-            if (id < p.V) to[id] = gr_round(logit_gradient(r, z[j], id));
+            if (id < V) to[id] = gr_round(logit_gradient<TAUGHT>(r, z[j], id));
         }
     }
 }
 
-extern "C" void gr_cu_head_dlogits(cudaStream_t st, float *logits, const int32_t *target, const float *lse,
-                                   const float *entropy, const float *d_logprob, const float *d_entropy,
-                                   float inv_temperature, float cap, uint32_t n, uint32_t V)
+template <bool TAUGHT> static void launch_gradient(cudaStream_t st, const gradient &p)
 {
-    if (!n) return;
-    assert(!d_entropy || entropy);
-    const float over_cap = cap > 0 ? 1 / cap : 0;
-    const gradient p = {logits, target, lse, entropy, d_logprob, d_entropy, inv_temperature, over_cap, V};
-    if (V % 4)
-        gradient_any_kernel<<<n, BLOCK, 0, st>>>(p);
+    if (p.a.V % 4)
+        gradient_any_kernel<TAUGHT><<<p.a.n, BLOCK, 0, st>>>(p);
     else
-        gradient_kernel<<<n, BLOCK, 0, st>>>(p);
+        gradient_kernel<TAUGHT><<<p.a.n, BLOCK, 0, st>>>(p);
+}
+
+extern "C" void gr_cu_head_dlogits(cudaStream_t st, float *logits, const gr_cu_head_adjoint *a)
+{
+    if (!a->n) return;
+    assert(!a->d_entropy || a->entropy);
+    const gradient p = {logits, *a, a->cap > 0 ? 1 / a->cap : 0};
+    if (a->slope)
+        launch_gradient<true>(st, p);
+    else
+        launch_gradient<false>(st, p);
 }
 
 /* ---- caps ------------------------------------------------------------------------------------------------

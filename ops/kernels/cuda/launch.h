@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ops/kernels/divergence.h"
 #include "ops/kernels/scores.h"
 #include "ops/kernels/slots.h"
 
@@ -169,11 +170,26 @@ void gr_cu_head_part_merge(cudaStream_t st, const gr_cu_head_rows *r, float *par
 void gr_cu_head_join(cudaStream_t st, const float *part, uint32_t slices, uint32_t n, float inv_temperature,
                      float *logprob, float *entropy, float *sum_p2, float *lse);
 /* In place: each row of logits becomes, in bf16, d loss / d logits (unscaled logits: inv_temperature is
- * applied), row i at byte i * 4 V, so that its leading dimension is 2 V. d_logprob, d_entropy [n]; d_entropy
- * (and entropy) may be NULL. cap: what gr_cu_head_cap was given, 0: it was not asked. */
-void gr_cu_head_dlogits(cudaStream_t st, float *logits, const int32_t *target, const float *lse,
-                        const float *entropy, const float *d_logprob, const float *d_entropy,
-                        float inv_temperature, float cap, uint32_t n, uint32_t V);
+ * applied), row i at byte i * 4 V, so that its leading dimension is 2 V. d_entropy and entropy may be NULL.
+ * cap: what gr_cu_head_cap was given, 0: it was not asked. */
+typedef struct gr_cu_head_adjoint {
+    const int32_t *target;                                    /* [n] */
+    const float *lse, *entropy, *d_logprob, *d_entropy;       /* [n] */
+    const float *slope /* [n, V] */, *d_divergence /* [n] */; /* as of gr_head_rows */
+    float inv_temperature, cap;
+    uint32_t n, V;
+} gr_cu_head_adjoint;
+void gr_cu_head_dlogits(cudaStream_t st, float *logits, const gr_cu_head_adjoint *a);
+/* taught [n, V], a teacher's logits, become the slope of the divergence [n] of the student's rows from it, by
+ * the student's logits scaled by inv_temperature; lse [n]: the student's. */
+typedef struct gr_cu_teach_call {
+    const float *logits, *lse;
+    float *taught, *divergence;
+    gr_divergence kind;
+    float beta, inv_temperature;
+    uint32_t n, V;
+} gr_cu_teach_call;
+void gr_cu_teach(cudaStream_t st, const gr_cu_teach_call *c);
 /* Of n logits z in place: cap tanh(z / cap). */
 void gr_cu_head_cap(cudaStream_t st, float *logits, float cap, uint64_t n);
 

@@ -42,6 +42,12 @@ void gr_cu_head_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, gr_
     w->part = gr_workspace_bytes(c, gr_cu_head_part_bytes(stats, s->vocab));
 }
 
+void gr_cu_teach_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, gr_cu_teach_ws *w)
+{
+    w->slope = gr_workspace_floats(c, (uint64_t)n * s->vocab);
+    w->gemm = gr_workspace_bytes(c, GR_CU_GEMM_WS_BYTES);
+}
+
 void gr_cu_part_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, uint32_t own, gr_head_use use,
                        gr_cu_part_ws *w)
 {
@@ -105,7 +111,8 @@ static uint64_t attend_ws_bytes(const gr_attention_desc *d, const gr_pass_bounds
     const bool backward = use == GR_LAYER_BACKWARD;
     const gr_cu_attention_shape s = gr_cu_attention_shape_of(d, !backward || deterministic);
     if (use == GR_LAYER_EXTEND) return 0; /* decode steps have their own (ops/kernels/steps.h) */
-    return gr_cu_attention_ws_bytes(&s, b->tokens, b->seqs, b->length, backward);
+    return gr_cu_attention_ws_bytes(&s, b->tokens, b->seqs, b->length, backward) +
+           (b->shared ? gr_cu_attention_prefix_bytes(&s, b->length, backward) : 0);
 }
 
 uint64_t gr_cu_attend_ws_bytes(const gr_attention_desc *d, const gr_pass_bounds *b, gr_layer_use use)
@@ -124,6 +131,16 @@ uint64_t gr_cu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, gr_he
     gr_cu_head_ws w;
     (void)threads;
     gr_cu_head_layout(&c, s, chunk_rows, use, &w);
+    return c.used;
+}
+
+uint64_t gr_cu_teach_ws_bytes(const gr_model_shape *s, const gr_model_shape *teacher, uint32_t chunk_rows,
+                              unsigned threads)
+{
+    gr_workspace c = {0};
+    gr_cu_teach_ws w;
+    (void)teacher, (void)threads;
+    gr_cu_teach_layout(&c, s, chunk_rows, &w);
     return c.used;
 }
 

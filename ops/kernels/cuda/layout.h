@@ -48,6 +48,12 @@ typedef struct gr_cu_fp8_ws {
 } gr_cu_fp8_ws;
 void gr_cu_fp8_layout(gr_workspace *c, uint32_t t, uint32_t in, uint32_t out, bool backward, gr_cu_fp8_ws *w);
 
+typedef struct gr_cu_teach_ws { /* n rows beside a teacher's */
+    float *slope;               /* [n, V] */
+    void *gemm;
+} gr_cu_teach_ws;
+void gr_cu_teach_layout(gr_workspace *c, const gr_model_shape *s, uint32_t n, gr_cu_teach_ws *w);
+
 /* The same of a part of the vocabulary (ops/kernels/head.h), whose hidden states are the caller's. own: rows
  * of the final norm's backward pass. */
 typedef struct gr_cu_part_ws {

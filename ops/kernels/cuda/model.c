@@ -139,8 +139,18 @@ static void logits_backward(gr_queue *q, const gr_model_shape *s, const void *lm
 {
     const gr_bf16 *d_logits = (const gr_bf16 *)a->logits;
     const uint64_t ld = 2 * (uint64_t)s->vocab;
-    gr_cu_head_dlogits(q->stream, a->logits, rows->target, a->lse, a->entropy, a->d_logprob, a->d_entropy,
-                       rows->inv_temperature, s->logit_softcap, rows->n, s->vocab);
+    gr_cu_head_dlogits(q->stream, a->logits,
+                       &(gr_cu_head_adjoint){.target = rows->target,
+                                             .lse = a->lse,
+                                             .entropy = a->entropy,
+                                             .d_logprob = a->d_logprob,
+                                             .d_entropy = a->d_entropy,
+                                             .slope = rows->slope,
+                                             .d_divergence = rows->d_divergence,
+                                             .inv_temperature = rows->inv_temperature,
+                                             .cap = s->logit_softcap,
+                                             .n = rows->n,
+                                             .V = s->vocab});
     gr_cu_linear_dx(q, d_logits, ld, rows->n, s->hidden, lm, s->vocab, d_hidden, a->gemm);
     if (grad_lm)
         gr_cu_linear_dw(q, d_logits, ld, hidden, rows->n, s->hidden, s->vocab, grad_lm, grads, a->gemm);
@@ -168,6 +178,34 @@ void gr_cuda_head_backward(gr_queue *q, const gr_model_shape *s, const void *nor
     const head_adjoint a = {w.lse, w.entropy, d_logprob, d_entropy, w.logits, w.gemm};
     logits_backward(q, s, lm, w.hidden, rows, &a, w.d_hidden, grad_lm, grads);
     norm_backward(q, s, norm_w, x, rows->row, rows->n, w.d_hidden, dx, grad_norm, grads, w.sums);
+}
+
+/* ---- a teacher ------------------------------------------------------------------------------------------
+ */
+
+void gr_cuda_teach(gr_queue *q, const gr_model_shape *s, const gr_head_rows *rows, const gr_head_teacher *t,
+                   float *divergence, void *ws, void *taught)
+{
+    if (!rows->n) return;
+    gr_workspace own = {.base = ws}, c = {.base = taught};
+    gr_cu_head_ws w;
+    gr_cu_teach_ws to;
+    gr_cu_head_layout(&own, s, rows->n, GR_HEAD_GRADIENT, &w);
+    gr_cu_teach_layout(&c, s, rows->n, &to);
+    gr_model_shape teacher = *t->s;
+    teacher.vocab = s->vocab;
+    for (uint32_t at = 0; at < rows->n; at += GR_CU_HEAD_ROWS)
+        head_logits(q, &teacher, t->lm, (const gr_bf16 *)t->hidden + (uint64_t)at * teacher.hidden,
+                    GR_MIN(rows->n - at, GR_CU_HEAD_ROWS), to.gemm, to.slope + (uint64_t)at * s->vocab);
+    gr_cu_teach(q->stream, &(gr_cu_teach_call){.logits = w.logits,
+                                               .lse = w.lse,
+                                               .taught = to.slope,
+                                               .divergence = divergence,
+                                               .kind = t->kind,
+                                               .beta = t->beta,
+                                               .inv_temperature = rows->inv_temperature,
+                                               .n = rows->n,
+                                               .V = s->vocab});
 }
 
 /* ---- a part of the vocabulary ---------------------------------------------------------------------------

@@ -8,6 +8,8 @@
 
 /* Sizes (ops/kernels/cuda/layout.c), also in a build without CUDA. */
 uint64_t gr_cu_head_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, gr_head_use use, unsigned threads);
+uint64_t gr_cu_teach_ws_bytes(const gr_model_shape *s, const gr_model_shape *teacher, uint32_t chunk_rows,
+                              unsigned threads);
 uint64_t gr_cu_value_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsigned threads);
 uint64_t gr_cu_part_ws_bytes(const gr_model_shape *s, uint32_t n, uint32_t own, gr_head_use use,
                              unsigned threads);
@@ -30,6 +32,8 @@ void gr_cuda_head_backward(gr_queue *q, const gr_model_shape *s, const void *nor
                            const void *x, const gr_head_rows *rows, const float *d_logprob,
                            const float *d_entropy, void *dx, void *grad_norm, void *grad_lm, gr_dtype grads,
                            void *ws);
+void gr_cuda_teach(gr_queue *q, const gr_model_shape *s, const gr_head_rows *rows, const gr_head_teacher *t,
+                   float *divergence, void *ws, void *taught);
 void gr_cuda_head_hidden(gr_queue *q, const gr_model_shape *s, const void *norm, const void *x,
                          const uint32_t *row, uint32_t n, void *hidden);
 void gr_cuda_head_part(gr_queue *q, const gr_model_shape *s, const void *lm, const void *hidden,

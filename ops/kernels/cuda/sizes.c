@@ -128,6 +128,13 @@ uint64_t gr_cu_attention_stats_bytes(const gr_cu_attention_shape *s, uint32_t to
     return UINT64_C(4) * tokens * s->heads;
 }
 
+uint64_t gr_cu_attention_prefix_bytes(const gr_cu_attention_shape *s, uint32_t longest, bool backward)
+{
+    const uint64_t heads = s->heads, width = (heads + 2 * s->kv_heads) * s->head_dim,
+                   row = backward ? 2 * width * 2 : heads * s->head_dim * 2 + heads * 4;
+    return gr_cu_attention_index_bytes(1) / 2 + longest * row + 2 * ALIGN;
+}
+
 uint64_t gr_cu_attention_ws_bytes(const gr_cu_attention_shape *s, uint32_t tokens, uint32_t seqs,
                                   uint32_t longest, bool backward)
 {

@@ -50,6 +50,8 @@ uint64_t gr_cu_attention_index_bytes(uint32_t batch);
 /* Upper bound for every batch within these bounds, and never less for larger ones. 256-byte alignment. */
 uint64_t gr_cu_attention_ws_bytes(const gr_cu_attention_shape *s, uint32_t tokens, uint32_t seqs,
                                   uint32_t longest, bool backward);
+/* What it takes beside that where sequences share their beginning. */
+uint64_t gr_cu_attention_prefix_bytes(const gr_cu_attention_shape *s, uint32_t longest, bool backward);
 /* Softmax statistics that backward needs of forward: fp32 [tokens, heads]. */
 uint64_t gr_cu_attention_stats_bytes(const gr_cu_attention_shape *s, uint32_t tokens);
 

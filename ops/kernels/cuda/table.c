@@ -76,10 +76,10 @@ static const gr_head_ops head = {
     .head_ws_bytes = gr_cu_head_ws_bytes, .value_ws_bytes = gr_cu_value_ws_bytes,                          \
     .embed_ws_bytes = gr_cu_embed_backward_ws, .sum_squares_ws_bytes = gr_cu_sum_squares_ws,               \
     .unfit = gr_cu_unfit, RUNS(detach), RUNS(check), RUNS(embed_forward), RUNS(embed_backward),            \
-    RUNS(head_forward), RUNS(head_backward), .head = &head, RUNS(value_forward), RUNS(value_backward),     \
-    RUNS(copy_blocks), RUNS(head_sample), RUNS(zero), RUNS(copy), RUNS(copy_rows), RUNS(add), RUNS(blend), \
-    RUNS(sum_squares), RUNS(optim_step), RUNS(checksum), .losses = true, RUNS(code_run),                   \
-    .steps = &gr_steps_cuda, .rings = true
+    RUNS(head_forward), RUNS(head_backward), .head = &head, RUNS(teach),                                   \
+    .teach_ws_bytes = gr_cu_teach_ws_bytes, RUNS(value_forward), RUNS(value_backward), RUNS(copy_blocks),  \
+    RUNS(head_sample), RUNS(zero), RUNS(copy), RUNS(copy_rows), RUNS(add), RUNS(blend), RUNS(sum_squares), \
+    RUNS(optim_step), RUNS(checksum), .losses = true, RUNS(code_run), .steps = &gr_steps_cuda, .rings = true
 
 /* Measured: docs/PERFORMANCE.md, "What strict costs". */
 #define STRICT_ATTENTION 2.2

@@ -24,7 +24,7 @@ A build with -Dcuda=enabled -Dbench=true has the programs; PyTorch and transform
 MODEL is 0.6B, 1.7B, 7B, 8B, 14B, 32B or, with experts, 30B-A3B, 8B-A1.3B (12 of its 48 layers) and 1B-A0.3B (Qwen3's shapes, random weights), gemma2-2B,
 gemma3-1B, 2B-hybrid or 9B-hybrid. Without :fp32 gradients and moments are bf16 and there is no
 master, as the PyTorch side has them. Keys are budget (bytes, max, or a percentage of the unlimited plan's peak), host-budget, policy, steps
-(iterations of the run), and keys of the graph, such as rollout_in=fp8 and train_in=fp8. PyTorch's side of an iteration is there for 0.6B, 1.7B and 8B. `--rows NAME` stands for a list: table (the published one, about nine minutes),
+(iterations of the run), and keys of the graph, such as rollout_in=fp8, train_in=fp8 and share_prompts=8. PyTorch's side of an iteration is there for 0.6B, 1.7B and 8B. `--rows NAME` stands for a list: table (the published one, about nine minutes),
 memory (twelve configurations, about three), families (twelve of three families, about two). Each row writes its lines to DIR/results.jsonl as it has them; a row that fails,
 or takes longer than --timeout, is a line too, and the next goes on. After each row DIR/table.md holds the tables of all so
 far: of what was measured; and of memory and predicted seconds, where the arena and all beside it are to be within 1 % of the
@@ -101,8 +101,7 @@ class Bench:
             dict(prompts=a.prompts, samples=a.samples, prompt_tokens=a.prompt_tokens, response_tokens=a.response_tokens)
         if model == "tiny":
             size = dict(prompts=2, samples=4, prompt_tokens=16, response_tokens=24)
-        data = common.write_prompts(os.path.join(folder + ".jsonl"), 4 * size["prompts"], size["prompt_tokens"])
-        s = dict(model=common.make_model(folder, model), data=data, **size)
+        s = dict(model=common.make_model(folder, model), **size)
         if "fp32" in rest:
             rest.remove("fp32")
             state = " fp32 state"
@@ -120,6 +119,7 @@ class Bench:
                 options += ["--" + key, value]
             else:
                 s[key] = int(value) if value.isdigit() else value
+        s["data"] = common.write_prompts(folder + ".jsonl", 4 * s["prompts"], s["prompt_tokens"])
         return model, model + state + "".join(" " + e for e in extra), s, ["--steps", steps, *options]
 
     def hardware(self):

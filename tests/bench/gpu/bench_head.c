@@ -27,7 +27,11 @@ static void forward(gr_queue *q, int which, void *arg)
     const head *h = arg;
     (void)which;
     for (uint32_t at = 0; at < h->rows; at += h->chunk) {
-        const gr_head_rows rows = {GR_MIN(h->chunk, h->rows - at), h->row + at, h->target + at, 1, h->keep};
+        const gr_head_rows rows = {.n = GR_MIN(h->chunk, h->rows - at),
+                                   .row = h->row + at,
+                                   .target = h->target + at,
+                                   .inv_temperature = 1,
+                                   .keep = h->keep};
         K.head_forward(q, &h->shape, h->norm, h->lm, h->x, &rows,
                        &(gr_head_stats){.logprob = h->logprob + at}, h->ws);
     }

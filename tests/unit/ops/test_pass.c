@@ -1,4 +1,5 @@
 /* Which sequences a pass takes together, in their order and the longest first, and where their rows stand. */
+#include "ops/kernels/layer_ops.h"
 #include "ops/pass.h"
 
 #include "tests/unit/test.h"
@@ -28,6 +29,23 @@ static fixture make_rows(uint64_t *seed, uint32_t seqs, uint32_t prompt, uint32_
     return f;
 }
 
+/* The same in groups of so many, whose sequences answer one prompt, but for some that say another in its
+ * middle. */
+static fixture make_groups(uint64_t *seed, uint32_t groups, uint32_t each, uint32_t prompt, uint32_t response)
+{
+    fixture f = make_rows(seed, groups * each, prompt, response);
+    *f.rows.n_groups = groups;
+    for (uint32_t s = 0; s < groups * each; s++) {
+        const uint32_t first = s - s % each, length = f.rows.prompt_len[first];
+        int32_t *ids = f.rows.ids + (size_t)s * f.rows.stride;
+        f.rows.group[s] = s / each;
+        f.rows.prompt_len[s] = length;
+        memcpy(ids, gr_rows_ids(&f.rows, first), length * sizeof(*ids));
+        if (s % 7 == 3) ids[length / 2] = (int32_t)(1000 * s + 999);
+    }
+    return f;
+}
+
 static uint32_t length_of(const fixture *f, uint32_t s)
 {
     return f->rows.prompt_len[s] + f->rows.response_len[s];
@@ -47,15 +65,14 @@ static void check_rows(const fixture *f, const gr_pass *p, const gr_micro *k, ui
         for (uint32_t i = 0; i < c.n; i++) {
             uint32_t at = c.at + i, seq = p->last ? at : 0;
             while (!p->last && f->rows.token_offset[seq + 1] <= at) seq++;
-            int32_t id = k->ids[k->row[c.row + i]];
-            assert_int_equal(id / 1000, seq);
+            const int32_t id = k->ids[k->row[c.row + i]], *ids = gr_rows_ids(&f->rows, seq);
             if (p->last) {
-                assert_int_equal(id % 1000, length_of(f, seq) - 1);
+                assert_int_equal(id, ids[length_of(f, seq) - 1]);
                 continue;
             }
-            uint32_t j = at - f->rows.token_offset[seq];
-            assert_int_equal(id % 1000, f->rows.prompt_len[seq] + j - 1); /* the token before predicts it */
-            assert_int_equal(k->target[c.row + i], id + 1);
+            uint32_t j = f->rows.prompt_len[seq] + at - f->rows.token_offset[seq];
+            assert_int_equal(id, ids[j - 1]); /* the token before predicts it */
+            assert_int_equal(k->target[c.row + i], ids[j]);
         }
     }
     assert_int_equal(next, p->n_rows);
@@ -228,11 +245,14 @@ static void check_parts(const gr_pass *part, void *const *mine, const gr_micro_b
 
 /* What the ranks of a group have of a micro-batch: side by side their tokens are those of one rank, with
  * padding behind, as many each; and each row is one rank's, whose token predicts it. */
-static void check_cut(const fixture *f, uint32_t seqs, uint32_t bound, uint32_t cut, bool last)
+static void check_cut(const fixture *f, uint32_t seqs, uint32_t bound, uint32_t cut, bool last,
+                      uint32_t shares)
 {
     const gr_balance_bounds most = {seqs, (uint64_t)seqs * f->rows.stride};
     gr_micro_bounds b = gr_micro_bounds_of(&f->bounds, &most, bound, cut);
-    const gr_micro_bounds one = gr_micro_bounds_of(&f->bounds, &most, bound, 1);
+    gr_micro_bounds one = gr_micro_bounds_of(&f->bounds, &most, bound, 1);
+    gr_micro_set_shares(&b, shares);
+    gr_micro_set_shares(&one, shares);
     gr_pass whole = {.last = last}, *part = gr_calloc(cut, sizeof(*part));
     b.slices = cut % 2 ? cut : cut / (1 + seqs % 2); /* two groups of neighbours, or one */
     b.vocab = 1 + 1000 / b.slices;
@@ -301,9 +321,101 @@ static void test_ranks_of_a_group_share_the_tokens(void **state)
     for (uint32_t round = 0; round < 120; round++) {
         const uint32_t seqs = 1 + round % 17;
         fixture f = make_rows(&seed, seqs, 5, 9);
-        check_cut(&f, seqs, 14 + round % 50, 1 + round % 8, round % 3 == 0);
+        check_cut(&f, seqs, 14 + round % 50, 1 + round % 8, round % 3 == 0, 0);
         free(f.block);
     }
+}
+
+/* Sequence for sequence, its tokens are those of the part that it goes on from and its own. Returns how many
+ * parts others go on from. */
+static uint32_t check_parts_of(const fixture *f, const gr_pass *p, const gr_micro *k, uint32_t shares,
+                               uint32_t *next)
+{
+    uint32_t prefixes = 0, on = 0;
+    for (uint32_t i = 0; i < p->n_seqs; i++) {
+        const uint32_t of = k->prefix[i], before = gr_seq_before(k->offset, k->prefix, i),
+                       n = k->offset[i + 1] - k->offset[i];
+        assert_in_range(of, 0, i);
+        assert_int_equal(k->prefix[of], of);
+        for (uint32_t t = 0; t < n; t++) assert_int_equal(k->position[k->offset[i] + t], before + t);
+        if (i + 1 < p->n_seqs && k->prefix[i + 1] == i) {
+            prefixes++, on = 0;
+            continue;
+        }
+        const int32_t *ids = gr_rows_ids(&f->rows, *next);
+        assert_int_equal(before, before ? f->rows.prompt_len[*next] - 1 : 0);
+        assert_int_equal(before + n, length_of(f, *next));
+        assert_memory_equal(k->ids + k->offset[of], ids, before * sizeof(*ids));
+        assert_memory_equal(k->ids + k->offset[i], ids + before, n * sizeof(*ids));
+        if (before) assert_in_range(++on, 1, shares);
+        (*next)++;
+    }
+    return prefixes;
+}
+
+/* Units as they are in one micro-batch that holds all are those of any. */
+static uint32_t check_shared(const fixture *f, uint32_t bound, uint32_t shares)
+{
+    const uint32_t seqs = *f->rows.n_seqs;
+    const gr_balance_bounds most = {seqs, (uint64_t)seqs * f->rows.stride};
+    gr_micro_bounds b = gr_micro_bounds_of(&f->bounds, &most, bound, 1);
+    gr_micro_set_shares(&b, shares);
+    void *block = gr_calloc(1, gr_micro_bytes(&b)), *staging = gr_calloc(1, gr_micro_bytes(&b));
+    const gr_micro k = gr_micro_at(block, &b);
+    gr_pass p = {0};
+    gr_seqs all = gr_seqs_new(seqs);
+    gr_queue q = {0};
+    uint32_t next = 0, prefixes = 0, cuts = 0;
+    gr_seqs_range(&all, 0, seqs);
+    gr_pass_open(&p, seqs);
+    for (gr_pass_begin(&p, &all); gr_pass_more(&p); cuts++) {
+        gr_pass_next(&p, &f->rows, &b, &q, block, staging);
+        assert_in_range(p.n_tokens, 1, b.tokens);
+        assert_in_range(p.n_seqs, 1, b.seqs);
+        prefixes += check_parts_of(f, &p, &k, shares, &next);
+        check_rows(f, &p, &k, 3);
+    }
+    assert_int_equal(next, seqs);
+    assert_int_equal(cuts, gr_pass_count(&p, &f->rows, &b, &all));
+    assert_in_range(cuts, 1, b.trips);
+    gr_pass_release(&p);
+    free(all.seq);
+    free(block);
+    free(staging);
+    return prefixes;
+}
+
+static void test_responses_of_a_prompt_read_it_together(void **state)
+{
+    (void)state;
+    uint64_t seed = 3;
+    uint32_t shared = 0;
+    for (uint32_t round = 0; round < 120; round++) {
+        const uint32_t each = 1 + round % 5, shares = 2 + round % 3, most = 5 - 1 + shares * (9 + 1);
+        fixture f = make_groups(&seed, 1 + round % 6, each, 5, 9);
+        const uint32_t n = check_shared(&f, 10000, shares);
+        assert_int_equal(check_shared(&f, most + round % 20, shares), n);
+        check_cut(&f, *f.rows.n_seqs, most, 1 + round % 4, round % 3 == 0, shares);
+        shared += n;
+        free(f.block);
+    }
+    assert_true(shared > 100);
+}
+
+/* Of one prompt of 5 tokens and 4 responses of 10 a unit has 4 + 4 x 11 tokens; the first 4 see 1 to 4 keys,
+ * each response's 5 to 15. */
+static void test_what_sharing_saves(void **state)
+{
+    (void)state;
+    const gr_rows_bounds rows = {.groups = 2, .seqs = 8, .prompt_tokens = 5, .response_tokens = 10};
+    const gr_balance_bounds most = {8, 8 * 15};
+    gr_micro_bounds b = gr_micro_bounds_of(&rows, &most, 100, 1);
+    assert_true(gr_micro_cost_of(&b, &rows, 8).tokens == 60 && gr_micro_cost_of(&b, &rows, 8).length == 15);
+    gr_micro_set_shares(&b, 4);
+    const gr_micro_cost c = gr_micro_cost_of(&b, &rows, 8);
+    assert_int_equal(c.trips, 1);
+    assert_true(c.tokens == 2 * 48 && c.rows == 80);
+    assert_close(c.length, (4 * 4 + 4 * 11 * (2 * 4 + 11)) / 48.0, 1e-12, 0);
 }
 
 /* 4 experts of which 2 tokens choose 2 each touch 3 on average; a second run reads again those that it
@@ -353,6 +465,8 @@ int main(void)
         cmocka_unit_test(test_the_longest_come_first_where_asked),
         cmocka_unit_test(test_one_length_gives_equal_micro_batches),
         cmocka_unit_test(test_ranks_of_a_group_share_the_tokens),
+        cmocka_unit_test(test_responses_of_a_prompt_read_it_together),
+        cmocka_unit_test(test_what_sharing_saves),
         cmocka_unit_test(test_what_experts_take),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,6 +9,7 @@ typedef struct problem {
     gr_attention_desc s;
     gr_scores a;
     uint32_t n_seqs, offset[SEQS_MAX + 1];
+    const uint32_t *prefix;    /* NULL: no sequence goes on from another */
     float *qkv, *dout, *sinks; /* [16] */
     gr_queue q;
 } problem;
@@ -62,8 +63,11 @@ static gr_attention_desc desc_of(const problem *p)
 static void attend(problem *p, const gr_tokens *b, gr_layer_use use, const float *qkv, float *out, float *lse)
 {
     const gr_attention_desc d = desc_of(p);
-    const gr_pass_bounds bounds = {
-        .tokens = b->n, .seqs = b->n_seqs, .length = tokens_of(p), .threads = gr_team_size(p->q.team)};
+    const gr_pass_bounds bounds = {.tokens = b->n,
+                                   .seqs = b->n_seqs,
+                                   .length = tokens_of(p),
+                                   .threads = gr_team_size(p->q.team),
+                                   .shared = b->prefix != NULL};
     gr_attend c = {&d, b, qkv, p->a.sinks, NULL, gr_cpu_attend_ws_bytes(&d, &bounds, use)};
     c.ws = fx_dirty(c.ws_bytes);
     gr_cpu_attend(&p->q, &c, out, lse);
@@ -72,7 +76,7 @@ static void attend(problem *p, const gr_tokens *b, gr_layer_use use, const float
 
 static void run_forward(problem *p, result *r)
 {
-    const gr_tokens b = {.n = tokens_of(p), .n_seqs = p->n_seqs, .offset = p->offset};
+    const gr_tokens b = {.n = tokens_of(p), .n_seqs = p->n_seqs, .offset = p->offset, .prefix = p->prefix};
     r->out = fx_dirty((uint64_t)b.n * p->s.heads * p->s.head_dim * 4);
     r->lse = fx_dirty((uint64_t)b.n * p->s.heads * 4);
     attend(p, &b, GR_LAYER_KEEP, p->qkv, r->out, r->lse);
@@ -82,9 +86,12 @@ static result run_kernels(problem *p)
 {
     result r = {0};
     const gr_attention_desc d = desc_of(p);
-    const gr_tokens b = {.n = tokens_of(p), .n_seqs = p->n_seqs, .offset = p->offset};
-    const gr_pass_bounds bounds = {
-        .tokens = b.n, .seqs = b.n_seqs, .length = b.n, .threads = gr_team_size(p->q.team)};
+    const gr_tokens b = {.n = tokens_of(p), .n_seqs = p->n_seqs, .offset = p->offset, .prefix = p->prefix};
+    const gr_pass_bounds bounds = {.tokens = b.n,
+                                   .seqs = b.n_seqs,
+                                   .length = b.n,
+                                   .threads = gr_team_size(p->q.team),
+                                   .shared = b.prefix != NULL};
     gr_attend c = {&d, &b, p->qkv, p->a.sinks, NULL, gr_cpu_attend_ws_bytes(&d, &bounds, GR_LAYER_BACKWARD)};
     run_forward(p, &r);
     c.ws = fx_dirty(c.ws_bytes);
@@ -269,6 +276,86 @@ static void test_a_packed_sequence_has_the_bits_of_one_alone(void **state)
     }
 }
 
+/* Sequences that go on from others, and the same with a beginning each: its rows are copied there, and the
+ * gradient that comes to them is the first one's alone. */
+typedef struct shared_pair {
+    problem shared, each;
+    uint32_t at[SEQS_MAX]; /* the one of `each` that a sequence is at the end of */
+} shared_pair;
+
+static shared_pair pair_new(gr_attention_desc s, gr_scores a, bool sinks, const uint32_t *length,
+                            const uint32_t *prefix, uint32_t n)
+{
+    shared_pair r = {.shared = problem_new(s, a, sinks, n, length, 2)};
+    uint32_t whole[SEQS_MAX], n_each = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const bool begins = i + 1 < n && prefix[i + 1] == i;
+        r.at[i] = n_each;
+        if (!begins) whole[n_each++] = length[i] + (prefix[i] == i ? 0 : length[prefix[i]]);
+    }
+    r.each = problem_new(s, a, sinks, n_each, whole, 2);
+    r.shared.prefix = prefix;
+    memcpy(r.each.sinks, r.shared.sinks, 16 * sizeof(float));
+    const size_t width = gr_qkv_width(&s), wide = (size_t)s.heads * s.head_dim;
+    memset(r.each.dout, 0, tokens_of(&r.each) * wide * sizeof(float));
+    for (uint32_t i = 0; i < n; i++) {
+        const bool goes_on = prefix[i] != i;
+        const uint32_t from = r.shared.offset[i], before = goes_on ? length[prefix[i]] : 0,
+                       to = r.each.offset[r.at[i]] + before;
+        memcpy(r.each.qkv + to * width, r.shared.qkv + from * width, length[i] * width * sizeof(float));
+        memcpy(r.each.dout + to * wide, r.shared.dout + from * wide, length[i] * wide * sizeof(float));
+        if (goes_on)
+            memcpy(r.each.qkv + (to - before) * width, r.shared.qkv + r.shared.offset[prefix[i]] * width,
+                   before * width * sizeof(float));
+    }
+    return r;
+}
+
+/* Outputs, and gradients of queries and of a sequence's own keys, have the bits of sequences that have their
+ * beginning themselves; those of keys of a beginning are the sum over all that go on from it. */
+static void check_pair(const shared_pair *p, const result *shared, const result *each)
+{
+    const gr_attention_desc *s = &p->shared.s;
+    const uint32_t *prefix = p->shared.prefix, width = gr_qkv_width(s), wide = s->heads * s->head_dim;
+    for (uint32_t i = 0; i < p->shared.n_seqs; i++) {
+        const bool begins = i + 1 < p->shared.n_seqs && prefix[i + 1] == i;
+        const uint32_t n = p->shared.offset[i + 1] - p->shared.offset[i],
+                       before =
+                           prefix[i] == i ? 0 : p->shared.offset[prefix[i] + 1] - p->shared.offset[prefix[i]];
+        for (uint32_t t = 0; t < n; t++) {
+            const size_t of = p->shared.offset[i] + t, at = p->each.offset[p->at[i]] + before + t;
+            assert_memory_equal(shared->out + of * wide, each->out + at * wide, wide * 4);
+            assert_memory_equal(shared->lse + of * s->heads, each->lse + at * s->heads, s->heads * 4);
+            assert_memory_equal(shared->dqkv + of * width, each->dqkv + at * width,
+                                (begins ? wide : width) * 4);
+            for (uint32_t c = wide; begins && c < width; c++) {
+                double sum = 0;
+                for (uint32_t k = i + 1; k < p->shared.n_seqs && prefix[k] == i; k++)
+                    sum += (double)each->dqkv[(p->each.offset[p->at[k]] + t) * (size_t)width + c];
+                assert_close(shared->dqkv[of * width + c], sum, 1e-4, 1e-4);
+            }
+        }
+    }
+    for (uint32_t h = 0; h < s->heads; h++)
+        assert_close(shared->dsinks[h], (double)each->dsinks[h], 1e-4, 1e-4);
+}
+
+static void test_sequences_that_share_their_beginning_have_its_bits(void **state)
+{
+    (void)state;
+    static const uint32_t lengths[][SEQS_MAX] = {{37, 5, 16, 1, 40, 8, 3, 2},
+                                                 {32, 1, 290, 1, 300, 16, 16, 15}},
+                          prefix[] = {0, 0, 0, 3, 4, 4, 4, 7};
+    for (size_t s = 0; s < GR_LEN(shapes); s++)
+        for (size_t k = 0; k < 2 * GR_LEN(kinds); k++) {
+            shared_pair p = pair_new(shapes[s], kinds[k / 2], k % 2, lengths[(s + k) % 2], prefix, SEQS_MAX);
+            result shared = run_kernels(&p.shared), each = run_kernels(&p.each);
+            check_pair(&p, &shared, &each);
+            result_free(&shared), result_free(&each);
+            problem_free(&p.shared), problem_free(&p.each);
+        }
+}
+
 /* Keys in a pool, blocks in any order, a sequence in calls of these many tokens. */
 static void extend_in_calls(problem *p, const uint32_t *calls, size_t n_calls, float *out)
 {
@@ -334,6 +421,7 @@ int main(void)
         cmocka_unit_test(test_a_window_of_one_gives_each_token_its_own_value),
         cmocka_unit_test(test_a_window_over_all_has_the_bits_of_none),
         cmocka_unit_test(test_a_packed_sequence_has_the_bits_of_one_alone),
+        cmocka_unit_test(test_sequences_that_share_their_beginning_have_its_bits),
         cmocka_unit_test(test_tokens_over_the_pool_have_the_bits_of_the_whole),
         cmocka_unit_test(test_a_sink_far_above_all_scores_leaves_zeros),
     };

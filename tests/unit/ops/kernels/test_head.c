@@ -191,7 +191,8 @@ static void run_whole(const struct rank *r, uint32_t i, pass *p)
     const gr_packed b = {.n_tokens = TOKENS, .ids = r->ids + at};
     uint32_t row[TOKENS];
     for (uint32_t j = 0; j < TOKENS; j++) row[j] = row_of(n, j);
-    const gr_head_rows rows = {n, row, r->target + at, 0.8f, true};
+    const gr_head_rows rows = {
+        .n = n, .row = row, .target = r->target + at, .inv_temperature = 0.8f, .keep = true};
     const gr_head_stats out = {p->logprob, p->entropy, p->sum_p2};
     void *ws = dirty(k->head_ws_bytes(r->s, TOKENS, GR_HEAD_GRADIENT, 1));
     k->embed_forward(&q, r->s, r->matrix, &b, p->x);

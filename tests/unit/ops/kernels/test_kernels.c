@@ -268,7 +268,11 @@ static void test_statistics_of_a_row_are_those_of_its_softmax(void **state)
     struct sampler p;
     sampler_init(&p, halves);
     float logprob, entropy, sum_p2;
-    const gr_head_rows rows = {1, (const uint32_t[]){0}, (const int32_t[]){7}, 1, false};
+    const gr_head_rows rows = {.n = 1,
+                               .row = (const uint32_t[]){0},
+                               .target = (const int32_t[]){7},
+                               .inv_temperature = 1,
+                               .keep = false};
     K.head_forward(&(gr_queue){.team = NULL}, &p.s, p.norm, p.lm, p.x, &rows,
                    &(gr_head_stats){&logprob, &entropy, &sum_p2}, p.ws);
     assert_close(logprob, log(0.125), 1e-6, 0);
@@ -276,6 +280,126 @@ static void test_statistics_of_a_row_are_those_of_its_softmax(void **state)
                  0); /* 1.875 bits */
     assert_close(sum_p2, 0.25 + 0.0625 + 0.015625 + 2 * 0.00390625, 1e-6, 0);
     free(p.ws);
+}
+
+/* ---- a teacher ------------------------------------------------------------------------------------------
+ */
+
+enum { TAUGHT_ROWS = 5, TAUGHT_VOCAB = 11, TAUGHT_STATES = 8 };
+
+/* A student and a teacher whose hidden states are the rows of a unit matrix, so that logits are what the
+ * output matrices say; the norm gives the student's sqrt(8) for 1, and its matrix is as much smaller. Of the
+ * teacher's ids one is more than the student has. */
+typedef struct lesson {
+    gr_model_shape s, t;
+    float norm[TAUGHT_STATES], lm[TAUGHT_VOCAB][TAUGHT_STATES], x[TAUGHT_ROWS][TAUGHT_STATES];
+    float taught_lm[TAUGHT_VOCAB + 1][TAUGHT_ROWS], hidden[TAUGHT_ROWS][TAUGHT_ROWS];
+    float divergence[TAUGHT_ROWS], grad[TAUGHT_VOCAB][TAUGHT_STATES], dx[TAUGHT_ROWS][TAUGHT_STATES];
+} lesson;
+
+static void lesson_init(lesson *l, double cap, double taught_cap)
+{
+    *l = (lesson){
+        .s = {.vocab = TAUGHT_VOCAB, .hidden = TAUGHT_STATES, .logit_scale = 1, .logit_softcap = (float)cap},
+        .t = {.vocab = TAUGHT_VOCAB + 1,
+              .hidden = TAUGHT_ROWS,
+              .logit_scale = 1,
+              .logit_softcap = (float)taught_cap}};
+    for (int i = 0; i < TAUGHT_STATES; i++) l->norm[i] = 1;
+    for (int i = 0; i < TAUGHT_ROWS; i++) {
+        l->x[i][i] = l->hidden[i][i] = 1;
+        for (int j = 0; j < TAUGHT_VOCAB; j++) {
+            l->lm[j][i] = (float)(3 * sin(1.3 * i + 0.7 * j) / sqrt(TAUGHT_STATES));
+            l->taught_lm[j][i] = (float)(3 * cos(0.9 * i + 1.1 * j));
+        }
+        l->taught_lm[TAUGHT_VOCAB][i] = 50; /* never looked at */
+    }
+}
+
+/* Of the loss that weighs row i by cos(i), and adds so much of its log-prob and entropy. */
+static void lesson_run(lesson *l, gr_divergence kind, float beta, float others, unsigned threads)
+{
+    gr_team *team = NULL;
+    assert_int_equal(gr_team_new(&team, threads, NULL), GR_OK);
+    gr_queue q = {.team = team};
+    void *ws = fx_dirty(K.head_ws_bytes(&l->s, TAUGHT_ROWS, GR_HEAD_GRADIENT, threads)),
+         *taught = fx_dirty(K.teach_ws_bytes(&l->s, &l->t, TAUGHT_ROWS, threads));
+    float weight[TAUGHT_ROWS], other[TAUGHT_ROWS], logprob[TAUGHT_ROWS];
+    for (int i = 0; i < TAUGHT_ROWS; i++) weight[i] = (float)cos(i), other[i] = others;
+    gr_head_rows rows = {.n = TAUGHT_ROWS,
+                         .row = (const uint32_t[]){0, 1, 2, 3, 4},
+                         .target = (const int32_t[]){3, 1, 4, 1, 5},
+                         .inv_temperature = 1 / 0.8f,
+                         .keep = true};
+    const gr_head_teacher teacher = {&l->t, l->taught_lm, l->hidden, kind, beta};
+    K.head_forward(&q, &l->s, l->norm, l->lm, l->x, &rows, &(gr_head_stats){.logprob = logprob}, ws);
+    K.teach(&q, &l->s, &rows, &teacher, l->divergence, ws, taught);
+    rows.slope = taught, rows.d_divergence = weight;
+    K.head_backward(&q, &l->s, l->norm, l->lm, l->x, &rows, other, others != 0 ? other : NULL, l->dx, NULL,
+                    l->grad, GR_F32, ws);
+    free(ws), free(taught);
+    gr_team_free(team);
+}
+
+/* tests/oracle/teach_goldens.py has made them, with TRL's function. */
+static void test_divergences_and_their_gradients_equal_trl(void **state)
+{
+    static const char *const names[] = {
+        [GR_REVERSE_KL] = "reverse_kl", [GR_FORWARD_KL] = "forward_kl", [GR_JSD] = "jsd"};
+    (void)state;
+    char name[16];
+    double beta, cap, taught_cap, want;
+    int cases = 0;
+    FILE *f = fopen("tests/golden/teach.txt", "r");
+    assert_non_null(f);
+    for (; fscanf(f, "%15s %lf %lf %lf", name, &beta, &cap, &taught_cap) == 4; cases++) {
+        lesson l;
+        int kind = 0;
+        while (strcmp(names[kind], name) != 0) kind++;
+        lesson_init(&l, cap, taught_cap);
+        lesson_run(&l, (gr_divergence)kind, (float)beta, 0, 1 + (unsigned)cases % 3);
+        for (int i = 0; i < TAUGHT_ROWS && fscanf(f, "%lf", &want) == 1; i++)
+            assert_close(l.divergence[i], want, 1e-6, 2e-6);
+        for (int i = 0; i < TAUGHT_ROWS * TAUGHT_VOCAB && fscanf(f, "%lf", &want) == 1; i++)
+            assert_close((double)l.grad[i % TAUGHT_VOCAB][i / TAUGHT_VOCAB] / sqrt(TAUGHT_STATES), want, 1e-6,
+                         5e-6);
+    }
+    fclose(f);
+    assert_int_equal(cases, 8);
+}
+
+/* What a teacher adds, it adds to what log-prob and entropy say. */
+static void test_gradients_of_a_lesson_are_added(void **state)
+{
+    (void)state;
+    lesson taught, both, none;
+    lesson_init(&taught, 0, 0), lesson_init(&both, 0, 0), lesson_init(&none, 0, 0);
+    lesson_run(&taught, GR_JSD, 0.3f, 0, 1);
+    lesson_run(&both, GR_JSD, 0.3f, 0.7f, 1);
+    none.t = none.s, none.t.hidden = TAUGHT_ROWS; /* a teacher that says what the student does */
+    for (int j = 0; j < TAUGHT_VOCAB; j++)
+        for (int i = 0; i < TAUGHT_ROWS; i++)
+            none.taught_lm[j][i] = none.lm[j][i] * (float)sqrt(TAUGHT_STATES);
+    lesson_run(&none, GR_JSD, 0.3f, 0.7f, 1);
+    for (int i = 0; i < TAUGHT_ROWS; i++) assert_close(none.divergence[i], 0, 1e-7, 0);
+    for (int j = 0; j < TAUGHT_VOCAB; j++)
+        for (int i = 0; i < TAUGHT_STATES; i++)
+            assert_close(both.grad[j][i], (double)taught.grad[j][i] + (double)none.grad[j][i], 1e-6, 1e-6);
+}
+
+/* Probabilities that are 0 to a float give numbers. */
+static void test_a_teacher_that_is_sure_gives_numbers(void **state)
+{
+    (void)state;
+    for (int kind = GR_REVERSE_KL; kind <= GR_JSD; kind++) {
+        lesson l;
+        lesson_init(&l, 0, 0);
+        for (int i = 0; i < TAUGHT_ROWS; i++) l.taught_lm[i][i] = 3e4f, l.lm[2 + i][i] = -1e4f;
+        lesson_run(&l, (gr_divergence)kind, 0.5f, 0, 1);
+        for (int i = 0; i < TAUGHT_ROWS; i++) assert_true(isfinite(l.divergence[i]) && l.divergence[i] > 0);
+        for (int i = 0; i < TAUGHT_ROWS * TAUGHT_VOCAB; i++)
+            assert_true(isfinite(l.grad[i % TAUGHT_VOCAB][i / TAUGHT_VOCAB]));
+    }
 }
 
 /* ---- flat arrays --------------------------------------------------------------------------------------- */
@@ -716,6 +840,9 @@ int main(void)
         cmocka_unit_test(test_greedy_takes_the_lowest_of_equal_ids),
         cmocka_unit_test(test_logits_that_are_no_numbers_give_some_id),
         cmocka_unit_test(test_statistics_of_a_row_are_those_of_its_softmax),
+        cmocka_unit_test(test_divergences_and_their_gradients_equal_trl),
+        cmocka_unit_test(test_gradients_of_a_lesson_are_added),
+        cmocka_unit_test(test_a_teacher_that_is_sure_gives_numbers),
         cmocka_unit_test(test_adamw_follows_its_formula_in_double),
         cmocka_unit_test(test_adamw_on_the_host_rounds_what_is_no_fp32),
         cmocka_unit_test(test_halves_of_fp32_are_exact),

@@ -266,6 +266,24 @@ static void test_each_sequence_is_one_ranks_own(void **state)
     free(b.block);
 }
 
+/* 30 and 10 tokens would be 20 each if a sequence moved. */
+static void test_groups_stay_whole_where_asked(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[] = {3, 1}, lengths[] = {10, 10, 10, 10};
+    batch b = make_batch(sizes, 2, lengths, 16);
+    const gr_balance_bounds most = bounds_of(&b, 0, 2, 2);
+    gr_seq_cost cost = tokens_only;
+    uint32_t rank[4];
+    gr_balancer *balancer = gr_balancer_new(4, 2, &most);
+    assert_int_equal(gr_balance(balancer, rank, &b.rows, 0, 2, &cost).most, 2 * (10 + 1));
+    cost.whole = true;
+    assert_int_equal(gr_balance(balancer, rank, &b.rows, 0, 2, &cost).most, 3 * (10 + 1));
+    assert_true(rank[0] == rank[1] && rank[1] == rank[2] && rank[2] != rank[3]);
+    gr_balancer_free(balancer);
+    free(b.block);
+}
+
 /* By hand: of 1024 each, a token costs 3, a pair of tokens 5, and a row of the head 7. */
 static void test_attention_and_the_head_count(void **state)
 {
@@ -273,7 +291,7 @@ static void test_attention_and_the_head_count(void **state)
     static const uint32_t sizes[] = {1, 1}, lengths[] = {11, 2};
     batch b = make_batch(sizes, 2, lengths, 16);
     gr_balance_bounds most = bounds_of(&b, 0, 2, 2);
-    gr_seq_cost cost = {3 * 1024, 5 * 1024, 7 * 1024, false};
+    gr_seq_cost cost = {3 * 1024, 5 * 1024, 7 * 1024, false, false};
     uint32_t rank[2];
     gr_balancer *balancer = gr_balancer_new(2, 2, &most);
     gr_dealt d = gr_balance(balancer, rank, &b.rows, 0, 2, &cost);
@@ -294,6 +312,7 @@ int main(void)
         cmocka_unit_test(test_unlike_lengths_by_hand),
         cmocka_unit_test(test_bounds_hold_for_lengths_made_to_break_them),
         cmocka_unit_test(test_each_sequence_is_one_ranks_own),
+        cmocka_unit_test(test_groups_stay_whole_where_asked),
         cmocka_unit_test(test_attention_and_the_head_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
