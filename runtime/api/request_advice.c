@@ -13,7 +13,7 @@
 
 /* A change is priced by so small a part of a search (gr_plan_options.hurry); of those that cost least so
  * many. */
-enum { MAX_PLANS = 32, SHOWN = 3, PRICED = 6, PRICE = 4, MAX_RANKS = 1024 };
+enum { MAX_PLANS = 32, SHOWN = 3, PRICED = 4, PRICE = 16, MAX_RANKS = 1024 };
 
 /* Keys that sizes follow from, and how small they may become. Of those that are the planner's choice at 0,
  * that is the change: it costs no result. */

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum { PRICE = 4 }; /* what would fit is priced by so small a part of a search */
+enum { PRICE = 16 }; /* what would fit is priced by so small a part of a search */
 
 static bool lives_at(const gr_entry *e, uint32_t i)
 {

@@ -601,7 +601,7 @@ gr_plan *gr_try_all_levels(gr_schedule_search *s, const uint32_t *first, uint32_
     for (size_t k = 0; k < s->src->n_knobs; k++) may[k] = true;
     s->found.n = 0;
     s->probes = false;
-    s->each_way = s->work / 100 * (FOR_FREE / 4);
+    s->each_way = (s->limit - s->transfers.work) / 4;
     gr_descend(s, first, may);
     add_found(s, &l, 0, MOST_FREE);
     search_sets(s, &l);
