@@ -13,7 +13,7 @@
 
 /* A change is priced by so small a part of a search (gr_plan_options.hurry); of those that cost least so
  * many. */
-enum { MAX_PLANS = 32, SHOWN = 3, PRICED = 6, PRICE = 4, MAX_RANKS = 1024 };
+enum { MAX_PLANS = 32, SHOWN = 3, PRICED = 4, PRICE = 16, MAX_RANKS = 1024 };
 
 /* Keys that sizes follow from, and how small they may become. Of those that are the planner's choice at 0,
  * that is the change: it costs no result. */
@@ -71,7 +71,7 @@ static uint64_t plan_with(const advice *v, const change *c, bool priced)
     gr_diag_init(&ignored);
     bool fits = !options_with(&o, &with, c, &ignored);
     o.quick = !priced;
-    o.hurry = PRICE;
+    o.hurry = priced ? PRICE : 0;
     fits = fits && !gr_request_load(&g, &with, &o, &ignored) && !gr_plan_meshes(&p, g, &o, &ignored);
     uint64_t ns = fits ? GR_MAX(p->plan->ns, (uint64_t)1) : 0;
     gr_diag_release(&ignored);
@@ -209,11 +209,10 @@ static void try_node(advice *v, const gr_node *n)
                           *(const uint32_t *)(const void *)((const char *)n->cfg + k->offset));
 }
 
-/* The smaller change first, then the faster iteration; what does not fit after all last. */
+/* The smaller change first, then the faster iteration. */
 static int by_cost(const void *a, const void *b)
 {
     const change *x = a, *y = b;
-    if (!x->ns != !y->ns) return x->ns ? -1 : 1;
     if (x->halvings != y->halvings) return x->halvings < y->halvings ? -1 : 1;
     if (x->ns != y->ns) return x->ns < y->ns ? -1 : 1;
     const int sets = strcmp(x->set ? x->set : "", y->set ? y->set : "");
@@ -225,7 +224,11 @@ static void price(advice *v)
 {
     qsort(v->found, v->n, sizeof(*v->found), by_cost);
     v->n = GR_MIN(v->n, (size_t)PRICED);
-    for (size_t i = 0; i < v->n; i++) v->found[i].ns = plan_with(v, &v->found[i], true);
+    for (size_t i = 0; i < v->n;
+         i++) { /* that has fitted; so it does, though a part of a search may miss it */
+        const uint64_t ns = plan_with(v, &v->found[i], true);
+        if (ns) v->found[i].ns = ns;
+    }
     qsort(v->found, v->n, sizeof(*v->found), by_cost);
 }
 
@@ -255,7 +258,7 @@ void gr_request_advise(const gr_graph *g, const gr_request *q, const gr_plan_opt
     for (size_t i = 0; i < g->n_nodes; i++) try_node(&v, g->nodes[i]);
     const size_t all = v.n;
     if (v.n) price(&v);
-    for (size_t i = 0; i < v.n && i < SHOWN && v.found[i].ns; i++) say(&v.found[i], d);
+    for (size_t i = 0; i < v.n && i < SHOWN; i++) say(&v.found[i], d);
     for (size_t i = 0; i < all; i++) {
         free(v.found[i].set);
         free(v.found[i].ranks);

@@ -197,10 +197,10 @@ static found_plan find_with_least_bits(gr_schedule_search *s, uint32_t *walk)
 
 /* ---- what is worth it ---------------------------------------------------------------------------------- */
 
-static found_plan try_all_levels(gr_schedule_search *s, const uint32_t *from)
+static found_plan try_all_levels(gr_schedule_search *s, const uint32_t *from, uint32_t hundredths)
 {
     found_plan f = no_plan(s);
-    begin_part(s, FOR_FREE);
+    begin_part(s, hundredths);
     f.plan = gr_try_all_levels(s, from, f.level);
     f.taken = s->taken;
     return f;
@@ -211,7 +211,7 @@ static void search_freely(gr_schedule_search *s, const uint32_t *walk, found_pla
 {
     const double share = s->o->bits == GR_BITS_PREFER ? GR_BITS_WORTH : 0;
     uint32_t *first = gr_calloc(s->src->n_knobs + 1, sizeof(*first));
-    found_plan best = try_all_levels(s, first), other = try_all_levels(s, walk);
+    found_plan best = try_all_levels(s, first, FOR_FREE), other = try_all_levels(s, walk, FOR_FREE);
     keep_faster(&best, &other, 0);
     keep_faster(f, &best, share);
     free(first);
@@ -238,7 +238,7 @@ static bool has_luxury(const gr_schedule_search *s, const uint32_t *level)
 static void search_other_bits(gr_schedule_search *s, found_plan *f)
 {
     uint32_t *first = gr_calloc(s->src->n_knobs + 1, sizeof(*first));
-    found_plan other = try_all_levels(s, first);
+    found_plan other = try_all_levels(s, first, FOR_OTHER);
     if (other.plan && has_luxury(s, other.level))
         release(&other);
     else

@@ -60,15 +60,23 @@ static uint64_t room_of(const builder *b, const gr_entry *e)
     return (e->bytes + block - 1) / block * block;
 }
 
-static uint64_t pack_place(builder *b, gr_place place, uint64_t enough, uint32_t tries)
+/* Until when nothing else may lie there. */
+static uint32_t last_of(const builder *b, uint32_t e, bool apart)
+{
+    const gr_entry *x = &b->p->ledger[e];
+    return apart && x->first <= x->last ? b->l->copies[e].clear : x->last;
+}
+
+static uint64_t pack_place(builder *b, gr_place place, bool apart, uint32_t tries)
 {
     gr_plan *p = b->p;
     gr_pack_item *items = gr_malloc((p->n_ledger + 1) * sizeof(*items));
     size_t n = 0;
     for (uint32_t e = 0; e < p->n_ledger; e++)
         if (p->ledger[e].place == place)
-            items[n++] = (gr_pack_item){room_of(b, &p->ledger[e]), p->ledger[e].first, p->ledger[e].last, 0};
-    uint64_t height = gr_pack(items, n, b->l->n_items, enough, tries);
+            items[n++] =
+                (gr_pack_item){room_of(b, &p->ledger[e]), p->ledger[e].first, last_of(b, e, apart), 0};
+    uint64_t height = gr_pack(items, n, b->l->n_items, 0, tries);
     n = 0;
     for (uint32_t e = 0; e < p->n_ledger; e++)
         if (p->ledger[e].place == place) p->ledger[e].offset = items[n++].offset;
@@ -76,7 +84,7 @@ static uint64_t pack_place(builder *b, gr_place place, uint64_t enough, uint32_t
     return height;
 }
 
-static void make_ledger(builder *b, uint64_t enough, uint32_t tries)
+static void make_ledger(builder *b, bool apart, uint32_t tries)
 {
     gr_plan *p = b->p;
     p->n_ledger = b->l->n_copies;
@@ -91,9 +99,9 @@ static void make_ledger(builder *b, uint64_t enough, uint32_t tries)
                                   .first = d->first,
                                   .last = d->last};
     }
-    p->arena_bytes = pack_place(b, GR_DEVICE, enough, tries);
-    p->host_bytes = pack_place(b, GR_HOST, 0, GR_MIN(tries, 10)) + b->f->g->spare_bytes;
-    p->disk_bytes = pack_place(b, GR_DISK, 0, 1);
+    p->arena_bytes = pack_place(b, GR_DEVICE, apart, tries);
+    p->host_bytes = pack_place(b, GR_HOST, false, GR_MIN(tries, 10)) + b->f->g->spare_bytes;
+    p->disk_bytes = pack_place(b, GR_DISK, false, 1);
     const gr_tenant tenant = gr_tenant_of(b->f->g, p->host_bytes);
     p->overhead_bytes = gr_hardware_overhead(&b->f->hardware, &tenant);
     p->peak_bytes = p->arena_bytes + p->overhead_bytes;
@@ -515,7 +523,7 @@ static void split_paths(builder *b)
     }
 }
 
-gr_plan *gr_plan_build(const gr_transfers *l, const gr_analysis *f, uint64_t enough, uint32_t tries)
+gr_plan *gr_plan_build(const gr_transfers *l, const gr_analysis *f, bool apart, uint32_t tries)
 {
     gr_arena *arena = gr_arena_new();
     gr_plan *p = gr_arena_alloc(arena, sizeof(*p));
@@ -525,7 +533,7 @@ gr_plan *gr_plan_build(const gr_transfers *l, const gr_analysis *f, uint64_t eno
     p->ns = p->own_ns = l->ns;
     builder b = {.l = l, .f = f, .p = p, .n = l->n_items};
     b.steps = path_steps(p, GR_PATH_STEADY, l->n_items);
-    make_ledger(&b, enough, tries);
+    make_ledger(&b, apart, tries);
     for (uint32_t i = 0; i < b.n; i++) make_step(&b, i);
     fill_resident(&b);
     find_lanes(&b);

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum { PRICE = 4 }; /* what would fit is priced by so small a part of a search */
+enum { PRICE = 16 }; /* what would fit is priced by so small a part of a search */
 
 static bool lives_at(const gr_entry *e, uint32_t i)
 {
@@ -62,13 +62,14 @@ static uint64_t time_with(const gr_schedule_search *s, gr_schedule_options o, ui
     uint64_t ns = 0;
     o.quick = true;
     bool fits = gr_schedule(&p, level, s->src, &o, NULL) == GR_OK;
+    if (fits) ns = GR_MAX(p->ns, (uint64_t)1);
     if (fits && host) o.host_budget_bytes = *host = p->host_bytes;
     gr_plan_free(p);
     o.quick = false;
     o.hurry = GR_MAX(o.hurry, (uint32_t)PRICE);
     if (fits) {
-        fits = gr_schedule(&p, level, s->src, &o, NULL) == GR_OK;
-        if (fits) ns = GR_MAX(p->ns, (uint64_t)1);
+        const bool again = gr_schedule(&p, level, s->src, &o, NULL) == GR_OK;
+        if (again) ns = GR_MAX(p->ns, (uint64_t)1);
         gr_plan_free(p);
     }
     free(level);

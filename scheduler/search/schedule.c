@@ -164,14 +164,24 @@ static void charge_packing(gr_schedule_search *s, const gr_plan *p)
     s->transfers.work += (uint64_t)PACKING * tries * s->transfers.n_copies;
 }
 
-/* Its time is known when its offsets are: where a step's bytes are those of an offload that still runs, it
- * waits. Roles wait for each other besides, which is seen when all have plans. */
-static gr_plan *build(gr_schedule_search *s, uint32_t level)
+static gr_plan *build_once(gr_schedule_search *s, uint32_t level, bool apart)
 {
-    gr_plan *p = gr_plan_build(&s->transfers, gr_level_set_take(s, level)->analysis, 0, tries_of(s));
+    gr_plan *p = gr_plan_build(&s->transfers, gr_level_set_take(s, level)->analysis, apart, tries_of(s));
     if (s->o->parts < 2 && is_within(s, p)) p->ns = GR_MAX(p->ns, gr_timeline_waits_ns(p));
     charge_packing(s, p);
     return p;
+}
+
+/* Its time is known when its offsets are: where a step's bytes are those of an offload that still runs, it
+ * waits, unless others are found. Roles wait for each other besides, which is seen when all have plans. */
+static gr_plan *build(gr_schedule_search *s, uint32_t level)
+{
+    gr_plan *p = build_once(s, level, false);
+    if (!is_within(s, p) || p->ns <= gr_near_ns(s->transfers.ns)) return p;
+    gr_plan *apart = build_once(s, level, true);
+    const bool faster = is_within(s, apart) && apart->ns < p->ns;
+    gr_plan_free(faster ? p : apart);
+    return faster ? apart : p;
 }
 
 /* The plan of a candidate; NULL: offsets are not found for it. *lacks: bytes, where those are the device's.
@@ -591,7 +601,7 @@ gr_plan *gr_try_all_levels(gr_schedule_search *s, const uint32_t *first, uint32_
     for (size_t k = 0; k < s->src->n_knobs; k++) may[k] = true;
     s->found.n = 0;
     s->probes = false;
-    s->each_way = s->work / 100 * (FOR_FREE / 4);
+    s->each_way = (s->limit - s->transfers.work) / 4;
     gr_descend(s, first, may);
     add_found(s, &l, 0, MOST_FREE);
     search_sets(s, &l);

@@ -41,7 +41,8 @@ enum {
     FOR_LOWER = 20,  /* other levels of them, until something fits */
     FOR_RAISE = 30,  /* and up again */
     FOR_LAST = 40,   /* the levels that come of it */
-    FOR_FREE = 40,   /* all levels alike */
+    FOR_FREE = 25,   /* all levels alike */
+    FOR_OTHER = 40,  /* the same, where bits change anyway */
     FOR_A_DOUBT = 5, /* the first levels, where hardly anything can fit */
     FOR_LEAST = 15,  /* the smallest */
     FOR_A_WAY = 15,  /* one way up of a descent */

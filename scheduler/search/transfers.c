@@ -41,7 +41,7 @@ static bool is_loop(const gr_tasks *g, uint32_t work)
 
 static uint32_t add_copy(gr_transfers *l, uint32_t object, gr_place place, uint32_t first, uint32_t last)
 {
-    gr_copy d = {object, place, first, last};
+    gr_copy d = {object, place, first, last, last};
     GR_PUSH(l->copies, l->n_copies, l->caps[1], d);
     return l->n_copies - 1;
 }

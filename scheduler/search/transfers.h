@@ -125,13 +125,15 @@ typedef struct gr_item { /* a step to be */
     gr_lane lane;
     const char *node;
     bool optional;
-    uint64_t ns;
+    uint64_t ns, begin; /* begin: in loops, of the trip looked at last */
 } gr_item;
 
 typedef struct gr_copy { /* of an object: a ledger entry to be */
     uint32_t object;
     gr_place place;
     uint32_t first, last;
+    uint32_t
+        clear; /* once there are times: the last step that begins before its last use or copy has ended */
 } gr_copy;
 
 typedef struct gr_transfers {
@@ -194,9 +196,10 @@ void gr_transfers_release(gr_transfers *l);
  * later by what a reduction takes from it. Sets the time of copies and loop items, and validate_ns. */
 uint64_t gr_transfers_ns(gr_transfers *l, const gr_analysis *f);
 
-/* scheduler/search/build.c: pack a layout and make it a plan (with every path); the caller sets names and
- * budgets.
+/* scheduler/search/build.c: pack a layout, in so many orders, and make it a plan (with every path); the
+ * caller sets names and budgets. apart: nothing lies where another lane is still busy when it begins, so that
+ * no step waits for bytes; that may take more of them.
  */
-gr_plan *gr_plan_build(const gr_transfers *l, const gr_analysis *f, uint64_t enough, uint32_t tries);
+gr_plan *gr_plan_build(const gr_transfers *l, const gr_analysis *f, bool apart, uint32_t tries);
 
 #endif

@@ -35,6 +35,7 @@ typedef struct clocks {
     uint64_t now;              /* how far their first ones have run */
     uint64_t *ready;           /* of entries: when the last copy into them, or write on the host lane, ends */
     uint64_t *used;            /* of entries: when the last use of them, or load from them, ends */
+    uint64_t *left;            /* of entries: when the offload that reads them last ends */
     uint32_t *used_by;         /* of entries: the step that is */
     uint64_t *done;            /* of works; loops: of all trips */
     uint64_t outside;          /* in a loop: when all ends that was begun before the outermost one */
@@ -89,8 +90,10 @@ static void end_copy(clocks *c, int way, uint64_t t)
 {
     copy_queue *q = &c->queue[way];
     gr_item *it = first_of(c, way)->it;
-    it->ns = t - begin_of(c, way);
+    it->begin = begin_of(c, way);
+    it->ns = t - it->begin;
     c->lane[lane_of[way]] = t;
+    if (way) c->left[it->entry] = t;
     c->ready[it->kind == GR_STEP_LOAD ? it->entry : it->home] = t;
     if (it->kind == GR_STEP_LOAD) c->used[it->home] = t;
     if (++q->at == q->n) q->at = q->n = 0;
@@ -209,6 +212,7 @@ static void run_loop(gr_transfers *l, const gr_analysis *f, clocks *c, uint32_t 
     const unsigned lanes = l->lanes[it->work];
     finish_all_copies(c);
     uint64_t t = c->lane[GR_LANE_COMPUTE], all = t, stalled = c->stalled;
+    it->begin = t;
     const bool outermost = !c->outside;
     if (outermost) c->outside = GR_MAX(join(c, ALL_LANES), UINT64_C(1));
     uint32_t trips = f->g->task[it->work].loop.trips_expected;
@@ -246,6 +250,7 @@ static void run_items(gr_transfers *l, const gr_analysis *f, clocks *c, uint32_t
             continue;
         }
         uint64_t ends = begins + it->ns;
+        it->begin = begins;
         if (it->lane == GR_LANE_COMPUTE && begins <= c->outside)
             c->stalled += begins - c->lane[GR_LANE_COMPUTE];
         c->lane[it->lane] = ends;
@@ -263,10 +268,37 @@ static void run_items(gr_transfers *l, const gr_analysis *f, clocks *c, uint32_t
     }
 }
 
+/* The last step of its scope and path that begins before a time, from step i on. What stands behind one of
+ * the lane `compute` that begins later does so, too; no lane goes on into another trip. */
+static uint32_t last_before(const gr_transfers *l, uint32_t i, uint64_t time)
+{
+    const uint32_t scope = l->items[i].scope, path = i < l->validate ? l->validate : l->n_items,
+                   end = scope == GR_NONE ? path : l->items[l->step_of[scope]].body_last + 1;
+    uint32_t found = i;
+    for (uint32_t k = i + 1; k < end; k++) {
+        const gr_item *it = &l->items[k];
+        const bool loop = it->kind == GR_STEP_LOOP;
+        if (it->begin >= time && it->lane == GR_LANE_COMPUTE) break;
+        if (loop) k = it->body_last;
+        if (it->begin < time) found = k;
+    }
+    return found;
+}
+
+static void find_clear(gr_transfers *l, const clocks *c)
+{
+    for (uint32_t d = 0; d < l->n_copies; d++) {
+        gr_copy *x = &l->copies[d];
+        const bool whole = x->place != GR_DEVICE || x->last < x->first;
+        x->clear = whole ? x->last : last_before(l, x->last, GR_MAX(c->used[d], c->left[d]));
+    }
+}
+
 uint64_t gr_transfers_ns(gr_transfers *l, const gr_analysis *f)
 {
     clocks c = {.ready = gr_calloc(l->n_copies + 1, sizeof(*c.ready)),
                 .used = gr_calloc(l->n_copies + 1, sizeof(*c.used)),
+                .left = gr_calloc(l->n_copies + 1, sizeof(*c.left)),
                 .used_by = gr_calloc(l->n_copies + 1, sizeof(*c.used_by)),
                 .done = gr_calloc(f->g->n_tasks + 1, sizeof(*c.done))};
     const gr_copy_rate *rate = &f->hardware.copy;
@@ -281,7 +313,9 @@ uint64_t gr_transfers_ns(gr_transfers *l, const gr_analysis *f)
     run_items(l, f, &c, l->validate, l->n_items);
     finish_all_copies(&c);
     l->validate_ns = join(&c, ALL_LANES) - ns;
+    find_clear(l, &c);
     for (int way = 0; way < 2; way++) free(c.queue[way].all);
+    free(c.left);
     free(c.ready);
     free(c.used);
     free(c.used_by);
