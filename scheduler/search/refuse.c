@@ -95,8 +95,8 @@ static void suggest_host(const gr_schedule_search *s, gr_diag *d)
     free(what);
 }
 
-/* Where a disk, or more of it, has room for what memory has not. */
-static void suggest_disk(const gr_schedule_search *s, gr_diag *d)
+/* Where more of the disk has room for what memory has not. */
+static void suggest_more_disk(const gr_schedule_search *s, gr_diag *d)
 {
     uint32_t *level = gr_calloc(s->src->n_knobs + 1, sizeof(*level));
     gr_schedule_options o = *s->o;
@@ -117,7 +117,11 @@ static void suggest_disk(const gr_schedule_search *s, gr_diag *d)
 static void suggest_options(const gr_schedule_search *s, bool host, gr_diag *d)
 {
     gr_schedule_options o = *s->o;
-    suggest_disk(s, d);
+    if (o.disk_budget_bytes)
+        suggest_more_disk(s, d);
+    else
+        gr_diag_note(d, (gr_loc){0},
+                     "state that device and host have no room for may lie on a disk: --disk FOLDER:SIZE");
     if (!host && o.parts < 2) suggest_host(s, d); /* of one role: others may lack what the host cannot have */
     if (o.bits == GR_BITS_KEEP) {
         o.bits = GR_BITS_FIT;
