@@ -96,9 +96,14 @@ static void suggest_host(const gr_schedule_search *s, gr_diag *d)
     free(what);
 }
 
-/* Where a disk, or more of it, has room for what memory has not. */
+/* Where more of the disk has room for what memory has not. Where none is given no search is made for one. */
 static void suggest_disk(const gr_schedule_search *s, gr_diag *d)
 {
+    if (!s->o->disk_budget_bytes) {
+        gr_diag_note(d, (gr_loc){0},
+                     "state that device and host have no room for may lie on a disk: --disk FOLDER:SIZE");
+        return;
+    }
     uint32_t *level = gr_calloc(s->src->n_knobs + 1, sizeof(*level));
     gr_schedule_options o = *s->o;
     gr_plan *p = NULL;
@@ -118,7 +123,6 @@ static void suggest_disk(const gr_schedule_search *s, gr_diag *d)
 static void suggest_options(const gr_schedule_search *s, bool host, gr_diag *d)
 {
     gr_schedule_options o = *s->o;
-    suggest_disk(s, d);
     if (!host && o.parts < 2) suggest_host(s, d); /* of one role: others may lack what the host cannot have */
     if (o.bits == GR_BITS_KEEP) {
         o.bits = GR_BITS_FIT;
@@ -153,5 +157,6 @@ gr_status gr_refuse(const gr_schedule_search *s, const gr_plan *p, gr_diag *d)
     gr_str_release(&culprits);
     if (o->parts < 2) gr_note_budgets(d, o, p->peak_bytes, p->host_bytes);
     if (d && !o->quick) suggest_options(s, host, d);
+    if (d && !o->quick) suggest_disk(s, d);
     return GR_E_NOFIT;
 }

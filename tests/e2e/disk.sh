@@ -79,6 +79,8 @@ if [ "$(stat -f -c %T /dev/shm)" = tmpfs ]; then
 fi
 # The refusal names the disk that would do.
 status 3 "$gr" plan grpo.yaml --policy every_node --host-budget "$(most all.json)"
+has err 'note: .* may lie on a disk: --disk FOLDER:SIZE'
+status 3 "$gr" plan grpo.yaml --policy every_node --host-budget "$(most all.json)" --disk "$disk:4KiB"
 size=$(sed -nE 's/.*would fit: --disk FOLDER:([0-9]+) .*/\1/p' err)
 status 0 "$gr" plan grpo.yaml --policy every_node --host-budget "$(most all.json)" --disk "$disk:$size"
 has out ', disk .* of '
