@@ -179,8 +179,8 @@ static bool bytes_ok(gr_verifier *v, uint32_t i, const gr_task *w)
 }
 
 /* Ranks meet in a collective only if all of them come to it: as often, and in one order. All run the same
- * steps. So there must be one lane for all collectives, and no loop around them whose trips a rank could count
- * alone. */
+ * steps. So there must be one lane for all collectives, and no loop around them whose trips a rank could
+ * count alone. */
 static bool collective_ok(gr_verifier *v, uint32_t i, const gr_task *w)
 {
     const gr_step *s = &v->steps[i];
