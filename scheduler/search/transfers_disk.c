@@ -223,7 +223,7 @@ static void give_copies(mover *m)
         visit *v = &m->visits[k];
         gr_item *it = &l->items[v->item];
         if (!m->goes[v->object]) continue;
-        const gr_copy copy = {v->object, GR_HOST, v->item, v->item};
+        const gr_copy copy = {.object = v->object, .place = GR_HOST, .first = v->item, .last = v->item};
         v->entry = l->n_copies;
         GR_PUSH(l->copies, l->n_copies, l->caps[1], copy);
         l->staged[v->object] = v->entry;
