@@ -67,21 +67,42 @@ static uint32_t last_of(const builder *b, uint32_t e, bool apart)
     return apart && x->first <= x->last ? b->l->copies[e].clear : x->last;
 }
 
-static uint64_t pack_place(builder *b, gr_place place, bool apart, uint32_t tries)
+/* Whether it comes and goes in a host pool with a disk behind it: between it, the disk and the device. */
+static bool visits(const builder *b, uint32_t e)
+{
+    const gr_transfers *l = b->l;
+    const gr_copy *c = &l->copies[e];
+    const uint32_t home = l->home[c->object];
+    const bool from_disk = home != GR_NONE && l->copies[home].place == GR_DISK;
+    return l->disk_live && c->place == GR_HOST && (from_disk || b->f->g->objects[c->object].place != GR_HOST);
+}
+
+/* Those of a place that visit, or all others, from offset `from` on; where they end. */
+static uint64_t pack_those(builder *b, gr_place place, bool visiting, uint64_t from, bool apart,
+                           uint32_t tries)
 {
     gr_plan *p = b->p;
     gr_pack_item *items = gr_malloc((p->n_ledger + 1) * sizeof(*items));
     size_t n = 0;
     for (uint32_t e = 0; e < p->n_ledger; e++)
-        if (p->ledger[e].place == place)
+        if (p->ledger[e].place == place && visits(b, e) == visiting)
             items[n++] =
                 (gr_pack_item){room_of(b, &p->ledger[e]), p->ledger[e].first, last_of(b, e, apart), 0};
     uint64_t height = gr_pack(items, n, b->l->n_items, 0, tries);
     n = 0;
     for (uint32_t e = 0; e < p->n_ledger; e++)
-        if (p->ledger[e].place == place) p->ledger[e].offset = items[n++].offset;
+        if (p->ledger[e].place == place && visits(b, e) == visiting)
+            p->ledger[e].offset = from + items[n++].offset;
     free(items);
-    return height;
+    return from + height;
+}
+
+/* What visits the host pool has bytes of its own: a task's code there waits for no queue that loads from it.
+ */
+static uint64_t pack_place(builder *b, gr_place place, bool apart, uint32_t tries)
+{
+    const uint64_t others = pack_those(b, place, false, 0, apart, tries);
+    return b->l->disk_live && place == GR_HOST ? pack_those(b, place, true, others, apart, tries) : others;
 }
 
 static void make_ledger(builder *b, bool apart, uint32_t tries)

@@ -3,6 +3,7 @@
 # misbehave, or to answer otherwise: messages, slow, die, die-always, hang, lie, large; gate: it lets a conversation end only
 # where at most 100 others that have ended have no line in the file `scored`.
 use strict;
+use Fcntl;
 $| = 1;
 my $way = shift // "";
 my $ended = 0;
@@ -22,7 +23,7 @@ while (my $line = <STDIN>) {
     my $n = () = $ids =~ /\d+/g;
     if ($ENV{ASKED}) { open(my $log, ">>", $ENV{ASKED}); print $log $line; close $log }
     select(undef, undef, undef, rand() / 50) if $way eq "slow";
-    if ($way eq "die" && !-e "died") { open(my $f, ">", "died"); exit 3 }
+    exit 3 if $way eq "die" && sysopen(my $f, "died", O_WRONLY | O_CREAT | O_EXCL); # one of several processes
     exit 3 if $way eq "die-always" && $turn == 1;
     sleep 100 if $way eq "hang" && $turn == 1;
     print "{\"id\":", $id + 1, "}\n" if $way eq "lie" && $turn == 1;

@@ -20,7 +20,7 @@ run() { # OUT GRAPH OPTIONS...
     out=$work/$1
     graph=$2
     shift 2
-    "$gr" exec "$graph" --device cuda --out "$out" --check-memory --steps 2 --set run.samples=512 --set data="$work/train.jsonl" \
+    "$gr" exec "$graph" --device cuda --out "$out" --steps 2 --set run.samples=512 --set data="$work/train.jsonl" \
         --set nodes.rollout.max_tokens=50 --set nodes.rollout.ignore_eos=true "$@" >"$out.log" 2>&1 || { cat "$out.log"; exit 1; }
 }
 value() { # NAME RUN: of the last iteration

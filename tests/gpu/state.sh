@@ -20,14 +20,14 @@ run() { # NAME FORM OPTIONS...: FORM is settings of `train` with commas between
 disk=$(mktemp -d /var/tmp/graphrun-state.XXXXXX)
 trap 'rm -rf "$disk"; finish' EXIT
 
-# disked NAME FORM: with four fifths of the host pool that moving all takes, and a disk for the rest
+# disked NAME FORM: with nine tenths of the host pool that moving all takes, and a disk for the rest
 disked() {
     name=$1 form=$2
     set -- --device cuda --policy every_node
     for key in $(echo "$form" | tr , ' '); do set -- "$@" --set "models.actor.train.$key"; done
     status 0 "$gr" plan state.yaml "$@" --format json -o all.json
     all=$(json_number all.json host_peak_bytes)
-    status 0 "$gr" exec state.yaml "$@" --host-budget $((all * 8 / 10)) --disk "$disk:1GiB" --out "$name"
+    status 0 "$gr" exec state.yaml "$@" --host-budget $((all * 9 / 10)) --disk "$disk:1GiB" --out "$name"
     sed -n '/^disk: /p' out
     [ "$(json_number "$name/plan.json" disk_peak_bytes)" -gt 0 ] || fail "$form: nothing lies on the disk"
 }
