@@ -255,7 +255,7 @@ static void place_attention(gr_bench *b, attend *a)
     a->d_o = gr_bench_random(b, t * wide);
     a->stats = gr_bench_place(b, NULL, gr_cu_attention_stats_bytes(&a->shape, t));
     a->ws = gr_bench_place(b, NULL, a->ws_bytes);
-    a->seqs = (gr_cu_sequences){b->seqs, b->offset, b->packed.offset};
+    a->seqs = (gr_cu_sequences){.n_seqs = b->seqs, .offset = b->offset, .device_offset = b->packed.offset};
 }
 
 gr_status gr_calibrate_cuda_attention(gr_hardware *h, gr_bench *b, gr_diag *d)

@@ -247,9 +247,10 @@ typedef struct gr_model_sharding {
 } gr_model_sharding;
 
 /* models: NAME: precision:, what the products of its layers compute in: those of rollouts, and those of
- * log-prob passes and updates. */
+ * log-prob passes and updates; and in what rollouts keep states. */
 typedef struct gr_precision {
     bool rollout, train; /* in FP8; else in the device's type */
+    bool bf16_state;     /* of the gated delta rule, in rollouts; else fp32 */
     gr_loc at;
     gr_model_shape shape; /* the model's, of a pass in FP8 */
 } gr_precision;

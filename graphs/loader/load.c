@@ -268,7 +268,8 @@ static void warn_of_precision(gr_loader *l, const gr_node *n)
 {
     const gr_precision *p = &n->model->precision;
     const gr_node *rollout = n->rows ? gr_rows_maker(n->rows) : NULL;
-    if (p->rollout == p->train || !rollout || rollout->model != n->model || heeds_sampler(l, rollout)) return;
+    const bool same = p->rollout == p->train && !p->bf16_state;
+    if (same || !rollout || rollout->model != n->model || heeds_sampler(l, rollout)) return;
     gr_diag_warn(
         l->d, p->at,
         "model '%s' samples and trains in different precision, and nothing reads '%s.logprob': weight "
@@ -346,6 +347,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     gr_read_nodes(l);
     gr_find_checkpoints(l);
     gr_find_bases(l);
+    gr_find_states(l);
     if (!l->d->n_errors) gr_find_groups(l);
     gr_order(l);
     compile(l);
@@ -355,6 +357,7 @@ static void load(gr_loader *l, const char *text, size_t n, const char *path)
     if (!l->d->n_errors) gr_find_repeated(l);
     if (!l->d->n_errors) gr_map_pools(l);
     if (!l->d->n_errors) gr_check_record_state(l);
+    if (!l->d->n_errors) gr_find_positions(l);
     if (!l->d->n_errors) gr_check_tensor(l);
     if (!l->d->n_errors) gr_check_kept(l);
     if (!l->d->n_errors) gr_check_parallel(l);

@@ -181,6 +181,10 @@ void gr_map_pools(gr_loader *l);
 
 /* precision.c: `precision:` of a model; checked when shapes are known. */
 void gr_read_precision(gr_loader *l, const gr_value *v, gr_model *m);
+/* Which of two lists of longrope holds. */
+void gr_find_positions(gr_loader *l);
+/* Shapes of models whose rollouts keep states in bf16. */
+void gr_find_states(gr_loader *l);
 void gr_check_precision(gr_loader *l);
 
 /* lora.c: `lora:` of a model's training. What is frozen beneath it is found or added after

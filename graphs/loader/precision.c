@@ -5,15 +5,17 @@
 #include "ops/model/fp8.h"
 
 typedef struct precision_cfg {
-    int rollout, train;
+    int rollout, train, state;
 } precision_cfg;
 
 static const char *const kinds[] = {"bf16", "fp8", NULL};
+static const char *const states[] = {"fp32", "bf16", NULL};
 
 /* clang-format off */
 const gr_key gr_precision_keys[] = {
     {"rollout", GR_KEY_ENUM, offsetof(precision_cfg, rollout), false, "bf16", 0, 0, kinds, "what the products of its layers compute in where it samples; bf16 is the device's own type, on the CPU device fp32"},
     {"train", GR_KEY_ENUM, offsetof(precision_cfg, train), false, "bf16", 0, 0, kinds, "the same in log-prob passes and updates"},
+    {"state", GR_KEY_ENUM, offsetof(precision_cfg, state), false, "fp32", 0, 0, states, "what a rollout keeps of a sequence in layers of the gated delta rule: their states, half as large in bf16"},
     {0}};
 /* clang-format on */
 
@@ -25,6 +27,36 @@ void gr_read_precision(gr_loader *l, const gr_value *v, gr_model *m)
     gr_keys_read(l, v, v->at, "precision", gr_precision_keys, NULL, &cfg, NULL);
     m->precision.rollout = cfg.rollout != 0;
     m->precision.train = cfg.train != 0;
+    m->precision.bf16_state = cfg.state != 0;
+}
+
+/* false: there are none. */
+static bool set_bf16_states(gr_model_shape *s)
+{
+    bool found = false;
+    for (uint32_t k = 0; k < s->n_kinds; k++) {
+        if (s->kinds[k].mixer != GR_MIXER_DELTA) continue;
+        s->kinds[k].delta.bf16_state = found = true;
+    }
+    return found;
+}
+
+void gr_find_states(gr_loader *l)
+{
+    for (size_t i = 0; i < l->g->n_models; i++) {
+        gr_model *m = l->g->models[i];
+        if (!m->precision.bf16_state) continue;
+        if (!set_bf16_states(&m->shape) && m->shape.layers) /* else it is not known */
+            gr_diag_error(l->d, m->precision.at, GR_E_INVALID,
+                          "model '%s' has no layers of the gated delta rule, which alone have a state: leave "
+                          "'state' out",
+                          m->name);
+        if (l->g->strict)
+            gr_diag_error(l->d, m->precision.at, GR_E_INVALID,
+                          "model '%s': 'state: bf16' and strict do not go together: log-prob passes and "
+                          "updates carry states in fp32",
+                          m->name);
+    }
 }
 
 static bool is_fp8(const gr_model *m)

@@ -319,9 +319,9 @@ static void print_train(const gr_model *m, gr_paths paths, gr_str *out)
 
 static void print_precision(const gr_precision *p, gr_str *out)
 {
-    if (!p->rollout && !p->train) return;
-    gr_str_printf(out, "    precision: {rollout: %s, train: %s}\n", p->rollout ? "fp8" : "bf16",
-                  p->train ? "fp8" : "bf16");
+    if (!p->rollout && !p->train && !p->bf16_state) return;
+    gr_str_printf(out, "    precision: {rollout: %s, train: %s%s}\n", p->rollout ? "fp8" : "bf16",
+                  p->train ? "fp8" : "bf16", p->bf16_state ? ", state: bf16" : "");
 }
 
 static void print_parallel(const gr_mesh *m, gr_str *out)
@@ -527,6 +527,7 @@ static void explain_model(const gr_model *m, gr_str *out)
                       !p->train     ? "rollouts"
                       : !p->rollout ? "log-prob passes and updates"
                                     : "rollouts, log-prob passes and updates");
+    if (p->bf16_state) gr_str_puts(out, "    states of the gated delta rule in bf16, in rollouts\n");
     if (!gr_model_has_lora(m)) return;
     const gr_adapter_desc *a = &m->lora.shape.adapter;
     gr_str_printf(out, "    by adapters of rank %u, which count %g times, on", a->rank, (double)a->scale);

@@ -344,7 +344,7 @@ void gr_graph_ops(gr_str *out)
         "                       matrix: the checkpoint's if it has one, else drawn at random; default:\n"
         "                       the checkpoint's own head\n"
         "    train              settings of the optimizer; without it the model never changes\n"
-        "    precision          whether the products of its layers are in FP8; default: they are not\n"
+        "    precision          whether the products of its layers are in FP8, and states of rollouts in bf16; default: they are not\n"
         "    residency          where its state is kept; default: --policy\n"
         "    gather             how a rollout's own copy is filled where training's weights are sharded:\n"
         "                       whole, through a gathered copy of all weights; layer, through one layer\n"

@@ -13,7 +13,9 @@
  *
  * The convolution and S begin with zeros at each sequence, packed or not: nothing of one reaches the next.
  * In a rollout a slot keeps the last conv - 1 rows of (q, k, v) as they came and S, both fp32; a call goes on
- * from there, be it one token a slot or a part of a prompt.
+ * from there, be it one token a slot or a part of a prompt. With gr_delta_desc.bf16_state S is kept in bf16:
+ * what a token gives is of the S that it has made, which is rounded behind it (on CUDA, of a part of a prompt
+ * taken in chunks, behind the part).
  *
  * The CPU device goes token by token everywhere, so its bits are those of one token at a time. So does CUDA
  * under `strict: true`, in fp32. Without it CUDA takes packed sequences and parts of prompts in chunks of
@@ -36,14 +38,16 @@
 #define GR_DELTA_DIM_MAX  128 /* of a head */
 #define GR_DELTA_CONV_MAX 8
 
-/* Floats of a slot: rows of the convolution, oldest first; then S of each value head. */
+/* A slot: floats of the convolution's rows, oldest first; then S of each value head, up to a multiple of four
+ * bytes. */
 static inline uint64_t gr_delta_tail(const gr_delta_desc *d)
 {
     return (uint64_t)(d->conv - 1) * gr_delta_channels(d);
 }
 static inline uint64_t gr_delta_state_bytes(const gr_delta_desc *d)
 {
-    return 4 * (gr_delta_tail(d) + (uint64_t)d->value_heads * d->key_dim * d->value_dim);
+    const uint64_t n = (uint64_t)d->value_heads * d->key_dim * d->value_dim;
+    return 4 * gr_delta_tail(d) + gr_align(n * (d->bf16_state ? 2 : 4), 4);
 }
 
 typedef struct gr_delta_call {

@@ -44,6 +44,8 @@ typedef struct gr_arch {
     double partial; /* of a head that is rotated, the same; 0: all, and config.json can say no other */
     bool grids;     /* positions may be said to be of several grids, of which text has one: "mrope_..." */
     bool ropes;     /* rotary positions differ by the type of layer: layers reads them */
+    uint32_t original_positions; /* of longrope, which config.json may call "su", where it does not say; 0:
+                                    all positions, and it may not */
     /* Describe all layers: base is gr_layer_plain of the sizes that every family has, with its epsilon and
      * rotary positions (those of config.json's root). s has everything but its layers. */
     void (*layers)(gr_config *c, gr_model_shape *s, const gr_layer_desc *base);

@@ -20,6 +20,7 @@ typedef struct gr_config {
     const char *family; /* for messages */
     double partial;     /* of a head that is rotated, where config.json does not say; 0: all of it, always */
     bool grids;         /* positions may be of several grids, of which text has one */
+    uint32_t original_positions; /* gr_arch.original_positions */
     bool bad;
 } gr_config;
 

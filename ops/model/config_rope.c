@@ -32,13 +32,21 @@ static const struct form {
      GR_ROPE_YARN,
      {"factor", "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate",
       "original_max_position_embeddings", NULL}},
+#define LONG_KEYS                                                                                        \
+    {                                                                                                    \
+        "short_factor", "long_factor", "factor", "attention_factor", "original_max_position_embeddings", \
+            NULL                                                                                         \
+    }
+    {"longrope", GR_ROPE_LONG, LONG_KEYS},
+    {"su", GR_ROPE_LONG, LONG_KEYS}, /* what phi3 called it */
 };
-#define SUPPORTED "default, dynamic, linear, llama3 and yarn"
+#define SUPPORTED "default, dynamic, linear, llama3, longrope and yarn"
 
-static const struct form *form_of(const char *name)
+static const struct form *form_of(const gr_config *c, const char *name)
 {
     for (size_t i = 0; i < GR_LEN(forms); i++)
-        if (!strcmp(forms[i].name, name)) return &forms[i];
+        if (!strcmp(forms[i].name, name) && (c->original_positions || strcmp(name, "su") != 0))
+            return &forms[i];
     return NULL;
 }
 
@@ -50,11 +58,9 @@ static const struct form *read_form(gr_config *c, const said *o, const json_t *v
     for (size_t i = 0; i < GR_LEN(names); i++) {
         const json_t *is = json_object_get(v, names[i]);
         const char *name = is ? json_string_value(is) : type;
-        if (is && (!name || !form_of(name))) {
-            const bool longrope = name && (!strcmp(name, "longrope") || !strcmp(name, "su"));
-            gr_config_refuse(
-                c, o->key, "rope type '%s' is not supported%s; supported are " SUPPORTED, name ? name : "?",
-                longrope ? ": positions of a token follow from the longest sequence beside it" : "");
+        if (is && (!name || !form_of(c, name))) {
+            gr_config_refuse(c, o->key, "rope type '%s' is not supported; supported are " SUPPORTED,
+                             name ? name : "?");
             return NULL;
         }
         if (type && strcmp(type, name) != 0) {
@@ -65,7 +71,7 @@ static const struct form *read_form(gr_config *c, const said *o, const json_t *v
         type = name;
     }
     *given = type;
-    return form_of(type ? type : "default");
+    return form_of(c, type ? type : "default");
 }
 
 static bool form_has(const struct form *f, const char *key)
@@ -151,6 +157,50 @@ static void read_yarn(gr_config *c, const json_t *v, said *o, uint32_t max_posit
                                            : yarn_mscale(r->factor, 1));
 }
 
+/* One of longrope's lists. */
+static void read_stretch(gr_config *c, const said *o, const json_t *v, const char *key, gr_rope_desc *r,
+                         float *out)
+{
+    const json_t *list = json_object_get(v, key);
+    const size_t n = json_array_size(list);
+    bool fine = json_is_array(list) && n > 0 && n <= GR_LONGROPE_MAX;
+    for (size_t i = 0; i < n && fine; i++) {
+        const json_t *x = json_array_get(list, i);
+        out[i] = (float)json_number_value(x);
+        fine = json_is_number(x) && out[i] > 0 && isfinite(out[i]);
+    }
+    if (!fine)
+        gr_config_refuse(c, o->key, "'%s.%s' is not a list of 1 to %d positive numbers", o->name, key,
+                         GR_LONGROPE_MAX);
+    else if (r->pairs && r->pairs != n)
+        gr_config_refuse(c, o->key, "'%s': 'short_factor' has %u numbers, but 'long_factor' %zu", o->name,
+                         r->pairs, n);
+    else
+        r->pairs = (uint32_t)n;
+}
+
+static void read_longrope(gr_config *c, const json_t *v, said *o, uint32_t max_positions)
+{
+    static const char *const key = "original_max_position_embeddings";
+    gr_rope_desc *r = &o->rope;
+    const uint32_t usual = c->original_positions ? c->original_positions : max_positions,
+                   root = gr_config_size(c, key, usual, GR_POSITIONS_MAX);
+    /* phi3's config has it in the root, be it unsaid: transformers then passes over the object's */
+    const double old = gr_config_value(c, key) ? root : part(c, o, v, key, root);
+    if (c->original_positions && old != root)
+        gr_config_refuse(c, o->key, "'%s.%s' is %.15g, but transformers reads that of the root, which is %u",
+                         o->name, key, old, root);
+    if (old < 2 || old != floor(old))
+        gr_config_refuse(c, o->key, "'%s': '%s' must be an integer of at least 2", o->name, key);
+    read_stretch(c, o, v, "short_factor", r, r->stretch[0]);
+    read_stretch(c, o, v, "long_factor", r, r->stretch[1]);
+    r->factor = part(c, o, v, "factor", max_positions / old);
+    if (c->bad) return;
+    r->original_positions = (uint32_t)old;
+    r->attention = part(c, o, v, "attention_factor",
+                        r->factor <= 1 ? 1 : sqrt(1 + log(r->factor) / log(r->original_positions)));
+}
+
 static double read_theta(gr_config *c, const char *key, const json_t *v)
 {
     return gr_config_number(c, key, v, NAN, 1, 1e15);
@@ -181,6 +231,7 @@ static bool read_object(gr_config *c, const json_t *v, uint32_t max_positions, s
     if (f->type == GR_ROPE_LINEAR) o->rope.factor = part(c, o, v, "factor", NAN);
     if (f->type == GR_ROPE_LLAMA3) read_llama3(c, v, o);
     if (f->type == GR_ROPE_YARN) read_yarn(c, v, o, max_positions);
+    if (f->type == GR_ROPE_LONG) read_longrope(c, v, o, max_positions);
     return true;
 }
 
@@ -224,12 +275,15 @@ static void check_original_positions(gr_config *c, const gr_rope_desc *r)
 }
 
 /* r gets what was said, but for its dims; and theta. */
-static void take(gr_rope_desc *r, const gr_rope_desc *said_of, double theta)
+static void take(gr_config *c, gr_rope_desc *r, const said *o, double theta)
 {
     const uint32_t dims = r->dims;
-    if (said_of) *r = *said_of;
+    if (o) *r = o->rope;
     r->dims = dims;
     r->theta = theta;
+    if (r->pairs && 2 * r->pairs != dims && !c->bad)
+        gr_config_refuse(c, o->key, "'%s': lists of %u numbers, but %u pairs of a head are rotated", o->name,
+                         r->pairs, dims / 2);
 }
 
 void gr_config_rope(gr_config *c, gr_rope_desc *r, uint32_t max_positions)
@@ -248,7 +302,7 @@ void gr_config_rope(gr_config *c, gr_rope_desc *r, uint32_t max_positions)
     take_theta(c, &root, &theta);
     if (old) take_theta(c, &scaling, &theta);
     if (new) take_theta(c, &parameters, &theta);
-    take(r, new ? &parameters.rope : old ? &scaling.rope : NULL, isnan(theta) ? r->theta : theta);
+    take(c, r, new ? &parameters : old ? &scaling : NULL, isnan(theta) ? r->theta : theta);
     check_original_positions(c, r);
 }
 
@@ -261,7 +315,7 @@ static void rope_of_root(gr_config *c, const char *base, bool scaled, gr_rope_de
         scaled && read_object(c, gr_config_value(c, "rope_scaling"), max_positions, &scaling);
     double theta = read_theta(c, base, gr_config_value(c, base));
     if (said_so) take_theta(c, &scaling, &theta);
-    take(r, said_so ? &scaling.rope : NULL, isnan(theta) ? r->theta : theta);
+    take(c, r, said_so ? &scaling : NULL, isnan(theta) ? r->theta : theta);
 }
 
 void gr_config_rope_types(gr_config *c)
@@ -295,7 +349,7 @@ void gr_config_rope_of(gr_config *c, const char *type, const char *base, bool sc
     else if (read_object(c, v, max_positions, &o)) {
         theta = read_theta(c, base, gr_config_value(c, base));
         take_theta(c, &o, &theta);
-        take(r, &o.rope, isnan(theta) ? r->theta : theta);
+        take(c, r, &o, isnan(theta) ? r->theta : theta);
     }
     free(name);
 }

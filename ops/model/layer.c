@@ -99,7 +99,8 @@ bool gr_rope_same(const gr_rope_desc *a, const gr_rope_desc *b)
     return a->type == b->type && a->dims == b->dims && a->theta == b->theta && a->factor == b->factor &&
            a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
            a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow && a->attention == b->attention &&
-           a->truncate == b->truncate && a->original_positions == b->original_positions;
+           a->truncate == b->truncate && a->original_positions == b->original_positions &&
+           a->pairs == b->pairs && a->far == b->far && !memcmp(a->stretch, b->stretch, sizeof(a->stretch));
 }
 
 static void describe_rope(const gr_rope_desc *r, gr_str *out)
@@ -110,6 +111,9 @@ static void describe_rope(const gr_rope_desc *r, gr_str *out)
                   r->high_freq_factor);
     gr_str_printf(out, " %.17g %.17g %.17g %d %u", r->beta_fast, r->beta_slow, r->attention, r->truncate,
                   r->original_positions);
+    if (r->pairs) gr_str_printf(out, " far %d", r->far);
+    for (uint32_t i = 0; i < r->pairs; i++)
+        gr_str_printf(out, " %.9g %.9g", (double)r->stretch[0][i], (double)r->stretch[1][i]);
 }
 
 static void describe_attention(const gr_attention_desc *a, gr_str *out)
@@ -139,6 +143,7 @@ static void describe_delta(const gr_delta_desc *e, gr_str *out)
 {
     gr_str_printf(out, " delta %u %u %u %u %u", e->key_heads, e->value_heads, e->key_dim, e->value_dim,
                   e->conv);
+    if (e->bf16_state) gr_str_puts(out, " bf16_state");
 }
 
 void gr_layer_describe(const gr_layer_desc *d, gr_str *out)

@@ -29,20 +29,29 @@ typedef enum gr_rope_type {
     GR_ROPE_LINEAR,  /* the same over factor */
     GR_ROPE_LLAMA3,  /* long wavelengths over factor, short ones as they are, a ramp between */
     GR_ROPE_YARN,    /* a ramp by index between both, and a factor on cosines and sines (arXiv:2309.00071) */
+    GR_ROPE_LONG,    /* each over a number of its own, of one list or another, and such a factor (LongRoPE,
+                        arXiv:2402.13753) */
 } gr_rope_type;
+
+#define GR_LONGROPE_MAX 64 /* pairs */
 
 typedef struct gr_rope_desc {
     gr_rope_type type;
     uint32_t
         dims; /* of a head that are rotated: the first ones, an even number; pairs are i and i + dims / 2 */
     double theta;
-    double factor;                            /* LINEAR, LLAMA3, YARN */
+    double factor;                            /* LINEAR, LLAMA3, YARN, LONG */
     double low_freq_factor, high_freq_factor; /* LLAMA3 */
     double beta_fast, beta_slow;              /* YARN: the ramp's ends, in turns over original_positions */
-    double attention;                         /* YARN: factor on cosines and sines */
+    double attention;                         /* YARN, LONG: factor on cosines and sines */
     double scores;               /* YARN: a factor on q and on k, which latent attention has in its scale */
     bool truncate;               /* YARN: the ramp's ends are whole indices */
-    uint32_t original_positions; /* LLAMA3, YARN */
+    uint32_t original_positions; /* LLAMA3, YARN, LONG */
+    /* LONG: [pairs] numbers for sequences of up to original_positions, and for longer ones. Which of the two
+     * holds is said of a graph, for all of its sequences: gr_model_set_longest. */
+    uint32_t pairs;
+    bool far; /* the second ones do */
+    float stretch[2][GR_LONGROPE_MAX];
 } gr_rope_desc;
 
 /* ---- token mixers -------------------------------------------------------------------------------------- */
@@ -89,7 +98,8 @@ typedef struct gr_latent_desc {
  * value_dim] fp32 a value head. value_heads / key_heads value heads share a key head. */
 typedef struct gr_delta_desc {
     uint32_t key_heads, value_heads, key_dim, value_dim, conv;
-    bool by_head; /* checkpoints have its input by key heads; of no account to what is computed */
+    bool by_head;    /* checkpoints have its input by key heads; of no account to what is computed */
+    bool bf16_state; /* a rollout keeps states in bf16, not fp32 */
 } gr_delta_desc;
 
 /* ---- MLPs ---------------------------------------------------------------------------------------------- */

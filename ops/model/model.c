@@ -501,6 +501,20 @@ uint32_t gr_model_head_bucket(const gr_model_shape *s, uint64_t *offset)
 /* ---- layers ----------------------------------------------------------------------------------------------
  */
 
+bool gr_model_set_longest(gr_model_shape *s, uint64_t tokens, uint32_t *border)
+{
+    bool far = false;
+    for (uint32_t i = 0; i < 2 * s->n_kinds; i++) {
+        gr_layer_desc *d = &s->kinds[i / 2];
+        gr_rope_desc *r = i % 2 ? &d->latent.rope : &d->attention.rope;
+        if (r->type != GR_ROPE_LONG) continue;
+        r->far = tokens > r->original_positions;
+        far |= r->far;
+        *border = r->original_positions;
+    }
+    return far;
+}
+
 bool gr_model_set_layer(gr_model_shape *s, uint32_t l, const gr_layer_desc *d)
 {
     uint32_t kind = 0;

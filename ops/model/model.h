@@ -110,6 +110,10 @@ uint64_t gr_model_pair_macs(const gr_model_shape *s);
  * What the model code does not support is refused by name (GR_E_INVALID); what is ignored is warned about. */
 GR_NODISCARD gr_status gr_model_shape_read(gr_model_shape *out, const char *path, gr_diag *d);
 
+/* No sequence has more tokens than this: says which numbers of GR_ROPE_LONG hold, for all sequences. *border:
+ * up to how many the first ones do. Returns whether the second ones hold now. */
+bool gr_model_set_longest(gr_model_shape *s, uint64_t tokens, uint32_t *border);
+
 /* Put a value head with bias in the place of a language model's output matrix. One that has a value head
  * stays as it is. */
 void gr_model_shape_to_value(gr_model_shape *s);

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "ops/model/arch.h"
+#include "ops/model/scales.h"
 #include "ops/model/model_keys.h"
 #include "runtime/base/files.h"
 
@@ -200,6 +201,27 @@ static void check_act(gr_config *c, const gr_arch *a)
         gr_config_refuse(c, key, "%s '%s' is not supported; it must be '%s'", key, act ? act : "?", taken[0]);
 }
 
+/* FP8 in blocks, or with one scale for a tensor (ops/model/scales.h): what is said of it fits. */
+static void check_fp8(gr_config *c, const char *key, const json_t *v)
+{
+    const json_t *fmt = json_object_get(v, "fmt"), *block = json_object_get(v, "weight_block_size");
+    const bool known =
+        !fmt || json_is_null(fmt) || !strcmp(json_string_value(fmt) ? json_string_value(fmt) : "", "e4m3");
+    bool fits = json_is_null(block) || !block || json_array_size(block) == 2;
+    for (size_t i = 0; i < json_array_size(block); i++)
+        fits = fits && json_integer_value(json_array_get(block, i)) == GR_SCALES_BLOCK;
+    if (!known) gr_config_refuse(c, key, "'%s.fmt' is not supported; it must be 'e4m3'", key);
+    if (!fits)
+        gr_config_refuse(c, key, "'%s.weight_block_size' is not supported; it must be [%d, %d] or null", key,
+                         GR_SCALES_BLOCK, GR_SCALES_BLOCK);
+}
+
+/* Weights in fewer bits that are widened as they are read. */
+static bool is_widened(const gr_arch *a, const char *method)
+{
+    return method && (!strcmp(method, "fp8") || (a && a->mxfp4 && !strcmp(method, "mxfp4")));
+}
+
 static void check_forms(gr_config *c, const gr_arch *a)
 {
     static const char *const quantized[] = {"quantization_config", "quantization", "compression_config"};
@@ -207,7 +229,8 @@ static void check_forms(gr_config *c, const gr_arch *a)
     for (size_t i = 0; i < GR_LEN(quantized); i++) {
         const json_t *v = gr_config_value(c, quantized[i]);
         const char *method = json_string_value(json_object_get(v, "quant_method"));
-        if (v && !(a && a->mxfp4 && method && !strcmp(method, "mxfp4")))
+        if (is_widened(a, method) && !strcmp(method, "fp8")) check_fp8(c, quantized[i], v);
+        if (v && !is_widened(a, method))
             gr_config_refuse(
                 c, quantized[i],
                 "'%s'%s%s%s: quantised weights are not supported; convert the checkpoint to bf16",
@@ -327,6 +350,7 @@ static void read_model(gr_config *c, const gr_arch *a, gr_model_shape *s)
     c->family = a->model_type;
     c->partial = a->partial;
     c->grids = a->grids;
+    c->original_positions = a->original_positions;
     snprintf(s->model_type, sizeof(s->model_type), "%s", a->model_type);
     s->embed_scale = s->residual_scale = s->logit_scale = 1;
     check_flags(c, a);

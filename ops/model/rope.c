@@ -47,6 +47,8 @@ static double scaled(const gr_rope_desc *d, uint32_t i, double inv_freq)
         return llama3_scaled(d, inv_freq);
     case GR_ROPE_YARN:
         return yarn_scaled(d, i, inv_freq);
+    case GR_ROPE_LONG:
+        return inv_freq / (double)d->stretch[d->far][i];
     case GR_ROPE_NONE:
         return 0;
     case GR_ROPE_DEFAULT:
@@ -59,7 +61,7 @@ void gr_rope_init(gr_rope *r, const gr_rope_desc *d)
 {
     assert(d->dims <= GR_HEAD_DIM_MAX && d->dims % 2 == 0);
     r->n = d->type == GR_ROPE_NONE ? 0 : d->dims / 2;
-    r->factor = d->type == GR_ROPE_YARN ? (float)d->attention : 1;
+    r->factor = gr_rope_factor(d);
     for (uint32_t i = 0; i < r->n; i++)
         r->inv_freq[i] = (float)scaled(d, i, 1 / pow(d->theta, 2.0 * i / d->dims));
 }

@@ -12,6 +12,12 @@ typedef struct gr_rope {
     float inv_freq[GR_HEAD_DIM_MAX / 2];
 } gr_rope;
 
+/* Of a description: the factor on cosines and sines. */
+static inline float gr_rope_factor(const gr_rope_desc *d)
+{
+    return d->type == GR_ROPE_YARN || d->type == GR_ROPE_LONG ? (float)d->attention : 1;
+}
+
 /* Computed in double, then rounded. */
 void gr_rope_init(gr_rope *r, const gr_rope_desc *d);
 void gr_rope_angles(const gr_rope *r, uint32_t position, float *cosine, float *sine); /* [n] each */

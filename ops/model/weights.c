@@ -2,6 +2,7 @@
 #include "ops/model/weights.h"
 
 #include "ops/model/arch.h"
+#include "ops/model/scales.h"
 #include "ops/simd/simd.h"
 #include "runtime/base/half.h"
 
@@ -196,7 +197,13 @@ static bool begins(const char *name, const char *const *with)
 }
 
 /* What a checkpoint may have beside the model, each said in words of its own. */
-enum { OTHERS, IMAGES, AHEAD, N_BESIDE };
+enum { OTHERS, IMAGES, AHEAD, SCALES, N_BESIDE };
+
+static bool ends(const char *name, const char *with)
+{
+    const size_t n = strlen(name), m = strlen(with);
+    return n >= m && !strcmp(name + n - m, with);
+}
 
 static int what_beside(const gr_weights *w, const char *name)
 {
@@ -213,6 +220,7 @@ static int what_beside(const gr_weights *w, const char *name)
     const bool behind =
         a && a->predicts_ahead && sscanf(name, "model.layers.%lu.", &layer) == 1 && layer >= w->shape.layers;
     if (a && a->outer && begins(name, images)) return IMAGES;
+    if (ends(name, ".activation_scale") || ends(name, ".input_scale")) return SCALES;
     return behind || begins(name, ahead) ? AHEAD : OTHERS;
 }
 
@@ -221,7 +229,8 @@ static void warn_unexpected(const gr_weights *w, const char *const *known, size_
 {
     static const char *const words[] = {
         "not the model's and ignored", "of images and left out: the model is its text part alone",
-        "of layers that predict further tokens and left out: they are neither used nor trained"};
+        "of layers that predict further tokens and left out: they are neither used nor trained",
+        "for activations in FP8 and left out: weights are widened"};
     struct names beside[N_BESIDE] = {0};
     size_t skip = strlen(w->prefix);
     for (size_t i = 0; i < gr_safetensors_count(w->file); i++) {
@@ -334,9 +343,17 @@ static uint64_t stored_at(const gr_tensor *t, uint64_t i, uint64_t *run)
 
 /* ---- what must be there -------------------------------------------------------------------------------- */
 
+/* In FP8, with scales beside it. */
+static bool is_scaled(const gr_st_tensor *stored)
+{
+    return stored && stored->dtype == GR_ST_F8_E4M3;
+}
+
 static const gr_st_tensor *want(const gr_weights *w, const char *name, const gr_tensor *t, gr_diag *d)
 {
     uint64_t dims[3];
+    if (is_scaled(gr_safetensors_find(w->file, name)) && !t->sums && !t->woven.turned)
+        return gr_scales_want(w->file, name, dims, stored_dims(t, dims), d);
     if (!t->woven.depth) return gr_safetensors_want(w->file, name, stored_rows(t), t->cols, d);
     return gr_safetensors_want_shape(w->file, name, dims, stored_dims(t, dims), d);
 }
@@ -356,9 +373,17 @@ static const gr_st_tensor *want_blocks(const gr_weights *w, const char *name, co
 struct known {
     gr_arena *arena;
     const char **names;
-    size_t n, cap, n_bad;
+    size_t n, cap, n_bad, n_scaled;
     struct names missing;
 };
+
+static void add_scales(const char *name, struct known *k)
+{
+    char *of = gr_scales_name(name);
+    GR_PUSH(k->names, k->n, k->cap, gr_arena_strdup(k->arena, of));
+    k->n_scaled++;
+    free(of);
+}
 
 /* stored: freed here. part: of a tensor in blocks, 'b' or 's', else 0. */
 static void check_name(const gr_weights *w, const gr_tensor *t, char *stored, char part, struct known *k,
@@ -368,6 +393,7 @@ static void check_name(const gr_weights *w, const gr_tensor *t, char *stored, ch
     free(stored);
     if (t->woven.phase) return; /* the first of its parts is looked at */
     GR_PUSH(k->names, k->n, k->cap, name);
+    if (is_scaled(gr_safetensors_find(w->file, name))) add_scales(name, k);
     if (!gr_safetensors_find(w->file, name)) {
         if (!is_optional(w, t->name)) add_name(&k->missing, name);
     } else if (k->n_bad < NAMED_MAX) { /* one wrong size makes every layer wrong: no need to say it a
@@ -412,6 +438,11 @@ static gr_status check_names(const gr_weights *w, const char *path, gr_diag *d)
         st = gr_diag_error(d, (gr_loc){path, 0, 0}, GR_E_INVALID, "%s", text);
         free(text);
     }
+    if (k.n_scaled && !st)
+        gr_diag_note(d, (gr_loc){path, 0, 0},
+                     "%zu tensors are in FP8, and widened as they are read; they are written in float32 or "
+                     "bfloat16",
+                     k.n_scaled);
     if (k.n) qsort(k.names, k.n, sizeof(*k.names), names_cmp);
     if (k.n) warn_unexpected(w, k.names, k.n, path, d);
     free(k.names);
@@ -499,6 +530,7 @@ struct reading {
     const gr_tensor *t;
     uint64_t first, n;
     float *dst;
+    const gr_scales *scales; /* NULL: it has none */
 };
 
 /* In blocks, each checked while it is in the cache. */
@@ -510,6 +542,7 @@ static gr_status read_rows(const struct reading *r, gr_diag *d)
         block = GR_MIN(GR_MIN(r->n - i, (uint64_t)BLOCK_ELEMS), block);
         float *to = r->dst + i;
         st = gr_safetensors_read_elems(r->w->file, r->stored, at, block, to, d);
+        if (!st && r->scales) gr_scales_apply(r->scales, at, block, to);
         if (st || gr_f32_all_finite(to, block)) continue;
         uint64_t bad = 0;
         while (isfinite(to[bad])) bad++;
@@ -650,14 +683,26 @@ static gr_status read_blocks(const struct reading *r, gr_diag *d)
     return st;
 }
 
+static gr_status read_scaled(const struct reading *r, gr_diag *d)
+{
+    gr_scales scales;
+    struct reading of = *r;
+    of.scales = &scales;
+    gr_status st = gr_scales_read(&scales, r->w->file, r->stored, d);
+    if (!st) st = read_rows(&of, d);
+    gr_scales_release(&scales);
+    return st;
+}
+
 static gr_status read_tensor(const gr_weights *w, const gr_tensor *t, uint64_t first, uint64_t n, float *dst,
                              gr_diag *d)
 {
     char *name = in_blocks(w, t) ? blocks_name(w, t, "blocks") : stored_name(w, t->name);
-    const struct reading r = {w, gr_safetensors_find(w->file, name), t, first, n, dst};
+    const struct reading r = {w, gr_safetensors_find(w->file, name), t, first, n, dst, NULL};
     free(name);
     if (!r.stored) return GR_OK; /* it need not be there */
     if (in_blocks(w, t)) return read_blocks(&r, d);
+    if (is_scaled(r.stored)) return read_scaled(&r, d);
     if (t->sums) return read_sums(&r, d);
     return t->woven.turned ? read_turned(&r, d) : read_rows(&r, d);
 }

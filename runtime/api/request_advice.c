@@ -11,7 +11,9 @@
 #include "graphs/loader/load.h"
 #include "scheduler/search/meshes.h"
 
-enum { MAX_PLANS = 32, SHOWN = 3, MAX_RANKS = 1024 };
+/* A change is priced by so small a part of a search (gr_plan_options.hurry); of those that cost least so
+ * many. */
+enum { MAX_PLANS = 32, SHOWN = 3, PRICED = 6, PRICE = 4, MAX_RANKS = 1024 };
 
 /* Keys that sizes follow from, and how small they may become. Of those that are the planner's choice at 0,
  * that is the change: it costs no result. */
@@ -22,8 +24,11 @@ static const struct lever {
               {"mini_batch", 1},  {"micro_tokens", 0},       {"kv_blocks", 0}, {"concurrent", 0}};
 
 typedef struct change {
-    char *text;        /* "--set nodes.rollout.samples=4 instead of 8" */
-    uint32_t halvings; /* 0: to the planner's choice */
+    char *set;            /* "nodes.rollout.samples=4"; NULL: none */
+    char *ranks;          /* NULL: as they are */
+    const char *hardware; /* NULL: as it is */
+    char *was;            /* "8" */
+    uint32_t halvings;    /* 0: to the planner's choice */
     uint64_t ns;
 } change;
 
@@ -41,41 +46,46 @@ static char *set_text(const gr_node *n, const gr_key *k, uint32_t value)
 }
 
 /* Options of the command with other ranks or other hardware. */
-static gr_status options_with(gr_plan_options *o, gr_request *with, const char *ranks, const char *hardware,
-                              gr_diag *d)
+static gr_status options_with(gr_plan_options *o, gr_request *with, const change *c, gr_diag *d)
 {
-    if (ranks) with->ranks = ranks;
-    if (hardware) {
-        with->hardware = hardware;
+    if (c->ranks) with->ranks = c->ranks;
+    if (c->hardware) {
+        with->hardware = c->hardware;
         with->budget = with->host_budget = 0; /* what it has */
     }
-    gr_status st = ranks || hardware ? gr_request_options(o, with, d) : GR_OK;
-    o->quick = true;
-    return st;
+    return c->ranks || c->hardware ? gr_request_options(o, with, d) : GR_OK;
 }
 
-/* Predicted time with one more --set, of so many ranks or on other hardware; 0: it does not fit, or is no
- * graph. Such plans are made quickly: what is said to fit does, in a time that a full search may change. */
-static uint64_t time_with(advice *v, const char *set, const char *ranks, const char *hardware)
+/* Predicted time with a change; 0: it does not fit, or is no graph. priced: by a search that is about as good
+ * as a plan's; else it is asked whether it fits. */
+static uint64_t plan_with(const advice *v, const change *c, bool priced)
 {
     gr_request with = *v->q;
     gr_plan_options o = *v->o;
     gr_graph *g = NULL;
     gr_planned *p = NULL;
     gr_diag ignored;
-    if (v->plans++ >= MAX_PLANS) return 0;
     with.set = gr_calloc(v->q->n_set + 1, sizeof(*with.set));
     if (v->q->n_set) memcpy(with.set, v->q->set, v->q->n_set * sizeof(*with.set));
-    if (set) with.set[with.n_set++] = set;
+    if (c->set) with.set[with.n_set++] = c->set;
     gr_diag_init(&ignored);
-    bool fits = !options_with(&o, &with, ranks, hardware, &ignored) &&
-                !gr_request_load(&g, &with, &o, &ignored) && !gr_plan_meshes(&p, g, &o, &ignored);
+    bool fits = !options_with(&o, &with, c, &ignored);
+    o.quick = !priced;
+    o.hurry = PRICE;
+    fits = fits && !gr_request_load(&g, &with, &o, &ignored) && !gr_plan_meshes(&p, g, &o, &ignored);
     uint64_t ns = fits ? GR_MAX(p->plan->ns, (uint64_t)1) : 0;
     gr_diag_release(&ignored);
     gr_planned_free(p);
     gr_graph_free(g);
     free(with.set);
     return ns;
+}
+
+/* The same of one more --set, of so many ranks or on other hardware, so often. */
+static uint64_t time_with(advice *v, char *set, char *ranks, const char *hardware)
+{
+    const change c = {.set = set, .ranks = ranks, .hardware = hardware};
+    return v->plans++ < MAX_PLANS ? plan_with(v, &c, false) : 0;
 }
 
 static uint64_t time_at(advice *v, const gr_node *n, const gr_key *k, uint32_t value)
@@ -86,11 +96,10 @@ static uint64_t time_at(advice *v, const gr_node *n, const gr_key *k, uint32_t v
     return ns;
 }
 
-static void add_change(advice *v, char *what, const char *was, uint32_t halvings, uint64_t ns)
+/* Takes what texts there are. */
+static void add_change(advice *v, change c)
 {
-    change c = {gr_printf("%s instead of %s", what, was), halvings, ns};
     GR_PUSH(v->found, v->n, v->cap, c);
-    free(what);
 }
 
 /* The fewest halvings of a key with which the graph fits. What fits with more is taken to go on fitting. */
@@ -107,10 +116,10 @@ static void try_lever(advice *v, const gr_node *n, const gr_key *k, uint32_t lea
         if (now) ns = now;
         *(now ? &most : &too_few) = middle;
     }
-    char *set = set_text(n, k, least ? was >> most : 0), *before = gr_printf("%u", was);
-    add_change(v, gr_printf("--set %s", set), before, most, ns);
-    free(set);
-    free(before);
+    add_change(v, (change){.set = set_text(n, k, least ? was >> most : 0),
+                           .was = gr_printf("%u", was),
+                           .halvings = most,
+                           .ns = ns});
 }
 
 /* The fewest doublings of the ranks: of a plan, for it is made on any machine. */
@@ -120,11 +129,12 @@ static void try_ranks(advice *v, const gr_graph *g)
         char *ranks = v->o->hosts > 1 ? gr_printf("%ux%u", v->o->hosts << n, g->ranks / v->o->hosts)
                                       : gr_printf("%u", g->ranks << n);
         uint64_t ns = time_with(v, NULL, ranks, NULL);
-        char *before = gr_printf("%u", g->ranks);
-        if (ns) add_change(v, gr_printf("--ranks %s", ranks), before, n, ns);
-        free(before);
+        if (ns) {
+            add_change(v,
+                       (change){.ranks = ranks, .was = gr_printf("%u", g->ranks), .halvings = n, .ns = ns});
+            return;
+        }
         free(ranks);
-        if (ns) return;
     }
 }
 
@@ -139,7 +149,8 @@ static void try_hardware(advice *v)
         uint64_t with = time_with(v, NULL, NULL, h->name);
         if (with) best = h, ns = with;
     }
-    if (best) add_change(v, gr_printf("--hardware %s", best->name), now->name, 1, ns);
+    if (best)
+        add_change(v, (change){.hardware = best->name, .was = gr_strdup(now->name), .halvings = 1, .ns = ns});
 }
 
 /* What a model's training state is made of, in fewer bits. */
@@ -158,8 +169,10 @@ static void try_types(advice *v, const gr_graph *g)
              k++) {
             char *set = gr_printf("models.%s.train.%s=%s", g->models[i]->name, types[k][0], types[k][1]);
             uint64_t ns = wide[k] ? time_with(v, set, NULL, NULL) : 0;
-            if (ns) add_change(v, gr_printf("--set %s", set), types[k][2], 1, ns);
-            free(set);
+            if (ns)
+                add_change(v, (change){.set = set, .was = gr_strdup(types[k][2]), .halvings = 1, .ns = ns});
+            else
+                free(set);
         }
     }
 }
@@ -175,12 +188,14 @@ static void try_tensor(advice *v, const gr_graph *g)
             generates = generates || (g->nodes[k]->model == m && g->nodes[k]->op->generates);
         for (uint32_t n = 1; generates && m->sharding.tensor << n <= GR_MIN(g->ranks, (uint32_t)GR_TP_MAX);
              n++) {
-            char *set = gr_printf("models.%s.tensor=%u", m->name, m->sharding.tensor << n),
-                 *before = gr_printf("%u", m->sharding.tensor);
+            char *set = gr_printf("models.%s.tensor=%u", m->name, m->sharding.tensor << n);
             uint64_t ns = time_with(v, set, NULL, NULL);
-            if (ns) add_change(v, gr_printf("--set %s", set), before, n, ns);
-            free(before);
-            free(set);
+            if (ns)
+                add_change(
+                    v, (change){
+                           .set = set, .was = gr_printf("%u", m->sharding.tensor), .halvings = n, .ns = ns});
+            else
+                free(set);
         }
     }
 }
@@ -194,12 +209,38 @@ static void try_node(advice *v, const gr_node *n)
                           *(const uint32_t *)(const void *)((const char *)n->cfg + k->offset));
 }
 
-/* The smaller change first, then the faster iteration. */
+/* The smaller change first, then the faster iteration; what does not fit after all last. */
 static int by_cost(const void *a, const void *b)
 {
     const change *x = a, *y = b;
+    if (!x->ns != !y->ns) return x->ns ? -1 : 1;
     if (x->halvings != y->halvings) return x->halvings < y->halvings ? -1 : 1;
-    return x->ns != y->ns ? (x->ns < y->ns ? -1 : 1) : strcmp(x->text, y->text);
+    if (x->ns != y->ns) return x->ns < y->ns ? -1 : 1;
+    const int sets = strcmp(x->set ? x->set : "", y->set ? y->set : "");
+    return sets ? sets : strcmp(x->ranks ? x->ranks : "", y->ranks ? y->ranks : "");
+}
+
+/* A quick search says what fits; what it takes is said after a longer one. */
+static void price(advice *v)
+{
+    qsort(v->found, v->n, sizeof(*v->found), by_cost);
+    v->n = GR_MIN(v->n, (size_t)PRICED);
+    for (size_t i = 0; i < v->n; i++) v->found[i].ns = plan_with(v, &v->found[i], true);
+    qsort(v->found, v->n, sizeof(*v->found), by_cost);
+}
+
+static void say(const change *c, gr_diag *d)
+{
+    char *what = gr_printf("%s %s instead of %s",
+                           c->ranks      ? "--ranks"
+                           : c->hardware ? "--hardware"
+                                         : "--set",
+                           c->ranks      ? c->ranks
+                           : c->hardware ? c->hardware
+                                         : c->set,
+                           c->was);
+    gr_note_fits(d, what, c->ns);
+    free(what);
 }
 
 void gr_request_advise(const gr_graph *g, const gr_request *q, const gr_plan_options *o, gr_diag *d)
@@ -212,10 +253,13 @@ void gr_request_advise(const gr_graph *g, const gr_request *q, const gr_plan_opt
     try_tensor(&v, g);
     try_types(&v, g);
     for (size_t i = 0; i < g->n_nodes; i++) try_node(&v, g->nodes[i]);
-    if (v.n) qsort(v.found, v.n, sizeof(*v.found), by_cost);
-    for (size_t i = 0; i < v.n; i++) {
-        if (i < SHOWN) gr_note_fits(d, v.found[i].text, v.found[i].ns);
-        free(v.found[i].text);
+    const size_t all = v.n;
+    if (v.n) price(&v);
+    for (size_t i = 0; i < v.n && i < SHOWN && v.found[i].ns; i++) say(&v.found[i], d);
+    for (size_t i = 0; i < all; i++) {
+        free(v.found[i].set);
+        free(v.found[i].ranks);
+        free(v.found[i].was);
     }
     free(v.found);
 }

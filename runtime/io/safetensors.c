@@ -539,7 +539,8 @@ static const gr_st_tensor *want(const gr_safetensors *s, const struct wanted *w,
     return NULL;
 }
 
-static const gr_st_dtype floats[] = {GR_ST_F32, GR_ST_BF16, GR_ST_F16}, octets[] = {GR_ST_U8};
+static const gr_st_dtype floats[] = {GR_ST_F32, GR_ST_BF16, GR_ST_F16}, octets[] = {GR_ST_U8},
+                         eighths[] = {GR_ST_F8_E4M3};
 #define FLOATS floats, GR_LEN(floats), "F32, BF16 and F16"
 
 const gr_st_tensor *gr_safetensors_want_shape(const gr_safetensors *s, const char *name, const uint64_t *dims,
@@ -554,6 +555,12 @@ const gr_st_tensor *gr_safetensors_want_bytes(const gr_safetensors *s, const cha
     return want(s, &(struct wanted){name, octets, GR_LEN(octets), "U8", dims, n}, d);
 }
 
+const gr_st_tensor *gr_safetensors_want_e4m3(const gr_safetensors *s, const char *name, const uint64_t *dims,
+                                             size_t n, gr_diag *d)
+{
+    return want(s, &(struct wanted){name, eighths, GR_LEN(eighths), "F8_E4M3", dims, n}, d);
+}
+
 const gr_st_tensor *gr_safetensors_want(const gr_safetensors *s, const char *name, uint64_t rows,
                                         uint64_t cols, gr_diag *d)
 {
@@ -566,9 +573,20 @@ const gr_st_tensor *gr_safetensors_want(const gr_safetensors *s, const char *nam
     return NULL;
 }
 
-/* The 16-bit values lie in the upper half of dst: each float written ends before the next value read. */
+static uint64_t size_of(gr_st_dtype dtype)
+{
+    return dtype == GR_ST_F32 ? 4 : dtype == GR_ST_F8_E4M3 ? 1 : 2;
+}
+
+/* Narrower values lie at the end of dst: each float written ends before the next value read. */
 static void widen_in_place(float *dst, uint64_t n, gr_st_dtype dtype)
 {
+    const uint8_t *bytes = (const uint8_t *)dst + 3 * n;
+    for (uint64_t i = 0; dtype == GR_ST_F8_E4M3 && i < n; i++) {
+        const float f = gr_e4m3_to_f32(bytes[i]);
+        memcpy((char *)dst + 4 * i, &f, sizeof(f));
+    }
+    if (dtype == GR_ST_F8_E4M3) return;
     const char *src = (const char *)dst + 2 * n;
     for (uint64_t i = 0; i < n; i++) {
         uint16_t h;
@@ -649,7 +667,7 @@ gr_status gr_safetensors_read_bytes(const gr_safetensors *s, const gr_st_tensor 
 gr_status gr_safetensors_read_elems(const gr_safetensors *s, const gr_st_tensor *t, uint64_t first,
                                     uint64_t n, float *dst, gr_diag *d)
 {
-    const uint64_t size = t->dtype == GR_ST_F32 ? sizeof(float) : sizeof(uint16_t);
+    const uint64_t size = size_of(t->dtype);
     uint8_t *at = (uint8_t *)dst + n * (sizeof(float) - size);
     const gr_status st = gr_safetensors_read_bytes(s, t, first * size, n * size, at, d);
     if (!st && t->dtype != GR_ST_F32) widen_in_place(dst, n, t->dtype);

@@ -87,6 +87,10 @@ const gr_st_tensor *gr_safetensors_want_shape(const gr_safetensors *s, const cha
 const gr_st_tensor *gr_safetensors_want_bytes(const gr_safetensors *s, const char *name, const uint64_t *dims,
                                               size_t n, gr_diag *d);
 
+/* The same in F8_E4M3, whose values alone are not weights (ops/model/scales.h). */
+const gr_st_tensor *gr_safetensors_want_e4m3(const gr_safetensors *s, const char *name, const uint64_t *dims,
+                                             size_t n, gr_diag *d);
+
 /* Elements [first, first + n) of a tensor that was wanted, as fp32; and bytes. */
 GR_NODISCARD gr_status gr_safetensors_read_elems(const gr_safetensors *s, const gr_st_tensor *t,
                                                  uint64_t first, uint64_t n, float *dst, gr_diag *d);

@@ -16,6 +16,7 @@ enum {
     MOST_STEPS = 400,  /* of one way down, or up */
     N_RUNGS = 2,       /* smaller budgets from which a way leads up */
     LEAST_PART = 4096, /* what brings down less than this part of what is above the budgets brings nothing */
+    WAY_BACK = 3,      /* what is slower by so many times does not come back up */
     HOST_FIRST = 16    /* what a byte that the host pool lacks counts for, where that comes first */
 };
 
@@ -37,6 +38,7 @@ typedef struct walker {
     const bool *may_lower; /* [n_knobs] */
     bool *frozen;          /* [n_knobs] those that stay as they are */
     uint64_t frozen_group; /* and so does this one, by name_of; 0: none */
+    size_t turn;           /* of knobs and groups, in whose turn an exchange is looked for */
     changes list;
 } walker;
 
@@ -418,65 +420,88 @@ static void go_up(walker *w, gr_stand *st)
     for (uint32_t i = 0; i < MOST_STEPS && gr_may_go_on(w->s) && step_up(w, st); i++) continue;
 }
 
+/* Down to what fits, where another change has been made, and up again; true: that is faster, and *st. What is
+ * much slower before it goes up does not come back. */
+static bool settle(walker *w, gr_stand *st, gr_stand *next)
+{
+    gr_stand_price(w->s, next, true);
+    if (!go_down(w, next) || next->ns / WAY_BACK > st->ns) return false;
+    go_up(w, next);
+    if (next->ns >= st->ns) return false;
+    *st = *next;
+    return true;
+}
+
 /* One level of a knob, up or down, and what follows from it: where that is up, something else is brought down
  * for it; where it is down, other things have the room. */
 static bool exchange_level(walker *w, gr_stand *st, size_t k, uint32_t level)
 {
     gr_stand next = gr_stand_at_level(w->s, st, k, level);
-    gr_stand_price(w->s, &next, true);
     w->frozen[k] = true;
-    const bool fits = go_down(w, &next);
-    if (fits) go_up(w, &next);
+    const bool faster = settle(w, st, &next);
     w->frozen[k] = false;
-    if (!fits || next.ns >= st->ns) return false;
-    *st = next;
-    return true;
+    return faster;
+}
+
+/* On in the same direction, further each time. */
+static void exchange_on(walker *w, gr_stand *st, size_t k, uint32_t from)
+{
+    const uint32_t last = w->s->src->knobs[k].n_levels - 1;
+    uint32_t now = w->s->sets[st->set].level[k], by = now < from ? from - now : now - from;
+    const bool up = now < from;
+    do {
+        by *= 2;
+        now = up ? now - GR_MIN(by, now) : GR_MIN(now + by, last);
+    } while (now != w->s->sets[st->set].level[k] && gr_may_go_on(w->s) && exchange_level(w, st, k, now));
 }
 
 static bool exchange_knob(walker *w, gr_stand *st, size_t k)
 {
     const uint32_t now = w->s->sets[st->set].level[k], last = w->s->src->knobs[k].n_levels - 1;
     const uint32_t levels[] = {0, now ? now - 1 : 0, GR_MIN(now + 1, last), last};
-    for (size_t i = 0; i < GR_LEN(levels) && gr_may_go_on(w->s); i++)
-        if (levels[i] != now && (!i || levels[i] != levels[i - 1]) && exchange_level(w, st, k, levels[i]))
-            return true;
-    return false;
-}
-
-/* Nothing of a group stays, and other things have the room. */
-static bool exchange_group(walker *w, gr_stand *st, uint32_t g, uint64_t stream)
-{
-    const gr_level_set *f = &w->s->sets[st->set];
-    gr_stand next = *st;
-    next.choice = choice_like(w->s, f->n_groups, st->choice);
-    next.choice[g] = (gr_choice){.stream = stream};
-    gr_stand_price(w->s, &next, true);
-    if (next.over > 0) return false;
-    w->frozen_group = name_of(&f->resources[g]);
-    go_up(w, &next);
-    w->frozen_group = 0;
-    if (next.ns >= st->ns) return false;
-    *st = next;
-    return true;
-}
-
-static bool exchange_groups(walker *w, gr_stand *st)
-{
-    const uint32_t n_groups = w->s->sets[st->set].n_groups;
-    for (uint32_t g = 0; g < n_groups && gr_may_go_on(w->s); g++) {
-        const uint64_t all = w->s->sets[st->set].resources[g].nodes;
-        const gr_choice was = st->choice[g];
-        if (was.policy || was.host || !was.parts) continue;
-        if (exchange_group(w, st, g, 0) || exchange_group(w, st, g, all)) return true;
+    for (size_t i = 0; i < GR_LEN(levels) && gr_may_go_on(w->s); i++) {
+        if (levels[i] == now || (i && levels[i] == levels[i - 1]) || !exchange_level(w, st, k, levels[i]))
+            continue;
+        exchange_on(w, st, k, now);
+        return true;
     }
     return false;
 }
 
+/* More of a group stays, or nothing of it, and other things give or have the room. */
+static bool exchange_group(walker *w, gr_stand *st, uint32_t g)
+{
+    const gr_group *x = &w->s->sets[st->set].resources[g];
+    const gr_choice was = st->choice[g];
+    const uint16_t more = gr_group_parts(x, GR_MIN(was.parts + GR_QUARTER, GR_PARTS));
+    const gr_choice all[] = {
+        {.parts = GR_PARTS}, {.parts = more, .stream = was.stream}, {0}, {.stream = x->nodes}};
+    bool faster = false;
+    w->frozen_group = name_of(x);
+    for (size_t i = 0; i < GR_LEN(all) && !faster && gr_may_go_on(w->s); i++) {
+        if (was.host || (all[i].parts ? was.parts == GR_PARTS : !was.parts)) continue;
+        gr_stand next = *st;
+        next.choice = choice_like(w->s, w->s->sets[st->set].n_groups, st->choice);
+        next.choice[g] = all[i];
+        faster = settle(w, st, &next);
+    }
+    w->frozen_group = 0;
+    return faster;
+}
+
+/* One after another, from where the last one led to something. */
 static bool exchange(walker *w, gr_stand *st)
 {
-    for (size_t k = 0; k < w->s->src->n_knobs; k++)
-        if (w->may_lower[k] && exchange_knob(w, st, k)) return true;
-    return exchange_groups(w, st);
+    const size_t n_knobs = w->s->src->n_knobs, n = n_knobs + w->s->sets[st->set].n_groups;
+    for (size_t i = 0; i < n && gr_may_go_on(w->s); i++, w->turn++) {
+        const size_t at = w->turn % n;
+        if (at < n_knobs && (!w->may_lower[at] || !exchange_knob(w, st, at))) continue;
+        if (at >= n_knobs &&
+            (st->choice[at - n_knobs].policy || !exchange_group(w, st, (uint32_t)(at - n_knobs))))
+            continue;
+        return true;
+    }
+    return false;
 }
 
 /* The same with all knobs at their last levels. */
@@ -519,8 +544,12 @@ static void down_and_up(walker *w, gr_stand *st, uint64_t bytes)
     if (fits) s->down = GR_MAX(s->down, s->transfers.work - before);
     s->margin = margin;
     gr_stand_price(s, st, true);
-    gr_allow(s, s->each_way);
-    if (fits) climb(w, st);
+    if (!fits) return;
+    gr_allow(s, s->each_way / 2);
+    keep(s, st);
+    if (s->probes) return;
+    go_up(w, st);
+    keep(s, st);
 }
 
 /* The bytes between a budget and the next of the budgets, eight to a doubling, that is below it by a part. */
@@ -540,30 +569,46 @@ static gr_stand better_of(gr_stand a, gr_stand b)
     return b.over < a.over || (b.over <= 0 && b.ns < a.ns) ? b : a;
 }
 
-/* Three ways: from the top; from all knobs at their last levels, which leads up elsewhere; and from the top
- * to what fits in a budget that is somewhat smaller and the same for all that are a little larger, so that
- * what serves there is known to them, too. */
+/* The one that fits in the least time, not before `after`; n: none does. */
+static size_t fastest_of(const gr_stand *all, size_t n, uint64_t after)
+{
+    size_t best = n;
+    for (size_t i = 0; i < n; i++)
+        if (all[i].over <= 0 && all[i].ns > after && (best == n || all[i].ns < all[best].ns)) best = i;
+    return best;
+}
+
+/* Four ways: from the top; from all knobs at their last levels, which leads up elsewhere; and from the top
+ * to what fits in budgets that are somewhat smaller and the same for all that are a little larger, so that
+ * what serves there is known to them, too. The two that led furthest go on. */
 gr_stand gr_descend(gr_schedule_search *s, const uint32_t *level, const bool *may_lower)
 {
     walker w = {.s = s, .may_lower = may_lower};
     w.frozen = gr_calloc(s->src->n_knobs + 1, sizeof(*w.frozen));
-    gr_stand top = first_stand(s, level), bottom = at_the_bottom(&w, &top), less = top;
-    down_and_up(&w, &top, 0);
-    if (!s->probes || top.over > 0) down_and_up(&w, &bottom, 0);
-    top = better_of(top, bottom);
-    if (!s->probes && top.over <= 0) {
-        uint64_t left = s->o->budget_bytes, bytes = 0;
-        for (int i = 0; i < N_RUNGS; i++) {
-            gr_stand st = less;
-            bytes += down_to_rung(left);
-            left = s->o->budget_bytes - bytes;
-            down_and_up(&w, &st, bytes);
-            top = better_of(top, st);
+    const gr_stand top = first_stand(s, level);
+    gr_stand way[2 + N_RUNGS] = {top, at_the_bottom(&w, &top)};
+    size_t n = 0;
+    down_and_up(&w, &way[n++], 0);
+    if (!s->probes || way[0].over > 0) down_and_up(&w, &way[n++], 0);
+    gr_stand best = n > 1 ? better_of(way[0], way[1]) : way[0];
+    if (!s->probes && best.over <= 0) {
+        for (uint64_t bytes = 0; n < GR_LEN(way); n++) {
+            way[n] = top;
+            bytes += down_to_rung(s->o->budget_bytes - bytes);
+            down_and_up(&w, &way[n], bytes);
+        }
+        for (uint64_t k = 0, after = 0; k < 2; k++) {
+            const size_t i = fastest_of(way, n, after);
+            if (i == n) break;
+            after = way[i].ns;
+            gr_allow(s, GR_MIN(s->each_way * 2, (s->limit - GR_MIN(s->limit, s->transfers.work)) / (2 - k)));
+            climb(&w, &way[i]);
+            best = better_of(best, way[i]);
         }
     }
     free(w.frozen);
     free(w.list.all);
-    return top;
+    return best;
 }
 
 gr_stand gr_descend_from(gr_schedule_search *s, const gr_stand *from, size_t knob, uint32_t level,
@@ -577,6 +622,21 @@ gr_stand gr_descend_from(gr_schedule_search *s, const gr_stand *from, size_t kno
     free(w.frozen);
     free(w.list.all);
     return st;
+}
+
+void gr_descend_again(gr_schedule_search *s, const gr_residency *from, const bool *may_lower)
+{
+    walker w = {.s = s, .may_lower = may_lower};
+    w.frozen = gr_calloc(s->src->n_knobs + 1, sizeof(*w.frozen));
+    gr_stand st = {.set = from->level, .ahead = from->ahead};
+    st.choice = choice_like(s, s->sets[st.set].n_groups, from->choice);
+    gr_allow(s, s->work);
+    gr_stand_price(s, &st, true);
+    const bool fits = go_down(&w, &st);
+    gr_allow(s, s->work / 100 * FOR_ROOM / 2);
+    if (fits) climb(&w, &st);
+    free(w.frozen);
+    free(w.list.all);
 }
 
 void gr_descend_to_least(gr_schedule_search *s, uint32_t set, const gr_residency *from)

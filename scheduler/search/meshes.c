@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MESHES_MAX = 128, NEAREST = 5 };
+/* SHORT: all that fit are compared by so small a part of a search; of the best WHOLE, by all of it. */
+enum { MESHES_MAX = 128, NEAREST = 5, SHORT = 16, WHOLE = 3 };
 
 typedef struct candidate {
     gr_mesh mesh;
@@ -66,18 +67,13 @@ static uint64_t peak_of(const gr_plan *p)
 }
 
 /* false: it does not fit. */
-static bool measure(gr_graph *g, const gr_model *m, const gr_plan_options *o, candidate *c)
+static bool measure(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c)
 {
-    gr_plan_options how = *o;
-    bool fits = true;
+    gr_planned *p = NULL;
     gr_graph_set_mesh(g, m->index, &c->mesh); /* from here on it is not open */
-    for (int quick = 1; quick >= 0 && fits; quick--) {
-        gr_planned *p = NULL;
-        how.quick = quick;
-        fits = gr_plan_graph(&p, g, &how, NULL) == GR_OK;
-        if (fits) *c = (candidate){c->mesh, p->plan->ns, peak_of(p->plan)};
-        gr_planned_free(p);
-    }
+    const bool fits = gr_plan_graph(&p, g, how, NULL) == GR_OK;
+    if (fits) *c = (candidate){c->mesh, p->plan->ns, peak_of(p->plan)};
+    gr_planned_free(p);
     return fits;
 }
 
@@ -120,16 +116,30 @@ static void tell(const gr_model *m, const candidate *c, size_t fit, size_t tried
     gr_str_release(&s);
 }
 
-static void choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, gr_diag *d)
+/* Of n those that fit, the fastest first. */
+static size_t compare(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c, size_t n)
 {
-    candidate c[MESHES_MAX];
-    const size_t n = candidates_of(g, m, c);
     size_t fit = 0;
     for (size_t i = 0; i < n; i++) {
         candidate tried = c[i];
-        if (measure(g, m, o, &tried)) c[fit++] = tried;
+        if (measure(g, m, how, &tried)) c[fit++] = tried;
     }
     qsort(c, fit, sizeof(*c), faster);
+    return fit;
+}
+
+/* What fits at all, and its price: roughly, then better of that, then as plans are made of the best. */
+static void choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, gr_diag *d)
+{
+    candidate c[MESHES_MAX];
+    gr_plan_options how = *o;
+    const size_t n = candidates_of(g, m, c);
+    how.quick = true;
+    size_t fit = compare(g, m, &how, c, n);
+    how.quick = false;
+    how.hurry = GR_MAX(o->hurry, (uint32_t)SHORT);
+    if (!o->quick) fit = compare(g, m, &how, c, fit);
+    if (!o->quick) compare(g, m, o, c, GR_MIN(fit, (size_t)WHOLE));
     /* where nothing fits, the plan says what is missing */
     gr_graph_set_mesh(g, m->index, fit ? &c[0].mesh : &(gr_mesh){{0}});
     if (fit && d) tell(m, c, fit, n, d);

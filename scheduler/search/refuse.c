@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+enum { PRICE = 4 }; /* what would fit is priced by so small a part of a search */
+
 static bool lives_at(const gr_entry *e, uint32_t i)
 {
     return e->first <= e->last ? e->first <= i && i <= e->last : i >= e->first || i <= e->last;
@@ -50,35 +52,47 @@ void gr_note_fits(gr_diag *d, const char *what, uint64_t ns)
     gr_str_release(&time);
 }
 
-/* Whether other options would make it fit, and at what price. */
-static void suggest(const gr_schedule_search *s, const gr_schedule_options *o, const char *what, gr_diag *d)
+/* Whether something fits with other options: in a short search. Of what does, the host pool's bytes, where
+ * those are asked for; and the time, by a search with just them that is about as good as a plan's; 0: nothing
+ * does. */
+static uint64_t time_with(const gr_schedule_search *s, gr_schedule_options o, uint64_t *host)
 {
     uint32_t *level = gr_calloc(s->src->n_knobs + 1, sizeof(*level));
-    gr_schedule_options quick = *o;
     gr_plan *p = NULL;
-    quick.quick = true;
-    if (gr_schedule(&p, level, s->src, &quick, NULL) == GR_OK) gr_note_fits(d, what, p->ns);
+    uint64_t ns = 0;
+    o.quick = true;
+    bool fits = gr_schedule(&p, level, s->src, &o, NULL) == GR_OK;
+    if (fits && host) o.host_budget_bytes = *host = p->host_bytes;
     gr_plan_free(p);
+    o.quick = false;
+    o.hurry = GR_MAX(o.hurry, (uint32_t)PRICE);
+    if (fits) {
+        fits = gr_schedule(&p, level, s->src, &o, NULL) == GR_OK;
+        if (fits) ns = GR_MAX(p->ns, (uint64_t)1);
+        gr_plan_free(p);
+    }
     free(level);
+    return ns;
+}
+
+static void suggest(const gr_schedule_search *s, const gr_schedule_options *o, const char *what, gr_diag *d)
+{
+    const uint64_t ns = time_with(s, *o, NULL);
+    if (ns) gr_note_fits(d, what, ns);
 }
 
 /* Where the device has room enough for what the host pool cannot take. */
 static void suggest_host(const gr_schedule_search *s, gr_diag *d)
 {
-    uint32_t *level = gr_calloc(s->src->n_knobs + 1, sizeof(*level));
     gr_schedule_options o = *s->o;
-    gr_plan *p = NULL;
     char text[32];
-    o.quick = true;
+    uint64_t host;
     o.host_budget_bytes = UINT64_MAX;
-    if (gr_schedule(&p, level, s->src, &o, NULL) == GR_OK) {
-        char *what =
-            gr_printf("--host-budget %" PRIu64 " (%s)", p->host_bytes, gr_bytes_format(p->host_bytes, text));
-        gr_note_fits(d, what, p->ns);
-        free(what);
-    }
-    gr_plan_free(p);
-    free(level);
+    const uint64_t ns = time_with(s, o, &host);
+    if (!ns) return;
+    char *what = gr_printf("--host-budget %" PRIu64 " (%s)", host, gr_bytes_format(host, text));
+    gr_note_fits(d, what, ns);
+    free(what);
 }
 
 static void suggest_options(const gr_schedule_search *s, bool host, gr_diag *d)

@@ -17,13 +17,14 @@
 #define PROBE_EFFORT  1000000  /* the same, where it is only asked whether anything fits */
 #define MOST_MARGINS  6
 #define PACK_TRIES    40
+#define PROBE_TRIES   10
 #define QUICK_TRIES   5
-#define PACKING       1000 /* work of offsets that are not found, a copy */
-#define MOST_LATER    24   /* candidates whose loads are placed later, of a list */
-#define MOST_WAITING  64   /* candidates packed of a list whose steps wait for bytes that others still use */
-#define EVERY_PACKING 24   /* offsets not found for so many: only what takes less is tried */
-#define LESS_TO_PACK  256  /* by such a part */
-#define MOST_FREE     4    /* programs whose residencies are searched, with any levels */
+#define PACKING       60  /* work of offsets in one order, a copy */
+#define MOST_LATER    24  /* candidates whose loads are placed later, of a list */
+#define MOST_WAITING  64  /* candidates packed of a list whose steps wait for bytes that others still use */
+#define EVERY_PACKING 24  /* offsets not found for so many: only what takes less is tried */
+#define LESS_TO_PACK  256 /* by such a part */
+#define MOST_FREE     4   /* programs whose residencies are searched, with any levels */
 
 static gr_room arena_room;
 
@@ -151,20 +152,25 @@ static bool is_within(const gr_schedule_search *s, const gr_plan *p)
     return p->peak_bytes <= s->o->budget_bytes && p->host_bytes <= s->o->host_budget_bytes;
 }
 
-/* What a try of offsets takes, a copy. */
-static void charge_packing(gr_schedule_search *s, bool found)
+static uint32_t tries_of(const gr_schedule_search *s)
 {
-    s->transfers.work += (uint64_t)PACKING * s->transfers.n_copies / (found ? PACK_TRIES : 1);
+    return s->o->quick ? QUICK_TRIES : s->probes ? PROBE_TRIES : PACK_TRIES;
+}
+
+/* What offsets take: all orders are tried, unless the first packs to the bound. */
+static void charge_packing(gr_schedule_search *s, const gr_plan *p)
+{
+    const uint32_t tries = p->arena_bytes <= s->transfers.live ? 1 : tries_of(s);
+    s->transfers.work += (uint64_t)PACKING * tries * s->transfers.n_copies;
 }
 
 /* Its time is known when its offsets are: where a step's bytes are those of an offload that still runs, it
  * waits. Roles wait for each other besides, which is seen when all have plans. */
 static gr_plan *build(gr_schedule_search *s, uint32_t level)
 {
-    gr_plan *p = gr_plan_build(&s->transfers, gr_level_set_take(s, level)->analysis, 0,
-                               s->o->quick ? QUICK_TRIES : PACK_TRIES);
+    gr_plan *p = gr_plan_build(&s->transfers, gr_level_set_take(s, level)->analysis, 0, tries_of(s));
     if (s->o->parts < 2 && is_within(s, p)) p->ns = GR_MAX(p->ns, gr_timeline_waits_ns(p));
-    charge_packing(s, is_within(s, p));
+    charge_packing(s, p);
     return p;
 }
 
@@ -262,6 +268,7 @@ static packed pack_fastest(gr_schedule_search *s, const candidate *list, size_t 
         if (list[i].ns < s->lost_ns && !(best.plan && best.plan->ns <= gr_near_ns(list[i].ns))) {
             s->lost_ns = list[i].ns;
             s->lacks = lacks;
+            s->lost = *st;
         }
     }
     return best;
@@ -470,13 +477,16 @@ static void search_without(gr_schedule_search *s, set_list *l, const uint32_t *f
     search_sets(s, l);
 }
 
-/* Another way down, in what is less the margin: its plan, where it is faster than p. */
-static gr_plan *plan_again(gr_schedule_search *s, const uint32_t *first, gr_plan *p, uint32_t *level)
+/* On from what offsets were not found for, down by the margin and up again: its plan, where it is faster than
+ * p. */
+static gr_plan *plan_again(gr_schedule_search *s, gr_plan *p, uint32_t *level)
 {
     uint32_t *others = gr_calloc(s->src->n_knobs + 1, sizeof(*others));
-    const gr_residency taken = s->taken;
+    bool *may = knobs_of(s, gr_keeps_bits);
+    const gr_residency taken = s->taken, lost = s->lost;
     const size_t begin = s->found.n;
-    descend(s, first);
+    s->lost_ns = UINT64_MAX;
+    gr_descend_again(s, &lost, may);
     gr_plan *other = choose(s, begin, others);
     if (other && (!p || other->ns < p->ns)) {
         gr_plan_free(p);
@@ -487,29 +497,36 @@ static gr_plan *plan_again(gr_schedule_search *s, const uint32_t *first, gr_plan
         s->taken = taken;
     }
     free(others);
+    free(may);
     return p;
 }
 
-/* Where offsets are not found for what would fit and be faster, another way down leaves as much room as they
- * lacked. */
+/* Where offsets are not found for what would fit and be faster, less of it stays: as much as they lacked. */
+static gr_plan *make_room(gr_schedule_search *s, gr_plan *p, uint32_t *level)
+{
+    const uint64_t end = s->transfers.work + s->work / 100 * (p ? FOR_ROOM : FOR_ANY);
+    if (!s->probes) s->limit = GR_MAX(s->limit, end);
+    for (int tries = 0;
+         tries < MOST_MARGINS && s->lost_ns < UINT64_MAX && s->transfers.work < GR_MIN(end, s->limit);
+         tries++) {
+        if (p && (s->probes || p->ns <= gr_near_ns(s->lost_ns))) break;
+        s->margin += s->lacks + s->lacks * (1 + (uint64_t)tries) / 8;
+        p = plan_again(s, p, level);
+    }
+    s->lacking = p ? 0 : s->margin;
+    s->margin = 0;
+    return p;
+}
+
+/* The residencies of all levels that keep the bits, or of those that a way down leads to. */
 static gr_plan *plan_without(gr_schedule_search *s, set_list *l, const uint32_t *first, uint32_t *level)
 {
     const size_t begin = s->found.n;
     descend(s, first);
-    const gr_stand stand = s->stand;
     search_without(s, l, first, begin);
     s->lost_ns = UINT64_MAX;
     gr_plan *p = choose(s, 0, level);
-    for (int tries = 0; tries < MOST_MARGINS && s->lost_ns < UINT64_MAX; tries++) {
-        if (p && (s->probes || p->ns <= gr_near_ns(s->lost_ns))) break;
-        s->margin += s->lacks + s->lacks * (1 + (uint64_t)tries) / 8;
-        s->lost_ns = UINT64_MAX;
-        p = plan_again(s, first, p, level);
-    }
-    s->lacking = p ? 0 : s->margin;
-    s->margin = 0;
-    s->stand = stand;
-    return p;
+    return make_room(s, p, level);
 }
 
 /* With all levels of the luxuries; of many the first and the last alone. */

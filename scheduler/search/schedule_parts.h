@@ -40,10 +40,12 @@ enum {
     FOR_LOWER = 20,  /* other levels of them, until something fits */
     FOR_RAISE = 30,  /* and up again */
     FOR_LAST = 40,   /* the levels that come of it */
-    FOR_FREE = 25,   /* all levels alike */
+    FOR_FREE = 40,   /* all levels alike */
     FOR_A_DOUBT = 5, /* the first levels, where hardly anything can fit */
     FOR_LEAST = 15,  /* the smallest */
     FOR_A_WAY = 15,  /* one way up of a descent */
+    FOR_ROOM = 10,   /* what offsets were not found for, with less of it on the device */
+    FOR_ANY = 30,    /* the same, where nothing else was found */
     FOR_SPILLS = 20, /* what waits in the host pool between a forward pass and its backward one */
 };
 
@@ -72,6 +74,7 @@ typedef struct gr_schedule_search {
     uint64_t margin;         /* that descents leave in the arena, for what offsets waste */
     uint64_t lost_ns, lacks; /* the fastest for which offsets were not found, and what they lacked;
                                 UINT64_MAX: they were for all */
+    gr_residency lost;
     gr_arena *arena;
 } gr_schedule_search;
 
@@ -125,6 +128,9 @@ gr_stand gr_descend(gr_schedule_search *s, const uint32_t *level, const bool *ma
 /* On from there with another level of one knob, only down. */
 gr_stand gr_descend_from(gr_schedule_search *s, const gr_stand *from, size_t knob, uint32_t level,
                          const bool *may_lower);
+/* On from a residency that fits, down by the margin, and up again in the rest. What fits is added to
+ * s->found. */
+void gr_descend_again(gr_schedule_search *s, const gr_residency *from, const bool *may_lower);
 /* As small on the device as it can be made, with these levels, from a residency (NULL: all resident); what
  * comes of it is added to s->found. */
 void gr_descend_to_least(gr_schedule_search *s, uint32_t set, const gr_residency *from);

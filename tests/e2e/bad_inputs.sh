@@ -80,11 +80,20 @@ has nan-run/metrics.jsonl '"skipped_steps": 4'
 copy tied
 sed -i 's/"tie_word_embeddings": false/"tie_word_embeddings": true/' tied/config.json
 exec_fails "^tied/model.safetensors: error: tensor 'lm_head.weight' differs from 'model.embed_tokens.weight'" --set model=tied
-for edit in "longrope;rope type 'longrope' is not supported" "linear;'rope_scaling' and 'rope_parameters' say different things"; do
+for edit in "longrope;'rope_scaling.short_factor' is not a list of 1 to 64 positive numbers" "linear;'rope_scaling' and 'rope_parameters' say different things"; do
     copy rope
     sed -i "s/\"rope_scaling\": null/\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0},\n \"rope_scaling\": {\"type\": \"${edit%;*}\", \"factor\": 4.0}/" rope/config.json
     exec_fails "rope/config.json:4:2: error: ${edit#*;}" --set model=rope
 done
+
+# One of two lists of longrope holds for all sequences: the second if any may be beyond the border, which is 13 of up to 8 + 6 tokens.
+config phi3.json llama 16 true false
+sed -i 's/"llama"/"phi3"/; s/LlamaFor/Phi3For/; s/"head_dim": 4,//; s/"rope_scaling": null/"original_max_position_embeddings": 13, "rope_scaling": {"type": "longrope", "short_factor": [1, 1], "long_factor": [3, 9]}/' phi3.json
+"$gr" init --config phi3.json --tokenizer "$project/graphs/quickstart" --seed 1 -o phi3 >/dev/null
+status 0 "$gr" check grpo.yaml --set model=phi3
+has err "note: model 'ref': sequences may have 14 tokens, more than 13, so 'long_factor' holds for all of them"
+status 0 "$gr" check grpo.yaml --set model=phi3 --set nodes.rollout.max_tokens=5
+lacks err long_factor
 
 # config.json: missing, no JSON, of an unknown kind, with nonsense sizes. plan says so too.
 plan_fails() {

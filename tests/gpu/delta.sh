@@ -64,6 +64,18 @@ train moved --policy every_node
 has moved/plan.json '"kind": "offload"'
 same_run whole moved
 
+# States in half of the bytes: a gap of the same size, the same bits again and resumed.
+bf16="--set models.actor.precision.state=bf16"
+# shellcheck disable=SC2086
+train narrow $bf16
+echo "states in bf16: gaps of $(metric narrow 1 gap), at most $(metric narrow 1 worst)"
+awk "BEGIN {g = $(metric narrow 4 gap); exit !(g > 0 && g < 0.05)}" || fail "a gap of $(metric narrow 4 gap)"
+[ "$(metric narrow 4 measured_peak_bytes)" -le "$(metric narrow 4 planned_peak_bytes)" ] || fail "measured more than planned"
+# shellcheck disable=SC2086
+train narrow-half $bf16 --steps 2
+status 0 "$gr" exec --device cuda --resume narrow-half --steps 4
+same_run narrow narrow-half
+
 train strict --set strict=true
 exact strict
 for set in concurrent=3 concurrent=5 kv_blocks=12; do

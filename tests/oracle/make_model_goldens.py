@@ -102,6 +102,15 @@ CASES |= {
     "gemma": dict(model_type="gemma", hidden_act="gelu_pytorch_tanh", tie_word_embeddings=True, rope_theta=1e4, **SMALL),
     "mistral3": dict(model_type="mistral", sliding_window=None, tie_word_embeddings=False, rope_theta=1e4, **SMALL),
 }
+# Positions of longrope: of sequences up to the border, and beyond it (transformers decides by each call's longest).
+LONGROPE = dict(model_type="phi3", tie_word_embeddings=True, max_position_embeddings=256, rope_theta=1e4,
+                partial_rotary_factor=0.75, **{k: v for k, v in SMALL.items() if k != "head_dim"},
+                rope_scaling=dict(type="longrope", short_factor=[1.05, 1.2, 2.5], long_factor=[1.1, 4.0, 33.0]))
+SEEDS |= dict(phi3_short=116, phi3_long=117)
+CASES |= {
+    "phi3_short": dict(original_max_position_embeddings=64, **LONGROPE),
+    "phi3_long": dict(original_max_position_embeddings=4, **LONGROPE),
+}
 REVERTED = ["mixtral", "olmoe", "granitemoe"]  # named as transformers saves them
 # Of text and images: the config around the text's, where the text is in the tensors, and what is beside it.
 OUTER = {

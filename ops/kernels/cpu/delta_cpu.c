@@ -3,6 +3,7 @@
  * token's bits do not depend on how its sequence was cut. Backward: delta_cpu_back.c.
  */
 #include "ops/kernels/cpu/delta_cpu.h"
+#include "runtime/base/half.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -207,6 +208,12 @@ gr_delta_step gr_delta_step_at(const gr_delta_desc *d, const gr_delta_rows *r, s
                            .beta = r->beta[t * d->value_heads + head]};
 }
 
+/* To what bf16 has of it. */
+static void round_state(float *state, size_t n)
+{
+    for (size_t i = 0; i < n; i++) state[i] = gr_bf16_to_f32(gr_f32_to_bf16(state[i]));
+}
+
 /* One head of one sequence. state [dk, dv] goes on from what it holds; u [dv]. */
 static void run_head(const struct job *j, uint32_t seq, uint32_t head, float *state, float *u)
 {
@@ -216,7 +223,19 @@ static void run_head(const struct job *j, uint32_t seq, uint32_t head, float *st
         gr_delta_decay(&s, state);
         gr_delta_write(&s, state, u);
         gr_delta_read(&s, state, s.q, j->mixed + ((size_t)t * d->value_heads + head) * d->value_dim);
+        if (j->c->state && d->bf16_state) round_state(state, (size_t)d->key_dim * d->value_dim);
     }
+}
+
+/* The same of a slot whose states are in bf16; wide: [dk, dv] fp32. */
+static void run_bf16_head(const struct job *j, uint32_t seq, uint32_t head, float *wide, float *u)
+{
+    const gr_delta_call *c = j->c;
+    const size_t n = (size_t)c->d.key_dim * c->d.value_dim;
+    uint16_t *state = (uint16_t *)(state_of(c, seq) + gr_delta_tail(&c->d)) + head * n;
+    for (size_t i = 0; i < n; i++) wide[i] = c->cached[seq] ? gr_bf16_to_f32(state[i]) : 0;
+    run_head(j, seq, head, wide, u);
+    for (size_t i = 0; i < n; i++) state[i] = gr_f32_to_bf16(wide[i]);
 }
 
 static void mix_rank(void *arg, unsigned rank, unsigned size)
@@ -231,6 +250,10 @@ static void mix_rank(void *arg, unsigned rank, unsigned size)
         const uint32_t seq = unit / c->d.value_heads, head = unit % c->d.value_heads;
         if (seq >= c->n_seqs) return;
         if (absent(c, seq)) continue;
+        if (c->state && c->d.bf16_state) {
+            run_bf16_head(j, seq, head, own, u);
+            continue;
+        }
         float *state = c->state ? state_of(c, seq) + gr_delta_tail(&c->d) + head * floats : own;
         if (!c->state || !c->cached[seq]) memset(state, 0, floats * sizeof(*state));
         run_head(j, seq, head, state, u);

@@ -3,7 +3,7 @@
 #include "ops/kernels/cuda/delta_impl.h"
 #include "runtime/device/device_cuda.h"
 
-static gr_cu_delta call_of(const gr_delta_call *c)
+gr_cu_delta gr_cu_delta_of(const gr_delta_call *c)
 {
     const gr_delta_desc *d = &c->d;
     return (gr_cu_delta){.key_heads = d->key_heads,
@@ -21,6 +21,7 @@ static gr_cu_delta call_of(const gr_delta_call *c)
                          .slot = c->slot,
                          .cached = c->cached,
                          .state = c->state,
+                         .bf16 = d->bf16_state,
                          .slot_floats = gr_delta_state_bytes(d) / sizeof(float),
                          .tail_floats = gr_delta_tail(d),
                          .in = c->in,
@@ -39,12 +40,18 @@ static void chunked(gr_queue *q, const gr_cu_delta *a)
 void gr_cuda_delta_forward(gr_queue *q, const gr_delta_call *c, void *out, void *mixed)
 {
     gr_workspace w = {.base = c->ws};
-    gr_cu_delta a = call_of(c);
+    gr_cu_delta a = gr_cu_delta_of(c);
     if (!c->n_tokens) return;
     gr_cu_delta_lay_out(&w, &c->d, c->n_tokens, c->n_seqs, &a, NULL);
     if (mixed) a.u = a.mixed = mixed;
+    const bool strict = gr_cu_context_of(q)->strict;
+    if (!strict && c->state && c->longest == 1) {
+        gr_cu_delta_decode_rows(q->stream, &a);
+        gr_cu_delta_decode(q->stream, &a, out);
+        return;
+    }
     gr_cu_delta_rows(q->stream, &a);
-    if (gr_cu_context_of(q)->strict || (c->state && c->longest == 1))
+    if (strict)
         gr_cu_delta_step(q->stream, &a);
     else
         chunked(q, &a);
@@ -55,7 +62,7 @@ void gr_cuda_delta_backward(gr_queue *q, const gr_delta_call *c, const void *mix
                             void *din, const gr_delta_grads *grads)
 {
     gr_workspace w = {.base = c->ws};
-    gr_cu_delta a = call_of(c);
+    gr_cu_delta a = gr_cu_delta_of(c);
     gr_cu_delta_back b = {.dout = dout, .din = din};
     const gr_cu_dtype type = grads->type == GR_F32 ? GR_CU_F32 : GR_CU_BF16;
     if (!c->n_tokens) return;

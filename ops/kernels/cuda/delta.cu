@@ -33,11 +33,6 @@ __device__ inline bool absent(const gr_cu_delta &a, uint32_t seq)
     return a.state && a.slot[seq] == 0xffffffffu;
 }
 
-__device__ inline float silu(float x)
-{
-    return x * gr_sigmoid(x);
-}
-
 /* A head of q (kind 0), k (1) or v (2): its channels, and this lane's four of them. */
 struct unit {
     uint32_t kind, head, dim, first, ch;
@@ -75,6 +70,17 @@ __device__ inline void input4(const gr_cu_delta &a, const unit &u, uint32_t seq,
 /* w[j]: the weight of the row j tokens before. */
 template <int TAPS> __device__ inline void weights4(const gr_cu_delta &a, const unit &u, float (&w)[TAPS][4])
 {
+    if (TAPS == 4 && a.conv == 4 && u.in) { /* four of each channel stand side by side */
+        const uint64_t at = (uint64_t)u.ch * 4;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float x[4];
+            gr_load4(a.w_conv, at + 4 * i, x);
+#pragma unroll
+            for (int j = 0; j < 4; j++) w[j % TAPS][i] = x[3 - j];
+        }
+        return;
+    }
 #pragma unroll
     for (int j = 0; j < TAPS; j++)
 #pragma unroll
@@ -146,29 +152,48 @@ __device__ inline void each_token(const gr_cu_delta &a, const unit &u, uint32_t 
     }
 }
 
+/* From the convolution on. */
+__device__ inline void store_row(const gr_cu_delta &a, const unit &u, uint32_t t, float (&y)[4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) y[i] = gr_silu(y[i]);
+    if (u.kind < 2) {
+        const float inv = length_inverse(y) * (u.kind == 0 ? rsqrtf((float)a.dk) : 1);
+#pragma unroll
+        for (int i = 0; i < 4; i++) y[i] *= inv;
+    }
+    if (u.in) gr_store4(a.qkv, (uint64_t)t * a.channels + u.ch, y);
+}
+
 template <int TAPS>
 __global__ void __launch_bounds__(WARPS *GR_WARP) rows_kernel(gr_cu_delta a, uint32_t each)
 {
     const uint32_t index = blockIdx.y * WARPS + threadIdx.x / GR_WARP;
     if (index >= 2 * a.key_heads + a.value_heads) return;
     const unit u(a, index);
-    const float scale = u.kind == 0 ? rsqrtf((float)a.dk) : 1;
-    each_token<TAPS>(a, u, each, [&](uint32_t t, float(&y)[4]) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) y[i] = silu(y[i]);
-        if (u.kind < 2) {
-            const float inv = length_inverse(y) * scale;
-#pragma unroll
-            for (int i = 0; i < 4; i++) y[i] *= inv;
-        }
-        if (u.in) gr_store4(a.qkv, (uint64_t)t * a.channels + u.ch, y);
-    });
+    each_token<TAPS>(a, u, each, [&](uint32_t t, float(&y)[4]) { store_row(a, u, t, y); });
 }
 
-/* log(1 + exp(x)) */
-__device__ inline float softplus(float x)
+/* Of slots with one token at most a warp has a channel's rows in registers, and leaves those that are kept.
+ */
+template <int TAPS> __global__ void __launch_bounds__(WARPS *GR_WARP) decode_rows_kernel(gr_cu_delta a)
 {
-    return x > 20 ? x : log1pf(__expf(x));
+    const uint32_t index = blockIdx.y * WARPS + threadIdx.x / GR_WARP, t = blockIdx.x;
+    if (index >= 2 * a.key_heads + a.value_heads) return;
+    const unit u(a, index);
+    convolution<TAPS> c;
+    float row[4], y[4];
+    weights4<TAPS>(a, u, c.w);
+    c.enter(a, u, t);
+    if (absent(a, c.seq)) return;
+    input4(a, u, c.seq, t, 0, 0, row);
+    c.next(a, row, y);
+    store_row(a, u, t, y);
+    float *tail = a.state + a.slot[c.seq] * a.slot_floats;
+#pragma unroll
+    for (int j = 0; j + 1 < TAPS; j++)
+        if (u.in && j + 1 < (int)a.conv)
+            gr_store4(tail, (uint64_t)(a.conv - 2 - j) * a.channels + u.ch, c.x[j]);
 }
 
 __global__ void __launch_bounds__(256) gates_kernel(gr_cu_delta a)
@@ -178,7 +203,7 @@ __global__ void __launch_bounds__(256) gates_kernel(gr_cu_delta a)
     const gr_bf16 *b = a.in + (uint64_t)(i / a.value_heads + 1) * a.width - 2 * a.value_heads;
     a.beta[i] = gr_sigmoid(gr_float(b[h]));
     a.rate[i] =
-        -__expf(gr_float(a.a_log[h])) * softplus(gr_float(b[a.value_heads + h]) + gr_float(a.dt_bias[h]));
+        -__expf(gr_float(a.a_log[h])) * gr_softplus(gr_float(b[a.value_heads + h]) + gr_float(a.dt_bias[h]));
 }
 
 /* What slots keep of the convolution's rows; a thread has a channel. */
@@ -243,7 +268,7 @@ __global__ void __launch_bounds__(WARPS *GR_WARP) norm_kernel(gr_cu_delta a, gr_
         n[r].measure(a);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (n[r].in) y[i] = n[r].x[i] * n[r].inv * gr_float(a.norm[col + i]) * silu(n[r].z[i]);
+            if (n[r].in) y[i] = n[r].x[i] * n[r].inv * gr_float(a.norm[col + i]) * gr_silu(n[r].z[i]);
         if (row0 + r < rows && col < a.dv) gr_store4(out, (uint64_t)(row0 + r) * a.dv + col, y);
     }
 }
@@ -319,7 +344,7 @@ __global__ void __launch_bounds__(WARPS *GR_WARP) rows_back_kernel(gr_cu_delta a
         float dy[4], y[4], sum = 0;
         gradient4(a, b, u, t, dy);
 #pragma unroll
-        for (int i = 0; i < 4; i++) y[i] = silu(c[i]);
+        for (int i = 0; i < 4; i++) y[i] = gr_silu(c[i]);
         if (u.kind < 2) {
             const float inv = length_inverse(y);
 #pragma unroll
@@ -455,6 +480,14 @@ void gr_cu_delta_rows(cudaStream_t st, const gr_cu_delta *a)
     gates_kernel<<<parts_of((uint64_t)a->n_tokens * a->value_heads, 256), 256, 0, st>>>(*a);
     if (a->state && a->conv > 1)
         tails_kernel<<<dim3(a->n_seqs, parts_of(a->channels, 256)), 256, 0, st>>>(*a);
+}
+
+void gr_cu_delta_decode_rows(cudaStream_t st, const gr_cu_delta *a)
+{
+    if (a->conv <= 4)
+        decode_rows_kernel<4><<<unit_grid(a, 1), WARPS * GR_WARP, 0, st>>>(*a);
+    else
+        decode_rows_kernel<8><<<unit_grid(a, 1), WARPS * GR_WARP, 0, st>>>(*a);
 }
 
 void gr_cu_delta_norm(cudaStream_t st, const gr_cu_delta *a, gr_bf16 *out)

@@ -52,6 +52,13 @@ struct span {
     }
 };
 
+/* S of a value head in its sequence's slot. */
+template <typename T> __device__ inline T *state_of(const gr_cu_delta &a, uint32_t seq, uint32_t head)
+{
+    return reinterpret_cast<T *>(a.state + a.slot[seq] * a.slot_floats + a.tail_floats) +
+           (size_t)head * a.dk * a.dv;
+}
+
 /* The number of a sequence's first chunk: those of earlier sequences have smaller ones. */
 __device__ inline uint32_t first_chunk(uint32_t first_token, uint32_t seq)
 {

@@ -24,6 +24,7 @@ typedef struct gr_cu_delta {
     float eps;
     const uint32_t *offset, *slot, *cached;
     float *state; /* NULL: packed */
+    bool bf16;    /* S is, in slots */
     uint64_t slot_floats, tail_floats;
     const gr_bf16 *in, *w_conv, *a_log, *dt_bias, *norm;
     gr_bf16 *qkv;       /* [T, channels] q over |q| sqrt(dk), k over |k|, v */
@@ -63,6 +64,10 @@ void gr_cu_delta_chunked(cudaStream_t st, const gr_cu_delta *a);
 void gr_cu_delta_step(cudaStream_t st, const gr_cu_delta *a);
 /* out [T, value_heads dv] of mixed. */
 void gr_cu_delta_norm(cudaStream_t st, const gr_cu_delta *a, gr_bf16 *out);
+/* All of the above where each slot has one token at most: qkv and the rows that slots keep; then states go
+ * on, and out. rate, beta and mixed are not written. */
+void gr_cu_delta_decode_rows(cudaStream_t st, const gr_cu_delta *a);
+void gr_cu_delta_decode(cudaStream_t st, const gr_cu_delta *a, gr_bf16 *out);
 
 /* In this order, after gr_cu_delta_rows and gr_cu_delta_prepare: */
 /* states; u becomes what tokens write. */

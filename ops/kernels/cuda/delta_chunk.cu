@@ -46,9 +46,28 @@ template <int DP> __device__ void share_state(const float (*s)[COLS / 8][4], uns
             }
 }
 
-template <int DP>
-__device__ void open_state(float (*s)[COLS / 8][4], const float *from, uint32_t dk, uint32_t dv,
-                           uint32_t col0)
+/* Two neighbouring values of a state in a slot. */
+__device__ inline float2 two_of(const float *from, size_t at)
+{
+    return *reinterpret_cast<const float2 *>(from + at);
+}
+__device__ inline float2 two_of(const uint16_t *from, size_t at)
+{
+    const uint32_t x = *reinterpret_cast<const uint32_t *>(from + at);
+    return make_float2(low_of(x), high_of(x));
+}
+__device__ inline void set_two(float *to, size_t at, float low, float high)
+{
+    *reinterpret_cast<float2 *>(to + at) = make_float2(low, high);
+}
+__device__ inline void set_two(uint16_t *to, size_t at, float low, float high)
+{
+    *reinterpret_cast<uint32_t *>(to + at) = pack(low, high);
+}
+
+/* from: NULL: zeros. */
+template <int DP, typename T>
+__device__ void open_state(float (*s)[COLS / 8][4], const T *from, uint32_t dk, uint32_t dv, uint32_t col0)
 {
 #pragma unroll
     for (int m = 0; m < DP / 64; m++)
@@ -58,16 +77,14 @@ __device__ void open_state(float (*s)[COLS / 8][4], const float *from, uint32_t 
             for (int half = 0; half < 2; half++) {
                 const element<DP> e(m, n, half);
                 const bool in = from && e.row < dk && col0 + e.col < dv;
-                const float2 x =
-                    in ? *reinterpret_cast<const float2 *>(from + (size_t)e.row * dv + col0 + e.col)
-                       : make_float2(0, 0);
+                const float2 x = in ? two_of(from, (size_t)e.row * dv + col0 + e.col) : make_float2(0, 0);
                 s[m][n][2 * half] = x.x;
                 s[m][n][2 * half + 1] = x.y;
             }
 }
 
-template <int DP>
-__device__ void close_state(const float (*s)[COLS / 8][4], float *to, uint32_t dk, uint32_t dv, uint32_t col0)
+template <int DP, typename T>
+__device__ void close_state(const float (*s)[COLS / 8][4], T *to, uint32_t dk, uint32_t dv, uint32_t col0)
 {
 #pragma unroll
     for (int m = 0; m < DP / 64; m++)
@@ -77,8 +94,7 @@ __device__ void close_state(const float (*s)[COLS / 8][4], float *to, uint32_t d
             for (int half = 0; half < 2; half++) {
                 const element<DP> e(m, n, half);
                 if (e.row < dk && col0 + e.col < dv)
-                    *reinterpret_cast<float2 *>(to + (size_t)e.row * dv + col0 + e.col) =
-                        make_float2(s[m][n][2 * half], s[m][n][2 * half + 1]);
+                    set_two(to, (size_t)e.row * dv + col0 + e.col, s[m][n][2 * half], s[m][n][2 * half + 1]);
             }
 }
 
@@ -185,9 +201,6 @@ __global__ void __launch_bounds__(128, 2) chunk_kernel(gr_cu_delta a, gr_cu_delt
     if (!p.at.n || (a.state && a.slot[p.seq] == NONE)) return;
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(shared), q_tile = base + S::Q,
                    k_tile = base + S::K, s_tile = base + S::S;
-    float *slot = a.state
-                      ? a.state + a.slot[p.seq] * a.slot_floats + a.tail_floats + (size_t)p.head * a.dk * a.dv
-                      : nullptr;
     const auto fetch_first = [&](uint32_t t0) {
         if (p.in(t0)) {
             p.fill_keys<DP>(base + S::W, a, a.w, t0);
@@ -209,7 +222,11 @@ __global__ void __launch_bounds__(128, 2) chunk_kernel(gr_cu_delta a, gr_cu_delt
     float s[S::TILES][COLS / 8][4];
     fetch_first(0);
     fetch_rest(0);
-    open_state<DP>(s, slot && a.cached[p.seq] ? slot : nullptr, a.dk, a.dv, p.col0);
+    const bool goes_on = a.state && a.cached[p.seq];
+    if (a.bf16)
+        open_state<DP>(s, goes_on ? state_of<uint16_t>(a, p.seq, p.head) : nullptr, a.dk, a.dv, p.col0);
+    else
+        open_state<DP>(s, goes_on ? state_of<float>(a, p.seq, p.head) : nullptr, a.dk, a.dv, p.col0);
     share_state<DP>(s, shared + S::S);
 
     for (uint32_t t0 = 0; t0 < p.at.n; t0 += CHUNK) {
@@ -281,7 +298,11 @@ __global__ void __launch_bounds__(128, 2) chunk_kernel(gr_cu_delta a, gr_cu_delt
         fetch_rest(t0 + CHUNK);
         share_state<DP>(s, shared + S::S);
     }
-    if (slot) close_state<DP>(s, slot, a.dk, a.dv, p.col0);
+    if (!a.state) return;
+    if (a.bf16)
+        close_state<DP>(s, state_of<uint16_t>(a, p.seq, p.head), a.dk, a.dv, p.col0);
+    else
+        close_state<DP>(s, state_of<float>(a, p.seq, p.head), a.dk, a.dv, p.col0);
 }
 
 /* The same grid, from the last chunk to the first: with D the gradient of the state behind a chunk and r =
@@ -318,7 +339,7 @@ __global__ void __launch_bounds__(128, 2)
     const uint32_t last = (p.at.n - 1) / CHUNK * CHUNK;
     fetch_first(last);
     fetch_rest(last);
-    open_state<DP>(d, nullptr, a.dk, a.dv, p.col0);
+    open_state<DP>(d, (const float *)nullptr, a.dk, a.dv, p.col0);
     share_state<DP>(d, shared + S::S);
 
     for (uint32_t t0 = last;; t0 -= CHUNK) {

@@ -1,10 +1,9 @@
-/* ops/kernels/cuda/delta_step.cu: the gated delta rule forward token by token, in fp32: decode steps, and all
- * that `strict: true` runs. A token's bits follow from the state before it alone, so it does not matter which
- * call it comes in.
+/* ops/kernels/cuda/delta_step.cu: the gated delta rule forward token by token, in fp32: all that `strict:
+ * true` runs. A token's bits follow from the state before it alone, so it does not matter which call it comes
+ * in. Decode steps otherwise: delta_decode.cu.
  *
  * Columns of a state go each by itself. A warp has 16 of one value head, in registers: a lane has four of
- * them, and of 32 rows four. Decode steps are bound by reading and writing states once; long sequences, by
- * four multiply-adds a token and element.
+ * them, and of 32 rows four. Bound by four multiply-adds a token and element.
  */
 #include "ops/kernels/cuda/delta.cuh"
 
@@ -124,9 +123,7 @@ template <int J> __global__ void __launch_bounds__(WARPS * 32) step_kernel(gr_cu
     if (col0 >= a.dv || (a.state && a.slot[seq] == NONE)) return;
     const span at(a, seq, head);
     if (!at.n) return;
-    float *slot =
-        a.state ? a.state + a.slot[seq] * a.slot_floats + a.tail_floats + (size_t)head * a.dk * a.dv + col
-                : nullptr;
+    float *slot = a.state ? state_of<float>(a, seq, head) + col : nullptr;
     const bool in = col < a.dv;
     part<J> s;
     token<J> next;

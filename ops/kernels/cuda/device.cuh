@@ -131,6 +131,17 @@ GR_DEVICE float gr_sigmoid(float x)
     return __fdividef(1, 1 + __expf(-x));
 }
 
+GR_DEVICE float gr_silu(float x)
+{
+    return x * gr_sigmoid(x);
+}
+
+/* log(1 + exp(x)) */
+GR_DEVICE float gr_softplus(float x)
+{
+    return x > 20 ? x : log1pf(__expf(x));
+}
+
 /* Sine and cosine of any angle a position can have, without branches, so that those of a lane's elements
  * overlap: the angle is reduced to [-pi/4, pi/4] in double (sincosf would branch to a slow path from 105615
  * on), where the minimax polynomials of Cephes' sinf and cosf (Moshier) hold to 1 ulp or 2. */

@@ -42,7 +42,7 @@ void gr_cuda_latent_rotate(gr_queue *q, const gr_latent_call *c, const gr_latent
                                     .dims = c->d->rope_dim,
                                     .frequency = gr_cu_frequencies(q, r, c->d->rope_dim),
                                     .position = c->b->position,
-                                    .factor = r->type == GR_ROPE_YARN ? (float)r->attention : 1,
+                                    .factor = gr_rope_factor(r),
                                     .sign = back ? -1 : 1,
                                     .interleaved = c->d->interleaved};
     if (call.frequency) gr_cu_latent_rotate(q->stream, &call, c->b->n);

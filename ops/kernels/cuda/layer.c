@@ -189,13 +189,14 @@ void gr_cuda_scale(gr_queue *q, const void *x, float scale, uint64_t n, void *y)
 static gr_cu_heads heads_of(gr_queue *q, const gr_rotate *c, uint32_t raw_ld)
 {
     const gr_attention_desc *d = c->d;
+    const float factor = gr_rope_factor(&d->rope);
     return (gr_cu_heads){.heads = d->heads,
                          .kv_heads = d->kv_heads,
                          .head_dim = d->head_dim,
                          .frequency = gr_cu_frequencies(q, &d->rope, d->head_dim),
                          .eps = c->eps,
                          .one = c->plus_one,
-                         .factor = d->rope.type == GR_ROPE_YARN ? (float)d->rope.attention : 0,
+                         .factor = factor != 1 ? factor : 0,
                          .rotated = d->rope.type == GR_ROPE_NONE ? 0 : d->rope.dims,
                          .raw_ld = raw_ld};
 }

@@ -1,5 +1,5 @@
 /* ops/model/arch/phi3.c: Phi 3 and 4: one tensor for q, k and v, one for gate and up; a part of each head may
- * be rotated. Of positions transformers takes the default and longrope alone, which is not built.
+ * be rotated. Of positions transformers takes the default and longrope alone.
  *
  * Source: Hugging Face transformers, models/phi3.
  */
@@ -9,10 +9,9 @@ static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
 {
     gr_layer_desc d = *base;
     d.attention.window = gr_arch_any_window(c, s, 0);
-    if (d.attention.rope.type != GR_ROPE_DEFAULT)
+    if (d.attention.rope.type != GR_ROPE_DEFAULT && d.attention.rope.type != GR_ROPE_LONG)
         gr_config_refuse(c, gr_config_value(c, "rope_scaling") ? "rope_scaling" : "rope_parameters",
-                         "positions of '%s' are stretched by longrope alone, which is not supported",
-                         c->family);
+                         "positions of '%s' are stretched by longrope alone", c->family);
     gr_arch_alike(c, s, &d);
 }
 
@@ -28,6 +27,7 @@ const gr_arch gr_arch_phi3 = {.model_type = "phi3",
                               .no_groups = true,
                               .eps = 1e-5,
                               .partial = 1,
+                              .original_positions = 4096,
                               .layers = layers,
                               .names = names,
                               .keys = keys};

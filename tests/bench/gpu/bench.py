@@ -101,8 +101,7 @@ class Bench:
             dict(prompts=a.prompts, samples=a.samples, prompt_tokens=a.prompt_tokens, response_tokens=a.response_tokens)
         if model == "tiny":
             size = dict(prompts=2, samples=4, prompt_tokens=16, response_tokens=24)
-        data = common.write_prompts(os.path.join(folder + ".jsonl"), 4 * size["prompts"], size["prompt_tokens"])
-        s = dict(model=common.make_model(folder, model), data=data, **size)
+        s = dict(model=common.make_model(folder, model), **size)
         if "fp32" in rest:
             rest.remove("fp32")
             state = " fp32 state"
@@ -120,6 +119,7 @@ class Bench:
                 options += ["--" + key, value]
             else:
                 s[key] = int(value) if value.isdigit() else value
+        s["data"] = common.write_prompts(folder + ".jsonl", 4 * s["prompts"], s["prompt_tokens"])
         return model, model + state + "".join(" " + e for e in extra), s, ["--steps", steps, *options]
 
     def hardware(self):

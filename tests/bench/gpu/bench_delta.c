@@ -1,10 +1,13 @@
 /* tests/bench/gpu/bench_delta.c: the gated delta rule of 4 x 8,192 tokens, 32 heads of 128: the rule alone,
  * by chunks, forward and backward (its states made again), its kernels one by one, and token by token; whole
- * passes with convolution, gates and norm; decode steps of 256 slots, as bytes of states read and written.
- * Lines of JSON; tests/bench/gpu/bench_delta.py is the other side.
+ * passes with convolution, gates and norm; decode steps of 256 slots with states in fp32 and in bf16, as
+ * bytes of states read and written, its two kernels one by one, and a copy of as many bytes. Lines of JSON;
+ * tests/bench/gpu/bench_delta.py is the other side.
  *
  *     bench_delta [SEQUENCES LENGTH HEADS]
  */
+#include <string.h>
+
 #include "ops/kernels/cuda/delta_impl.h"
 #include "tests/bench/gpu/timing.h"
 
@@ -114,10 +117,10 @@ static void *written(bench *b, gr_queue *q, const void *host, uint64_t bytes)
     return p;
 }
 
-static rule rule_new(bench *b, gr_queue *q, uint32_t n_seqs, uint32_t length, uint32_t heads,
+static rule rule_new(bench *b, gr_queue *q, uint32_t n_seqs, uint32_t length, uint32_t keys, uint32_t heads,
                      gr_layer_use use)
 {
-    const gr_delta_desc d = {heads, heads, DIM, DIM, CONV, false};
+    const gr_delta_desc d = {keys, heads, DIM, DIM, CONV, false, false};
     const uint32_t tokens = n_seqs * length;
     const uint64_t taps = (uint64_t)gr_delta_channels(&d) * CONV;
     const gr_pass_bounds bounds = {.tokens = tokens, .seqs = n_seqs, .length = length, .threads = 1};
@@ -140,7 +143,7 @@ static rule rule_new(bench *b, gr_queue *q, uint32_t n_seqs, uint32_t length, ui
 static void bench_passes(bench *b, gr_queue *q, uint32_t n_seqs, uint32_t length, uint32_t heads)
 {
     char row[96];
-    rule r = rule_new(b, q, n_seqs, length, heads, GR_LAYER_BACKWARD);
+    rule r = rule_new(b, q, n_seqs, length, heads, heads, GR_LAYER_BACKWARD);
     const gr_delta_desc *d = &r.c.d;
     const uint64_t taps = (uint64_t)gr_delta_channels(d) * CONV, tokens = r.c.n_tokens;
     float *grads = bench_take(b, (taps + 2 * heads + DIM) * sizeof(*grads));
@@ -150,17 +153,7 @@ static void bench_passes(bench *b, gr_queue *q, uint32_t n_seqs, uint32_t length
     const double forward = seconds_of(b, q, 1, whole_forward, &r),
                  back = seconds_of(b, q, 1, whole_backward, &r);
     gr_workspace w = {.base = r.c.ws}; /* where backward has left rows and states */
-    r.a = (gr_cu_delta){.key_heads = heads,
-                        .value_heads = heads,
-                        .dk = DIM,
-                        .dv = DIM,
-                        .conv = CONV,
-                        .channels = gr_delta_channels(d),
-                        .width = gr_delta_in(d),
-                        .n_tokens = r.c.n_tokens,
-                        .n_seqs = n_seqs,
-                        .longest = length,
-                        .offset = r.c.offset};
+    r.a = gr_cu_delta_of(&r.c);
     gr_cu_delta_lay_out(&w, d, r.c.n_tokens, n_seqs, &r.a, &r.b);
     r.a.mixed = r.mixed;
     const struct {
@@ -183,11 +176,45 @@ static void bench_passes(bench *b, gr_queue *q, uint32_t n_seqs, uint32_t length
     }
 }
 
-static void bench_steps(bench *b, gr_queue *q, uint32_t heads)
+static void decode_rows(gr_queue *q, int which, void *arg)
+{
+    const rule *r = arg;
+    (void)which;
+    gr_cu_delta_decode_rows(q->stream, &r->a);
+}
+
+static void decode(gr_queue *q, int which, void *arg)
+{
+    const rule *r = arg;
+    (void)which;
+    gr_cu_delta_decode(q->stream, &r->a, r->out);
+}
+
+/* Half of the states over the other half: as many bytes as one step moves of half of the slots. */
+static void copy(gr_queue *q, int which, void *arg)
+{
+    const rule *r = arg;
+    const uint64_t half = SLOTS / 2 * gr_delta_state_bytes(&r->c.d);
+    (void)which;
+    gr_kernels_cuda.copy(q, (char *)r->c.state + half, r->c.state, half);
+}
+
+static void print_states(const char *what, const rule *r, double seconds)
+{
+    char row[96];
+    const gr_delta_desc *d = &r->c.d;
+    snprintf(row, sizeof(row), "delta %s of %d slots, %u / %u heads of %d, %s", what, SLOTS, d->key_heads,
+             d->value_heads, DIM, d->bf16_state ? "bf16" : "fp32");
+    print_result(row, seconds * 1e3, "ms");
+    strcat(row, ": states");
+    print_result(row, 2 * (double)SLOTS * (double)gr_delta_state_bytes(d) / seconds * 1e-9, "GB/s");
+}
+
+static void bench_steps(bench *b, gr_queue *q, uint32_t keys, uint32_t heads, bool bf16)
 {
     uint32_t slot[SLOTS], cached[SLOTS];
-    char row[96];
-    rule r = rule_new(b, q, SLOTS, 1, heads, GR_LAYER_FORWARD);
+    rule r = rule_new(b, q, SLOTS, 1, keys, heads, GR_LAYER_FORWARD);
+    r.c.d.bf16_state = bf16;
     const uint64_t bytes = SLOTS * gr_delta_state_bytes(&r.c.d);
     for (uint32_t i = 0; i < SLOTS; i++) slot[i] = i, cached[i] = 0;
     r.c.slot = written(b, q, slot, sizeof(slot));
@@ -196,11 +223,13 @@ static void bench_steps(bench *b, gr_queue *q, uint32_t heads)
     whole_forward(q, 0, &r);
     for (uint32_t i = 0; i < SLOTS; i++) cached[i] = 8;
     r.c.cached = written(b, q, cached, sizeof(cached));
-    const double seconds = seconds_of(b, q, 1, whole_forward, &r);
-    snprintf(row, sizeof(row), "delta step of %d slots, %u heads of %d", SLOTS, heads, DIM);
-    print_result(row, seconds * 1e3, "ms");
-    snprintf(row, sizeof(row), "delta step of %d slots, %u heads of %d: states", SLOTS, heads, DIM);
-    print_result(row, 2 * (double)bytes / seconds * 1e-9, "GB/s");
+    print_states("step", &r, seconds_of(b, q, 1, whole_forward, &r));
+    gr_workspace w = {.base = r.c.ws};
+    r.a = gr_cu_delta_of(&r.c);
+    gr_cu_delta_lay_out(&w, &r.c.d, SLOTS, SLOTS, &r.a, NULL);
+    print_states("step, rows", &r, seconds_of(b, q, 1, decode_rows, &r));
+    print_states("step, states", &r, seconds_of(b, q, 1, decode, &r));
+    print_states("step, copy of half", &r, 2 * seconds_of(b, q, 1, copy, &r));
 }
 
 int main(int argc, char **argv)
@@ -213,8 +242,11 @@ int main(int argc, char **argv)
     gr_queue q = bench_queue(&b);
     need(&b, gr_kernels_cuda.attach(&q, &b.d));
     bench_passes(&b, &q, n, length, heads);
-    b.used = 0;
-    bench_steps(&b, &q, heads);
+    for (int bf16 = 0; bf16 < 2; bf16++)
+        for (uint32_t each = 1; each <= 2 && heads % each == 0; each++) { /* value heads a key head */
+            b.used = 0;
+            bench_steps(&b, &q, heads / each, heads, bf16);
+        }
     gr_kernels_cuda.detach(&q);
     b.dev->type->queue_close(&q);
     b.dev->type->close(b.dev);

@@ -180,8 +180,10 @@ static void check_slopes(problem *p, float *x, const float *got, size_t n, size_
 /* ---- tests ----------------------------------------------------------------------------------------------
  */
 
-static const gr_delta_desc shapes[] = {
-    {1, 1, 8, 8, 4, false}, {2, 4, 16, 24, 4, false}, {2, 2, 20, 12, 2, false}, {1, 3, 8, 32, 5, true}};
+static const gr_delta_desc shapes[] = {{1, 1, 8, 8, 4, false, false},
+                                       {2, 4, 16, 24, 4, false, false},
+                                       {2, 2, 20, 12, 2, false, false},
+                                       {1, 3, 8, 32, 5, true, false}};
 
 static void test_outputs_and_gradients_agree_with_their_definition(void **state)
 {
@@ -308,6 +310,39 @@ static void test_parts_and_steps_have_the_bits_of_the_whole(void **state)
     }
 }
 
+/* However tokens come in calls the bits are the same; and near those of states in fp32, in half of the bytes.
+ */
+static void test_states_in_bf16_are_rounded_behind_each_token(void **state)
+{
+    (void)state;
+    const uint32_t length[] = {90, 90}, parts[] = {1, 2, 64, 1, 1, 3, 18}, whole[] = {90};
+    for (size_t s = 0; s < GR_LEN(shapes); s++) {
+        gr_delta_desc d = shapes[s];
+        problem wide = problem_new(d, 2, length, 2);
+        result r = run(&wide);
+        d.bf16_state = true;
+        problem p = problem_new(d, 2, length, 2);
+        const size_t n = 180 * gr_delta_out(&d), bytes = gr_delta_state_bytes(&d),
+                     values = (size_t)d.value_heads * d.key_dim * d.value_dim;
+        assert_int_equal(gr_delta_state_bytes(&shapes[s]) - bytes, 2 * values);
+        float *out = fx_dirty(n * 4), *again = fx_dirty(n * 4), *states = fx_dirty(4 * bytes),
+              *others = fx_dirty(4 * bytes);
+        double apart = 0, size = 0;
+        run_in_calls(&p, parts, GR_LEN(parts), out, states);
+        run_in_calls(&p, whole, 1, again, others);
+        assert_memory_equal(out, again, n * 4);
+        assert_memory_equal(states, others, 4 * bytes);
+        for (size_t i = 0; i < n; i++) {
+            apart += pow((double)out[i] - (double)r.out[i], 2);
+            size += pow((double)r.out[i], 2);
+        }
+        assert_true(sqrt(apart / size) > 1e-5 && sqrt(apart / size) < 1e-2);
+        free(out), free(again), free(states), free(others);
+        result_free(&r);
+        problem_free(&wide), problem_free(&p);
+    }
+}
+
 static void test_a_sequence_without_a_slot_gives_zeros_and_leaves_states_alone(void **state)
 {
     (void)state;
@@ -359,7 +394,7 @@ static void test_numbers_of_transformers(void **state)
     uint32_t d[5], length[] = {(uint32_t)json_integer_value(json_object_get(root, "tokens"))};
     const uint32_t slot[] = {0}, cached[] = {0};
     for (size_t i = 0; i < 5; i++) d[i] = (uint32_t)json_integer_value(json_array_get(dims, i));
-    problem p = problem_new((gr_delta_desc){d[0], d[1], d[2], d[3], d[4], false}, 1, length, 1), g = p;
+    problem p = problem_new((gr_delta_desc){d[0], d[1], d[2], d[3], d[4], false, false}, 1, length, 1), g = p;
     g.in = golden(root, "in"), g.dout = golden(root, "dout"), g.conv = golden(root, "conv");
     g.a_log = golden(root, "a_log"), g.dt_bias = golden(root, "dt_bias"), g.norm = golden(root, "norm");
     result r = run(&g);
@@ -385,7 +420,7 @@ static void test_numbers_of_transformers(void **state)
 static void test_workspaces_on_cuda_grow_with_tokens_and_with_sequences(void **state)
 {
     (void)state;
-    const gr_delta_desc d = {2, 4, 40, 72, 4, false};
+    const gr_delta_desc d = {2, 4, 40, 72, 4, false, false};
     const gr_layer_use uses[] = {GR_LAYER_FORWARD, GR_LAYER_BACKWARD};
     for (size_t u = 0; u < GR_LEN(uses); u++)
         for (uint32_t tokens = 1; tokens < 300; tokens += 7)
@@ -407,6 +442,7 @@ int main(void)
         cmocka_unit_test(test_a_packed_sequence_has_the_bits_of_one_alone),
         cmocka_unit_test(test_gradients_of_weights_go_on_where_an_earlier_pass_left_them),
         cmocka_unit_test(test_parts_and_steps_have_the_bits_of_the_whole),
+        cmocka_unit_test(test_states_in_bf16_are_rounded_behind_each_token),
         cmocka_unit_test(test_a_sequence_without_a_slot_gives_zeros_and_leaves_states_alone),
         cmocka_unit_test(test_numbers_of_transformers),
         cmocka_unit_test(test_workspaces_on_cuda_grow_with_tokens_and_with_sequences),

@@ -37,7 +37,6 @@ static const struct {
     {"qwen2_moe", "sliding_window", "counts with use_sliding_window alone, which is refused"},
     {"qwen3_moe", "sliding_window", "counts with use_sliding_window alone, which is refused"},
     {"smollm3", "sliding_window", "counts with use_sliding_window alone, which is refused"},
-    {"phi3", "original_max_position_embeddings", "counts with longrope alone, which is refused"},
     {"qwen3_5_moe_text", "intermediate_size", "of dense layers, of which it has none"},
     {"deepseek_v2", "n_group", "of topk_method group_limited_greedy, which is refused"},
     {"deepseek_v2", "topk_group", "of topk_method group_limited_greedy, which is refused"},
@@ -53,6 +52,8 @@ static const struct {
     {"qwen3_moe", "{\"mlp_only_layers\": [1]}"},
     {"qwen2_moe", "{\"mlp_only_layers\": [1]}"},
     {"qwen3_next", "{\"mlp_only_layers\": [1]}"},
+    {"phi3", "{\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1, 1, 1, 1, 1], "
+             "\"long_factor\": [2, 3, 4, 5, 6, 7, 8, 9]}}"},
     {"deepseek_v2", "{\"num_key_value_heads\": 4, \"head_dim\": 64, \"num_experts_per_tok\": 6, "
                     "\"first_k_dense_replace\": 1}"},
     {"deepseek_v3", "{\"num_key_value_heads\": 4, \"head_dim\": 64}"},

@@ -4,7 +4,9 @@
 #include "ops/model/checkpoint.h"
 
 #include <fcntl.h>
+#include <jansson.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include "ops/model/arch.h"
 #include "tests/unit/test.h"
@@ -284,6 +286,109 @@ static void test_blocks_must_be_whole(void **state)
     free(text), free(config), free(path);
 }
 
+/* ---- FP8: tests/oracle/fp8_checkpoints.py ----------------------------------------------------------------
+ */
+
+static const char *const scaled[] = {"qwen3", "qwen3_next", "deepseek_v3", "ministral"};
+
+/* Every tensor that is written has the bits of torch's product, where rows stand as the checkpoint has them.
+ */
+static void assert_hashes(const char *folder, const char *golden)
+{
+    gr_safetensors *s = NULL;
+    json_t *want = json_load_file(golden, 0, NULL);
+    assert_int_equal(gr_safetensors_open(&s, folder, NULL), GR_OK);
+    assert_int_equal(json_object_size(want), gr_safetensors_count(s));
+    for (size_t i = 0; i < gr_safetensors_count(s); i++) {
+        const gr_st_tensor *t = gr_safetensors_at(s, i);
+        uint8_t *bytes = gr_malloc(t->bytes);
+        assert_int_equal(gr_safetensors_read_bytes(s, t, 0, t->bytes, bytes, NULL), GR_OK);
+        if (json_integer_value(json_object_get(want, t->name)) != (json_int_t)crc32(0, bytes, (uInt)t->bytes))
+            fail_msg("'%s' of %s has other bits than torch's", t->name, folder);
+        free(bytes);
+    }
+    gr_safetensors_free(s);
+    json_decref(want);
+}
+
+static void test_weights_in_fp8_are_widened_as_torch_does(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < GR_LEN(scaled); i++) {
+        struct model m, again;
+        char *from = gr_printf("tests/golden/fp8/%s", scaled[i]),
+             *golden = gr_printf("%s/weights.json", from), *name = gr_printf("fp8-%s", scaled[i]),
+             *to = in_dir(name);
+        open_model(&m, from);
+        assert_said(&m.d, "tensors are in FP8, and widened as they are read; they are written in float32 or");
+        if (i == 3)
+            assert_said(&m.d, "7 tensors are for activations in FP8 and left out: weights are widened");
+        assert_int_equal(m.d.n, i == 3 ? 2 : 1);
+        assert_int_equal(gr_checkpoint_export(to, from, GR_ST_F32, 0, true, NULL), GR_OK);
+        open_model(&again, to);
+        assert_int_equal(again.d.n, 0);
+        assert_same(&m, &again);
+        assert_hashes(to, golden);
+        for (uint32_t b = 0; b < gr_model_buckets(&m.s); b++) {
+            const uint64_t n = gr_bucket_elems(&m.s, b);
+            float *whole = read_bucket(&m, b), *part = gr_malloc(n * sizeof(*part));
+            for (uint64_t at = 0, size = 1; at < n; at += size, size = size * 5 % 997 + 1) {
+                const uint64_t some = GR_MIN(size, n - at);
+                assert_int_equal(gr_weights_read_part(m.w, b, at, some, part, NULL), GR_OK);
+                assert_memory_equal(part, whole + at, some * sizeof(*part));
+            }
+            free(whole), free(part);
+        }
+        close_model(&m), close_model(&again);
+        free(from), free(golden), free(name), free(to);
+    }
+}
+
+/* A copy of qwen3 in FP8, with a tensor's name or shape in the header changed into one of the same length. */
+static char *changed_fp8(const char *name, const char *from, const char *to)
+{
+    char *path = in_dir(name), *file = gr_printf("%s/model.safetensors", path), *text;
+    bool found = false;
+    size_t n;
+    assert_int_equal(gr_dir_make(path, NULL), GR_OK);
+    assert_int_equal(gr_file_copy("tests/golden/fp8/qwen3", "config.json", path, &found, NULL), GR_OK);
+    assert_int_equal(gr_file_copy("tests/golden/fp8/qwen3", "model.safetensors", path, &found, NULL), GR_OK);
+    assert_int_equal(gr_file_read(file, 0, &text, &n, NULL), GR_OK);
+    const char *at = memmem(text, n, from, strlen(from));
+    assert_non_null(at);
+    write_at(path, (uint64_t)(at - text), to, strlen(to));
+    free(text), free(file);
+    return path;
+}
+
+static void test_fp8_whose_scales_do_not_fit_is_refused(void **state)
+{
+    (void)state;
+    char *gone = changed_fp8("gone-scale", "gate_proj.weight_scale_inv", "gate_proj.weight_scales__t"),
+         *shape = changed_fp8("other-scale", "\"dtype\":\"BF16\",\"shape\":[2,2]",
+                              "\"dtype\":\"BF16\",\"shape\":[4,1]"),
+         *kind = changed_fp8("norm", "\"dtype\":\"BF16\",\"shape\":[16,136]",
+                             "\"dtype\":\"I16\" ,\"shape\":[16,136]");
+    assert_not_read(gone, "tensor 'model.layers.0.mlp.gate_proj.weight' is F8_E4M3, but there is no "
+                          "'model.layers.0.mlp.gate_proj.weight_scale_inv'");
+    assert_not_read(shape, "has the shape [4, 1], but the model needs [2, 2]");
+    assert_not_read(kind, "is I16; weights are read from F32, BF16 and F16");
+    free(gone), free(shape), free(kind);
+}
+
+static void test_a_nan_in_fp8_is_refused_with_its_place(void **state)
+{
+    (void)state;
+    char *path = changed_fp8("nan-fp8", "F8_E4M3", "F8_E4M3");
+    gr_safetensors *s = NULL;
+    assert_int_equal(gr_safetensors_open(&s, path, NULL), GR_OK);
+    write_at(path, gr_safetensors_find(s, "model.layers.0.mlp.up_proj.weight")->offset + 130 * 136 + 133,
+             "\xff", 1);
+    gr_safetensors_free(s);
+    assert_not_read(path, "tensor 'model.layers.0.mlp.up_proj.weight': element [130, 133] is nan");
+    free(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -294,6 +399,9 @@ int main(void)
         cmocka_unit_test(test_what_is_left_out_is_said),
         cmocka_unit_test(test_blocks_that_cannot_be_widened_are_refused),
         cmocka_unit_test(test_blocks_must_be_whole),
+        cmocka_unit_test(test_weights_in_fp8_are_widened_as_torch_does),
+        cmocka_unit_test(test_fp8_whose_scales_do_not_fit_is_refused),
+        cmocka_unit_test(test_a_nan_in_fp8_is_refused_with_its_place),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,5 +1,6 @@
 /* A config.json: what is read of it, what is refused by name, what is ignored aloud. */
 #include "ops/model/model.h"
+#include "ops/model/rope.h"
 
 #include <jansson.h>
 
@@ -157,6 +158,59 @@ static void test_linear_and_yarn_positions_are_read(void **state)
     assert_false(own.truncate);
 }
 
+#define LISTS "'short_factor': [1, 1, 1, 1, 1, 1, 1, 2.5], 'long_factor': [1.5, 3, 4, 5, 6, 7, 8, 9]"
+
+/* The factor on cosines and sines is that of Phi 3.5 and Phi 4 mini, whose configs have these positions. */
+static void test_longrope_positions_are_read(void **state)
+{
+    (void)state;
+    const gr_rope_desc phi =
+        rope("{'model_type': 'phi3', 'max_position_embeddings': 131072, 'original_max_position_embeddings': "
+             "4096, 'rope_scaling': {'type': 'longrope', " LISTS "}}");
+    assert_int_equal(phi.type, GR_ROPE_LONG);
+    assert_int_equal(phi.pairs, 8);
+    assert_int_equal(phi.original_positions, 4096);
+    assert_close(phi.attention, 1.1902380714238083, 0, 1e-15);
+    assert_close(phi.stretch[0][7], 2.5, 0, 0);
+    assert_close(phi.stretch[1][0], 1.5, 0, 0);
+    const gr_rope_desc old = rope("{'model_type': 'phi3', 'max_position_embeddings': 131072, "
+                                  "'rope_scaling': {'type': 'su', " LISTS "}}");
+    assert_true(gr_rope_same(&phi, &old)); /* the border is 4096 where nothing is said */
+    const gr_rope_desc own =
+        rope("{'rope_parameters': {'rope_type': 'longrope', 'factor': 4.0, "
+             "'attention_factor': 1.5, 'original_max_position_embeddings': 128, " LISTS "}}");
+    assert_int_equal(own.original_positions, 128);
+    assert_close(own.attention, 1.5, 0, 0);
+    assert_int_equal(rope("{'rope_scaling': {'type': 'longrope', " LISTS "}}").original_positions, 512);
+    assert_close(rope("{'rope_scaling': {'type': 'longrope', " LISTS "}}").attention, 1, 0, 0);
+}
+
+static void test_the_longest_sequence_says_which_list_of_longrope_holds(void **state)
+{
+    (void)state;
+    gr_model_shape s = {.layers = 3};
+    gr_layer_desc d = gr_layer_plain(2, 2, 8, 8);
+    uint32_t border = 0;
+    gr_model_of(&s, &d);
+    assert_false(gr_model_set_longest(&s, 1u << 20, &border));
+    d.attention.rope = (gr_rope_desc){.type = GR_ROPE_LONG,
+                                      .dims = 8,
+                                      .theta = 1e4,
+                                      .attention = 1.25,
+                                      .pairs = 4,
+                                      .original_positions = 64,
+                                      .stretch = {{1, 1, 1, 2}, {3, 3, 3, 4}}};
+    gr_model_of(&s, &d);
+    for (uint32_t tokens = 63; tokens < 67; tokens++) {
+        gr_rope r;
+        assert_int_equal(gr_model_set_longest(&s, tokens, &border), tokens > 64);
+        assert_int_equal(border, 64);
+        gr_rope_init(&r, &gr_layer(&s, 2)->attention.rope);
+        assert_close(r.inv_freq[3], 1e-3 / (tokens > 64 ? 4 : 2), 0, 1e-7);
+        assert_close(r.factor, 1.25, 0, 0);
+    }
+}
+
 /* Positions that are read wrongly give other numbers for every token, and no error anywhere. */
 static void test_rope_that_is_ambiguous_or_not_built_is_refused(void **state)
 {
@@ -166,7 +220,8 @@ static void test_rope_that_is_ambiguous_or_not_built_is_refused(void **state)
     for (size_t i = 0; i < GR_LEN(types); i++) {
         char *changes = gr_printf("{" DEFAULT ", 'rope_scaling': {'type': '%s', 'factor': 4.0}}", types[i]);
         char *text = gr_printf(
-            "rope type '%s' is not supported; supported are default, dynamic, linear, llama3 and yarn",
+            "rope type '%s' is not supported; supported are default, dynamic, linear, llama3, longrope and "
+            "yarn",
             types[i]);
         assert_refused(changes, text);
         free(text);
@@ -182,8 +237,17 @@ static void test_rope_that_is_ambiguous_or_not_built_is_refused(void **state)
          "'rope_parameters.rope_theta' is 10000, but another place says 1000000"},
         {"{'rope_scaling': {'factor': 4.0}}", "'rope_scaling' has 'factor', but no 'rope_type'"},
         {"{'rope_scaling': {'type': 'longrope', 'factor': 4.0}}",
-         "rope type 'longrope' is not supported: positions of a token follow from the longest sequence"},
-        {"{'rope_scaling': {'type': 'su', 'factor': 4.0}}", "rope type 'su' is not supported: positions of"},
+         "'rope_scaling.short_factor' is not a list of 1 to 64 positive numbers"},
+        {"{'rope_scaling': {'type': 'longrope', 'short_factor': [1, 0], 'long_factor': [1, 2]}}",
+         "'rope_scaling.short_factor' is not a list of 1 to 64 positive numbers"},
+        {"{'rope_scaling': {'type': 'longrope', 'short_factor': [1, 2], 'long_factor': [1, '2']}}",
+         "'rope_scaling.long_factor' is not a list of 1 to 64 positive numbers"},
+        {"{'rope_scaling': {'type': 'longrope', 'short_factor': [1, 2], 'long_factor': [1]}}",
+         "'rope_scaling': 'short_factor' has 2 numbers, but 'long_factor' 1"},
+        {"{'rope_scaling': {'type': 'longrope', 'short_factor': [1, 2], 'long_factor': [1, 2], "
+         "'original_max_position_embeddings': 7.5}}",
+         "'rope_scaling': 'original_max_position_embeddings' must be an integer of at least 2"},
+        {"{'rope_scaling': {'type': 'su', 'factor': 4.0}}", "rope type 'su' is not supported; supported are"},
         {"{'model_type': 'olmo3', 'rope_parameters': {'sliding_attention': {'rope_type': 'default'}, "
          "'full_attention': {'rope_type': 'yarn', 'factor': 4.0, 'truncate': false}}}",
          "'rope_parameters.full_attention.truncate' of false is passed over by transformers"},
@@ -228,8 +292,8 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
         {"{'model_type': 'gpt_oss', 'num_local_experts': 257}",
          "'num_local_experts' is not an integer from 1 to 256"},
         {"{'model_type': 'gpt_oss', 'sliding_window': null}", "'sliding_window' is null: 'gpt_oss' has one"},
-        {"{'model_type': 'gpt_oss', 'quantization_config': {'quant_method': 'fp8'}}",
-         "'quantization_config' (fp8)"},
+        {"{'model_type': 'gpt_oss', 'quantization_config': {'quant_method': 'gptq'}}",
+         "'quantization_config' (gptq)"},
         {"{'quantization_config': {'quant_method': 'mxfp4'}}",
          "'quantization_config' (mxfp4): quantised weights"},
         {"{'model_type': 'gemma3'}", "'text_config' is missing or not an object"},
@@ -243,18 +307,31 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
          "'tie_word_embeddings' is not what 'text_config.tie_word_embeddings' is"},
         {"{'model_type': 'gemma3', 'eos_token_id': 9, 'text_config': {'vocab_size': 8}}",
          "'vocab_size' is 8, but 'eos_token_id' has 9"},
-        {"{'model_type': 'qwen3_5', 'quantization_config': {'quant_method': 'fp8'}, 'text_config': {}}",
-         "'quantization_config' (fp8): quantised"},
+        {"{'model_type': 'qwen3_5', 'quantization_config': {'quant_method': 'awq'}, 'text_config': {}}",
+         "'quantization_config' (awq): quantised"},
+        {"{'quantization_config': {'quant_method': 'compressed-tensors'}}",
+         "'quantization_config' (compressed-tensors): quantised weights are not supported; convert the"},
+        {"{'quantization_config': {'quant_method': 'fp8', 'fmt': 'e5m2'}}",
+         "'quantization_config.fmt' is not supported; it must be 'e4m3'"},
+        {"{'quantization_config': {'quant_method': 'fp8', 'weight_block_size': [1, 128]}}",
+         "'quantization_config.weight_block_size' is not supported; it must be [128, 128] or null"},
         {"{'model_type': 'jetmoe'}", "model_type 'jetmoe' is not supported (a mixture of experts)"},
         {"{'model_type': 'lfm2'}",
          "model_type 'lfm2' is not supported: its short convolutions are not built"},
         {"{'model_type': 'gemma4', 'text_config': {}}",
          "model_type 'gemma4' is not supported: its heads of 512"},
         {"{'model_type': 'ernie4_5'}", "its rotation of neighbouring dimensions is not built"},
-        {"{'model_type': 'phi3', 'rope_scaling': {'type': 'longrope', 'factor': 4.0}}",
-         "rope type 'longrope' is not"},
+        {"{'model_type': 'phi3', 'rope_scaling': {'type': 'su', 'factor': 4.0}}",
+         "'rope_scaling.short_factor' is not a list of 1 to 64 positive numbers"},
+        {"{'model_type': 'phi3', 'rope_scaling': {'type': 'su', 'short_factor': [1, 2, 3], "
+         "'long_factor': [1, 2, 3]}}",
+         "'rope_scaling': lists of 3 numbers, but"},
+        {"{'model_type': 'phi3', 'rope_scaling': {'type': 'longrope', 'short_factor': [1], 'long_factor': "
+         "[1], 'original_max_position_embeddings': 64}}",
+         "'rope_scaling.original_max_position_embeddings' is 64, but transformers reads that of the root, "
+         "which is 4096"},
         {"{'model_type': 'phi3', 'rope_scaling': {'type': 'yarn', 'factor': 4.0}}",
-         "positions of 'phi3' are stretched by longrope alone, which is not supported"},
+         "positions of 'phi3' are stretched by longrope alone"},
         {"{'model_type': 'mixtral', 'router_jitter_noise': 0.1}",
          "'router_jitter_noise' is not supported for 'mixtral'"},
         {"{'model_type': 'mixtral', 'num_local_experts': 1}",
@@ -284,8 +361,8 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
          "model_type 'deepseek_v32' is not supported: its sparse attention"},
         {"{'model_type': 'glm_moe_dsa'}", "its sparse attention with an indexer (DSA) is not built"},
         {"{'model_type': 'deepseek_v4'}", "its compressed attention and its hyper-connections are not built"},
-        {"{'model_type': 'deepseek_v3', 'quantization_config': {'quant_method': 'fp8'}}",
-         "'quantization_config' (fp8): quantised weights are not supported; convert the checkpoint to bf16"},
+        {"{'model_type': 'deepseek_v3', 'quantization_config': {'quant_method': 'awq'}}",
+         "'quantization_config' (awq): quantised weights are not supported; convert the checkpoint to bf16"},
         {"{'model_type': 'deepseek_v3', 'num_key_value_heads': 2}",
          "'num_key_value_heads' is not 4, as 'num_attention_heads' is"},
         {"{'model_type': 'deepseek_v3', 'qk_nope_head_dim': 224}", "add up to 288, which is more than 256"},
@@ -362,7 +439,7 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
          "'rope_parameters': {'full_attention': {}, 'sliding_attention': {}}}",
          "'rope_scaling' and 'rope_parameters' are both there"},
         {"{'model_type': 'gemma3_text', 'rope_scaling': {'rope_type': 'longrope', 'factor': 8.0}}",
-         "rope type 'longrope' is not supported"},
+         "'rope_scaling.short_factor' is not a list of 1 to 64 positive numbers"},
         {"{'model_type': 'gemma3_text', 'rope_parameters': {'full_attention': {'rope_type': 'linear'}, "
          "'sliding_attention': {}}}",
          "'rope_parameters.full_attention.factor' is missing or not a positive number"},
@@ -866,6 +943,8 @@ int main(void)
         cmocka_unit_test(test_defaults_are_those_of_transformers),
         cmocka_unit_test(test_rope_is_read_in_every_spelling),
         cmocka_unit_test(test_linear_and_yarn_positions_are_read),
+        cmocka_unit_test(test_longrope_positions_are_read),
+        cmocka_unit_test(test_the_longest_sequence_says_which_list_of_longrope_holds),
         cmocka_unit_test(test_rope_that_is_ambiguous_or_not_built_is_refused),
         cmocka_unit_test(test_what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(test_families_describe_their_layers),

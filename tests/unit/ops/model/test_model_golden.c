@@ -4,7 +4,7 @@
 #include "ops/kernels/layer_ops.h"
 #include "tests/unit/model_fixture.h"
 
-enum { N = 62, SEQS = 3, STEPS = 12, PROMPT = 5 }; /* of every golden */
+enum { N = 62, SEQS = 3, STEPS = 12, PROMPT = 5, LONGEST = 37 }; /* of every golden */
 
 struct golden {
     fixture f;
@@ -34,6 +34,8 @@ static void golden_open(struct golden *g, const char *name)
     gr_model_shape s;
     gr_diag_init(&g->d);
     assert_int_equal(gr_model_shape_read(&s, path, &g->d), GR_OK);
+    uint32_t border = 0;
+    assert_int_equal(gr_model_set_longest(&s, LONGEST, &border), !strcmp(name, "phi3_long"));
     g->f = fx_new(&s, 2);
     fx_read(&g->f, path, "", g->f.w);
     assert_int_equal(gr_safetensors_open(&g->file, path, &g->d), GR_OK);
@@ -61,39 +63,18 @@ static gr_packed packed_of(const struct golden *g, const gr_routing *routing)
                        .routing = routing};
 }
 
-static const char *const names[] = {"llama",
-                                    "qwen2",
-                                    "qwen3",
-                                    "mistral",
-                                    "yarn",
-                                    "olmo2",
-                                    "smollm3",
-                                    "granite",
-                                    "gemma2",
-                                    "gemma3_text",
-                                    "olmo3",
-                                    "qwen3_window",
-                                    "qwen3_moe",
-                                    "qwen2_moe",
-                                    "glm4_moe",
-                                    "qwen3_5_text",
-                                    "qwen3_next",
-                                    "qwen3_5_moe",
-                                    "gemma3",
-                                    "gpt_oss",
-                                    "gpt_oss_mxfp4",
-                                    "phi3",
-                                    "mixtral",
-                                    "olmoe",
-                                    "granitemoe",
-                                    "seed_oss",
-                                    "exaone4",
-                                    "gemma",
-                                    "mistral3",
-                                    "deepseek_v3",
-                                    "deepseek_v3_halves",
-                                    "deepseek_v2",
-                                    "glm4_moe_lite"};
+static const char *const names[] = {"llama",        "qwen2",        "qwen3",
+                                    "mistral",      "yarn",         "olmo2",
+                                    "smollm3",      "granite",      "gemma2",
+                                    "gemma3_text",  "olmo3",        "qwen3_window",
+                                    "qwen3_moe",    "qwen2_moe",    "glm4_moe",
+                                    "qwen3_5_text", "qwen3_next",   "qwen3_5_moe",
+                                    "gemma3",       "gpt_oss",      "gpt_oss_mxfp4",
+                                    "phi3",         "mixtral",      "olmoe",
+                                    "granitemoe",   "seed_oss",     "exaone4",
+                                    "gemma",        "mistral3",     "phi3_short",
+                                    "phi3_long",    "deepseek_v3",  "deepseek_v3_halves",
+                                    "deepseek_v2",  "glm4_moe_lite"};
 
 static void assert_near(const char *what, const char *name, const float *got, const float *want, size_t n,
                         double rtol)

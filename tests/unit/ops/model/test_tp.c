@@ -237,12 +237,12 @@ static void test_heads_of_the_delta_rule_are_cut(void **state)
             gr_layer_desc d = gr_layer_plain(4, 4, 4, 8);
             d.mixer = GR_MIXER_DELTA;
             d.attention = (gr_attention_desc){0};
-            d.delta = (gr_delta_desc){4, 12, 3, 5, 2, by_head};
+            d.delta = (gr_delta_desc){4, 12, 3, 5, 2, by_head, false};
             gr_model_of(&s, &d);
             const gr_slicing cut = {parts, 1, 1};
             const gr_model_shape slice = gr_tp_shape(&s, cut);
             const uint64_t n = gr_bucket_elems(&s, 1), part = gr_bucket_elems(&slice, 1);
-            float *whole = calloc(n, sizeof(float)), *got = calloc(part, sizeof(float)), want[1000];
+            float *whole = calloc(n, sizeof(float)), *got = calloc(part, sizeof(float)), want[168 * 6];
             char buf[48];
             for (uint64_t i = 0; i < n; i++) whole[i] = (float)(i + 1);
             assert_null(gr_tp_uneven(&s, cut, buf));
