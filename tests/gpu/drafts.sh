@@ -75,6 +75,6 @@ model_of olmoe olmoe Olmoe '"num_experts": 8, "num_experts_per_tok": 2'
 form olmoe $quick "tokens: 4, from: group" --set model="$work/olmoe" --set nodes.old_logprob.replay=rollout --set nodes.update.replay=rollout
 model_of deepseek deepseek_v3 DeepseekV3 '"moe_intermediate_size": 32, "n_routed_experts": 12, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "q_lora_rank": 48, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32' 4
 form deepseek $quick "tokens: 4, from: group" --set model="$work/deepseek"
-sed -e 's/{op: generate, /{op: generate, over: 1.5, /; s/schedule: linear, min_lr_ratio: 0.05, //' $quick >"$work/kept.yaml"
-form kept "$work/kept.yaml" "tokens: 4, from: group" --set model="$work/model"
+sed -e 's/{op: generate, /{op: generate, over: 1.5, /; s/schedule: linear, min_lr_ratio: 0.05, //' $quick >"$work/over.yaml"
+form kept "$work/over.yaml" "tokens: 4, from: group" --set model="$work/model"
 exit $failed
