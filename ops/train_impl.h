@@ -33,7 +33,7 @@ enum {
     TRAIN_SUM,
     TRAIN_NORM,
     TRAIN_CLIP, /* of many shards; one does it with the last bucket's norm */
-    TRAIN_MIX, /* this and the next: of muon */
+    TRAIN_MIX,  /* this and the next: of muon */
     TRAIN_ORTHOGONALIZE,
     TRAIN_STEP,
     TRAIN_FINISH,

@@ -14,9 +14,9 @@
  *   - every use finds a copy in the right place, of the right size, with the right contents where it reads;
  *   - loads, offloads and saves read an up-to-date copy, and steps that begin or end copies are where the
  *     ledger has them begin and end;
- *   - fetches read what the disk holds up to date, stores write it; no task uses a copy there; copies in the host
- *     pool of what lies there begin by what writes them, at whole blocks, and share no bytes with what holds
- *     contents where a path saves or restores;
+ *   - fetches read what the disk holds up to date, stores write it; no task uses a copy there; copies in
+ *     the host pool of what lies there begin by what writes them, at whole blocks, and share no bytes with
+ *     what holds contents where a path saves or restores;
  *   - no version that only one copy holds is released while a task still needs it;
  *   - two entries share bytes only if all uses of one happen before all uses of the other, by lane order and
  *     `after`, where the device runs work later than it is given (gr_tasks.queued) in both times of a lane:

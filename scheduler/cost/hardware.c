@@ -423,10 +423,10 @@ uint64_t gr_hardware_overhead(const gr_hardware *hw, const gr_tenant *p)
 gr_tenant gr_tenant_of(const gr_tasks *g, uint64_t host_bytes)
 {
     return (gr_tenant){.ranks = g->ranks,
-                        .groups = g->groups,
-                        .messages = g->messages,
-                        .captured = g->captured,
-                        .host_bytes = host_bytes};
+                       .groups = g->groups,
+                       .messages = g->messages,
+                       .captured = g->captured,
+                       .host_bytes = host_bytes};
 }
 
 const gr_hardware *gr_hardware_known(size_t i)

@@ -124,11 +124,8 @@ typedef struct fx_loss { /* sum of d_logprob logprob + d_entropy entropy over al
 static inline gr_head_rows fx_rows(const fx_loss *l, uint32_t at, uint32_t n, uint32_t row[FX_TOKENS])
 {
     for (uint32_t i = 0; i < n; i++) row[i] = at + i;
-    return (gr_head_rows){.n = n,
-                          .row = row,
-                          .target = l->target + at,
-                          .inv_temperature = l->inv_temperature,
-                          .keep = true};
+    return (gr_head_rows){
+        .n = n, .row = row, .target = l->target + at, .inv_temperature = l->inv_temperature, .keep = true};
 }
 
 static inline void fx_head(fixture *f, uint32_t n, uint32_t chunk, const fx_loss *l, float *logprob,

@@ -254,8 +254,7 @@ static void test_what_a_process_takes_beside_its_arena(void **state)
                            .group_bytes = 300 << 20,
                            .message_bytes = 100 << 20};
     assert_int_equal(gr_hardware_overhead(&h, &(gr_tenant){.ranks = 1}), 500 << 20);
-    assert_int_equal(gr_hardware_overhead(&h, &(gr_tenant){.ranks = 1, .captured = 28}),
-                     (500 << 20) + 28000);
+    assert_int_equal(gr_hardware_overhead(&h, &(gr_tenant){.ranks = 1, .captured = 28}), (500 << 20) + 28000);
     assert_int_equal(gr_hardware_overhead(&h, &(gr_tenant){.ranks = 1, .host_bytes = 1 << 20}),
                      502 << 20); /* in pieces of 2 MiB */
     assert_int_equal(gr_hardware_overhead(&h, &(gr_tenant){.ranks = 1, .host_bytes = UINT64_C(4) << 30}),
