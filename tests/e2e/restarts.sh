@@ -49,11 +49,12 @@ until_() { # COMMAND...: it holds within two minutes
     i=0
     while ! "$@"; do
         i=$((i + 1))
-        [ $i -lt 1200 ] && kill -0 $pid 2>/dev/null || { cat out err >&2; fail "$*: it does not come"; }
+        [ $i -lt 1200 ] && { kill -0 $pid 2>/dev/null || "$@"; } || { cat out err >&2; fail "$*: it does not come"; }
         sleep 0.1
     done
 }
 works() { [ "$(workers_of | wc -l)" -ge "$ranks" ]; }
+works_or_ended() { works || ! kill -0 $pid 2>/dev/null; }
 ends() { # STATUS
     got=0
     wait $pid 2>/dev/null || got=$?
@@ -77,7 +78,7 @@ for ranks in $all; do
     n=1
     while [ $n -lt $kills ]; do
         until_ has_restarted $n
-        until_ works
+        until_ works_or_ended
         by_chance 900
         sleep 0.$(printf '%03d' $chance)
         by_chance "$ranks"
