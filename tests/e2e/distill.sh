@@ -81,12 +81,8 @@ if runs_ranks; then
     same_weights one two
     ways="teacher.gather=layer actor.parallel={context:2}"
     [ "$slow" = 0 ] || ways="$ways actor.gather=layer teacher.parallel={context:2}"
-    for way in $ways; do
-        rm -rf ranks
-        status 0 "$gr" exec gkd.yaml --ranks 2 --set "models.$(echo $way | sed 's/:/: /')" --out ranks --steps 2 --check-memory
-        awk -v a="$(metric ranks 2 loss)" -v b="$(metric whole 2 loss)" 'BEGIN { d = a - b; exit !(d * d < 1e-8) }' || fail "$way: another loss: $(metric ranks 2 loss)"
-        status 0 "$gr" verify ranks/plan.json
-    done
+    # shellcheck disable=SC2086 # one word a way
+    near_over_two_ranks gkd.yaml whole 1e-4 $ways
 fi
 status 0 "$gr" plan gkd.yaml --ranks 8 --device cuda --hardware h200 --set models.actor.parallel=auto
 status 0 "$gr" plan gkd.yaml --device cuda --hardware h200 --format json -o plan.json

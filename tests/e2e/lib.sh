@@ -304,6 +304,20 @@ run: {steps: 4, seed: 7, samples: 2}
 END
 }
 
+# near_over_two_ranks GRAPH WHOLE DIFFERENCE WAY...: on two ranks, each way with memory checked and the plan proven, the loss of iteration
+# 2 is that of the run WHOLE but for so much. WAY is a setting under `models`, as actor.parallel={tensor:2}.
+near_over_two_ranks() {
+    over=$1 near=$2 least=$3
+    shift 3
+    for way in "$@"; do
+        rm -rf over-two
+        status 0 "$gr" exec "$over" --ranks 2 --set "models.$(echo "$way" | sed 's/:/: /')" --out over-two --steps 2 --check-memory
+        awk -v a="$(metric over-two 2 loss)" -v b="$(metric "$near" 2 loss)" -v d="$least" 'BEGIN { exit !((a - b) * (a - b) < d * d) }' ||
+            fail "$way: another loss: $(metric over-two 2 loss)"
+        status 0 "$gr" verify over-two/plan.json
+    done
+}
+
 "$project/graphs/quickstart/data.sh" .
 model model llama 32 false false
 graph grpo.yaml

@@ -60,22 +60,28 @@ static void assert_same(const struct model *a, const struct model *b)
     }
 }
 
+/* Of each bucket, parts of many sizes are those of the whole. */
+static void assert_parts(struct model *m)
+{
+    for (uint32_t b = 0; b < gr_model_buckets(&m->s); b++) {
+        const uint64_t n = gr_bucket_elems(&m->s, b);
+        float *whole = read_bucket(m, b), *part = gr_malloc(n * sizeof(*part));
+        for (uint64_t at = 0, size = 1; at < n; at += size, size = size * 5 % 997 + 1) {
+            const uint64_t some = GR_MIN(size, n - at);
+            assert_int_equal(gr_weights_read_part(m->w, b, at, some, part, NULL), GR_OK);
+            assert_memory_equal(part, whole + at, some * sizeof(*part));
+        }
+        free(whole), free(part);
+    }
+}
+
 static void test_a_part_is_the_part_of_the_whole(void **state)
 {
     (void)state;
     for (size_t i = 0; i < GR_LEN(names); i++) {
         struct model m;
         open_golden(&m, names[i]);
-        for (uint32_t b = 0; b < gr_model_buckets(&m.s); b++) {
-            const uint64_t n = gr_bucket_elems(&m.s, b);
-            float *whole = read_bucket(&m, b), *part = gr_malloc(n * sizeof(*part));
-            for (uint64_t at = 0, size = 1; at < n; at += size, size = size * 5 % 997 + 1) {
-                const uint64_t some = GR_MIN(size, n - at);
-                assert_int_equal(gr_weights_read_part(m.w, b, at, some, part, NULL), GR_OK);
-                assert_memory_equal(part, whole + at, some * sizeof(*part));
-            }
-            free(whole), free(part);
-        }
+        assert_parts(&m);
         close_model(&m);
     }
 }
@@ -329,16 +335,7 @@ static void test_weights_in_fp8_are_widened_as_torch_does(void **state)
         assert_int_equal(again.d.n, 0);
         assert_same(&m, &again);
         assert_hashes(to, golden);
-        for (uint32_t b = 0; b < gr_model_buckets(&m.s); b++) {
-            const uint64_t n = gr_bucket_elems(&m.s, b);
-            float *whole = read_bucket(&m, b), *part = gr_malloc(n * sizeof(*part));
-            for (uint64_t at = 0, size = 1; at < n; at += size, size = size * 5 % 997 + 1) {
-                const uint64_t some = GR_MIN(size, n - at);
-                assert_int_equal(gr_weights_read_part(m.w, b, at, some, part, NULL), GR_OK);
-                assert_memory_equal(part, whole + at, some * sizeof(*part));
-            }
-            free(whole), free(part);
-        }
+        assert_parts(&m);
         close_model(&m), close_model(&again);
         free(from), free(golden), free(name), free(to);
     }
