@@ -1,8 +1,9 @@
 /* tests/gpu/gpu_decode.c: attention of decode steps and copies of blocks against loops in double.
  *
  * Without arguments: one line a case (largest absolute error, relative norm of the error), exit 1 where one
- * fails, 77 where there is no device. --small: shorter and fewer slots of fewer heads. --bench: times, as
- * bytes of keys and values that must be read once over seconds.
+ * fails, 77 where there is no device. The products of a step of few sequences (gr_cu_decode_product) are
+ * measured by the error that rounding to bf16 brings. --small: shorter and fewer slots of fewer heads.
+ * --bench: times, as bytes of keys and values that must be read once over seconds.
  */
 #include <cuda_runtime.h>
 #include <math.h>
@@ -503,6 +504,130 @@ static void check_copy(uint32_t layers, uint32_t blocks, uint64_t elems, uint32_
     free(dst);
 }
 
+/* ---- products -------------------------------------------------------------------------------------------
+ */
+
+typedef struct product {
+    uint32_t t, in, out;
+    bool norm, bias, add, logits, activate;
+    gr_bf16 *x, *w, *g, *b,
+        *c; /* x [t, in], w [out, in], factors of the norm [in], bias [out], added [t, ld] */
+} product;
+
+static gr_bf16 *random_bf16(size_t n, float scale)
+{
+    gr_bf16 *x = host(n * sizeof(*x));
+    for (size_t i = 0; i < n; i++) x[i] = to_bf16(scale * random_value());
+    return x;
+}
+
+/* x normed, as rounded. */
+static void norm_row(const product *p, uint32_t row, double *to)
+{
+    const gr_bf16 *x = p->x + (size_t)row * p->in;
+    double sum = 0;
+    for (uint32_t i = 0; i < p->in; i++) sum += (double)of_bf16(x[i]) * (double)of_bf16(x[i]);
+    const double inverse = 1 / sqrt(sum / p->in + 1e-6);
+    for (uint32_t i = 0; i < p->in; i++) {
+        const double v = (double)of_bf16(x[i]);
+        to[i] = p->norm ? (double)of_bf16(to_bf16((float)(v * inverse * (double)of_bf16(p->g[i])))) : v;
+    }
+}
+
+static double dot(const product *p, const double *x, uint32_t row)
+{
+    const gr_bf16 *w = p->w + (size_t)row * p->in;
+    double sum = 0;
+    for (uint32_t i = 0; i < p->in; i++) sum += x[i] * (double)of_bf16(w[i]);
+    return sum;
+}
+
+static void *run_product(const product *p, uint32_t ld)
+{
+    const size_t size = p->logits ? 4 : 2, bytes = (size_t)p->t * ld * size;
+    void *x = device_of(p->x, (size_t)p->t * p->in * 2), *w = device_of(p->w, (size_t)p->out * p->in * 2),
+         *g = device_of(p->g, p->in * 2u), *b = device_of(p->b, p->out * 2u), *y = device(bytes);
+    if (p->add) CUDA(cudaMemcpy(y, p->c, bytes, cudaMemcpyHostToDevice)); /* in place */
+    CUDA(cudaDeviceSynchronize());
+    for (int i = 0; i < 1 + !p->add;
+         i++) /* twice where that is the same: the second is chained to the first */
+        gr_cu_decode_product_run(0, &(gr_cu_decode_product){.x = x,
+                                                            .w = w,
+                                                            .y = p->logits ? NULL : y,
+                                                            .logits = p->logits ? y : NULL,
+                                                            .bias = p->bias ? b : NULL,
+                                                            .add = p->add ? y : NULL,
+                                                            .norm = p->norm ? g : NULL,
+                                                            .scale = 0.5f,
+                                                            .eps = 1e-6f,
+                                                            .t = p->t,
+                                                            .in = p->in,
+                                                            .out = p->out,
+                                                            .ld = ld,
+                                                            .activate = p->activate});
+    CUDA(cudaGetLastError());
+    void *result = host(bytes), *const all[] = {x, w, g, b, y};
+    CUDA(cudaMemcpy(result, y, bytes, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) CUDA(cudaFree(all[i]));
+    return result;
+}
+
+static double wanted(const product *p, const double *x, uint32_t row, uint32_t column, uint32_t ld)
+{
+    const double z = dot(p, x, column);
+    if (p->activate) return z / (1 + exp(-z)) * dot(p, x, column + ld);
+    return 0.5 * z + (p->bias ? (double)of_bf16(p->b[column]) : 0) +
+           (p->add ? (double)of_bf16(p->c[(size_t)row * ld + column]) : 0);
+}
+
+static void check_product(product p)
+{
+    const uint32_t ld = p.activate ? p.out / 2 : p.out;
+    p.x = random_bf16((size_t)p.t * p.in, 1);
+    p.w = random_bf16((size_t)p.out * p.in, 1 / sqrtf((float)p.in));
+    p.g = random_bf16(p.in, 1);
+    p.b = random_bf16(p.out, 1);
+    p.c = random_bf16((size_t)p.t * ld, 1);
+    void *got = run_product(&p, ld), *again = run_product(&p, ld);
+    double *x = host(p.in * sizeof(*x)), most = 0;
+    const double least = p.logits ? 1e-4 : 1e-3, share = p.logits ? 0 : 0x1p-8;
+    uint64_t wrong = 0;
+    for (uint32_t row = 0; row < p.t; row++) {
+        norm_row(&p, row, x);
+        for (uint32_t i = 0; i < ld; i++) {
+            const size_t at = (size_t)row * ld + i;
+            const double want = wanted(&p, x, row, i, ld),
+                         y = p.logits ? (double)((float *)got)[at] : (double)of_bf16(((gr_bf16 *)got)[at]);
+            most = fabs(y - want) > most ? fabs(y - want) : most;
+            wrong += !(fabs(y - want) <= (p.norm ? 8e-3 : least) + share * fabs(want));
+        }
+    }
+    const bool repeats = !memcmp(got, again, (size_t)p.t * ld * (p.logits ? 4 : 2)), ok = !wrong && repeats;
+    printf("product    %u x %u x %u%s%s%s%s%s: max abs %.2e, %llu wrong, %s %s\n", p.t, p.out, p.in,
+           p.norm ? ", normed" : "", p.bias ? ", bias" : "", p.add ? ", added" : "",
+           p.logits ? ", logits" : "", p.activate ? ", activated" : "", most, (unsigned long long)wrong,
+           repeats ? "repeats" : "does not repeat", ok ? "OK" : "FAIL");
+    failures += !ok;
+    void *const mine[] = {p.x, p.w, p.g, p.b, p.c, got, again, x};
+    for (size_t i = 0; i < sizeof(mine) / sizeof(*mine); i++) free(mine[i]);
+}
+
+static void check_products(void)
+{
+    static const uint32_t rows[] = {1, 2, 3, 5, 8, 9, 16}, ins[] = {512, 1024, 1536, 2560, 4096},
+                          outs[] = {16, 48, 1040, 2112, 3200, 4224, 6400};
+    if (!gr_cu_decode_product_takes(NULL, 1, 512, 16)) return;
+    for (uint32_t i = 0; i < (small ? 7u : 35u); i++) {
+        const uint32_t t = rows[i % 7], in = ins[i % 5], out = outs[small ? i % 3 : (i * 3 + i / 7) % 7];
+        check_product((product){.t = t, .in = in, .out = out});
+        check_product((product){.t = t, .in = in, .out = out, .norm = true, .bias = i % 2});
+        check_product((product){.t = t, .in = in, .out = out, .add = true, .bias = i % 3 == 0});
+        check_product((product){.t = t, .in = in, .out = out, .logits = true});
+        check_product((product){.t = t, .in = in, .out = out, .norm = i % 2, .activate = true});
+    }
+    check_product((product){.t = 4, .in = 12288, .out = small ? 64 : 2048, .add = true});
+}
+
 /* ---- bench ----------------------------------------------------------------------------------------------
  */
 
@@ -672,6 +797,7 @@ int main(int argc, char **argv)
     check_rows(16, 8, 128, 5, 400, &kinds[1]); /* a window, and capped scores */
     check_rows(16, 8, 128, 5, 400, &kinds[7]);
     check_attention(8, 2, 128, small ? 1 : 3, 16, small ? 1500 : 5000, false, NULL);
+    check_products();
     check_copy(1, 2, 256, 1);
     check_copy(3, 40, 2 * BLOCK * 8 * 128, 17);
     printf("%s\n", failures ? "FAILED" : "all OK");

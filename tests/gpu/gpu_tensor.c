@@ -343,7 +343,11 @@ static uint32_t set_slots(const gr_steps_input *in, const prompts *p, const uint
         in->member[i] = in->group_first[i] = i;
         in->shared[i] = 0;
         if (!begin) continue;
-        in->change[i] = (gr_slot_change){i, GR_SLOT_SET, p->ids[p->offset[i] + last], (int32_t)last, i, 0};
+        in->change[i] = (gr_slot_change){.slot = i,
+                                         .from = GR_SLOT_SET,
+                                         .id = p->ids[p->offset[i] + last],
+                                         .position = last,
+                                         .sequence = i};
         memcpy(in->table + i * stride, table + i * stride, stride * sizeof(*table));
     }
     in->group_first[p->n] = p->n;
@@ -579,7 +583,11 @@ static double decode_ms(const model *m, uint32_t slots, uint32_t length)
         for (uint32_t i = 0; i < slots; i++) {
             in.member[i] = in.group_first[i] = i;
             in.shared[i] = 0;
-            in.change[i] = (gr_slot_change){i, GR_SLOT_SET, (int32_t)(i % m->shape.vocab), length, i, 0};
+            in.change[i] = (gr_slot_change){.slot = i,
+                                            .from = GR_SLOT_SET,
+                                            .id = (int32_t)(i % m->shape.vocab),
+                                            .position = length,
+                                            .sequence = i};
             for (uint32_t b = 0; b < stride; b++) in.table[i * stride + b] = i * stride + b;
         }
         in.group_first[slots] = slots;

@@ -92,7 +92,7 @@ void gr_head_product(gr_queue *q, const gr_model_shape *s, const float *lm, cons
 {
     const bool capped = s->logit_softcap > 0;
     const gr_head_ws w = {.logits = logits};
-    const gr_product p = {n, s->hidden, s->vocab, hidden, lm, NULL, NULL};
+    const gr_product p = {.t = n, .in = s->hidden, .out = s->vocab, .x = hidden, .w = lm};
     struct head l = {.s = s, .v = gr_simd_best(), .n = n, .w = &w};
     l.inv_temperature = capped ? inv_temperature : inv_temperature * s->logit_scale;
     gr_cpu_product(q, &p, logits, gemm);
@@ -236,7 +236,7 @@ void gr_cpu_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm
     gr_head_ws w;
     gr_head_ws_layout(&c, s, rows->n, GR_HEAD_GRADIENT, gr_team_size(q->team), &w);
     const gr_head_adjoint a = {rows->target, w.lse, w.entropy, d_logprob, d_entropy, rows->inv_temperature};
-    const gr_product p = {rows->n, s->hidden, s->vocab, w.row, lm, NULL, NULL};
+    const gr_product p = {.t = rows->n, .in = s->hidden, .out = s->vocab, .x = w.row, .w = lm};
     gr_head_logits_back(q, s, &a, rows->n, w.logits);
     gr_cpu_product_dx(q, &p, w.logits, w.drow, w.gemm);
     if (grad_lm) gr_cpu_product_dw(q, &p, w.logits, grad_lm, grads, w.gemm);

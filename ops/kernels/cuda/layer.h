@@ -33,6 +33,7 @@ void gr_cuda_norm(gr_queue *q, const gr_norm *c, void *y);
 void gr_cuda_norm_add(gr_queue *q, const gr_norm *c, const void *add, void *y);
 void gr_cuda_norm_backward(gr_queue *q, const gr_norm *c, const void *dy, void *dx, bool add, void *grad,
                            gr_dtype grads, void *ws);
+bool gr_cuda_product_norms(gr_queue *q, const gr_product *p);
 void gr_cuda_product(gr_queue *q, const gr_product *p, void *y, void *ws);
 void gr_cuda_product_add(gr_queue *q, const gr_product *p, const void *add, float scale, bool sliced, void *y,
                          void *temp, void *ws);
