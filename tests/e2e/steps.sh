@@ -11,6 +11,25 @@ same() { # GRAPH SETTING...
     cmp a/samples.jsonl b/samples.jsonl || fail "samples of $*"
 }
 
+# With tokens drafted by chunks, against a rollout that drafts none.
+drafted() { # GRAPH KEYS SETTING...
+    from=$1
+    sed "s/{op: generate,/{op: generate, speculate: {always: true, $2},/" $from >drafted.yaml
+    grep -q speculate drafted.yaml || fail "no rollout in $from"
+    shift 2
+    two_ways "$GR_STEPS_EXEC" $from "$@"
+    rm -rf b
+    status 0 "$GR_STEPS_EXEC" drafted.yaml b "$@"
+    sed -E 's/"[a-z_]*\.(drafted|accepted|accepted_length|tokens_per_step)": [^,}]*(, )?//g; s/, \}$/}/' b/metrics.jsonl >plain.jsonl
+    accepted=$(metric b 1 rollout.accepted)
+    [ "$accepted" -gt 0 ] || fail "nothing is accepted of $from $*"
+    [ "$accepted" -lt "$(metric b 1 rollout.drafted)" ] || fail "all is accepted of $from $*"
+    mv plain.jsonl b/metrics.jsonl
+    same_metrics a b
+    same_weights a b
+    cmp a/samples.jsonl b/samples.jsonl || fail "samples of $from $*"
+}
+
 # Rows that a rollout keeps, whose weights stay as they are: what goes on in another iteration has the log-probs of one pass.
 still() { # FROM
     sed -e 's/, grad_clip: 1.0}/, weight_decay: 0}/' -e 's/lr: 1.0e-2/lr: 1.0e-30/' "$1"
@@ -47,6 +66,10 @@ same stop.yaml nodes.rollout.concurrent=5
 same stop.yaml nodes.rollout.kv_blocks=7
 sed 's/max_tokens: 37/max_tokens: 37, stop_ids: [3, 4, 9]/' long.yaml >ids.yaml
 same ids.yaml nodes.rollout.concurrent=6
+# Drafts: of slots that end, wait for blocks, or are ended by the host in the middle of one.
+drafted long.yaml "tokens: 4"
+drafted long.yaml "tokens: 7, from: group, match: 1" nodes.rollout.concurrent=5
+drafted stop.yaml "tokens: 3, from: group, match: 1" nodes.rollout.kv_blocks=7
 # Layers whose state has one size: prompts that are read where their first sample runs, and those that wait for slots,
 # for blocks or for a second trip with their state in a place of its own.
 mv model dense
@@ -83,6 +106,7 @@ kv() { # bytes of keys and values in a plan
     status 0 "$gr" plan ring.yaml --format json
     sed -nE 's/.*"what": "rollout.kv",.* "bytes": ([0-9]+).*/\1/p' out | head -1
 }
+drafted ring.yaml "tokens: 5, from: group, match: 1" nodes.rollout.samples=4 run.steps=1
 window=$(kv)
 sed -i 's/sliding_attention/full_attention/g' model/config.json
 [ $((10 * window)) -lt $((6 * $(kv))) ] || fail "a window's layers take as much as others: $window of $(kv) bytes"
@@ -107,6 +131,7 @@ same turns.yaml run.steps=3
 for slots in 1 3 20; do same turns.yaml nodes.rollout.concurrent=$slots run.steps=3; done
 for blocks in 2 5; do same turns.yaml nodes.rollout.kv_blocks=$blocks run.steps=3; done
 same slow.yaml run.steps=3
+drafted turns.yaml "tokens: 3, match: 1, from: group" run.steps=3
 same turns.yaml nodes.rollout.max_tokens=11 nodes.rollout.max_context=60 run.steps=3
 same turns.yaml nodes.rollout.max_tokens=11 nodes.rollout.max_context=60 nodes.rollout.concurrent=6 run.steps=3
 

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ops/drafts.h"
 #include "ops/kernels/workspace.h"
 #include "ops/kernels/steps.h"
 #include "tests/e2e/exec_with.h"
@@ -23,21 +24,37 @@ struct gr_steps {
     int32_t *report_id[2];
     float *report_logprob[2];
     uint16_t *report_choices[2];
-    /* of one step, slots that run side by side */
+    /* where tokens are drafted */
+    int32_t *text;           /* [seqs, max_length] */
+    uint32_t *said, *prompt; /* [seqs] tokens of a text, and those that others do not draft */
+    gr_draft_record *drafts; /* [slots] */
+    gr_draft_source *sources;
+    /* of one step, rows of slots that run side by side */
     int32_t *ids, *drawn;
-    uint32_t *live, *offset, *cached, *tables, *row, *places;
+    uint32_t *live, *offset, *cached, *tables, *row, *places; /* live: which rows they are */
     uint32_t (*draw)[2];
     float *logprob;
     uint16_t *choices; /* of experts, where they are recorded */
     unsigned long long steps, slots_run, slots_live, moves, clears;
 };
 
+static uint32_t each(const gr_steps *s)
+{
+    return 1 + s->b.drafts.tokens;
+}
+
 static void layout_device(gr_workspace *c, gr_steps *s)
 {
-    const uint64_t n = s->b.slots, word = sizeof(uint32_t);
-    s->slot = gr_workspace_bytes(c, n * sizeof(*s->slot));
-    s->table = gr_workspace_bytes(c, n * s->b.stride * word);
-    s->held = gr_workspace_bytes(c, n * word);
+    const uint64_t n = gr_steps_rows(&s->b), word = sizeof(uint32_t),
+                   texts = s->b.drafts.tokens ? s->b.drafts.seqs : 0;
+    s->slot = gr_workspace_bytes(c, s->b.slots * sizeof(*s->slot));
+    s->table = gr_workspace_bytes(c, s->b.slots * s->b.stride * word);
+    s->held = gr_workspace_bytes(c, s->b.slots * word);
+    s->text = gr_workspace_bytes(c, texts * s->b.max_length * word);
+    s->said = gr_workspace_bytes(c, texts * word);
+    s->prompt = gr_workspace_bytes(c, texts * word);
+    s->drafts = gr_workspace_bytes(c, s->b.slots * sizeof(*s->drafts));
+    s->sources = gr_workspace_bytes(c, (texts + 1) * sizeof(*s->sources));
     s->places = gr_workspace_bytes(c, n * word);
     s->ids = gr_workspace_bytes(c, n * word);
     s->drawn = gr_workspace_bytes(c, n * word);
@@ -53,17 +70,18 @@ static void layout_device(gr_workspace *c, gr_steps *s)
 
 static void layout_host(gr_workspace *c, gr_steps *s)
 {
-    const uint64_t n = s->b.slots, word = sizeof(uint32_t);
+    const uint64_t n = s->b.slots, rows = gr_steps_rows(&s->b), word = sizeof(uint32_t);
     for (int i = 0; i < 2; i++) {
         s->input[i].change = gr_workspace_bytes(c, n * sizeof(gr_slot_change));
         s->input[i].table = gr_workspace_bytes(c, n * s->b.stride * word);
         s->input[i].held = s->b.states ? gr_workspace_bytes(c, n * word) : NULL;
-        s->input[i].member = gr_workspace_bytes(c, n * word);
+        s->input[i].text = s->b.drafts.tokens ? gr_workspace_bytes(c, n * s->b.max_length * word) : NULL;
+        s->input[i].member = gr_workspace_bytes(c, rows * word);
         s->input[i].group_first = gr_workspace_bytes(c, (n + 1) * word);
         s->input[i].shared = gr_workspace_bytes(c, n * word);
-        s->report_id[i] = gr_workspace_bytes(c, n * s->b.chunk * word);
-        s->report_logprob[i] = gr_workspace_bytes(c, n * s->b.chunk * word);
-        s->report_choices[i] = gr_workspace_bytes(c, n * s->b.chunk * s->b.choices * sizeof(uint16_t));
+        s->report_id[i] = gr_workspace_bytes(c, rows * s->b.chunk * word);
+        s->report_logprob[i] = gr_workspace_bytes(c, rows * s->b.chunk * word);
+        s->report_choices[i] = gr_workspace_bytes(c, rows * s->b.chunk * s->b.choices * sizeof(uint16_t));
     }
 }
 
@@ -111,10 +129,9 @@ static gr_status begin(gr_steps *s, gr_queue *q, void *device, void *host, const
     layout_device(&on_device, s);
     layout_host(&on_host, s);
     s->rules = *r;
-    for (uint32_t i = 0; i < s->b.slots; i++) {
-        s->slot[i].from = GR_SLOT_CLEAR;
-        s->row[i] = i;
-    }
+    for (uint32_t i = 0; i < s->b.slots; i++) s->slot[i].from = GR_SLOT_CLEAR;
+    for (uint32_t i = 0; i < gr_steps_rows(&s->b); i++) s->row[i] = i;
+    for (uint32_t i = 0; s->b.drafts.tokens && i < s->b.drafts.seqs; i++) s->said[i] = 0;
     return GR_OK;
 }
 
@@ -129,7 +146,8 @@ static void check_groups(const gr_steps *s, const gr_steps_input *in, uint32_t n
     uint32_t *seen = gr_calloc(s->b.slots, sizeof(*seen));
     for (uint32_t g = 0; g < n_groups; g++)
         for (uint32_t i = in->group_first[g]; i < in->group_first[g + 1]; i++) {
-            const uint32_t at = in->member[i], first = in->member[in->group_first[g]];
+            const uint32_t at = in->member[i] / each(s), first = in->member[in->group_first[g]] / each(s);
+            assert(in->member[i] % each(s) == i % each(s));
             const size_t stride = s->b.stride;
             seen[at]++;
             assert(in->shared[g] % GR_KV_BLOCK == 0);
@@ -139,7 +157,7 @@ static void check_groups(const gr_steps *s, const gr_steps_input *in, uint32_t n
                            in->shared[g] / GR_KV_BLOCK * sizeof(*s->table)));
         }
     for (uint32_t i = 0; i < s->b.slots; i++) {
-        assert(seen[i] <= 1);
+        assert(seen[i] == 0 || seen[i] == each(s));
         assert(seen[i] || s->slot[i].from == GR_SLOT_CLEAR);
     }
     free(seen);
@@ -157,6 +175,14 @@ static void check_places(const gr_steps *s)
     free(taken);
 }
 
+static void set_text(gr_steps *s, const gr_slot_change *c, const int32_t *text)
+{
+    assert(c->text < s->b.drafts.seqs && c->position < s->b.max_length && text[c->position] == c->id);
+    memcpy(s->text + (size_t)c->text * s->b.max_length, text, (c->position + 1) * sizeof(*text));
+    s->said[c->text] = c->position + 1;
+    s->prompt[c->text] = c->prompt;
+}
+
 static void change(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_changes, uint32_t n_groups)
 {
     (void)q;
@@ -170,6 +196,8 @@ static void change(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_changes, 
         if (c->from == GR_SLOT_SET) {
             memcpy(table, (char *)in->table + i * row, row);
             s->slot[c->slot] = *c;
+            s->drafts[c->slot] = (gr_draft_record){0};
+            if (in->text) set_text(s, c, in->text + (size_t)i * s->b.max_length);
             if (in->held) s->held[c->slot] = in->held[i];
         } else if (c->from == GR_SLOT_CLEAR) {
             s->slot[c->slot] = *c;
@@ -179,6 +207,7 @@ static void change(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_changes, 
             memcpy(table, (char *)s->table + c->from * row, row);
             s->slot[c->slot] = s->slot[c->from];
             s->held[c->slot] = s->held[c->from];
+            s->drafts[c->slot] = s->drafts[c->from];
             s->slot[c->from].from = GR_SLOT_CLEAR;
             s->moves++;
         }
@@ -189,20 +218,60 @@ static void change(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_changes, 
     check_groups(s, in, n_groups);
 }
 
-static void advance(gr_steps *s, uint32_t live, int32_t *id, float *logprob)
+static gr_draft_source text_at(const gr_steps *s, uint32_t text, uint32_t from)
 {
-    for (uint32_t i = 0; i < live; i++) {
-        gr_slot_change *c = &s->slot[s->live[i]];
-        id[s->live[i]] = c->id = s->drawn[i];
-        logprob[s->live[i]] = s->logprob[i];
-        c->position++;
-        bool last = ++c->token == s->rules.max_tokens;
-        for (uint32_t k = 0; k < s->rules.n_stop; k++) last = last || c->id == s->rules.stop[k];
-        if (last) c->from = GR_SLOT_CLEAR;
-    }
+    return (gr_draft_source){s->text + (size_t)text * s->b.max_length, from, s->said[text]};
 }
 
-/* From the tokens that ran to the slots that took part, router by router. */
+/* What follows a slot's token, to out; returns how many. */
+static uint32_t draft(gr_steps *s, uint32_t slot, int32_t *out)
+{
+    const gr_steps_drafts *how = &s->b.drafts;
+    const gr_slot_change *c = &s->slot[slot];
+    const uint32_t room = s->rules.max_tokens - c->token - 1;
+    uint32_t n = 1;
+    if (!how->tokens || !room || !gr_draft_now(&s->drafts[slot])) return 0;
+    assert(s->said[c->text] == c->position + 1);
+    s->sources[0] = text_at(s, c->text, 1);
+    for (uint32_t k = 0, first = c->text - c->text % how->samples; k < how->samples; k++)
+        if (first + k != c->text) s->sources[n++] = text_at(s, first + k, s->prompt[first + k]);
+    return gr_draft(s->sources, n, how->match, GR_MIN(how->tokens, room), out);
+}
+
+/* A token that was sampled in a slot; whether it is its last. */
+static bool add_token(gr_steps *s, gr_slot_change *c, int32_t id)
+{
+    c->id = id;
+    c->position++;
+    if (s->b.drafts.tokens) {
+        s->text[(size_t)c->text * s->b.max_length + c->position] = id;
+        s->said[c->text] = c->position + 1;
+    }
+    bool last = ++c->token == s->rules.max_tokens;
+    for (uint32_t k = 0; k < s->rules.n_stop; k++) last = last || c->id == s->rules.stop[k];
+    return last;
+}
+
+/* The rows of one slot, from `at` of those that ran, into the report; returns how many they are. */
+static uint32_t advance(gr_steps *s, uint32_t at, uint32_t live, int32_t *id, float *logprob)
+{
+    const uint32_t slot = s->live[at] / each(s);
+    uint32_t rows = 0, taken = 0;
+    bool last = false;
+    while (at + rows < live && s->live[at + rows] / each(s) == slot)
+        id[s->live[at + rows++]] = GR_STEPS_REJECTED;
+    do {
+        id[s->live[at + taken]] = s->drawn[at + taken];
+        logprob[s->live[at + taken]] = s->logprob[at + taken];
+        last = add_token(s, &s->slot[slot], s->drawn[at + taken]);
+        taken++;
+    } while (!last && taken < rows && s->ids[at + taken] == s->drawn[at + taken - 1]);
+    gr_draft_went(&s->drafts[slot], rows - 1, taken - 1);
+    if (last) s->slot[slot].from = GR_SLOT_CLEAR;
+    return rows;
+}
+
+/* From the tokens that ran to the rows that took part, router by router. */
 static void report_choices(const gr_steps *s, uint32_t live, uint32_t n, uint16_t *report)
 {
     for (uint32_t l = 0; l < s->shape.layers; l++) {
@@ -214,29 +283,37 @@ static void report_choices(const gr_steps *s, uint32_t live, uint32_t n, uint16_
     }
 }
 
+/* One more token to run, of row `row`. */
+static void feed(gr_steps *s, uint32_t at, uint32_t slot, uint32_t row, int32_t id)
+{
+    const gr_slot_change *c = &s->slot[slot];
+    s->live[at] = slot * each(s) + row;
+    s->ids[at] = id;
+    s->offset[at] = at;
+    s->cached[at] = c->position + row;
+    s->places[at] = s->held[slot];
+    s->draw[at][0] = c->sequence;
+    s->draw[at][1] = c->token + row;
+    memcpy(s->tables + (size_t)at * s->b.stride, s->table + (size_t)slot * s->b.stride,
+           s->b.stride * sizeof(*s->table));
+}
+
 static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *k, int32_t *id, float *logprob,
                      uint16_t *choices)
 {
+    int32_t drafts[GR_DRAFT_MOST];
     uint32_t live = 0;
+    for (uint32_t i = 0; i < k->n * each(s); i++) id[i] = GR_STEPS_EMPTY;
     for (uint32_t i = 0; i < k->n; i++) {
-        const gr_slot_change *c = &s->slot[i];
-        id[i] = -1;
-        if (c->from == GR_SLOT_CLEAR) continue;
-        s->live[live] = i;
-        s->ids[live] = c->id;
-        s->offset[live] = live;
-        s->cached[live] = c->position;
-        s->places[live] = s->held[i];
-        s->draw[live][0] = c->sequence;
-        s->draw[live][1] = c->token;
-        memcpy(s->tables + (size_t)live * s->b.stride, s->table + (size_t)i * s->b.stride,
-               s->b.stride * sizeof(*s->table));
-        live++;
+        if (s->slot[i].from == GR_SLOT_CLEAR) continue;
+        const uint32_t n = draft(s, i, drafts);
+        feed(s, live++, i, 0, s->slot[i].id);
+        for (uint32_t r = 0; r < n; r++) feed(s, live++, i, 1 + r, drafts[r]);
+        s->slots_live++;
     }
     for (uint32_t i = k->n; i < s->b.slots; i++) assert(s->slot[i].from == GR_SLOT_CLEAR);
     s->steps++;
     s->slots_run += k->n;
-    s->slots_live += live;
     s->offset[live] = live;
     const gr_routing routing = {.record = s->choices};
     const gr_extend e = {.n_tokens = live,
@@ -251,8 +328,8 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *k, int32_t 
                          .routing = s->b.choices ? &routing : NULL};
     const gr_steps_draw d = {s->row, &s->rules.sampling, (const uint32_t(*)[2])s->draw, s->drawn, s->logprob};
     if (live) k->step(k->user, q, &e, &d);
-    if (s->b.choices) report_choices(s, live, k->n, choices);
-    advance(s, live, id, logprob);
+    if (s->b.choices) report_choices(s, live, k->n * each(s), choices);
+    for (uint32_t at = 0; at < live;) at += advance(s, at, live, id, logprob);
 }
 
 static void copy(gr_steps *s, gr_queue *q, const gr_steps_blocks *b, const uint32_t *src, const uint32_t *dst,
@@ -266,10 +343,10 @@ static void copy(gr_steps *s, gr_queue *q, const gr_steps_blocks *b, const uint3
 static void run(gr_steps *s, gr_queue *q, uint32_t trip, const gr_steps_chunk *c)
 {
     const uint32_t which = trip % 2;
-    const size_t slots = s->b.slots;
+    const size_t rows = gr_steps_rows(&s->b);
     for (uint32_t i = 0; c->n && i < s->b.chunk; i++)
-        one_step(s, q, c, s->report_id[which] + i * slots, s->report_logprob[which] + i * slots,
-                 s->report_choices[which] + i * slots * s->b.choices);
+        one_step(s, q, c, s->report_id[which] + i * rows, s->report_logprob[which] + i * rows,
+                 s->report_choices[which] + i * rows * s->b.choices);
 }
 
 static gr_status report(gr_steps *s, uint32_t trip, gr_steps_report *out, gr_diag *d)
