@@ -179,6 +179,9 @@ typedef struct gr_layer_ops {
      * [T, W]; from == to is fine where there is no gate. raw: NULL, or [T, (heads + kv_heads) D], where q and
      * k go as they came (keeps_rotated). */
     void (*rotate)(gr_queue *q, const gr_rotate *c, const void *from, void *to, void *raw);
+    /* Fused: rotate, and attend of a decode step; c->qkv is not written. false: not done, the caller does
+     * both. NULL: never. */
+    bool (*rotate_attend)(gr_queue *q, const gr_rotate *r, const gr_attend *c, const void *from, void *out);
     /* d [T, W] in place, from the gradient of rotate's output to that of its input. raw: what rotate read, or
      * left there, in rows of raw_ld values; read where there are norms, whose gradients are added to where
      * not NULL. */

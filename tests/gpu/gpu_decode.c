@@ -472,6 +472,124 @@ static void check_rows(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
     batch_free(&b);
 }
 
+/* ---- in one kernel --------------------------------------------------------------------------------------
+ */
+
+typedef struct fused {
+    batch b;
+    gr_bf16 *q_norm, *k_norm, *raw; /* device */
+    float *frequency;
+    int32_t *position;
+    uint32_t *slot, *length, *table;
+} fused;
+
+static fused fused_new(uint32_t heads, uint32_t kv_heads, uint32_t n, uint32_t longest, bool norms)
+{
+    static const uint32_t edges[] = {1, 15, 16, 17, 129, 0, 512, 513};
+    fused f = {.b = batch_new(heads, kv_heads, 128, n, 1)};
+    batch *b = &f.b;
+    int32_t position[16];
+    uint32_t slot[16];
+    float frequency[64];
+    for (uint32_t s = 0; s < n; s++) {
+        b->shared[s] = 0;
+        b->length[s] = n > 2 && s < 8 ? edges[s] : 1 + random_below(longest);
+    }
+    batch_fill(b);
+    for (uint32_t s = 0; s < n; s++) {
+        const uint32_t last = b->length[s] ? b->length[s] - 1 : 0;
+        position[s] = (int32_t)last;
+        slot[s] =
+            b->length[s] ? b->table[(size_t)s * b->stride + last / BLOCK] * BLOCK + last % BLOCK : UINT32_MAX;
+    }
+    for (int i = 0; i < 64; i++) frequency[i] = powf(1e4f, -(float)i / 64);
+    f.frequency = device_of(frequency, sizeof(frequency));
+    b->h.frequency = f.frequency;
+    b->h.eps = 1e-6f;
+    f.position = device_of(position, n * 4);
+    f.slot = device_of(slot, n * 4);
+    f.length = device_of(b->length, n * 4);
+    f.table = device_of(b->table, (size_t)n * b->stride * 4);
+    f.raw = device_of(b->qkv, (size_t)n * width(b) * 2);
+    for (int i = 0; i < 2 && norms; i++) {
+        gr_bf16 w[128];
+        for (int k = 0; k < 128; k++) w[k] = to_bf16(1 + 0.3f * random_value());
+        *(i ? &f.k_norm : &f.q_norm) = device_of(w, sizeof(w));
+    }
+    return f;
+}
+
+static void fused_free(fused *f)
+{
+    void *const all[] = {f->q_norm,   f->k_norm, f->raw,    f->frequency,
+                         f->position, f->slot,   f->length, f->table};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) CUDA(cudaFree(all[i]));
+    batch_free(&f->b);
+}
+
+static gr_bf16 *run_fused(const fused *f, gr_bf16 *kv)
+{
+    const size_t outs = (size_t)f->b.n * f->b.h.heads * 128;
+    gr_bf16 *out = device(outs * 2), *result = host(outs * 2);
+    gr_cu_decode_fused_run(0,
+                           &(gr_cu_decode_fused){.heads = f->b.h,
+                                                 .qkv = f->raw,
+                                                 .q_norm = f->q_norm,
+                                                 .k_norm = f->k_norm,
+                                                 .position = f->position,
+                                                 .slot = f->slot,
+                                                 .length = f->length,
+                                                 .table = f->table,
+                                                 .table_stride = f->b.stride,
+                                                 .n = f->b.n,
+                                                 .kv = kv,
+                                                 .out = out},
+                           f->b.scores.scale);
+    CUDA(cudaGetLastError());
+    CUDA(cudaMemcpy(result, out, outs * 2, cudaMemcpyDeviceToHost));
+    CUDA(cudaFree(out));
+    return result;
+}
+
+/* Values that may differ by a rounding. */
+static void near(const char *name, const gr_bf16 *a, const gr_bf16 *b, size_t n)
+{
+    size_t wrong = 0, other = 0;
+    for (size_t i = 0; i < n; i++) {
+        const float x = of_bf16(a[i]), y = of_bf16(b[i]);
+        other += a[i] != b[i];
+        wrong += a[i] != b[i] && !(fabsf(x - y) <= 4e-3f + 0x1p-7f * fabsf(x));
+    }
+    printf("%-10s %zu of %zu values far away, %zu differ %s\n", name, wrong, n, other, wrong ? "FAIL" : "OK");
+    failures += wrong > 0;
+}
+
+/* In one kernel against three: rotation, pieces, combining. */
+static void check_fused(uint32_t heads, uint32_t kv_heads, uint32_t n, uint32_t longest, bool norms)
+{
+    fused f = fused_new(heads, kv_heads, n, longest, norms);
+    batch *b = &f.b;
+    const size_t pool = b->n_blocks * block_elems(b), outs = (size_t)n * heads * 128;
+    gr_bf16 *first = b->d_kv, *kv = device_of(b->kv, pool * 2), *again = device_of(b->kv, pool * 2);
+    gr_bf16 *qkv = device((size_t)n * width(b) * 2), *pools[2] = {host(pool * 2), host(pool * 2)};
+    gr_cu_qk_rope_store(0, &b->h, f.raw, f.q_norm, f.k_norm, f.position, f.slot, qkv, first, n);
+    CUDA(cudaMemcpy(b->qkv, qkv, (size_t)n * width(b) * 2, cudaMemcpyDeviceToHost));
+    launch l = launch_of(b);
+    gr_bf16 *want = run(b, &l), *got = run_fused(&f, kv), *repeated = run_fused(&f, again);
+    printf("fused      heads %u/%u, %u slots, lengths to %u%s\n", heads, kv_heads, n, b->max_length,
+           norms ? ", normed" : "");
+    near("fused", want, got, outs);
+    same("fused", got, repeated, outs);
+    CUDA(cudaMemcpy(pools[0], first, pool * 2, cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(pools[1], kv, pool * 2, cudaMemcpyDeviceToHost));
+    near("fused pool", pools[0], pools[1], pool);
+    CUDA(cudaFree(kv));
+    CUDA(cudaFree(again));
+    CUDA(cudaFree(qkv));
+    free(pools[0]), free(pools[1]), free(want), free(got), free(repeated);
+    fused_free(&f);
+}
+
 /* ---- blocks ---------------------------------------------------------------------------------------------
  */
 
@@ -797,6 +915,12 @@ int main(int argc, char **argv)
     check_rows(16, 8, 128, 5, 400, &kinds[1]); /* a window, and capped scores */
     check_rows(16, 8, 128, 5, 400, &kinds[7]);
     check_attention(8, 2, 128, small ? 1 : 3, 16, small ? 1500 : 5000, false, NULL);
+    const gr_cu_heads plain = {.heads = 2, .kv_heads = 1, .head_dim = 128};
+    const gr_scores scores = gr_scores_plain(128);
+    for (size_t i = 0; i < 5 && gr_cu_decode_fuses(&plain, &scores, 1); i++) {
+        static const uint32_t some[][3] = {{16, 8, 1}, {32, 8, 3}, {16, 8, 16}, {28, 4, 9}, {16, 1, 2}};
+        check_fused(some[i][0], some[i][1], some[i][2], small ? 300 : 3000, i != 3);
+    }
     check_products();
     check_copy(1, 2, 256, 1);
     check_copy(3, 40, 2 * BLOCK * 8 * 128, 17);

@@ -36,22 +36,33 @@ static inline bool gr_chain_there(void)
     return major >= 9;
 }
 
-/* kernel <<<grid, block, shared, st>>>(args...); an error is left for cudaGetLastError. */
+/* kernel <<<grid, block, shared, st>>>(args...) in clusters of so many CTAs along x; an error is left for
+ * cudaGetLastError. */
 template <typename... Parameters, typename... Args>
-static void gr_chain(cudaStream_t st, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
-                     Args... args)
+static void gr_chain_clusters(cudaStream_t st, void (*kernel)(Parameters...), unsigned cluster, dim3 grid,
+                              dim3 block, size_t shared, Args... args)
 {
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute how[2] = {};
     cudaLaunchConfig_t c = {};
+    how[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    how[0].val.programmaticStreamSerializationAllowed = 1;
+    how[1].id = cudaLaunchAttributeClusterDimension;
+    how[1].val.clusterDim.x = cluster;
+    how[1].val.clusterDim.y = how[1].val.clusterDim.z = 1;
     c.gridDim = grid;
     c.blockDim = block;
     c.dynamicSmemBytes = shared;
     c.stream = st;
-    c.attrs = &early;
-    c.numAttrs = gr_chain_there() ? 1 : 0;
+    c.attrs = how;
+    c.numAttrs = !gr_chain_there() ? 0 : cluster > 1 ? 2 : 1;
     cudaLaunchKernelEx(&c, kernel, Parameters(args)...);
+}
+
+template <typename... Parameters, typename... Args>
+static void gr_chain(cudaStream_t st, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
+                     Args... args)
+{
+    gr_chain_clusters(st, kernel, 1, grid, block, shared, args...);
 }
 
 #endif

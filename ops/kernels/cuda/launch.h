@@ -313,6 +313,21 @@ void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const gr_cu_decode
 void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d, const gr_bf16 *qkv,
                             gr_bf16 *out, const void *work, void *ws);
 
+/* Few slots, n at most 16, none of which are rows of one: norms and rotation of q and k, their and v's write
+ * into the pool, and attention, in one. Old keys are read before the kernel in front has ended. */
+typedef struct gr_cu_decode_fused {
+    gr_cu_heads heads;
+    const gr_bf16 *qkv, *q_norm, *k_norm; /* [n, W] as the product gave it; norms NULL: none */
+    const int32_t *position;              /* [n] */
+    const uint32_t *slot,
+        *length;           /* [n] where the new key goes, and the keys with it; 0: empty, out is zero */
+    const uint32_t *table; /* [n, table_stride] */
+    uint32_t table_stride, n;
+    gr_bf16 *kv, *out; /* out [n, heads D] */
+} gr_cu_decode_fused;
+bool gr_cu_decode_fuses(const gr_cu_heads *h, const gr_scores *s, uint32_t n);
+void gr_cu_decode_fused_run(cudaStream_t st, const gr_cu_decode_fused *p, float scale);
+
 /* ---- products of a decode step ---------------------------------------------------------------------------
  */
 

@@ -279,6 +279,31 @@ void gr_cuda_rotate(gr_queue *q, const gr_rotate *c, const void *from, void *to,
         gr_cu_qk_rope(q->stream, &h, whole ? to : from, q_norm, k_norm, b->position, to, b->n);
 }
 
+bool gr_cuda_rotate_attend(gr_queue *q, const gr_rotate *r, const gr_attend *c, const void *from, void *out)
+{
+    const gr_cu_heads h = heads_of(q, r, gr_qkv_rows(r->d));
+    const gr_scores scores = gr_attend_scores(c);
+    const gr_tokens *b = c->b;
+    if (!b->decode || b->decode->each > 1 || gr_cu_context_of(q)->strict ||
+        r->d->qk_norm == GR_QK_NORM_WHOLE || !gr_cu_decode_fuses(&h, &scores, b->n_seqs))
+        return false;
+    gr_cu_decode_fused_run(q->stream,
+                           &(gr_cu_decode_fused){.heads = h,
+                                                 .qkv = from,
+                                                 .q_norm = r->q_norm,
+                                                 .k_norm = r->k_norm,
+                                                 .position = b->position,
+                                                 .slot = b->slot,
+                                                 .length = b->decode->length,
+                                                 .table = b->block_table,
+                                                 .table_stride = b->table_stride,
+                                                 .n = b->n_seqs,
+                                                 .kv = b->state,
+                                                 .out = out},
+                           scores.scale);
+    return true;
+}
+
 static void whole_back(gr_queue *q, const gr_rotate *c, bool k, const void *raw, gr_bf16 *d, void *grad,
                        gr_dtype grads, void *ws)
 {
