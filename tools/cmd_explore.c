@@ -12,7 +12,9 @@
 
 #include "graphs/loader/load.h"
 #include "ops/model/tp.h"
+#include "graphs/loader/parallel.h"
 #include "ops/train.h"
+#include "scheduler/search/meshes.h"
 
 enum { MOST_LOOKS = 16, MOST_WHOLE = 3, MOST_SETS = 4, MOST_KEYS = 4, SHORT = 16 };
 
@@ -27,6 +29,7 @@ typedef struct layout {
 
 typedef struct explorer {
     const gr_args *a;
+    const gr_graph *own; /* with the meshes that `auto` chose */
     const char *title;
     layout *all;
     size_t n, cap;
@@ -41,6 +44,13 @@ static layout *add_layout(explorer *x, const layout *from, char *set)
     if (set) l.set[l.n++] = set;
     GR_PUSH(x->all, x->n, x->cap, l);
     return &x->all[x->n - 1];
+}
+
+/* Where the graph leaves a mesh to the planner, layouts have the one that it chose for the graph as it is. */
+static void keep_meshes(const explorer *x, gr_graph *g)
+{
+    for (size_t i = 0; i < g->n_models; i++)
+        if (g->models[i]->sharding.mesh_auto) gr_graph_set_mesh(g, i, &x->own->models[i]->sharding.mesh);
 }
 
 /* Plan a layout; what is no graph, or not for this machine, does not fit. */
@@ -58,6 +68,7 @@ static void look(explorer *x, layout *l, uint32_t hurry)
     gr_status st = gr_request_options(&o, &with.ask, &ignored);
     o.hurry = hurry;
     if (!st) st = gr_request_load(&g, &with.ask, &o, &ignored);
+    if (!st) keep_meshes(x, g);
     if (!st) st = gr_plan_graph(&p, g, &o, NULL);
     l->looked = true;
     l->fits = !st;
@@ -286,7 +297,8 @@ int gr_cmd_explore(const gr_args *a, gr_diag *d)
     gr_str text = {0};
     gr_status st = gr_request_options(&o, &a->ask, d);
     if (!st) st = gr_request_load(&g, &a->ask, &o, d);
-    if (!st) st = gr_plan_graph(&p, g, &o, NULL);
+    if (!st) st = gr_plan_meshes(&p, g, &o, d);
+    x.own = g;
     if (p) st = explore(&x, g, p, &o, !st, &text);
     if (st == GR_E_NOFIT)
         st = gr_diag_error(d, (gr_loc){0}, st, "neither the graph as it is nor any of its layouts fits");

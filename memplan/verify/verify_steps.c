@@ -169,15 +169,21 @@ static bool trips_are_common(const gr_verifier *v, uint32_t loop)
     return common;
 }
 
+/* Of any task, also one that moves none. */
+static bool bytes_ok(gr_verifier *v, uint32_t i, const gr_task *w)
+{
+    const gr_step *s = &v->steps[i];
+    return s->bytes == w->comm.moved ||
+           gr_verify_wrong(v, "collectives", "step %u '%s' moves %" PRIu64 " bytes, not %" PRIu64, i, s->what,
+                           s->bytes, w->comm.moved);
+}
+
 /* Ranks meet in a collective only if all of them come to it: as often, and in one order. All run the same
- * steps. So there must be one lane for all collectives, the bytes that the task graph says, and no loop
- * around them whose trips a rank could count alone. */
+ * steps. So there must be one lane for all collectives, and no loop around them whose trips a rank could count
+ * alone. */
 static bool collective_ok(gr_verifier *v, uint32_t i, const gr_task *w)
 {
     const gr_step *s = &v->steps[i];
-    if (s->bytes != w->comm.moved)
-        return gr_verify_wrong(v, "collectives", "step %u '%s' moves %" PRIu64 " bytes, not %" PRIu64, i,
-                               s->what, s->bytes, w->comm.moved);
     if (w->lane != GR_LANE_COMM)
         return gr_verify_wrong(v, "collectives", "step %u '%s' is on lane %s", i, s->what,
                                gr_lane_str(s->lane));
@@ -281,7 +287,7 @@ static bool tasks_ok(gr_verifier *v)
         if (s->kind == GR_STEP_LOOP && (w->loop.trips_max != s->trips_max || w->loop.agreed != s->agreed))
             return gr_verify_wrong(v, "loops", "loop step %u '%s' has other trips than the program", i,
                                    s->what);
-        if (!uses_ok(v, i, w)) return false;
+        if (!bytes_ok(v, i, w) || !uses_ok(v, i, w)) return false;
         if (s->kind != GR_STEP_RUN && s->kind != GR_STEP_LOOP && !collective_ok(v, i, w)) return false;
         if (w->comm.peers > 1 && !sums_ok(v, i, w)) return false;
         step_of[next] = i;

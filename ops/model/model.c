@@ -339,6 +339,8 @@ static void set_stored(gr_tensor *t, const gr_model_shape *s, uint32_t bucket, g
     const gr_layer_desc *d = is_layer(s, bucket) ? gr_layer(s, bucket - 1) : NULL;
     const uint32_t heads = d ? d->attention.head_dim : 0;
     t->thin = slot == GR_T_DELTA_CONV;
+    if (slot == GR_T_DELTA_CONV || (slot == GR_T_DELTA_IN && !i && !d->delta.by_head))
+        t->keys = d->delta.key_heads * d->delta.key_dim;
     t->sums = slot == GR_T_SELECTION ? GR_SELECTION_PARTS : 0;
     if (slot == GR_T_DELTA_IN && d->delta.by_head) t->woven = delta_woven(&d->delta, i);
     if (slot == GR_T_QKV && i % 3 == 0 && d->attention.gate)

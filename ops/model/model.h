@@ -215,13 +215,15 @@ typedef struct gr_tensor {
     uint64_t offset;     /* elements from the start of the bucket */
     uint32_t expert;     /* whose it is, from 1; 0: it is no expert's */
     bool thin;           /* the checkpoint has it as [rows, 1, cols] */
-    gr_woven woven;      /* where in the checkpoint's tensor of this name it lies */
-    uint32_t sums; /* not 0: the checkpoint's is a vector of fp32, each of them the sum of so many elements
-                      here, one after another: gr_selection_parts */
-    bool decay;    /* weight decay applies (matrices; not norms, not biases) */
-    float spread;  /* not 0: a new one is even over +- spread; of an adapter's A */
-    bool zero;     /* a new one is 0; of its B */
-    float initial; /* what a new one that is no matrix holds: norms what changes nothing, biases 0 */
+    uint32_t keys;  /* rows of q, then as many of k, before those of v, which are cut by heads each; 0: it
+                       has rows of one kind */
+    gr_woven woven; /* where in the checkpoint's tensor of this name it lies */
+    uint32_t sums;  /* not 0: the checkpoint's is a vector of fp32, each of them the sum of so many elements
+                       here, one after another: gr_selection_parts */
+    bool decay;     /* weight decay applies (matrices; not norms, not biases) */
+    float spread;   /* not 0: a new one is even over +- spread; of an adapter's A */
+    bool zero;      /* a new one is 0; of its B */
+    float initial;  /* what a new one that is no matrix holds: norms what changes nothing, biases 0 */
 } gr_tensor;
 
 /* What chooses experts is fp32 in every checkpoint, and bf16 would choose others. So it is held as a sum, in

@@ -15,10 +15,10 @@ static const char *layer_uneven(const gr_layer_desc *d, gr_slicing by, char buf[
     } cut[] = {{d->attention.heads, "heads"},
                {d->attention.kv_heads, "KV heads"},
                {d->latent.heads, "heads"},
+               {d->delta.key_heads, "key heads of the gated delta rule"},
                {d->dense.inner, "columns of the feed-forward network"},
                {whole ? 0 : d->experts.inner, "columns of an expert"},
                {whole ? 0 : d->experts.shared_inner, "columns of a shared expert"}};
-    if (d->mixer == GR_MIXER_DELTA) return "layers of the gated delta rule";
     for (size_t i = 0; i < GR_LEN(cut); i++) {
         if (cut[i].n % parts == 0) continue;
         snprintf(buf, 48, "%u %s", cut[i].n, cut[i].what);
@@ -60,6 +60,8 @@ static void cut_width(gr_model_shape *s, gr_slicing by)
         d->attention.heads /= parts;
         d->attention.kv_heads /= parts;
         d->latent.heads /= parts;
+        d->delta.key_heads /= parts;
+        d->delta.value_heads /= parts;
         d->dense.inner /= parts;
         if (by.experts > 1) continue;
         d->experts.inner /= parts;
@@ -104,6 +106,21 @@ static gr_tp_block block_of(const gr_tensor *whole, const gr_tensor *slice, uint
                          .to_stride = n};
 }
 
+/* What of a tensor is cut for itself. */
+static size_t kinds_of_rows(const gr_tensor *t, gr_tensor out[3])
+{
+    const uint32_t rows[] = {t->keys ? t->keys : t->rows, t->keys, t->rows - 2 * t->keys};
+    const size_t n = t->keys ? 3 : 1;
+    uint64_t at = t->offset;
+    for (size_t i = 0; i < n; i++) {
+        out[i] = *t;
+        out[i].rows = rows[i];
+        out[i].offset = at;
+        at += rows[i] * (uint64_t)GR_MAX(t->cols, 1u);
+    }
+    return n;
+}
+
 /* Which of the parts has an expert; from 1. */
 static uint32_t holder_of(const gr_model_shape *s, gr_slicing cut, uint32_t bucket, uint32_t expert)
 {
@@ -119,15 +136,17 @@ size_t gr_tp_blocks(const gr_model_shape *s, gr_slicing cut, uint32_t place, uin
     size_t k = 0;
     const uint32_t parts = gr_slicing_parts(cut), width = GR_MAX(cut.width, 1u), by = GR_MAX(cut.experts, 1u);
     assert(place < parts && parts % width == 0 && parts % by == 0);
-    for (size_t i = 0; i < n && k < held; i++) {
+    for (size_t i = 0, t = 0; i < n && t < held; i++) {
         const bool divided = whole[i].expert && cut.experts > 1;
+        gr_tensor from[3], to[3];
         if (divided && holder_of(s, cut, bucket, whole[i].expert) != place % by) continue;
-        out[k] = block_of(&whole[i], &slice[k], place % width);
-        out[k].common = !divided && whole[i].rows == slice[k].rows && whole[i].cols == slice[k].cols;
-        out[k].several = out[k].common || parts > (divided ? by : width);
-        k++;
+        kinds_of_rows(&slice[t++], to);
+        for (size_t j = 0, kinds = kinds_of_rows(&whole[i], from); j < kinds; j++, k++) {
+            out[k] = block_of(&from[j], &to[j], place % width);
+            out[k].common = !divided && from[j].rows == to[j].rows && from[j].cols == to[j].cols;
+            out[k].several = out[k].common || parts > (divided ? by : width);
+        }
     }
-    assert(k == held);
     return k;
 }
 

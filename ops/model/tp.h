@@ -3,10 +3,11 @@
  * Along its width: of so many ranks side by side each has a slice of every layer: some of the heads and of
  * their keys and values, and a part of the feed-forward network's width. The projections into these (q, k, v,
  * gate, up, and biases) are cut by rows, those out of them (o, down) by columns; norms are whole on each
- * rank, and biases of o and down, which the first rank adds. So a slice is a model of a shape of its own,
- * with a layout of its own (ops/model/model.h), whose o and down give partial products: their sum over the
- * ranks is the layer's. The embedding and the output matrix are whole, too, or cut by rows, over the same
- * ranks: each has a part of the vocabulary (ops/kernels/head.h).
+ * rank, and biases of o and down, which the first rank adds. Of the gated delta rule key heads and the value
+ * heads on them are cut, with the channels of its convolution, their gates and their decay. So a slice is a
+ * model of a shape of its own, with a layout of its own (ops/model/model.h), whose o and down give partial
+ * products: their sum over the ranks is the layer's. The embedding and the output matrix are whole, too, or
+ * cut by rows, over the same ranks: each has a part of the vocabulary (ops/kernels/head.h).
  *
  * By experts: each has some of the experts of every layer whole, and all else. Layers without experts are
  * whole on each rank. Along both, of which one number divides the other: of slice i of the larger number the

@@ -795,11 +795,8 @@ static gr_status save_copy(gr_bytes *b, const gr_model *m, uint32_t bucket, piec
     gr_status st = GR_OK;
     if (!to || gr_comm_rank(b->comm) >= m->sharding.parts) return GR_OK;
     const float *slice = get(b, &p);
-    gr_tensor whole[GR_BUCKET_TENSORS_MAX];
-    gr_bucket_tensors(&m->shape, bucket, whole);
     for (size_t i = 0; i < n && !st; i++) {
-        const bool all = blocks[i].n * blocks[i].count == whole[i].rows * (uint64_t)GR_MAX(whole[i].cols, 1u);
-        if (all && gr_comm_rank(b->comm)) continue;
+        if (blocks[i].common && gr_comm_rank(b->comm)) continue;
         for (uint64_t r = 0; r < blocks[i].count && !st; r++)
             st = gr_weights_writer_put_part(to, p.q->team, 0, bucket,
                                             blocks[i].from + r * blocks[i].from_stride, blocks[i].n,

@@ -30,6 +30,13 @@ said=$(sed -nE 's/^ *([0-9.]+ [a-z]+) .*--set .*/\1/p' out | head -n 1)
 grpo 0 --ranks 2 "$@"
 grep -q "predicted $said an iteration" out || fail "the plan of $* does not take $said"
 
+# A mesh left to the planner is chosen first, and kept: layouts are around the graph with it.
+grpo 0 --ranks 2 --set models.actor.parallel=auto
+chosen=$(sed -nE 's/.*predicted ([0-9.]+ [a-z]+) an iteration.*/\1/p' out)
+grpo 0 --ranks 2 --set models.actor.parallel=auto --explore
+grep -q 'the fastest is chosen' err || fail "nothing is said of meshes"
+[ "$(sed -nE 's/^ *([0-9.]+ [a-z]+) .* as it is$/\1/p' out)" = "$chosen" ] || fail "as it is takes not $chosen"
+
 # Nothing fits in so little; and an own layout that does not, where others do.
 grpo 3 --budget 4KiB --explore
 grep -q 'neither the graph as it is nor any of its layouts fits' err || fail "nothing is said"

@@ -2,7 +2,10 @@
  * counts, columns, and messages between two. Started by mpirun, one process a device; skips (77) where there
  * is only one.
  *
- *     mpirun -n 2 gpu_nccl [--bench]
+ *     mpirun -n 2 gpu_nccl [--bench | --memory]
+ *
+ * --memory: what communicators take of the device, first when they are opened and then with each kind of use:
+ * the `communication` and `messages` of hardware files (docs/CLUSTER.md).
  */
 #include "ops/kernels/cuda/gemm.h"
 #include "runtime/comm/comm.h"
@@ -289,6 +292,73 @@ static void test_group(uint32_t color)
     gr_comm_close(group);
 }
 
+/* ---- --memory --------------------------------------------------------------------------------------------
+ */
+
+static void even_parts(void)
+{
+    test_gather(64 * comm->ranks, 64, 4);
+    test_reduce(64 * comm->ranks, 64, 2);
+    test_gather(12000000 / comm->ranks * comm->ranks, 12000000 / comm->ranks, 4);
+    test_reduce(12000000 / comm->ranks * comm->ranks, 12000000 / comm->ranks, 4);
+}
+
+static void uneven_parts(void)
+{
+    test_gather(16000001, gr_align((16000001 + comm->ranks - 1) / comm->ranks, 64), 4);
+    test_reduce(16000001, gr_align((16000001 + comm->ranks - 1) / comm->ranks, 64), 4);
+}
+
+static void large_messages(void)
+{
+    test_exchange(1 << 20);
+}
+
+/* Of one kind of use after another what a communicator takes more. */
+static void measure_memory(const char *which, uint64_t before, bool messages_first)
+{
+    static const struct {
+        const char *what;
+        void (*use)(void);
+    } uses[] = {{"gathers and reductions of even parts", even_parts},
+                {"totals and columns", test_totals},
+                {"sums", test_sums},
+                {"captured sums", test_captured},
+                {"messages to a neighbour", test_message},
+                {"large messages to all", large_messages},
+                {"gathers and reductions of uneven parts", uneven_parts},
+                {"all of it again", even_parts}};
+    enum { MESSAGES = 4 };
+    uint64_t now = gr_device_cuda.used(queue.device);
+    if (!comm->rank) printf("memory, %s: %8.1f MiB when opened\n", which, (double)(now - before) / (1 << 20));
+    for (size_t i = 0; i < GR_LEN(uses); i++) {
+        const size_t k = messages_first ? (i + MESSAGES) % GR_LEN(uses) : i;
+        uses[k].use();
+        const uint64_t then = gr_device_cuda.used(queue.device);
+        if (!comm->rank)
+            printf("memory, %s: %8.1f MiB more with %s\n", which, ((double)then - (double)now) / (1 << 20),
+                   uses[k].what);
+        now = then;
+    }
+    if (!comm->rank)
+        printf("memory, %s: %8.1f MiB in all\n", which, ((double)now - (double)before) / (1 << 20));
+}
+
+/* The communicator of all, one split off that is used alike, and one of which messages are the first use. */
+static void memory(uint64_t before)
+{
+    gr_comm *all = comm;
+    measure_memory("of all ranks", before, false);
+    for (int messages_first = 0; messages_first < 2; messages_first++) {
+        before = gr_device_cuda.used(queue.device);
+        expect_ok(gr_comm_split(&comm, all, 0, &diag), &diag, "split");
+        if (check_failures) gr_comm_abort(all, 1);
+        measure_memory(messages_first ? "split off, messages first" : "split off", before, messages_first);
+        gr_comm_close(comm);
+    }
+    comm = all;
+}
+
 /* ---- --bench ---------------------------------------------------------------------------------------------
  */
 
@@ -471,7 +541,8 @@ static void bench_beside(void)
 
 int main(int argc, char **argv)
 {
-    const bool benching = argc > 1 && !strcmp(argv[1], "--bench");
+    const bool benching = argc > 1 && !strcmp(argv[1], "--bench"),
+               measuring = argc > 1 && !strcmp(argv[1], "--memory");
     const gr_device_needs needs = {.arena_bytes = benching ? UINT64_C(4) << 30 : ARENA, .events = 1};
     const char *local = getenv("OMPI_COMM_WORLD_LOCAL_RANK"), *locals = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     gr_comm *host = NULL, *plain = NULL;
@@ -503,6 +574,8 @@ int main(int argc, char **argv)
         bench_beside();
         expect_ok(gr_comm_open_nccl(&plain, host, &(gr_memory){0}, &diag), &diag, "NCCL, no window");
         bench(plain, "plain");
+    } else if (measuring) {
+        memory(before);
     } else {
         const uint64_t sizes[][2] = {
             {64 * comm->ranks, 64}, {1 << 20, (1 << 20) / comm->ranks}, {100003, 64 * 800}, {65, 64}};

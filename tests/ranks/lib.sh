@@ -28,6 +28,18 @@ latent_model() {
     "$gr" init --config deepseek_v3.json --tokenizer "$project/graphs/quickstart" --seed 1 -o deepseek_v3 >/dev/null
 }
 
+# Hybrids: layers of the gated delta rule beside gated attention, with dense layers and with experts, whose checkpoints have the
+# rule's input in two ways. Leaves qwen3_5_text and qwen3_next.
+hybrids_to_cut() {
+    rule='"linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 4, "linear_value_head_dim": 8, "partial_rotary_factor": 0.5, "full_attention_interval": 2,'
+    sed "s/\"qwen3\"/\"qwen3_5_text\"/; s/Qwen3For/Qwen3_5For/; s/\"model_type\"/$rule &/" qwen3.json >qwen3_5_text.json
+    sed "s/\"qwen3_moe\"/\"qwen3_next\"/; s/Qwen3MoeFor/Qwen3NextFor/; s/\"model_type\"/$rule \"shared_expert_intermediate_size\": 16, &/" \
+        qwen3_moe.json >qwen3_next.json
+    for type in qwen3_5_text qwen3_next; do
+        "$gr" init --config $type.json --tokenizer "$project/graphs/quickstart" --seed 1 -o $type >/dev/null
+    done
+}
+
 # Biases behind attention and of experts, and sinks, which three iterations have made other than 0. Leaves gpt_oss.
 biased_model() {
     sed 's/"qwen3"/"gpt_oss"/; s/Qwen3For/GptOssFor/; s/"tie_word_embeddings": true/"tie_word_embeddings": false/; s/"model_type"/"num_experts_per_tok": 2, "num_local_experts": 8, "sliding_window": 5, "swiglu_limit": 0.5, &/' \

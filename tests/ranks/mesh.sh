@@ -20,6 +20,7 @@ rm -r qwen3_moe
 "$gr" init --config qwen3_moe.json --tokenizer "$project/graphs/quickstart" --seed 1 -o qwen3_moe >/dev/null
 [ $axis = context ] || latent_model # whose tokens are not cut
 [ $axis = context ] || biased_model
+[ $axis = context ] || hybrids_to_cut
 
 # One optimizer step, whose first moments are a share of the gradient. Micro-batches of 25 tokens do not come out even.
 sed 's/mini_batch: 4/mini_batch: 8/; s/epochs: 2/epochs: 1/; s/warmup: 2, schedule: cosine, grad_clip: 1.0/grad_clip: 1.0/' grpo.yaml >once.yaml
@@ -36,9 +37,9 @@ within_plan() { # RUN STEP
 
 micro="--set nodes.update.micro_tokens=25 --set nodes.old_logprob.micro_tokens=25"
 both="--set models.ref.parallel.$axis"
-for type in llama qwen2 qwen3 gemma3_text granite qwen3_moe deepseek_v3; do
+for type in llama qwen2 qwen3 gemma3_text granite qwen3_moe deepseek_v3 qwen3_5_text qwen3_next; do
     [ -d $type ] || continue
-    case $type in qwen2 | granite) [ "$slow" = 1 ] || continue ;; esac # biases and scales: of a rank as of one
+    case $type in qwen2 | granite | qwen3_5_text) [ "$slow" = 1 ] || continue ;; esac # biases and scales: of a rank as of one
     status 0 "$gr" exec once.yaml --set model=$type --steps 1 --out $type-1
     for way in "2 2" "4 2" "4 4"; do
         [ "$slow" = 1 ] || [ $type = qwen3 ] || [ "$way" = "2 2" ] || continue
@@ -154,6 +155,18 @@ least=$(least_budget)
 status 0 "$gr" plan grpo.yaml "$@" --ranks 2 --set run.bits=keep --budget "$least" --format json -o tight.json
 status 0 "$gr" verify tight.json
 has tight.json 'recompute|activations: [0-9]+ of [0-9]+ stay on the device' # made again, or in the host pool meanwhile
+
+# A hybrid, too: states of the rollout's slots are in slices where it is.
+if [ $axis = tensor ] && [ "$slow" = 1 ]; then
+    set -- --set model=qwen3_5_text --set models.actor.train.schedule=constant --set models.actor.parallel.tensor=2 --set models.actor.tensor=2
+    status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --steps 4 --out hybrid
+    status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --steps 2 --out hybrid-part
+    status 0 "$gr" exec --resume hybrid-part --steps 4
+    [ ! -s err ] || fail "resuming warns: $(cat err)"
+    same_weights hybrid hybrid-part
+    same_metrics hybrid hybrid-part
+    set -- --set model=qwen3 --set models.actor.train.schedule=constant --set models.actor.parallel.$axis=2
+fi
 
 # Killed, it goes on to the same bits; and a checkpoint of one mesh goes on with another.
 status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --set run.checkpoint.every=1 --steps 4 --out every

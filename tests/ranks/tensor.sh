@@ -7,6 +7,7 @@ models_to_cut
 
 # Latent attention: of a slice the latents are whole, and its rows in the KV cache; beside experts.
 latent_model
+hybrids_to_cut
 
 [ "$slow" != 1 ] || biased_model
 
@@ -22,7 +23,7 @@ below() {
 }
 
 shards="--set models.actor.residency.rollout_weights=keep"
-for type in llama qwen3 gemma3_text qwen3_moe deepseek_v3 $([ "$slow" = 1 ] && echo qwen2 gpt_oss); do
+for type in llama qwen3 gemma3_text qwen3_moe deepseek_v3 qwen3_5_text $([ "$slow" = 1 ] && echo qwen3_next qwen2 gpt_oss); do
     # shellcheck disable=SC2086
     status 0 "$gr" exec both.yaml --set model=$type --ranks 4 --steps 2 $shards --out $type-1
     for n in 2 4; do

@@ -128,6 +128,20 @@ static inline void double_step(gr_plan *p, gr_path_id id, uint32_t at)
     path->n++;
 }
 
+/* A step goes to another place of its path, and nobody waits for it any more; what it waits for itself
+ * follows. */
+static inline void move_step(gr_plan *p, gr_path_id id, uint32_t from, uint32_t to)
+{
+    gr_path *path = &p->paths[id];
+    gr_step s = path->steps[from];
+    for (uint32_t k = 0; k < s.n_after; k++) s.after[k] = moved(moved(s.after[k], from, -1), to, 1);
+    delete_step(p, id, from);
+    renumber(p, id, to, 1);
+    memmove(&path->steps[to + 1], &path->steps[to], (path->n - to) * sizeof(gr_step));
+    path->steps[to] = s;
+    path->n++;
+}
+
 /* Two steps change places; what names them follows or stays. */
 static inline void swap_steps(gr_plan *p, gr_path_id id, uint32_t a, uint32_t b)
 {

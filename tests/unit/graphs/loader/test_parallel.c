@@ -1,85 +1,11 @@
 /* Plans of models whose training passes are on a mesh of ranks: what a rank holds and exchanges, that every
- * plan runs in any interleaving of its lanes, that no changed plan which goes wrong is accepted, and what is
- * refused. */
+ * plan runs in any interleaving of its lanes, and what is refused. Changed plans are test_mutants.c's. */
 #include "tests/unit/all_ways.h"
-#include "tests/unit/mutants.h"
-#include "tests/unit/test_folder.h"
-#include "graphs/loader/load.h"
+#include "tests/unit/mesh_fixture.h"
+#include "tests/unit/plan_edit.h"
 #include "scheduler/cost/cost.h"
 #include "ops/parallel/stages.h"
 #include "scheduler/search/meshes.h"
-
-static const char *const config_text =
-    "{\"model_type\": \"qwen3\", \"vocab_size\": 512, \"hidden_size\": 32, \"num_hidden_layers\": 3, "
-    "\"rms_norm_eps\": 1e-06, \"max_position_embeddings\": 256, \"eos_token_id\": 2, "
-    "\"intermediate_size\": 48, \"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 8, "
-    "\"rope_theta\": 10000.0, \"tie_word_embeddings\": false}";
-/* The same with experts. */
-static const char *const experts_text =
-    "{\"model_type\": \"qwen3_moe\", \"vocab_size\": 64, \"hidden_size\": 32, \"num_hidden_layers\": 3, "
-    "\"rms_norm_eps\": 1e-06, \"max_position_embeddings\": 256, \"eos_token_id\": 2, "
-    "\"intermediate_size\": 48, \"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 8, "
-    "\"num_experts\": 12, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 40, "
-    "\"norm_topk_prob\": true, \"rope_theta\": 10000.0, \"tie_word_embeddings\": false}";
-static const char *const graph_text =
-    "graph: mesh\n"
-    "models:\n"
-    "  actor: {checkpoint: %s, train: {lr: 0.01}%s}\n"
-    "  ref: {checkpoint: %s}\n"
-    "nodes:\n"
-    "  prompts: {op: prompts, file: none.jsonl, batch: 8, max_tokens: 24, template: '{q}'}\n"
-    "  rollout: {op: generate, model: actor, prompts: prompts, samples: 2, max_tokens: 40, kv_blocks: 8%s}\n"
-    "  reward: {op: reward, of: rollout, answer: prompts.a, rule: {extract: '(.)', compare: string}}\n"
-    "  old: {op: logprob, model: actor, of: rollout, micro_tokens: 128}\n"
-    "  ref_logprob: {op: logprob, model: ref, of: rollout}\n"
-    "  update: {op: update, model: actor, of: rollout, mini_batch: 8, micro_tokens: 128, loss: \"%s\"}\n"
-    "run: {steps: 2}\n%s";
-
-static const char *const by_token = "token_mean(reward * (logprob - old) + ref_logprob * 0)",
-                         *const by_sequence = "batch_mean(reward * exp(seq_mean(logprob - old)) + "
-                                              "seq_mean(ref_logprob) * 0)";
-
-typedef struct config {
-    const char *model, *rollout, *loss, *more;
-    uint32_t ranks, hosts;
-    gr_policy policy;
-    bool experts;
-} config;
-
-static gr_status try_load(gr_graph **g, const config *c, gr_diag *d)
-{
-    char *path = gr_printf("%s/config.json", dir), *text;
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(c->experts ? experts_text : config_text, f);
-    fclose(f);
-    text = gr_printf(graph_text, path, c->model ? c->model : "", path, c->rollout ? c->rollout : "",
-                     c->loss ? c->loss : by_token, c->more ? c->more : "");
-    gr_load_options o = {.need_shapes = true, .ranks = c->ranks, .hosts = c->hosts};
-    gr_status st = gr_graph_parse(g, text, strlen(text), "mesh.yaml", &o, d);
-    free(text);
-    free(path);
-    return st;
-}
-
-static gr_graph *load(const config *c)
-{
-    gr_graph *g = NULL;
-    gr_diag d;
-    gr_diag_init(&d);
-    gr_status st = try_load(&g, c, &d);
-    for (size_t i = 0; st && i < d.n; i++) print_message("%s\n", d.messages[i].text);
-    assert_int_equal(st, GR_OK);
-    gr_diag_release(&d);
-    return g;
-}
-
-static gr_planned *plan(const config *c, const gr_graph *g)
-{
-    gr_planned *p = plan_or_null(g, c->policy, 0, GR_MAX(c->hosts, 1u));
-    assert_non_null(p);
-    return p;
-}
 
 static uint64_t entry_bytes(const gr_plan *p, const char *what)
 {
@@ -327,62 +253,6 @@ static void test_every_plan_runs_in_any_order(void **state)
     assert_true(plans > 10);
 }
 
-/* Random changes; and of tasks whose ranks meet: taken away, twice, on another lane, moved past another that
- * ranks meet in. */
-static void test_no_mutant_that_goes_wrong_is_accepted(void **state)
-{
-    (void)state;
-    const uint32_t each = getenv("GR_SLOW") ? 1700 : 30;
-    uint32_t broken = 0, refused = 0, total = 0;
-    for (uint32_t k = 0; k < GR_LEN(meshes); k++) {
-        config c = {.model = meshes[k],
-                    .loss = k % 2 ? by_sequence : by_token,
-                    .ranks = 4,
-                    .experts = has_experts(meshes[k])};
-        gr_graph *g = load(&c);
-        gr_planned *p = plan(&c, g);
-        draw d = {k * 977 + 5};
-        for (uint32_t m = 0; m < each; m++) {
-            gr_plan *mutant = copy_plan(p->plan);
-            const bool changed = mutate(mutant, &d), ok = accepted(mutant, p->tasks, NULL);
-            total += changed;
-            refused += changed && !ok;
-            if (!changed) assert_true(ok);
-            if (changed && can_simulate(mutant, p->tasks)) {
-                char what[128];
-                const char *fault = breaks(mutant, p->tasks, k * 1000 + m, what);
-                broken += fault != NULL;
-                if (fault && ok)
-                    fail_msg("%s, mutant %u: %s: %s, and nobody says so", meshes[k], m, fault, what);
-            }
-            gr_plan_free(mutant);
-        }
-        const gr_path *path = &p->plan->paths[GR_PATH_STEADY];
-        for (uint32_t i = 0, last = GR_NONE; i < path->n; i++) {
-            const gr_task *w = p->binding[i].task;
-            if (!w || (w->comm.peers < 2 && w->kind != GR_STEP_EXCHANGE)) continue;
-            for (int how = 0; how < 4; how++) {
-                if (how == 3 && last == GR_NONE) continue;
-                gr_plan *mutant = copy_plan(p->plan);
-                if (how == 0) delete_step(mutant, GR_PATH_STEADY, i);
-                if (how == 1) double_step(mutant, GR_PATH_STEADY, i);
-                if (how == 2)
-                    mutant->paths[GR_PATH_STEADY].steps[i].lane =
-                        w->lane == GR_LANE_COMM ? GR_LANE_COMPUTE : GR_LANE_COMM;
-                if (how == 3) swap_steps(mutant, GR_PATH_STEADY, last, i);
-                assert_false(accepted(mutant, p->tasks, NULL));
-                gr_plan_free(mutant);
-                total++, refused++;
-            }
-            last = i;
-        }
-        gr_planned_free(p);
-        gr_graph_free(g);
-    }
-    print_message("%u mutants, %u refused, %u seen to break in a run\n", total, refused, broken);
-    assert_true(broken > 20);
-}
-
 /* What a program itself gets wrong: a stage that waits for the next before it has taken what the one before
  * sends, that does so twice, or alone; and stages that ranks are not. */
 static void test_stages_take_turns(void **state)
@@ -582,7 +452,6 @@ int main(void)
         cmocka_unit_test(test_a_rank_holds_its_stage),
         cmocka_unit_test(test_groups_over_hosts_take_longer),
         cmocka_unit_test(test_every_plan_runs_in_any_order),
-        cmocka_unit_test(test_no_mutant_that_goes_wrong_is_accepted),
         cmocka_unit_test(test_stages_take_turns),
         cmocka_unit_test(test_auto_takes_the_fastest_mesh),
         cmocka_unit_test(test_what_is_refused),

@@ -20,6 +20,7 @@ static gr_model_shape some_shape(uint64_t *seed, uint32_t parts)
     gr_layer_desc d = gr_layer_plain(kv_heads * (1 + next(seed, 4)), kv_heads, head_dim, inner);
     d.attention.qkv_bias = next(seed, 2);
     d.attention.qk_norm = next(seed, 2) ? GR_QK_NORM_HEAD : GR_QK_NORM_NONE;
+    d.attention.gate = next(seed, 2);
     gr_model_of(&s, &d);
     return s;
 }
@@ -54,10 +55,14 @@ static size_t write_layer(double *out, const gr_model_shape *s, uint32_t bucket,
     double *at = out;
     put(&at, bucket, 0, 0, h, 0, 1), align(&at, out);
     put(&at, bucket, 1, place * q, q, 0, h), put(&at, bucket, 2, place * kv, kv, 0, h);
-    put(&at, bucket, 3, place * kv, kv, 0, h), align(&at, out);
+    put(&at, bucket, 3, place * kv, kv, 0, h);
+    if (a->gate) put(&at, bucket, 14, place * q, q, 0, h);
+    align(&at, out);
     if (a->qkv_bias) {
         put(&at, bucket, 4, place * q, q, 0, 1), put(&at, bucket, 5, place * kv, kv, 0, 1);
-        put(&at, bucket, 6, place * kv, kv, 0, 1), align(&at, out);
+        put(&at, bucket, 6, place * kv, kv, 0, 1);
+        if (a->gate) put(&at, bucket, 15, place * q, q, 0, 1);
+        align(&at, out);
     }
     if (a->qk_norm) {
         put(&at, bucket, 7, 0, a->head_dim, 0, 1), align(&at, out);
@@ -205,6 +210,78 @@ static void test_shards_are_packed_and_unpacked_into_slices(void **state)
     }
 }
 
+/* Of a tensor's elements, where it lies in a bucket. */
+static const float *values_of(const gr_model_shape *s, gr_tensor_slot slot, const float *bucket)
+{
+    return bucket + gr_tensor_offset(s, 1, slot);
+}
+
+/* The rows of a slice's heads, of so many; both go on to what stands behind them. */
+static void want_heads(const float **whole, float **own, uint32_t place, uint32_t rows, uint32_t parts,
+                       uint32_t cols)
+{
+    const uint64_t n = (uint64_t)rows / parts * cols;
+    memcpy(*own, *whole + place * n, n * sizeof(float));
+    *own += n;
+    *whole += (uint64_t)rows * cols;
+}
+
+/* Of the gated delta rule each part has key heads and the value heads on them: rows of q, of k and of v,
+ * which stand in one tensor, and channels of the convolution alike; columns of what it gives. */
+static void test_heads_of_the_delta_rule_are_cut(void **state)
+{
+    (void)state;
+    for (uint32_t parts = 1; parts <= 4; parts *= 2)
+        for (int by_head = 0; by_head < 2; by_head++) {
+            gr_model_shape s = {.vocab = 8, .hidden = 6, .layers = 1};
+            gr_layer_desc d = gr_layer_plain(4, 4, 4, 8);
+            d.mixer = GR_MIXER_DELTA;
+            d.attention = (gr_attention_desc){0};
+            d.delta = (gr_delta_desc){4, 12, 3, 5, 2, by_head};
+            gr_model_of(&s, &d);
+            const gr_slicing cut = {parts, 1, 1};
+            const gr_model_shape slice = gr_tp_shape(&s, cut);
+            const uint64_t n = gr_bucket_elems(&s, 1), part = gr_bucket_elems(&slice, 1);
+            float *whole = calloc(n, sizeof(float)), *got = calloc(part, sizeof(float)), want[1000];
+            char buf[48];
+            for (uint64_t i = 0; i < n; i++) whole[i] = (float)(i + 1);
+            assert_null(gr_tp_uneven(&s, cut, buf));
+            assert_string_equal(gr_tp_uneven(&s, (gr_slicing){8, 1, 1}, buf),
+                                "4 key heads of the gated delta rule");
+            for (uint32_t place = 0; place < parts; place++) {
+                const gr_reshard r = {&s, cut, 1, place, parts, &gr_kernels_cpu, &(gr_queue){0}};
+                gr_reshard_local(&r, whole, got);
+                const uint32_t rows[] = {12, 12, 60, 60, 12, 12}; /* q, k, v, z, b, a */
+                const float *from = values_of(&s, GR_T_DELTA_IN, whole);
+                float *to = want;
+                for (size_t i = 0; i < GR_LEN(rows); i++) want_heads(&from, &to, place, rows[i], parts, 6);
+                assert_memory_equal(values_of(&slice, GR_T_DELTA_IN, got), want,
+                                    (uint64_t)(to - want) * sizeof(float));
+                from = values_of(&s, GR_T_DELTA_CONV, whole);
+                to = want;
+                for (size_t i = 0; i < 3; i++) want_heads(&from, &to, place, rows[i], parts, 2);
+                assert_memory_equal(values_of(&slice, GR_T_DELTA_CONV, got), want,
+                                    (uint64_t)(to - want) * sizeof(float));
+                assert_memory_equal(values_of(&slice, GR_T_DELTA_A_LOG, got),
+                                    values_of(&s, GR_T_DELTA_A_LOG, whole) + place * 12 / parts,
+                                    12 / parts * sizeof(float));
+                for (uint32_t row = 0; row < 6; row++)
+                    assert_memory_equal(values_of(&slice, GR_T_DELTA_OUT, got) + row * 60 / parts,
+                                        values_of(&s, GR_T_DELTA_OUT, whole) + row * 60 + place * 60 / parts,
+                                        60 / parts * sizeof(float));
+            }
+            for (uint32_t ranks = parts; ranks <= 3 * parts; ranks += parts) {
+                gr_tensor t[GR_BUCKET_TENSORS_MAX];
+                memset(whole, 0, n * sizeof(float));
+                for (size_t i = gr_bucket_ranges(&s, 1, t); i-- > 0;)
+                    for (uint64_t k = 0, m = (uint64_t)t[i].rows * GR_MAX(t[i].cols, 1u); k < m; k++)
+                        whole[t[i].offset + k] = (float)(t[i].offset + k + 1);
+                reshard(&s, cut, ranks, 1, whole);
+            }
+            free(whole), free(got);
+        }
+}
+
 static gr_model_shape expert_shape(uint32_t count, bool bias)
 {
     gr_model_shape s = {.vocab = 7, .hidden = 10, .layers = 2, .model_type = "qwen3_moe"};
@@ -213,12 +290,6 @@ static gr_model_shape expert_shape(uint32_t count, bool bias)
     d.experts = (gr_experts_desc){.count = count, .top_k = 2, .inner = 3, .bias = bias, .shared_inner = 5};
     gr_model_of(&s, &d);
     return s;
-}
-
-/* Of a tensor's elements, where it lies in a bucket. */
-static const float *values_of(const gr_model_shape *s, gr_tensor_slot slot, const float *bucket)
-{
-    return bucket + gr_tensor_offset(s, 1, slot);
 }
 
 /* Each part has its experts, side by side, and all else. */
@@ -364,6 +435,7 @@ int main(void)
         cmocka_unit_test(test_blocks_make_the_slices),
         cmocka_unit_test(test_pieces_of_shards_make_the_blocks),
         cmocka_unit_test(test_shards_are_packed_and_unpacked_into_slices),
+        cmocka_unit_test(test_heads_of_the_delta_rule_are_cut),
         cmocka_unit_test(test_experts_are_divided_whole),
         cmocka_unit_test(test_experts_are_divided_beside_slices),
         cmocka_unit_test(test_what_is_not_divided_is_common),
