@@ -20,7 +20,7 @@ using namespace gr_decode;
 
 constexpr uint32_t D = 128, CTAS = 8, WARPS = 4, ALL_WARPS = CTAS * WARPS, THREADS = WARPS * GR_WARP;
 constexpr uint32_t QUERIES = 16;              /* of a kv head, at most */
-constexpr uint32_t STAGES = 3, Q_ROW = D + 8; /* rows of q are padded: no bank is met twice */
+constexpr uint32_t STAGES = 2, Q_ROW = D + 8; /* rows of q are padded: no bank is met twice */
 constexpr uint32_t STAGE_BYTES = tile<D>::STAGE_BYTES, WARP_BYTES = STAGES * STAGE_BYTES;
 constexpr uint32_t SHARED_BYTES = WARPS * WARP_BYTES;
 
