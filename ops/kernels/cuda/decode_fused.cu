@@ -4,9 +4,9 @@
  *
  * A cluster of eight CTAs of four warps has a slot's kv head. Blocks of 16 keys go to its warps in turn, from
  * the last one back; every warp works alone, as in decode.cu. Old keys are on their way before the kernel in
- * front has ended (chained.cuh); the last block is that of the CTA that writes the new key into it. The 32
- * partial results are added in their order through distributed shared memory, each CTA a part of the
- * columns. The order of sums follows from a slot's length alone.
+ * front has ended (chained.cuh); the new one's place is left free for it, and it gets there without a way
+ * through memory. The 32 partial results are added in their order through distributed shared memory, each CTA
+ * a part of the columns. The order of sums follows from a slot's length alone.
  */
 #include "ops/kernels/cuda/chained.cuh"
 #include "ops/kernels/cuda/decode_tiles.cuh"
@@ -56,6 +56,7 @@ struct work {
         const uint32_t from_end = back(i);
         if (from_end < blocks) {
             const uint32_t block = blocks - 1 - from_end, keys = min(length - block * BLOCK, BLOCK);
+            const uint32_t fresh = from_end ? BLOCK : keys - 1; /* its row is written by prepare */
             const uint32_t at = a.p.table[(size_t)slot * a.p.table_stride + block];
             const gr_bf16 *k = a.p.kv + at * 2 * a.half + (size_t)kv_head * BLOCK * D;
             const uint32_t to = stages + i % STAGES * STAGE_BYTES;
@@ -65,6 +66,7 @@ struct work {
                 const uint32_t shared = to + row * D * 2 + ((chunk ^ (row & 7)) << 4),
                                bytes = row < keys ? 16 : 0;
                 const size_t from = row < keys ? (size_t)place * 8 : 0;
+                if (row == fresh) continue;
                 copy_async(shared, k + from, bytes, policy);
                 copy_async(shared + tile<D>::HALF_BYTES, k + a.half + from, bytes, policy);
             }
@@ -91,13 +93,11 @@ struct head {
         *(uint32_t *)(to + D / 2 + 2 * lane) = gr_pair(high[0], high[1]);
     }
 
-    __device__ void norm(const gr_bf16 *w, float eps, float one, uint32_t lane)
+    __device__ void norm(const head &factor, float eps, float one)
     {
-        head factor;
         const float sum =
             gr_warp_sum(low[0] * low[0] + low[1] * low[1] + high[0] * high[0] + high[1] * high[1]);
         const float inverse = rsqrtf(sum / (float)D + eps);
-        factor.load(w, lane);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             low[i] *= inverse * (one + factor.low[i]);
@@ -116,31 +116,64 @@ struct head {
     }
 };
 
+/* What turns the slot's queries and its new key, found before they are there. */
+struct turning {
+    float cosine[2], sine[2];
+    head q_norm, k_norm;
+
+    __device__ turning(const args &a, const work &w)
+    {
+        const gr_cu_heads &h = a.p.heads;
+        const float position = (float)a.p.position[w.slot];
+        if (a.p.q_norm) q_norm.load(a.p.q_norm, w.lane);
+        if (a.p.k_norm) k_norm.load(a.p.k_norm, w.lane);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            gr_sine_cosine(position * h.frequency[2 * w.lane + i], &sine[i], &cosine[i]);
+            if (h.factor != 0) cosine[i] *= h.factor, sine[i] *= h.factor;
+        }
+    }
+};
+
+/* A key or value into its row of a block in shared memory, as work::fetch lays it. */
+__device__ __forceinline__ void store_shared(uint32_t half, uint32_t row, const head &x, uint32_t lane)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+        const float *two = i ? x.high : x.low;
+        const uint32_t chunk = i * (D / 16) + lane / 4;
+        asm volatile(
+            "st.shared.b32 [%0], %1;" ::"r"(half + row * D * 2 + ((chunk ^ (row & 7)) << 4) + lane % 4 * 4),
+            "r"(gr_pair(two[0], two[1]))
+            : "memory");
+    }
+}
+
 /* The slot's queries of the kv head into shared memory, normed and rotated, and, by the first CTA, its new
- * key and value into the pool. Ends with a barrier. */
-__device__ void prepare(const args &a, const work &w, gr_bf16 *q)
+ * key and value into the pool and into `first`, where that CTA's first warp has their block. Ends with a
+ * barrier. */
+__device__ void prepare(const args &a, const work &w, const turning &turn, gr_bf16 *q, uint32_t first)
 {
     const gr_cu_heads &h = a.p.heads;
     const uint32_t queries = h.heads / h.kv_heads, tasks = queries + (w.rank == 0 ? 2 : 0);
     const gr_bf16 *raw = a.p.qkv + (size_t)w.slot * a.width;
-    float cosine[2], sine[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        gr_sine_cosine((float)a.p.position[w.slot] * h.frequency[2 * w.lane + i], &sine[i], &cosine[i]);
-        if (h.factor != 0) cosine[i] *= h.factor, sine[i] *= h.factor;
-    }
     for (uint32_t i = w.warp; i < tasks; i += WARPS) { /* queries, then the key, then the value */
         const bool query = i < queries, key = i == queries;
         const uint32_t from = query ? w.kv_head * queries + i : h.heads + (key ? 0 : h.kv_heads) + w.kv_head;
-        const gr_bf16 *norm = query ? a.p.q_norm : a.p.k_norm;
         head x;
         x.load(raw + (size_t)from * D, w.lane);
-        if ((query || key) && norm) x.norm(norm, h.eps, h.one, w.lane);
-        if (query || key) x.rotate(cosine, sine);
+        if (query && a.p.q_norm) x.norm(turn.q_norm, h.eps, h.one);
+        if (key && a.p.k_norm) x.norm(turn.k_norm, h.eps, h.one);
+        if (query || key) x.rotate(turn.cosine, turn.sine);
+        if (query) {
+            x.store(q + i * Q_ROW, w.lane);
+            continue;
+        }
         const uint32_t place = a.p.slot[w.slot];
-        gr_bf16 *pool = a.p.kv + place / BLOCK * 2 * a.half + (key ? 0 : a.half) +
-                        ((size_t)w.kv_head * BLOCK + place % BLOCK) * D;
-        x.store(query ? q + i * Q_ROW : pool, w.lane);
+        x.store(a.p.kv + place / BLOCK * 2 * a.half + (key ? 0 : a.half) +
+                    ((size_t)w.kv_head * BLOCK + place % BLOCK) * D,
+                w.lane);
+        store_shared(first + (key ? 0 : tile<D>::HALF_BYTES), (w.length - 1) % BLOCK, x, w.lane);
     }
     __syncthreads();
 }
@@ -252,7 +285,6 @@ __global__ void __launch_bounds__(THREADS) fused_kernel(const args a)
     const work w(a);
     const uint32_t queries = a.p.heads.heads / a.p.heads.kv_heads;
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(memory), stages = base + w.warp * WARP_BYTES;
-    const bool writes = w.rank == 0 && w.warp == 0; /* its first block gets the new key */
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
     gr_chain_release();
@@ -261,10 +293,10 @@ __global__ void __launch_bounds__(THREADS) fused_kernel(const args a)
         make_zero(a, w, queries);
         return;
     }
-    for (uint32_t i = 0; i < STAGES && !writes; i++) w.fetch(a, i, stages, policy);
+    for (uint32_t i = 0; i < STAGES; i++) w.fetch(a, i, stages, policy);
+    const turning turn(a, w);
     gr_chain_wait();
-    prepare(a, w, q);
-    for (uint32_t i = 0; i < STAGES && writes; i++) w.fetch(a, i, stages, policy);
+    prepare(a, w, turn, q, base);
     attending<D> r;
     r.clear();
     read_queries(r, q, queries, w.lane);

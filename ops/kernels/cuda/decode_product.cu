@@ -22,8 +22,7 @@ namespace
 constexpr uint32_t WARPS = 8, THREADS = WARPS * GR_WARP, CHUNK = 64; /* k of a step of a warp */
 constexpr uint32_t STRIDE = WARPS * CHUNK;                           /* k of a step of all */
 constexpr uint32_t ROWS = 8;                                         /* of W in a tile */
-constexpr uint32_t TILE_BYTES = ROWS * CHUNK * 2, DEEP = 12;         /* tiles in a warp's queue */
-constexpr uint32_t AT_ONCE = 4;                                      /* chunks of x in registers */
+constexpr uint32_t TILE_BYTES = ROWS * CHUNK * 2;
 
 struct args {
     gr_cu_decode_product p;
@@ -59,8 +58,8 @@ __device__ __forceinline__ void multiply(float (&c)[4], uint32_t a0, uint32_t a1
 
 /* A warp's queue of tiles, T a step: those of a group of rows of W, chunk after chunk, then the next group's.
  */
-template <int T, bool PAIRS> struct queue {
-    static constexpr uint32_t STAGES = DEEP / T;
+template <int T, int N, bool PAIRS> struct queue {
+    static constexpr uint32_t DEEP = N == 32 ? 10 : 12, STAGES = DEEP / T; /* tiles in it; steps */
     const args &a;
     uint32_t base, chunks, warp, lane; /* chunks: of this warp, of a group */
     uint32_t group, chunk, stage;      /* of the next step to fetch */
@@ -109,128 +108,177 @@ template <int T, bool PAIRS> struct queue {
     }
 };
 
-/* Of each row of x its 1 / root mean square; as many warps a row as there are for it. */
-__device__ void find_norms(const args &a, float (*parts)[WARPS], float *inverse)
-{
-    const uint32_t warp = threadIdx.x / GR_WARP, lane = threadIdx.x % GR_WARP, vecs = a.p.in / 8;
-    const uint32_t each = a.p.t <= 1 ? 8 : a.p.t <= 2 ? 4 : a.p.t <= 4 ? 2 : 1, which = warp % each;
-    for (uint32_t row = warp / each; row < a.p.t; row += WARPS / each) {
-        const uint4 *x = (const uint4 *)(a.p.x + (size_t)row * a.p.in);
-        float sum = 0;
-#pragma unroll 8
-        for (uint32_t i = which * GR_WARP + lane; i < vecs; i += each * GR_WARP) {
-            float f[8];
-            gr_unpack(x[i], f);
-#pragma unroll
-            for (int e = 0; e < 8; e++) sum = fmaf(f[e], f[e], sum);
-        }
-        sum = gr_warp_sum(sum);
-        if (lane == 0) parts[row][which] = sum;
-    }
-    __syncthreads();
-    if (threadIdx.x < a.p.t) {
-        float sum = 0;
-        for (uint32_t i = 0; i < each; i++) sum += parts[threadIdx.x][i];
-        inverse[threadIdx.x] = rsqrtf(sum / (float)a.p.in + a.p.eps);
-    }
-    __syncthreads();
-}
-
 /* x of one row and chunk, in the order of W's: numbers 8 q to 8 q + 7 of each half of the chunk. */
 struct part {
     uint4 half[2];
 
-    __device__ __forceinline__ void load(const args &a, uint32_t row, uint32_t k, const float *inverse)
+    __device__ __forceinline__ void load(const args &a, uint32_t row, uint32_t k)
     {
         half[0] = half[1] = make_uint4(0, 0, 0, 0);
         if (row >= a.p.t) return;
         const gr_bf16 *x = a.p.x + (size_t)row * a.p.in + k;
+        half[0] = *(const uint4 *)x;
+        half[1] = *(const uint4 *)(x + CHUNK / 2);
+    }
+
+    /* Times the norm's factors; what is left of the norm, one number a row, the result is multiplied by.
+     * Returns the sum of squares. */
+    __device__ __forceinline__ float norm(const args &a, uint32_t k)
+    {
+        float sum = 0;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            half[i] = *(const uint4 *)(x + i * (CHUNK / 2));
-            if (!a.p.norm) continue;
             float f[8], n[8];
             gr_unpack(half[i], f);
             gr_unpack(*(const uint4 *)(a.p.norm + k + i * (CHUNK / 2)), n);
 #pragma unroll
-            for (int e = 0; e < 8; e++) f[e] = f[e] * inverse[row] * (a.p.one + n[e]);
+            for (int e = 0; e < 8; e++) {
+                sum = fmaf(f[e], f[e], sum);
+                f[e] *= a.p.one + n[e];
+            }
             half[i] = gr_pack(f);
         }
+        return sum;
     }
 };
 
+/* What a kernel reads once at its end, from memory into the L2 cache. */
+__device__ __forceinline__ void expect(const gr_bf16 *from, uint32_t n)
+{
+    for (uint32_t i = threadIdx.x * 64; from && i < n; i += THREADS * 64)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
+}
+
 /* One number of the result. */
-template <bool PAIRS> __device__ void put(const args &a, uint32_t row, uint32_t column, float gate, float up)
+template <bool PAIRS>
+__device__ void put(const args &a, uint32_t row, uint32_t column, float gate, float up, float old)
 {
     const gr_cu_decode_product &p = a.p;
     const size_t at = (size_t)row * p.ld + column;
-    if (PAIRS) {
-        p.y[at] = gr_round(gate * gr_sigmoid(gate) * up);
-        return;
-    }
-    float v = gate * p.scale;
-    if (p.bias) v += gr_float(p.bias[column]);
-    if (p.add) v += gr_float(p.add[at]);
-    if (p.logits)
+    const float v = PAIRS ? gate * gr_sigmoid(gate) * up : gate * p.scale + old;
+    if (!PAIRS && p.logits)
         p.logits[at] = v;
     else
         p.y[at] = gr_round(v);
 }
 
-/* The warps' sums of a group, added in their order; sums [WARPS, T, ROWS, N]. */
-template <int T, int N, bool PAIRS>
-__device__ void close_group(const args &a, const queue<T, PAIRS> &q, uint32_t group, const float (&c)[T][4],
-                            float *sums)
+/* Which numbers of a group's results a thread adds up: T tiles (of PAIRS: half as many pairs) by N rows of x.
+ */
+template <int T, int N, bool PAIRS> struct places {
+    static constexpr uint32_t EACH = PAIRS ? 2 : 1, ALL = T / EACH * ROWS * N,
+                              MINE = (ALL + THREADS - 1) / THREADS,
+                              PAD = N + 1; /* between the sums of two columns: no bank is met twice */
+
+    static __device__ __forceinline__ uint32_t tile(uint32_t i)
+    {
+        return i / ROWS % (T / EACH) * EACH;
+    }
+
+    static __device__ __forceinline__ uint32_t row(uint32_t i)
+    {
+        return i / (ROWS * (T / EACH));
+    }
+};
+
+/* What is added to a group's results: on its way while the product is found. */
+template <int T, int N, bool PAIRS, typename Old>
+__device__ __forceinline__ void read_added(const args &a, const queue<T, N, PAIRS> &q, uint32_t group,
+                                           Old &old)
 {
+    using at = places<T, N, PAIRS>;
+#pragma unroll
+    for (uint32_t n = 0; n < at::MINE; n++) {
+        const uint32_t i = n * THREADS + threadIdx.x, r = at::row(i),
+                       column = q.row_of(group, at::tile(i)) + i % ROWS;
+        old[n] = 0;
+        if (PAIRS || i >= at::ALL || r >= a.p.t || column >= a.p.out) continue;
+        if (a.p.bias) old[n] = gr_float(a.p.bias[column]);
+        if (a.p.add) old[n] += gr_float(a.p.add[(size_t)r * a.p.ld + column]);
+    }
+}
+
+/* The warps' sums of a group, added in their order; sums [WARPS, T, ROWS, N and one of padding], squares
+ * [WARPS, N]. */
+template <int T, int N, bool PAIRS, typename Old>
+__device__ void close_group(const args &a, const queue<T, N, PAIRS> &q, uint32_t group,
+                            const float (&c)[T][(N + 15) / 16][4], const Old &old, float *sums,
+                            const float *squares)
+{
+    using at = places<T, N, PAIRS>;
+    constexpr uint32_t PAD = at::PAD;
     const uint32_t lane = q.lane, column = lane % 4 * 2, row = lane / 4;
 #pragma unroll
-    for (int j = 0; j < T; j++) {
-        float *to = sums + ((q.warp * T + j) * ROWS + column) * N + row;
-        to[0] = c[j][0];
-        to[N] = c[j][1];
-        if (N == 16) to[8] = c[j][2];
-        if (N == 16) to[N + 8] = c[j][3];
-    }
+    for (int j = 0; j < T; j++)
+#pragma unroll
+        for (int h = 0; h < (N + 15) / 16; h++) {
+            float *to = sums + ((q.warp * T + j) * ROWS + column) * PAD + row + 16 * h;
+            to[0] = c[j][h][0];
+            to[PAD] = c[j][h][1];
+            if (N > 8) to[8] = c[j][h][2];
+            if (N > 8) to[PAD + 8] = c[j][h][3];
+        }
     __syncthreads();
-    constexpr uint32_t EACH = PAIRS ? 2 : 1, ALL = T / EACH * ROWS * N;
-    for (uint32_t i = threadIdx.x; i < ALL; i += THREADS) {
-        const uint32_t col = i % ROWS, j = i / ROWS % (T / EACH) * EACH, r = i / (ROWS * (T / EACH));
+#pragma unroll
+    for (uint32_t n = 0; n < at::MINE; n++) {
+        const uint32_t i = n * THREADS + threadIdx.x, j = at::tile(i), r = at::row(i), col = i % ROWS;
         const uint32_t w_row = q.row_of(group, j) + col;
-        float v[EACH] = {};
+        float v[at::EACH] = {}, square = 0;
+        if (i >= at::ALL || r >= a.p.t || w_row >= a.p.out) continue;
 #pragma unroll
-        for (uint32_t w = 0; w < WARPS; w++)
+        for (uint32_t w = 0; w < WARPS; w++) {
 #pragma unroll
-            for (uint32_t e = 0; e < EACH; e++) v[e] += sums[((w * T + j + e) * ROWS + col) * N + r];
-        if (r < a.p.t && w_row < a.p.out) put<PAIRS>(a, r, w_row, v[0], v[EACH - 1]);
+            for (uint32_t e = 0; e < at::EACH; e++) v[e] += sums[((w * T + j + e) * ROWS + col) * PAD + r];
+            if (a.p.norm) square += squares[w * N + r];
+        }
+        const float inverse = a.p.norm ? rsqrtf(square / (float)a.p.in + a.p.eps) : 1;
+        put<PAIRS>(a, r, w_row, v[0] * inverse, v[at::EACH - 1] * inverse, old[n]);
     }
     __syncthreads();
 }
 
-/* N: rows of x, 8 or 16. PAIRS: a tile of gate and its tile of up are neighbours in a group. */
+/* N: rows of x, 8, 16 or 32. PAIRS: a tile of gate and its tile of up are neighbours in a group. */
 template <int T, int N, bool PAIRS> __global__ void __launch_bounds__(THREADS, 2) product_kernel(const args a)
 {
+    constexpr uint32_t AT_ONCE = N == 8 ? 8 : N == 16 ? 4 : 2; /* chunks of x in registers */
+    constexpr int HALVES = N / 8, SETS = (N + 15) / 16;
     extern __shared__ __align__(128) unsigned char memory[];
-    __shared__ float inverse[16], parts[16][WARPS];
-    float *sums = (float *)(memory + WARPS * DEEP * TILE_BYTES);
-    queue<T, PAIRS> q(a, (uint32_t)__cvta_generic_to_shared(memory));
+    __shared__ float squares[WARPS * N];
+    using numbers = queue<T, N, PAIRS>;
+    float *sums = (float *)(memory + WARPS * numbers::DEEP * TILE_BYTES);
+    numbers q(a, (uint32_t)__cvta_generic_to_shared(memory));
     gr_chain_release();
     for (uint32_t i = 0; i < q.STAGES; i++) q.fetch();
+    expect(a.p.norm, a.p.in);
+    expect(a.p.bias, a.p.out);
     gr_chain_wait();
-    if (a.p.norm) find_norms(a, parts, inverse);
 
-    part x[AT_ONCE][N / 8];
+    part x[AT_ONCE][HALVES];
+    float square[HALVES] = {}, old[places<T, N, PAIRS>::MINE];
     uint32_t stage = 0;
     for (uint32_t group = 0; group < a.groups; group++) {
-        float c[T][4] = {};
+        float c[T][SETS][4] = {};
         for (uint32_t first = 0; first < q.chunks; first += AT_ONCE) {
-            if (group == 0 || q.chunks > AT_ONCE)
+            if (group == 0 || q.chunks > AT_ONCE) {
+                const uint32_t k = first * STRIDE + q.warp * CHUNK + q.lane % 4 * 8;
 #pragma unroll
                 for (uint32_t i = 0; i < AT_ONCE; i++)
 #pragma unroll
-                    for (int h = 0; h < N / 8; h++)
-                        if (first + i < q.chunks)
-                            x[i][h].load(a, q.lane / 4 + 8 * h,
-                                         (first + i) * STRIDE + q.warp * CHUNK + q.lane % 4 * 8, inverse);
+                    for (int h = 0; h < HALVES; h++)
+                        if (first + i < q.chunks) x[i][h].load(a, q.lane / 4 + 8 * h, k + i * STRIDE);
+                if (first == 0) read_added<T, N, PAIRS>(a, q, group, old);
+                if (a.p.norm) {
+#pragma unroll
+                    for (uint32_t i = 0; i < AT_ONCE; i++)
+#pragma unroll
+                        for (int h = 0; h < HALVES; h++)
+                            if (first + i < q.chunks) {
+                                const float sum = x[i][h].norm(a, k + i * STRIDE);
+                                square[h] += group == 0 ? sum : 0;
+                            }
+                }
+            } else if (first == 0) {
+                read_added<T, N, PAIRS>(a, q, group, old);
+            }
 #pragma unroll
             for (uint32_t i = 0; i < AT_ONCE; i++) {
                 if (first + i >= q.chunks) break;
@@ -240,36 +288,66 @@ template <int T, int N, bool PAIRS> __global__ void __launch_bounds__(THREADS, 2
                     const uint32_t at = q.base + (stage * T + j) * TILE_BYTES + q.lane * 16;
 #pragma unroll
                     for (int half = 0; half < 2; half++) {
-                        const uint4 w = load_shared(at + half * (TILE_BYTES / 2)), low = x[i][0].half[half],
-                                    high = N == 16 ? x[i][N / 8 - 1].half[half] : make_uint4(0, 0, 0, 0);
-                        multiply(c[j], low.x, high.x, low.y, high.y, w.x, w.y);
-                        multiply(c[j], low.z, high.z, low.w, high.w, w.z, w.w);
+                        const uint4 w = load_shared(at + half * (TILE_BYTES / 2));
+#pragma unroll
+                        for (int s = 0; s < SETS; s++) {
+                            const uint4 low = x[i][2 * s].half[half],
+                                        high = N > 8 ? x[i][(2 * s + 1) % HALVES].half[half]
+                                                     : make_uint4(0, 0, 0, 0);
+                            multiply(c[j][s], low.x, high.x, low.y, high.y, w.x, w.y);
+                            multiply(c[j][s], low.z, high.z, low.w, high.w, w.z, w.w);
+                        }
                     }
                 }
                 stage = stage + 1 == q.STAGES ? 0 : stage + 1;
                 q.fetch();
             }
         }
-        close_group<T, N, PAIRS>(a, q, group, c, sums);
+        if (a.p.norm && group == 0) {
+#pragma unroll
+            for (int h = 0; h < HALVES; h++) {
+                float sum = square[h] + __shfl_xor_sync(GR_ALL, square[h], 1);
+                sum += __shfl_xor_sync(GR_ALL, sum, 2);
+                if (q.lane % 4 == 0) squares[q.warp * N + q.lane / 4 + 8 * h] = sum;
+            }
+        }
+        close_group<T, N, PAIRS>(a, q, group, c, old, sums, squares);
     }
 }
 
 template <int T, int N, bool PAIRS> void launch(cudaStream_t st, const args &a, uint32_t grid)
 {
-    constexpr uint32_t shared = WARPS * (DEEP * TILE_BYTES + T * ROWS * N * sizeof(float));
-    static_assert(DEEP % T == 0 && (!PAIRS || T % 2 == 0), "steps fill the queue, and pairs are whole");
+    constexpr uint32_t deep = queue<T, N, PAIRS>::DEEP,
+                       shared =
+                           WARPS * (deep * TILE_BYTES + T * ROWS * places<T, N, PAIRS>::PAD * sizeof(float));
+    static_assert(deep % T == 0 && (!PAIRS || T % 2 == 0), "steps fill the queue, and pairs are whole");
     cudaFuncSetAttribute(product_kernel<T, N, PAIRS>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     gr_chain(st, product_kernel<T, N, PAIRS>, dim3(grid), dim3(THREADS), shared, a);
 }
 
-template <int T, bool PAIRS> void launch_rows(cudaStream_t st, args a, uint32_t grid)
+/* Tiles a step: as many as leave no group of a CTA's incomplete, of few numbers of rows more of them. */
+template <int N, bool PAIRS> void launch_tiles(cudaStream_t st, args a, uint32_t grid)
 {
-    const uint32_t of_group = PAIRS ? T / 2 : T;
-    a.groups = gr_ceil_div(a.per, of_group);
-    if (a.p.t <= 8)
-        launch<T, 8, PAIRS>(st, a, grid);
+    constexpr int EACH = PAIRS ? 2 : 1, WIDE = N == 32 ? 2 : 4, ODD = N == 32 ? 1 : N == 8 || !PAIRS ? 3 : 1;
+    const uint32_t wide = WIDE / EACH;
+    const bool odd = a.per % wide && a.per % ODD == 0;
+    a.groups = a.per / (odd ? ODD : a.per % wide ? 1 : wide);
+    if (odd)
+        launch<ODD * EACH, N, PAIRS>(st, a, grid);
+    else if (a.per % wide == 0)
+        launch<WIDE, N, PAIRS>(st, a, grid);
     else
-        launch<T, 16, PAIRS>(st, a, grid);
+        launch<EACH, N, PAIRS>(st, a, grid);
+}
+
+template <bool PAIRS> void launch_rows(cudaStream_t st, const args &a, uint32_t grid)
+{
+    if (a.p.t <= 8)
+        launch_tiles<8, PAIRS>(st, a, grid);
+    else if (a.p.t <= 16)
+        launch_tiles<16, PAIRS>(st, a, grid);
+    else
+        launch_tiles<32, PAIRS>(st, a, grid);
 }
 
 uint32_t processors(void)
@@ -284,7 +362,7 @@ uint32_t processors(void)
 
 extern "C" bool gr_cu_decode_product_takes(const gr_bf16 *w, uint32_t t, uint32_t in, uint32_t out)
 {
-    return t && t <= 16 && in && in % STRIDE == 0 && out % 16 == 0 && (uintptr_t)w % 16 == 0 &&
+    return t && t <= 32 && in && in % STRIDE == 0 && out % 16 == 0 && (uintptr_t)w % 16 == 0 &&
            gr_chain_there();
 }
 
@@ -295,20 +373,8 @@ extern "C" void gr_cu_decode_product_run(cudaStream_t st, const gr_cu_decode_pro
     a.tiles = p->out / ROWS / (p->activate ? 2 : 1);
     a.per = gr_ceil_div(a.tiles, processors());
     const uint32_t grid = gr_ceil_div(a.tiles, a.per);
-    if (p->activate) {
-        if (a.per % 3 == 0 && p->t <= 8)
-            launch_rows<6, true>(st, a, grid);
-        else if (a.per % 2 == 0)
-            launch_rows<4, true>(st, a, grid);
-        else
-            launch_rows<2, true>(st, a, grid);
-    } else if (a.per % 4 == 0) {
-        launch_rows<4, false>(st, a, grid);
-    } else if (a.per % 3 == 0) {
-        launch_rows<3, false>(st, a, grid);
-    } else if (a.per % 2 == 0) {
-        launch_rows<2, false>(st, a, grid);
-    } else {
-        launch_rows<1, false>(st, a, grid);
-    }
+    if (p->activate)
+        launch_rows<true>(st, a, grid);
+    else
+        launch_rows<false>(st, a, grid);
 }

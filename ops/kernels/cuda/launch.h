@@ -347,11 +347,11 @@ void gr_cu_decode_fused_run(cudaStream_t st, const gr_cu_decode_fused *p, float 
 /* ---- products of a decode step ---------------------------------------------------------------------------
  */
 
-/* y [t, out] = scale x [t, in] w [out, in]^T + bias + add, t at most 16: of the steps of a rollout, where
+/* y [t, out] = scale x [t, in] w [out, in]^T + bias + add, t at most 32: of the steps of a rollout, where
  * nothing that w holds is written by the kernel in front (it is read before that has ended). norm: x's rows
- * are normed first, rounded to bf16 as gr_cu_rmsnorm's. activate: w is gate's rows, then up's, and y [t, out
- * / 2] = silu(gate) * up, without bias and add. Sums have an order that follows from in, out and the device.
- */
+ * are normed: x times its factors, rounded to bf16, is multiplied, and the result has 1 / root mean square.
+ * activate: w is gate's rows, then up's, and y [t, out / 2] = silu(gate) * up, without bias and add. Sums
+ * have an order that follows from t, in, out and the device. */
 typedef struct gr_cu_decode_product {
     const gr_bf16 *x, *w;
     gr_bf16 *y;                /* add == y is fine */

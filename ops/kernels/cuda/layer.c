@@ -16,10 +16,11 @@
 /* ---- products -------------------------------------------------------------------------------------------
  */
 
-/* Of a decode step of few sequences, whose bits may depend on how many there are. */
+/* Of a decode step of few sequences, whose bits may depend on how many there are. Where ranks hand each other
+ * rows, the work in front of a product may be a library's, which is not to be overtaken. */
 static bool is_few(gr_queue *q, const gr_product *p)
 {
-    return p->step && !p->scales && !gr_cu_context_of(q)->strict &&
+    return p->step && !p->scales && !q->peers && !q->sharers && !q->holders && !gr_cu_context_of(q)->strict &&
            gr_cu_decode_product_takes(p->w, p->t, p->in, p->out);
 }
 
