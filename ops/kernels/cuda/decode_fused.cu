@@ -276,7 +276,7 @@ __device__ void make_zero(const args &a, const work &w, uint32_t queries)
 
 #endif
 
-__global__ void __launch_bounds__(THREADS) fused_kernel(const args a)
+__global__ void __launch_bounds__(THREADS, 4) fused_kernel(const args a)
 {
 #if GR_HOPPER
     extern __shared__ __align__(1024) unsigned char memory[];

@@ -16,6 +16,8 @@
 #include "ops/kernels/cuda/chained.cuh"
 #include "ops/kernels/cuda/device.cuh"
 
+#include <algorithm>
+
 namespace
 {
 
@@ -27,6 +29,7 @@ constexpr uint32_t TILE_BYTES = ROWS * CHUNK * 2;
 struct args {
     gr_cu_decode_product p;
     uint32_t tiles, per, groups; /* of rows of W (gate's rows alone): all, a CTA's, and groups of its */
+    uint32_t deep;               /* tiles in a warp's queue: no more than it has */
 };
 
 __device__ __forceinline__ void copy_once(uint32_t to, const void *from, bool there, uint64_t policy)
@@ -59,7 +62,7 @@ __device__ __forceinline__ void multiply(float (&c)[4], uint32_t a0, uint32_t a1
 /* A warp's queue of tiles, T a step: those of a group of rows of W, chunk after chunk, then the next group's.
  */
 template <int T, int N, bool PAIRS> struct queue {
-    static constexpr uint32_t DEEP = N == 32 ? 10 : 12, STAGES = DEEP / T; /* tiles in it; steps */
+    static constexpr uint32_t DEEP = N == 32 ? 10 : 12, STAGES = DEEP / T; /* tiles in it at most; steps */
     const args &a;
     uint32_t base, chunks, warp, lane; /* chunks: of this warp, of a group */
     uint32_t group, chunk, stage;      /* of the next step to fetch */
@@ -69,7 +72,7 @@ template <int T, int N, bool PAIRS> struct queue {
         : a(of), chunks(of.p.in / STRIDE), warp(threadIdx.x / GR_WARP), lane(threadIdx.x % GR_WARP), group(0),
           chunk(0), stage(0)
     {
-        base = shared + warp * DEEP * TILE_BYTES;
+        base = shared + warp * a.deep * TILE_BYTES;
         asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     }
 
@@ -237,15 +240,15 @@ __device__ void close_group(const args &a, const queue<T, N, PAIRS> &q, uint32_t
 }
 
 /* N: rows of x, 8, 16 or 32. PAIRS: a tile of gate and its tile of up are neighbours in a group. */
-template <int T, int N, bool PAIRS> __global__ void __launch_bounds__(THREADS, 2) product_kernel(const args a)
+template <int T, int N, bool PAIRS>
+__global__ void __maxnreg__(N == 8 ? 96 : 128) product_kernel(const args a)
 {
-    constexpr uint32_t AT_ONCE = N == 8 ? 8 : N == 16 ? 4 : 2; /* chunks of x in registers */
+    constexpr uint32_t AT_ONCE = N == 32 ? 2 : 4; /* chunks of x in registers */
     constexpr int HALVES = N / 8, SETS = (N + 15) / 16;
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ float squares[WARPS * N];
-    using numbers = queue<T, N, PAIRS>;
-    float *sums = (float *)(memory + WARPS * numbers::DEEP * TILE_BYTES);
-    numbers q(a, (uint32_t)__cvta_generic_to_shared(memory));
+    float *sums = (float *)(memory + WARPS * a.deep * TILE_BYTES);
+    queue<T, N, PAIRS> q(a, (uint32_t)__cvta_generic_to_shared(memory));
     gr_chain_release();
     for (uint32_t i = 0; i < q.STAGES; i++) q.fetch();
     expect(a.p.norm, a.p.in);
@@ -315,23 +318,25 @@ template <int T, int N, bool PAIRS> __global__ void __launch_bounds__(THREADS, 2
     }
 }
 
-template <int T, int N, bool PAIRS> void launch(cudaStream_t st, const args &a, uint32_t grid)
+template <int T, int N, bool PAIRS> void launch(cudaStream_t st, args a, uint32_t grid)
 {
     constexpr uint32_t deep = queue<T, N, PAIRS>::DEEP,
-                       shared =
-                           WARPS * (deep * TILE_BYTES + T * ROWS * places<T, N, PAIRS>::PAD * sizeof(float));
+                       sums = T * ROWS * places<T, N, PAIRS>::PAD * sizeof(float);
     static_assert(deep % T == 0 && (!PAIRS || T % 2 == 0), "steps fill the queue, and pairs are whole");
-    cudaFuncSetAttribute(product_kernel<T, N, PAIRS>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    gr_chain(st, product_kernel<T, N, PAIRS>, dim3(grid), dim3(THREADS), shared, a);
+    cudaFuncSetAttribute(product_kernel<T, N, PAIRS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         WARPS * (deep * TILE_BYTES + sums));
+    a.groups = gr_ceil_div(a.per, PAIRS ? T / 2 : T);
+    a.deep = std::min(deep, a.groups * (a.p.in / STRIDE) * T);
+    gr_chain(st, product_kernel<T, N, PAIRS>, dim3(grid), dim3(THREADS), WARPS * (a.deep * TILE_BYTES + sums),
+             a);
 }
 
 /* Tiles a step: as many as leave no group of a CTA's incomplete, of few numbers of rows more of them. */
-template <int N, bool PAIRS> void launch_tiles(cudaStream_t st, args a, uint32_t grid)
+template <int N, bool PAIRS> void launch_tiles(cudaStream_t st, const args &a, uint32_t grid)
 {
     constexpr int EACH = PAIRS ? 2 : 1, WIDE = N == 32 ? 2 : 4, ODD = N == 32 ? 1 : N == 8 || !PAIRS ? 3 : 1;
     const uint32_t wide = WIDE / EACH;
     const bool odd = a.per % wide && a.per % ODD == 0;
-    a.groups = a.per / (odd ? ODD : a.per % wide ? 1 : wide);
     if (odd)
         launch<ODD * EACH, N, PAIRS>(st, a, grid);
     else if (a.per % wide == 0)
