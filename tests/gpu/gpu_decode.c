@@ -483,17 +483,19 @@ typedef struct fused {
     uint32_t *slot, *length, *table;
 } fused;
 
-static fused fused_new(uint32_t heads, uint32_t kv_heads, uint32_t n, uint32_t longest, bool norms)
+/* Lengths to `longest`, some at the edges of blocks; all `exact` where that is not 0. */
+static fused fused_new(uint32_t heads, uint32_t kv_heads, uint32_t n, uint32_t longest, uint32_t exact,
+                       bool norms)
 {
     static const uint32_t edges[] = {1, 15, 16, 17, 129, 0, 512, 513};
     fused f = {.b = batch_new(heads, kv_heads, 128, n, 1)};
     batch *b = &f.b;
-    int32_t position[16];
-    uint32_t slot[16];
+    int32_t position[32];
+    uint32_t slot[32];
     float frequency[64];
     for (uint32_t s = 0; s < n; s++) {
         b->shared[s] = 0;
-        b->length[s] = n > 2 && s < 8 ? edges[s] : 1 + random_below(longest);
+        b->length[s] = exact ? exact : n > 2 && s < 8 ? edges[s] : 1 + random_below(longest);
     }
     batch_fill(b);
     for (uint32_t s = 0; s < n; s++) {
@@ -567,7 +569,7 @@ static void near(const char *name, const gr_bf16 *a, const gr_bf16 *b, size_t n)
 /* In one kernel against three: rotation, pieces, combining. */
 static void check_fused(uint32_t heads, uint32_t kv_heads, uint32_t n, uint32_t longest, bool norms)
 {
-    fused f = fused_new(heads, kv_heads, n, longest, norms);
+    fused f = fused_new(heads, kv_heads, n, longest, 0, norms);
     batch *b = &f.b;
     const size_t pool = b->n_blocks * block_elems(b), outs = (size_t)n * heads * 128;
     gr_bf16 *first = b->d_kv, *kv = device_of(b->kv, pool * 2), *again = device_of(b->kv, pool * 2);
@@ -920,8 +922,107 @@ static void bench_case(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
     batch_free(&b);
 }
 
+/* Few slots: rotation, pieces and combining one after the other, or in one, as a captured graph of LAUNCHES.
+ */
+typedef struct few {
+    fused f;
+    gr_cu_decode d;
+    gr_cu_paged p;
+    gr_bf16 *qkv, *out;
+    void *work, *ws;
+} few;
+
+static void few_run(const few *b, bool in_one, cudaStream_t st)
+{
+    const fused *f = &b->f;
+    if (in_one) {
+        gr_cu_decode_fused_run(st,
+                               &(gr_cu_decode_fused){.heads = f->b.h,
+                                                     .qkv = f->raw,
+                                                     .q_norm = f->q_norm,
+                                                     .k_norm = f->k_norm,
+                                                     .position = f->position,
+                                                     .slot = f->slot,
+                                                     .length = f->length,
+                                                     .table = f->table,
+                                                     .table_stride = f->b.stride,
+                                                     .n = f->b.n,
+                                                     .kv = f->b.d_kv,
+                                                     .out = b->out},
+                               f->b.scores.scale);
+        return;
+    }
+    gr_cu_qk_rope_store(st, &f->b.h, f->raw, f->q_norm, f->k_norm, f->position, f->slot, b->qkv, f->b.d_kv,
+                        f->b.n);
+    gr_cu_decode_attention(st, &b->p, &b->d, b->qkv, b->out, b->work, b->ws);
+}
+
+static double few_time(const few *b, bool in_one)
+{
+    cudaStream_t st;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaEvent_t begin, end;
+    float ms[RUNS];
+    CUDA(cudaStreamCreate(&st));
+    CUDA(cudaEventCreate(&begin));
+    CUDA(cudaEventCreate(&end));
+    few_run(b, in_one, st);
+    CUDA(cudaStreamSynchronize(st));
+    CUDA(cudaStreamBeginCapture(st, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < LAUNCHES; i++) few_run(b, in_one, st);
+    CUDA(cudaStreamEndCapture(st, &graph));
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    for (int r = -2; r < RUNS; r++) {
+        CUDA(cudaEventRecord(begin, st));
+        CUDA(cudaGraphLaunch(exec, st));
+        CUDA(cudaEventRecord(end, st));
+        CUDA(cudaEventSynchronize(end));
+        if (r >= 0) CUDA(cudaEventElapsedTime(&ms[r], begin, end));
+    }
+    qsort(ms, RUNS, sizeof(*ms), by_value);
+    CUDA(cudaGraphExecDestroy(exec));
+    CUDA(cudaGraphDestroy(graph));
+    CUDA(cudaStreamDestroy(st));
+    CUDA(cudaEventDestroy(begin));
+    CUDA(cudaEventDestroy(end));
+    return (double)ms[RUNS / 2] * 1e3 / LAUNCHES;
+}
+
+static void bench_few(uint32_t heads, uint32_t n, uint32_t length)
+{
+    few m = {.f = fused_new(heads, 8, n, length, length, true)};
+    const batch *b = &m.f.b;
+    m.d = (gr_cu_decode){.length = m.f.length,
+                         .member = device_of(b->member, n * 4),
+                         .group_first = device_of(b->group_first, (b->n_groups + 1) * 4),
+                         .shared = device_of(b->shared, b->n_groups * 4),
+                         .n = n,
+                         .n_groups = b->n_groups,
+                         .max_length = length};
+    m.p = (gr_cu_paged){
+        .scores = b->scores, .heads = b->h, .kv = b->d_kv, .table = m.f.table, .table_stride = b->stride};
+    m.qkv = device((size_t)n * width(b) * 2);
+    m.out = device((size_t)n * heads * 128 * 2);
+    m.work = device(gr_cu_decode_work_bytes(&b->h, n, length));
+    m.ws = device(gr_cu_decode_attention_ws(&b->h, n, length));
+    gr_cu_decode_plan(0, &b->h, &m.d, 0, m.f.table, b->stride, m.work);
+    CUDA(cudaDeviceSynchronize());
+    const double three = few_time(&m, false), one = few_time(&m, true),
+                 bytes = (double)n * length * 8 * 128 * 4;
+    printf("few slots, heads %u/8, %u of %u keys: three kernels %.1f us, one %.1f us, a copy's %.1f\n", heads,
+           n, length, three, one, bytes / COPY_GBPS * 1e-3);
+    void *const mine[] = {
+        (void *)m.d.member, (void *)m.d.group_first, (void *)m.d.shared, m.qkv, m.out, m.work, m.ws};
+    for (size_t i = 0; i < sizeof(mine) / sizeof(*mine); i++) CUDA(cudaFree(mine[i]));
+    fused_free(&m.f);
+}
+
 static void run_bench(void)
 {
+    static const uint32_t few[][2] = {{1, 512},  {4, 512},  {8, 512},   {16, 512},  {32, 512},
+                                      {1, 4096}, {8, 4096}, {16, 4096}, {1, 16384}, {4, 16384}};
+    for (size_t i = 0; i < sizeof(few) / sizeof(*few); i++) bench_few(i % 2 ? 32 : 16, few[i][0], few[i][1]);
     bench_case(16, 8, 128, 32, 8, 240, 512, false);   /* 0.6B, 1.7B */
     bench_case(32, 8, 128, 32, 8, 240, 512, false);   /* 8B */
     bench_case(16, 8, 128, 256, 1, 0, 752, false);    /* nothing shared */
