@@ -146,6 +146,8 @@ __device__ void put_group(const list_args &a, uint32_t *place, bool count, uint3
 __global__ void __launch_bounds__(1024, 1) list_kernel(list_args a)
 {
     __shared__ uint32_t place[CLASSES];
+    gr_chain_release();
+    gr_chain_wait();
     const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
     if (threadIdx.x < CLASSES) place[threadIdx.x] = 0;
     for (uint32_t s = threadIdx.x; s < a.n; s += blockDim.x) a.out.pieces[s] = 0; /* of slots in no group */
@@ -510,7 +512,7 @@ extern "C" void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const g
     a.per_kv = h->heads / h->kv_heads;
     a.each = d->each ? d->each : 1;
     a.out = list_at(work, d->n);
-    list_kernel<<<1, 1024, 0, st>>>(a);
+    gr_chain(st, list_kernel, dim3(1), dim3(1024), 0, a);
 }
 
 extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d,

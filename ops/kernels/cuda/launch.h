@@ -329,7 +329,7 @@ void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const gr_cu_decode
 void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d, const gr_bf16 *qkv,
                             gr_bf16 *out, const void *work, void *ws);
 
-/* Few slots, n at most 16, none of which are rows of one: norms and rotation of q and k, their and v's write
+/* Few slots, n at most 8, none of which are rows of one: norms and rotation of q and k, their and v's write
  * into the pool, and attention, in one. Old keys are read before the kernel in front has ended. */
 typedef struct gr_cu_decode_fused {
     gr_cu_heads heads;
