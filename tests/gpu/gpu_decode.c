@@ -3,7 +3,8 @@
  * Without arguments: one line a case (largest absolute error, relative norm of the error), exit 1 where one
  * fails, 77 where there is no device. The products of a step of few sequences (gr_cu_decode_product) are
  * measured by the error that rounding to bf16 brings. --small: shorter and fewer slots of fewer heads.
- * --bench: times, as bytes of keys and values that must be read once over seconds.
+ * --few: of these what steps of few sequences use. --bench: times, as bytes of keys and values that must be
+ * read once over seconds.
  */
 #include <cuda_runtime.h>
 #include <math.h>
@@ -1018,8 +1019,92 @@ static void bench_few(uint32_t heads, uint32_t n, uint32_t length)
     fused_free(&m.f);
 }
 
+/* ---- products of few rows: LAUNCHES of them one behind the other, each of weights of its own. ---- */
+
+static gr_bf16 *many_weights(size_t n)
+{
+    enum { PATTERN = 1 << 20 };
+    gr_bf16 *host = random_bf16(PATTERN, 1), *d = device(n * sizeof(*d));
+    for (size_t at = 0; at < n; at += PATTERN) {
+        const size_t some = n - at < PATTERN ? n - at : PATTERN;
+        CUDA(cudaMemcpy(d + at, at ? d : host, some * sizeof(*d), cudaMemcpyDefault));
+    }
+    free(host);
+    return d;
+}
+
+static void products_run(const gr_cu_decode_product *p, cudaStream_t st)
+{
+    for (int i = 0; i < LAUNCHES; i++) {
+        gr_cu_decode_product one = *p;
+        one.w += (size_t)i * p->in * p->out;
+        gr_cu_decode_product_run(st, &one);
+    }
+}
+
+static void bench_product(uint32_t t, uint32_t in, uint32_t out, bool norm, bool activate)
+{
+    cudaStream_t st;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaEvent_t begin, end;
+    float ms[RUNS];
+    gr_bf16 *x = many_weights((size_t)t * in), *y = device((size_t)t * out * 2),
+            *w = many_weights((size_t)LAUNCHES * in * out), *g = many_weights(in);
+    const gr_cu_decode_product p = {.x = x,
+                                    .w = w,
+                                    .y = y,
+                                    .norm = norm ? g : NULL,
+                                    .add = norm ? NULL : y,
+                                    .scale = 1,
+                                    .eps = 1e-6f,
+                                    .t = t,
+                                    .in = in,
+                                    .out = out,
+                                    .ld = activate ? out / 2 : out,
+                                    .activate = activate};
+    CUDA(cudaStreamCreate(&st));
+    CUDA(cudaEventCreate(&begin));
+    CUDA(cudaEventCreate(&end));
+    products_run(&p, st);
+    CUDA(cudaStreamSynchronize(st));
+    CUDA(cudaStreamBeginCapture(st, cudaStreamCaptureModeThreadLocal));
+    products_run(&p, st);
+    CUDA(cudaStreamEndCapture(st, &graph));
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    for (int r = -2; r < RUNS; r++) {
+        CUDA(cudaEventRecord(begin, st));
+        CUDA(cudaGraphLaunch(exec, st));
+        CUDA(cudaEventRecord(end, st));
+        CUDA(cudaEventSynchronize(end));
+        if (r >= 0) CUDA(cudaEventElapsedTime(&ms[r], begin, end));
+    }
+    qsort(ms, RUNS, sizeof(*ms), by_value);
+    printf("product of %u rows, %u x %u%s%s: %.2f us, a copy's %.2f\n", t, out, in, norm ? ", normed" : "",
+           activate ? ", activated" : "", (double)ms[RUNS / 2] * 1e3 / LAUNCHES, 2e-3 * in * out / COPY_GBPS);
+    CUDA(cudaGraphExecDestroy(exec));
+    CUDA(cudaGraphDestroy(graph));
+    CUDA(cudaStreamDestroy(st));
+    CUDA(cudaEventDestroy(begin));
+    CUDA(cudaEventDestroy(end));
+    void *const mine[] = {x, y, w, g};
+    for (size_t i = 0; i < sizeof(mine) / sizeof(*mine); i++) CUDA(cudaFree(mine[i]));
+}
+
+static void bench_products(void)
+{
+    static const uint32_t shapes[][4] = {{1024, 4096, 1, 0},  {2048, 1024, 0, 0},  {1024, 6144, 1, 1},
+                                         {3072, 1024, 0, 0},  {4096, 6144, 1, 0},  {4096, 4096, 0, 0},
+                                         {4096, 24576, 1, 1}, {12288, 4096, 0, 0}, {4096, 151936, 0, 0}};
+    static const uint32_t rows[] = {1, 8, 16, 32};
+    for (size_t r = 0; r < 4; r++)
+        for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
+            bench_product(rows[r], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3]);
+}
+
 static void run_bench(void)
 {
+    if (gr_cu_decode_product_takes(NULL, 1, 512, 16)) bench_products();
     static const uint32_t few[][2] = {{1, 512},  {4, 512},  {8, 512},   {16, 512},  {32, 512},
                                       {1, 4096}, {8, 4096}, {16, 4096}, {1, 16384}, {4, 16384}};
     for (size_t i = 0; i < sizeof(few) / sizeof(*few); i++) bench_few(i % 2 ? 32 : 16, few[i][0], few[i][1]);
@@ -1032,6 +1117,16 @@ static void run_bench(void)
     bench_case(14, 2, 64, 32, 8, 240, 512, false);
 }
 
+static void check_fuses(void)
+{
+    const gr_cu_heads plain = {.heads = 2, .kv_heads = 1, .head_dim = 128};
+    const gr_scores scores = gr_scores_plain(128);
+    for (size_t i = 0; i < 5 && gr_cu_decode_fuses(&plain, &scores, 1); i++) {
+        static const uint32_t some[][3] = {{16, 8, 1}, {32, 8, 3}, {16, 8, 16}, {28, 4, 9}, {16, 1, 2}};
+        check_fused(some[i][0], some[i][1], some[i][2], small ? 300 : 3000, i != 3);
+    }
+}
+
 int main(int argc, char **argv)
 {
     int count = 0;
@@ -1039,7 +1134,14 @@ int main(int argc, char **argv)
         puts("no CUDA device: skipped");
         return 77;
     }
-    small = argc > 1 && !strcmp(argv[1], "--small");
+    const bool few = argc > 1 && !strcmp(argv[1], "--few");
+    small = few || (argc > 1 && !strcmp(argv[1], "--small"));
+    if (few) {
+        check_fuses();
+        check_products();
+        printf("%s\n", failures ? "FAILED" : "all OK");
+        return failures > 0;
+    }
     if (argc > 1 && !strcmp(argv[1], "--bench")) {
         run_bench();
         return 0;
@@ -1074,12 +1176,7 @@ int main(int argc, char **argv)
     check_rows(16, 8, 128, 5, 400, &kinds[1]); /* a window, and capped scores */
     check_rows(16, 8, 128, 5, 400, &kinds[7]);
     check_attention(8, 2, 128, small ? 1 : 3, 16, small ? 1500 : 5000, false, NULL);
-    const gr_cu_heads plain = {.heads = 2, .kv_heads = 1, .head_dim = 128};
-    const gr_scores scores = gr_scores_plain(128);
-    for (size_t i = 0; i < 5 && gr_cu_decode_fuses(&plain, &scores, 1); i++) {
-        static const uint32_t some[][3] = {{16, 8, 1}, {32, 8, 3}, {16, 8, 16}, {28, 4, 9}, {16, 1, 2}};
-        check_fused(some[i][0], some[i][1], some[i][2], small ? 300 : 3000, i != 3);
-    }
+    check_fuses();
     check_products();
     check_copy(1, 2, 256, 1);
     check_copy(3, 40, 2 * BLOCK * 8 * 128, 17);

@@ -5,8 +5,8 @@
  * A kernel launched by gr_chain begins while its predecessor runs. Until gr_chain_wait it may read what no
  * kernel of the step writes (weights), and write nothing; behind it everything before is there. Every thread
  * waits, so that the end of one kernel is the end of all before it. gr_chain_release lets the next one begin;
- * it takes what room there is beside this one. The kernel in front must be a kernel, not a copy. Before
- * compute capability 9.0 all of this is a plain launch.
+ * it takes what room there is beside this one. Behind a copy it waits for all of it. But on compute
+ * capability 9.0 all of this is a plain launch.
  */
 #ifndef GR_OPS_KERNELS_CUDA_CHAINED_CUH
 #define GR_OPS_KERNELS_CUDA_CHAINED_CUH
@@ -33,7 +33,7 @@ static inline bool gr_chain_there(void)
     int device = 0, major = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    return major >= 9;
+    return major == 9;
 }
 
 /* kernel <<<grid, block, shared, st>>>(args...) in clusters of so many CTAs along x; an error is left for
