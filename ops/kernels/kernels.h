@@ -316,7 +316,7 @@ struct gr_kernels {
      * same bits on every device. */
     void (*blend)(gr_queue *q, void *to, float *master, const void *from, float decay, float share,
                   uint64_t n);
-    /* Of muon; NULL: the device has not. x [n] of the device's dtype divided by the root of *squares, or by
+    /* x [n] of the device's dtype divided by the root of *squares, or by
      * 1e-7 where that is less. */
     void (*to_unit)(gr_queue *q, void *x, uint64_t n, const double *squares);
     /* Muon's momentum (ops/kernels/optim.h), by how->beta1 and grad_scale; what is made orthogonal, u [n], is
