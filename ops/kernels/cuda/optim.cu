@@ -597,6 +597,18 @@ extern "C" void gr_cu_to_unit(cudaStream_t st, gr_bf16 *x, uint64_t n, const dou
     if (n) unit_kernel<<<(uint32_t)gr_ceil_div(n, (uint64_t)BLOCK), BLOCK, 0, st>>>(x, n, squares);
 }
 
+GR_KERNEL void __launch_bounds__(BLOCK)
+    combine_kernel(gr_bf16 *to, const gr_bf16 *__restrict__ from, float a, float b, uint64_t n)
+{
+    const uint64_t i = (uint64_t)blockIdx.x * BLOCK + threadIdx.x;
+    if (i < n) gr_put(to + i, fmaf(a, gr_get(to + i), b * gr_get(from + i)));
+}
+
+extern "C" void gr_cu_combine(cudaStream_t st, gr_bf16 *to, const gr_bf16 *from, float a, float b, uint64_t n)
+{
+    if (n) combine_kernel<<<(uint32_t)gr_ceil_div(n, (uint64_t)BLOCK), BLOCK, 0, st>>>(to, from, a, b, n);
+}
+
 template <typename G>
 GR_KERNEL void __launch_bounds__(BLOCK)
     mix_kernel(const G *__restrict__ from, float grad_scale, float mu, float *m, gr_bf16 *u, uint64_t n)
