@@ -311,16 +311,13 @@ struct gr_kernels {
                       uint64_t row_bytes, uint64_t n);
     /* to [n] += from [n], both of one type. */
     void (*add)(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t n);
-    /* to [n] = decay to + share from, of the device's dtype; where weights have fewer bits than fp32, master
-     * [n] holds the sum, and to is what it rounds to; else NULL. Two products and a sum, each rounded: the
-     * same bits on every device. */
+    /* to [n] = decay to + share from, of the device's dtype. master [n] not NULL: it stands for to in the sum
+     * and holds it, and to is what it rounds to. Two products and a sum, each rounded: the same bits on every
+     * device. */
     void (*blend)(gr_queue *q, void *to, float *master, const void *from, float decay, float share,
                   uint64_t n);
-    /* x [n] of the device's dtype divided by the root of *squares, or by
-     * 1e-7 where that is less. */
+    /* x [n] of the device's dtype divided by the root of *squares, or by 1e-7 where that is less. */
     void (*to_unit)(gr_queue *q, void *x, uint64_t n, const double *squares);
-    /* to [n] = a to + b from, of the device's dtype, rounded once at the end. */
-    void (*combine)(gr_queue *q, void *to, const void *from, float a, float b, uint64_t n);
     /* Muon's momentum (ops/kernels/optim.h), by how->beta1 and grad_scale; what is made orthogonal, u [n], is
      * of the device's dtype. Moments are fp32. */
     void (*muon_mix)(gr_queue *q, const gr_optim *how, const gr_optim_range *r, void *u, uint64_t n);

@@ -79,9 +79,9 @@ static void round_once(const muon *m)
     const gr_product p = {.t = m->side, .in = m->side, .out = m->side, .x = m->gram, .w = m->gram};
     make_gram(m);
     m->k->layer->product(m->q, &p, m->square, m->product);
-    m->k->combine(m->q, m->gram, m->square, B, C, square);
+    m->k->blend(m->q, m->gram, NULL, m->square, B, C, square);
     apply_gram(m);
-    m->k->combine(m->q, m->x, m->next, A, 1, all);
+    m->k->blend(m->q, m->x, NULL, m->next, A, 1, all);
 }
 
 void gr_muon_orthogonalize(const gr_kernels *k, gr_queue *q, void *x, uint32_t rows, uint32_t cols, void *ws)

@@ -97,7 +97,6 @@ void gr_cpu_blend(gr_queue *q, void *to, float *master, const void *from, float 
 uint64_t gr_cpu_sum_squares_ws_bytes(void);
 void gr_cpu_sum_squares(gr_queue *q, const void *x, gr_dtype type, uint64_t n, double *out, void *ws);
 void gr_cpu_to_unit(gr_queue *q, void *x, uint64_t n, const double *squares);
-void gr_cpu_combine(gr_queue *q, void *to, const void *from, float a, float b, uint64_t n);
 void gr_cpu_muon_mix(gr_queue *q, const gr_optim *how, const gr_optim_range *r, void *u, uint64_t n);
 void gr_cpu_optim_step(gr_queue *q, const gr_optim *how, bool decay, const gr_optim_range *r, uint64_t n);
 

@@ -116,7 +116,6 @@ const gr_kernels gr_kernels_cpu = {
     .sum_squares_ws_bytes = gr_cpu_sum_squares_ws_bytes,
     .sum_squares = gr_cpu_sum_squares,
     .to_unit = gr_cpu_to_unit,
-    .combine = gr_cpu_combine,
     .muon_mix = gr_cpu_muon_mix,
     .checksum = gr_host_checksum,
     .optim_step = gr_cpu_optim_step,

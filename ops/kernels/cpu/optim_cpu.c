@@ -205,11 +205,6 @@ void gr_cpu_to_unit(gr_queue *q, void *x, uint64_t n, const double *squares)
     gr_team_run(q->team, unit_rank, &f);
 }
 
-void gr_cpu_combine(gr_queue *q, void *to, const void *from, float a, float b, uint64_t n)
-{
-    gr_cpu_blend(q, to, NULL, from, a, b, n);
-}
-
 /* share is 1 - mu, decay mu, and s is u. */
 static void mix_rank(void *arg, unsigned rank, unsigned size)
 {

@@ -257,8 +257,6 @@ typedef struct gr_cu_optim_range { /* as gr_optim_range, [n] each, from a multip
 void gr_cu_optim_step(cudaStream_t st, const gr_cu_optim *how, const gr_cu_optim_range *r);
 /* x [n] bf16 divided by the root of *squares, or by 1e-7 where that is less. */
 void gr_cu_to_unit(cudaStream_t st, gr_bf16 *x, uint64_t n, const double *squares);
-/* to [n] = a to + b from. */
-void gr_cu_combine(cudaStream_t st, gr_bf16 *to, const gr_bf16 *from, float a, float b, uint64_t n);
 /* m += (1 - mu) (g - m), u = g + mu (m - g), of gradients scaled by grad_scale. */
 void gr_cu_muon_mix(cudaStream_t st, const void *g, gr_cu_dtype grads, float grad_scale, float mu, float *m,
                     gr_bf16 *u, uint64_t n);
@@ -266,7 +264,7 @@ void gr_cu_muon_mix(cudaStream_t st, const void *g, gr_cu_dtype grads, float gra
 void gr_cu_scale(cudaStream_t st, const gr_bf16 *x, float scale, gr_bf16 *y, uint64_t n);
 /* to [n] += from [n], both of one type. */
 void gr_cu_add(cudaStream_t st, void *to, const void *from, gr_cu_dtype type, uint64_t n);
-/* master [n] = decay master + share from, to [n] its rounding. */
+/* master [n] = decay master + share from, to [n] its rounding; master NULL: to is its own. */
 void gr_cu_blend(cudaStream_t st, gr_bf16 *to, float *master, const gr_bf16 *from, float decay, float share,
                  uint64_t n);
 /* *out = sum of squares in double. */

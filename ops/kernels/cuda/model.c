@@ -387,11 +387,6 @@ void gr_cuda_to_unit(gr_queue *q, void *x, uint64_t n, const double *squares)
     gr_cu_to_unit(q->stream, x, n, squares);
 }
 
-void gr_cuda_combine(gr_queue *q, void *to, const void *from, float a, float b, uint64_t n)
-{
-    gr_cu_combine(q->stream, to, from, a, b, n);
-}
-
 void gr_cuda_muon_mix(gr_queue *q, const gr_optim *how, const gr_optim_range *r, void *u, uint64_t n)
 {
     gr_cu_muon_mix(q->stream, r->g, gr_cu_type(r->grads), how->grad_scale, (float)how->beta1, r->m, u, n);

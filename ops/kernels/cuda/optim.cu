@@ -569,8 +569,9 @@ GR_KERNEL void __launch_bounds__(BLOCK)
 {
     const uint64_t i = ((uint64_t)blockIdx.x * BLOCK + threadIdx.x) * 4;
     for (uint64_t k = i; k < n && k < i + 4; k++) {
-        const float x = __fadd_rn(__fmul_rn(decay, master[k]), __fmul_rn(share, gr_get(from + k)));
-        master[k] = x;
+        const float x = __fadd_rn(__fmul_rn(decay, master ? master[k] : gr_get(to + k)),
+                                  __fmul_rn(share, gr_get(from + k)));
+        if (master) master[k] = x;
         gr_put(to + k, x);
     }
 }
@@ -595,18 +596,6 @@ GR_KERNEL void __launch_bounds__(BLOCK) unit_kernel(gr_bf16 *x, uint64_t n, cons
 extern "C" void gr_cu_to_unit(cudaStream_t st, gr_bf16 *x, uint64_t n, const double *squares)
 {
     if (n) unit_kernel<<<(uint32_t)gr_ceil_div(n, (uint64_t)BLOCK), BLOCK, 0, st>>>(x, n, squares);
-}
-
-GR_KERNEL void __launch_bounds__(BLOCK)
-    combine_kernel(gr_bf16 *to, const gr_bf16 *__restrict__ from, float a, float b, uint64_t n)
-{
-    const uint64_t i = (uint64_t)blockIdx.x * BLOCK + threadIdx.x;
-    if (i < n) gr_put(to + i, fmaf(a, gr_get(to + i), b * gr_get(from + i)));
-}
-
-extern "C" void gr_cu_combine(cudaStream_t st, gr_bf16 *to, const gr_bf16 *from, float a, float b, uint64_t n)
-{
-    if (n) combine_kernel<<<(uint32_t)gr_ceil_div(n, (uint64_t)BLOCK), BLOCK, 0, st>>>(to, from, a, b, n);
 }
 
 template <typename G>
