@@ -67,6 +67,12 @@ static void check_join(gr_graph *g, gr_node *n, gr_diag *d)
                       "rows that harnesses made ('serve' of '%s') have no prompt that another response could "
                       "answer",
                       maker->name);
+    if (maker->op->generates && ((const gr_generate_cfg *)maker->cfg)->environment.opens)
+        gr_diag_error(
+            d, n->at, GR_E_INVALID,
+            "the environment of '%s' opens each conversation otherwise ('opens'): a response of the "
+            "record has no prompt that is its own",
+            maker->name);
     if (gr_rows_split(c->of->rows))
         gr_diag_error(d, n->at, GR_E_INVALID,
                       "every row that '%s' draws is a group of its own: join before the draw", c->of->name);

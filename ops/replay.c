@@ -108,15 +108,22 @@ typedef struct store {
     uint32_t *born;   /* [size] iteration that sampled it; 0: the place is free */
     uint32_t *record; /* [size] */
     float *value;     /* [size] what `keep` said last, above 0 */
-    gr_rows rows;     /* [size] of no prompt; masks lie as responses do, at response_tokens for each */
+    gr_rows rows; /* [size], with prompts where has_prompts; masks lie as responses do, at response_tokens for
+                     each */
 } store;
+
+/* Whether rows of a record have prompts of their own: an environment opens each. Else those of a group do. */
+static bool has_prompts(const gr_node *n)
+{
+    return ((const gr_generate_cfg *)gr_rows_maker(n->of->rows)->cfg)->environment.opens;
+}
 
 static gr_rows_bounds store_bounds(const gr_node *n)
 {
     gr_rows_bounds b = n->bounds;
     b.groups = 1;
     b.seqs = ((const replay_cfg *)n->cfg)->size;
-    b.prompt_tokens = 0;
+    if (!has_prompts(n)) b.prompt_tokens = 0;
     return b;
 }
 
@@ -270,13 +277,16 @@ static uint32_t first_of(const replay_state *t, uint32_t n, uint32_t record)
     return low;
 }
 
-/* A response of the store, behind the prompt of sequence `like`. */
+/* A response of the store, behind its own prompt or that of sequence `like`. */
 static void add_kept(replay_state *t, const store *s, uint32_t place, const gr_rows *from, uint32_t like,
                      gr_rows *to)
 {
     const size_t longest = t->node->bounds.response_tokens;
     const gr_rows *kept = &s->rows;
-    const gr_seq_ids ids = {gr_rows_ids(from, like), gr_rows_ids(kept, place), from->prompt_len[like],
+    const bool own = has_prompts(t->node);
+    const uint32_t prompt = own ? kept->prompt_len[place] : 0;
+    const gr_seq_ids ids = {own ? gr_rows_ids(kept, place) : gr_rows_ids(from, like),
+                            gr_rows_ids(kept, place) + prompt, own ? prompt : from->prompt_len[like],
                             kept->response_len[place]};
     const uint32_t at = gr_rows_add_seq(to, from->group[like], &ids);
     to->truncated[at] = kept->truncated[place];
@@ -381,11 +391,13 @@ static void put(const replay_state *t, store *s, uint32_t place, const gr_rows *
     s->born[place] = c->born;
     s->record[place] = c->record;
     s->value[place] = c->value;
+    const uint32_t prompt = has_prompts(t->node) ? rows->prompt_len[c->at] : 0;
+    to->prompt_len[place] = prompt;
     to->response_len[place] = (uint32_t)n;
     to->truncated[place] = rows->truncated[c->at];
     to->ended[place] = rows->ended[c->at];
-    memcpy(to->ids + (size_t)place * to->stride, gr_rows_ids(rows, c->at) + rows->prompt_len[c->at],
-           n * sizeof(*to->ids));
+    memcpy(to->ids + (size_t)place * to->stride, gr_rows_ids(rows, c->at) + rows->prompt_len[c->at] - prompt,
+           (prompt + n) * sizeof(*to->ids));
     memcpy(to->logprob + place * longest, rows->logprob + c->at * longest, n * sizeof(*to->logprob));
     if (to->counts) memcpy(to->counts + place * longest, rows->counts + rows->token_offset[c->at], n);
     gr_rows_copy_turns(rows, c->at, to, place);
@@ -456,12 +468,14 @@ static bool is_sound_conversation(const gr_rows *rows, uint32_t at)
 /* Of a file nothing is trusted: every number is used as an index. */
 static bool is_sound(const replay_state *t, const store *s, uint32_t at)
 {
-    const uint32_t n = s->rows.response_len[at], vocab = gr_session_model(t->session, t->node)->shape.vocab;
+    const uint32_t prompt = s->rows.prompt_len[at], n = s->rows.response_len[at],
+                   vocab = gr_session_model(t->session, t->node)->shape.vocab;
     const int32_t *ids = gr_rows_ids(&s->rows, at);
     bool sound = s->born[at] <= s->head->step && s->record[at] < gr_data_records(t->data) &&
                  isfinite(s->value[at]) && s->value[at] > 0 && n <= t->node->bounds.response_tokens &&
-                 is_sound_conversation(&s->rows, at);
-    for (uint32_t i = 0; sound && i < n; i++) sound = ids[i] >= 0 && (uint32_t)ids[i] < vocab;
+                 prompt <= (has_prompts(t->node) ? t->node->bounds.prompt_tokens : 0) &&
+                 (prompt || !has_prompts(t->node)) && is_sound_conversation(&s->rows, at);
+    for (uint32_t i = 0; sound && i < prompt + n; i++) sound = ids[i] >= 0 && (uint32_t)ids[i] < vocab;
     return sound;
 }
 

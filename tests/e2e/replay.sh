@@ -3,18 +3,7 @@
 # selections, on ranks, after a stop, under budgets; and what is refused.
 . "$(dirname "$0")/lib.sh"
 
-head -12 train.jsonl >few.jsonl
-sed -e 's/, schedule: cosine//; s/data: train.jsonl/data: few.jsonl/' \
-    -e 's|^  reward: *{op: reward, of: rollout|  replayed: {op: replay, of: rollout, samples: 3, size: 20, keep: "1 + reward"}\n  reward: {op: reward, of: replayed|' \
-    -e 's/\(_logprob: {.*\)of: rollout/\1of: replayed/; s/rollout.length/replayed.length/; s/^    of: rollout/    of: replayed/' grpo.yaml >replay.yaml
-cat >>replay.yaml <<'END'
-log:
-  new: batch_count(replayed.age == 0)
-  old: batch_count(replayed.age > 0)
-  oldest: batch_max(replayed.age)
-  least: "-batch_max(-reward, replayed.age > 0)"
-  gap: token_max(abs(replayed.logprob - old_logprob), replayed.age == 0)
-END
+with_replay grpo.yaml replay.yaml 'samples: 3, size: 20, keep: "1 + reward"'
 status 0 "$gr" exec replay.yaml --out replay --check-memory
 [ "$(metric replay 1 new) $(metric replay 1 old) $(metric replay 1 replayed.replayed)" = "32 0 0" ] || fail "the first iteration has old ones"
 for k in 2 3 4 5 6; do
@@ -24,6 +13,7 @@ for k in 2 3 4 5 6; do
     [ "$(metric replay $k replayed.kept)" = 20 ] || fail "not as many are kept as have a place"
 done
 lacks replay/metrics.jsonl logprob_gap_max
+comes_again replay.yaml 3
 any_stop replay replay 6 3
 [ "$slow" = 0 ] || any_budget replay replay
 status 0 "$gr" plan replay.yaml --format json -o plan.json
@@ -83,14 +73,12 @@ has out "'keep' of 'replayed' is no number for [0-9]+ sequences, of which nothin
 
 # Conversations with their masks and turns, rows that are kept themselves, selections behind.
 turns turns.yaml "" "workers: 2"
-sed -e 's/, shuffle: true//; s/data: train.jsonl/data: few.jsonl/; s/^  reward: .*/  replayed: {op: replay, of: rollout, samples: 2, size: 50, keep: 1}\n  reward: {op: reward, of: replayed, from: environment}/' \
-    -e 's/\(_logprob: {.*\)of: rollout/\1of: replayed/; s/^    of: rollout/    of: replayed/; s/score: {op: compute, of: rollout/score: {op: compute, of: replayed/; /^log:/,$d' turns.yaml >talks.yaml
+with_replay turns.yaml talks.yaml 'samples: 2, size: 50, keep: 1'
 cat >>talks.yaml <<'END'
-log:
-  old: batch_count(replayed.age > 0)
   turns: "batch_max(replayed.turns, replayed.age > 0)"
   said: "batch_max(seq_max(replayed.position) + 1 - seq_count(replayed.model), replayed.age > 0)"
 END
+comes_again talks.yaml 3
 status 0 "$gr" exec talks.yaml --out talks --steps 4
 [ "$(metric talks 4 old)" -gt 0 ] && [ "$(metric talks 4 turns)" -gt 0 ] || fail "no conversation came again: $(cat talks/metrics.jsonl)"
 awk "BEGIN { exit !($(metric talks 4 said) > 0) }" || fail "masks of conversations are lost"
