@@ -142,5 +142,5 @@ has cut/samples.jsonl '"prompt": "x{49}Eassistant:"'
 
 refused "'opens' must be true or false" "$gr" plan opens.yaml --set nodes.rollout.environment.opens=maybe
 refused "'opens' goes with prompts of 'template: chat'" "$gr" plan opens.yaml --set 'nodes.prompts={op: prompts, file: train.jsonl, batch: 8, max_tokens: 60, template: "{question}"}'
-refused "has no prompt that is its own" "$gr" check opens.yaml --set 'nodes.both={op: join, of: rollout, responses: "{answer}", max_tokens: 8}' --set nodes.old_logprob.of=both
+refused "has no prompt that is its own" "$gr" check opens.yaml --set 'nodes.both={op: join, of: rollout, responses: "{answer}", max_tokens: 8}' --set 'log.n=batch_count(both.length)'
 refused "'opens' does not go with 'serve'" "$gr" plan opens.yaml --set 'nodes.rollout.serve={port: 0}'
