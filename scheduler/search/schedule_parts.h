@@ -63,6 +63,7 @@ typedef struct gr_schedule_search {
     uint32_t laid;       /* the set that the arrays of transfers are for */
     gr_price_key placed; /* what stands in transfers, placed and not timed yet; 0: something else */
     gr_prices prices;
+    gr_packings packings;
     uint64_t work;           /* that the whole may take */
     bool host_first;         /* bytes that the host pool lacks count for more than the device's */
     bool probes;             /* it is only asked whether anything fits */
