@@ -16,6 +16,7 @@
  */
 typedef struct gr_level_set {
     uint32_t *level; /* [n_knobs] */
+    uint64_t hash;   /* of these */
     gr_tasks *tasks; /* NULL: not there now */
     gr_analysis *analysis;
     uint32_t asked; /* when it was last */
