@@ -96,7 +96,8 @@ same_weights turns die
 same_metrics turns die
 for way in die-always hang lie large; do
     turns $way.yaml $way
-    sed -i 's/timeout: 5s/timeout: 1s, retries: 0, workers: 32, in_flight: 1/' $way.yaml
+    if [ $way = hang ]; then limit=1s; else limit=60s; fi
+    sed -i "s/timeout: 5s/timeout: $limit, retries: 0, workers: 32, in_flight: 1/" $way.yaml
     status 0 "$gr" exec $way.yaml --out $way --steps 2
     [ "$(metric $way 1 rollout.failed)" -gt 0 ] || fail "$way: no conversation failed"
     has out "node 'rollout': [0-9]+ conversations failed and count nowhere; the first: sequence [0-9]+: "
