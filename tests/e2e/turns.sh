@@ -35,6 +35,25 @@ for few in concurrent=1 concurrent=5 kv_blocks=3; do
     same_weights turns few
     rm -rf few
 done
+# A conversation has its slot up to its last turn: what its environment says then, however late, holds nobody up. One that begins
+# anew behind it gets a slot again.
+turns last.yaml "last 1"
+status 0 "$gr" exec last.yaml --out last --steps 2
+turns late.yaml "last 32"
+sed -i 's/timeout: 5s/timeout: 60s/' late.yaml
+for few in concurrent=3 kv_blocks=3; do
+    status 0 "$gr" exec late.yaml --set nodes.rollout.$few --out late --steps 2
+    same_weights last late
+    same_metrics last late
+    rm -rf late
+done
+turns die-last.yaml die-last
+for few in concurrent=3 kv_blocks=3; do
+    status 0 "$gr" exec die-last.yaml --set nodes.rollout.$few --out die-last --steps 2
+    [ -e died ] || fail "no process died at a last turn"
+    same_weights last die-last
+    rm -rf died die-last
+done
 any_budget turns turns
 any_stop turns turns 6 2 5
 
