@@ -41,19 +41,14 @@ turns last.yaml "last 1"
 status 0 "$gr" exec last.yaml --out last --steps 2
 turns late.yaml "last 32"
 sed -i 's/timeout: 5s/timeout: 60s/' late.yaml
-for few in concurrent=3 kv_blocks=3; do
-    status 0 "$gr" exec late.yaml --set nodes.rollout.$few --out late --steps 2
-    same_weights last late
-    same_metrics last late
-    rm -rf late
-done
+status 0 "$gr" exec late.yaml --set nodes.rollout.concurrent=3 --out late --steps 2
+same_weights last late
+same_metrics last late
 turns die-last.yaml die-last
-for few in concurrent=3 kv_blocks=3; do
-    status 0 "$gr" exec die-last.yaml --set nodes.rollout.$few --out die-last --steps 2
-    [ -e died ] || fail "no process died at a last turn"
-    same_weights last die-last
-    rm -rf died die-last
-done
+status 0 "$gr" exec die-last.yaml --set nodes.rollout.kv_blocks=3 --out die-last --steps 2
+[ -e died ] || fail "no process died at a last turn"
+rm died
+same_weights last die-last
 any_budget turns turns
 any_stop turns turns 6 2 5
 
