@@ -328,7 +328,7 @@ static uint32_t trips_max(const gr_node *n, const gr_choices *how)
                    had = n->bounds.kept ? b.response_tokens / how->prefill_tokens + 1 : 0;
     uint64_t prefill = n->placement.task.groups * read + n->placement.task.seqs * had;
     uint64_t trips = (uint64_t)n->placement.task.seqs * b.response_tokens * gr_turns_tries(n) + prefill +
-                     gr_turns_trips(n);
+                     gr_turns_trips(n) + gr_turns_rereads(n, how);
     return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
 }
 

@@ -326,6 +326,8 @@ gr_status gr_turns_report(const gr_rollout *r, const gr_rows *rows, gr_diag *d);
 uint32_t gr_turns_draws(const gr_rollout *r, uint32_t seq);
 /* How many times the loop may turn for conversations beyond what their tokens take. */
 uint64_t gr_turns_trips(const gr_node *n);
+/* And for reading prompts once more, where conversations begin anew that have left their slots. */
+uint64_t gr_turns_rereads(const gr_node *n, const gr_choices *how);
 /* How often the tokens of a conversation may be sampled: tries. */
 static inline uint32_t gr_turns_tries(const gr_node *n)
 {

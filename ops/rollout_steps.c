@@ -142,7 +142,7 @@ static uint32_t trips_max(const gr_node *n, const gr_choices *how)
                                gr_turns_tries(n) +
                            prefill +
                            4 * gr_turns_trips(n); /* a turn's last chunk, and two until the host knows */
-    return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
+    return (uint32_t)GR_MIN(trips + gr_turns_rereads(n, how), (uint64_t)UINT32_MAX - 1);
 }
 
 /* Sequences that run at once. */

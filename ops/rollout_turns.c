@@ -198,6 +198,12 @@ uint64_t gr_turns_trips(const gr_node *n)
     return (uint64_t)n->placement.task.seqs * n->bounds.turns * 2 * gr_turns_tries(n);
 }
 
+uint64_t gr_turns_rereads(const gr_node *n, const gr_choices *how)
+{
+    const uint64_t each = n->bounds.prompt_tokens / how->prefill_tokens + 1;
+    return n->bounds.turns ? n->placement.task.seqs * (gr_turns_tries(n) - 1) * each : 0;
+}
+
 void gr_turns_meet(gr_task *w, const gr_node *n)
 {
     const uint32_t parts = n->placement.parts;
