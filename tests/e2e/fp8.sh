@@ -124,7 +124,9 @@ hybrid_model hybrid
 sed 's/rollout: fp8, train: bf16/kv: fp8/' mixed.yaml >wrong.yaml
 refused "error: model 'actor' has layers of the gated delta rule, whose state is not kept in FP8" "$gr" check wrong.yaml --set model=hybrid
 refused "error: model 'actor': 'precision: .kv: fp8.' rounds the keys of rollouts .* 'strict: true' cannot hold" "$gr" check wrong.yaml --set strict=true
-refused "has keys and values in FP8, which run on the CPU device alone so far.*: the cuda device has no kernels" "$gr" plan wrong.yaml --hardware h200
+config heads.json qwen3 96 false false
+"$gr" init --config heads.json --tokenizer "$project/graphs/quickstart" --seed 1 -o heads >/dev/null
+refused "has heads whose size is no multiple of 16, of which keys and values in FP8 cannot be read.*: the cuda device has no kernels" "$gr" plan wrong.yaml --hardware h200 --set model=heads
 sed -i 's/actor: {/&tensor: 2, /' wrong.yaml
 refused "error: model 'actor': 'precision: .kv: fp8.' is not built where 'tensor' divides layers" "$gr" check wrong.yaml --ranks 2
 model moe qwen3_moe 32 false false
