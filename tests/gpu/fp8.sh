@@ -18,8 +18,9 @@ with mixed.yaml fp8 bf16
 with train.yaml bf16 fp8
 with all.yaml fp8 fp8
 sed '1s/^/strict: true\n/' all.yaml >strict.yaml
+sed 's/train: {/train: {lora: {rank: 8, alpha: 16}, /' strict.yaml >lora.yaml
 set -- --device cuda
-for g in bf16 mixed train all strict; do
+for g in bf16 mixed train all strict lora; do
     status 0 "$gr" exec $g.yaml "$@" --out whole-$g
     status 0 "$gr" exec $g.yaml "$@" --out again-$g
     same_weights whole-$g again-$g
@@ -30,8 +31,11 @@ for g in bf16 mixed train all strict; do
     echo "$g: gaps $(metric whole-$g 1 logprob_gap_max) $(metric whole-$g 6 logprob_gap_max), loss $(metric whole-$g 6 loss), norm $(metric whole-$g 6 grad_norm); planned $planned, measured $measured"
     [ "$measured" -le "$planned" ] || fail "$g: $measured bytes were taken, $planned planned"
 done
+[ "$(metric whole-lora 1 reward_mean)" = "$(metric whole-strict 1 reward_mean)" ] || fail 'new adapters change what is sampled'
 for step in 1 2 6; do
-    [ "$(metric whole-strict $step logprob_gap_max)" = 0 ] || fail "strict: a gap of $(metric whole-strict $step logprob_gap_max)"
+    for g in strict lora; do
+        [ "$(metric whole-$g $step logprob_gap_max)" = 0 ] || fail "$g: a gap of $(metric whole-$g $step logprob_gap_max)"
+    done
     for g in mixed train; do
         awk "BEGIN {exit !($(metric whole-$g $step logprob_gap_max) < 1)}" || fail "$g: a gap of $(metric whole-$g $step logprob_gap_max)"
     done
