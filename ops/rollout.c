@@ -61,7 +61,7 @@ gr_ring gr_rollout_ring(const gr_node *n, const gr_choices *how, const gr_kernel
                    fed = GR_MAX(many ? how->prefill_tokens : 1, 1 + how->draft),
                    span = window ? window - 1 + fed : 0, first = gr_turns_tries(n) > 1,
                    blocks = (span + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
-    const uint64_t own = n->bounds.response_tokens / GR_KV_BLOCK + 2; /* at most */
+    const uint64_t own = gr_rollout_pooled(n, n->bounds).response_tokens / GR_KV_BLOCK + 2; /* at most */
     if (!k->rings || !window || first + blocks >= own || serves(n)) return (gr_ring){0};
     return (gr_ring){(uint32_t)first, (uint32_t)blocks};
 }
@@ -72,10 +72,10 @@ uint32_t gr_rollout_window_blocks(const gr_node *n, const gr_choices *how, const
     const gr_ring ring = gr_rollout_ring(n, how, k);
     const uint32_t samples = ((const gr_generate_cfg *)n->cfg)->samples;
     if (!ring.blocks) return 0;
-    const gr_rows_bounds *b = &n->placement.task;
-    const uint64_t least = gr_rollout_blocks_min(&n->bounds, ring),
-                   most = gr_rollout_blocks_max(b, samples, how->concurrent, ring),
-                   all = gr_rollout_blocks_max(b, samples, how->concurrent, (gr_ring){0});
+    const gr_rows_bounds one = gr_rollout_pooled(n, n->bounds), b = gr_rollout_pooled(n, n->placement.task);
+    const uint64_t least = gr_rollout_blocks_min(&one, ring),
+                   most = gr_rollout_blocks_max(&b, samples, how->concurrent, ring),
+                   all = gr_rollout_blocks_max(&b, samples, how->concurrent, (gr_ring){0});
     const uint64_t part = (most * GR_MIN((uint64_t)how->kv_blocks, all) + all - 1) / GR_MAX(all, UINT64_C(1));
     return (uint32_t)GR_MIN(GR_MAX(part, least), (uint64_t)UINT32_MAX - 1);
 }
@@ -95,8 +95,10 @@ static uint32_t most_at_once(const gr_node *n, const gr_kernels *k)
 static uint32_t most_prefill(const gr_node *n, const gr_kernels *k)
 {
     const uint32_t prompt = GR_MAX(n->bounds.prompt_tokens, 2u) - 1; /* the last token begins the decoding */
+    const gr_rows_bounds *b = &n->placement.task;
+    const uint32_t n_prompts = gr_rollout_opens(n) ? b->seqs : b->groups;
     const uint64_t said = n->bounds.turns ? n->bounds.response_tokens : 0; /* by an environment, at once */
-    const uint64_t prompts = k->steps ? (uint64_t)prompt * GR_MAX(n->placement.task.groups, 1u) : prompt;
+    const uint64_t prompts = k->steps ? (uint64_t)prompt * GR_MAX(n_prompts, 1u) : prompt;
     return (uint32_t)GR_MIN((uint64_t)k->sizes.prefill_tokens, GR_MAX(prompts, said));
 }
 
@@ -110,10 +112,10 @@ static void set_pool(const gr_node *n, const gr_kernels *k, uint32_t level, gr_c
 {
     const gr_generate_cfg *cfg = n->cfg;
     const gr_ring none = {0};
-    const uint64_t least = gr_rollout_blocks_min(&n->bounds, none),
-                   most = c->concurrent == 1
-                              ? least
-                              : gr_rollout_blocks_max(&n->placement.task, cfg->samples, c->concurrent, none),
+    const gr_rows_bounds one = gr_rollout_pooled(n, n->bounds), all = gr_rollout_pooled(n, n->placement.task);
+    const uint64_t least = gr_rollout_blocks_min(&one, none),
+                   most = c->concurrent == 1 ? least
+                                             : gr_rollout_blocks_max(&all, cfg->samples, c->concurrent, none),
                    blocks = cfg->kv_blocks ? cfg->kv_blocks : most * (POOL_PARTS - level) / POOL_PARTS;
     (void)k;
     c->kv_blocks = (uint32_t)GR_MIN(GR_MAX(blocks, least), (uint64_t)UINT32_MAX - 1);
@@ -204,9 +206,9 @@ void gr_rollout_default_choice(const gr_node *n, const gr_kernels *k, gr_choices
 
 bool gr_rollout_runs_with(const gr_node *n, const gr_choices *c)
 {
-    return c->kv_blocks >= gr_rollout_blocks_min(&n->bounds, (gr_ring){0}) && c->concurrent &&
-           c->prefill_tokens && c->head_rows &&
-           c->draft <= ((const gr_generate_cfg *)n->cfg)->speculate.tokens;
+    const gr_rows_bounds one = gr_rollout_pooled(n, n->bounds);
+    return c->kv_blocks >= gr_rollout_blocks_min(&one, (gr_ring){0}) && c->concurrent && c->prefill_tokens &&
+           c->head_rows && c->draft <= ((const gr_generate_cfg *)n->cfg)->speculate.tokens;
 }
 
 /* ---- declaring -------------------------------------------------------------------------------------------
@@ -321,11 +323,12 @@ uint32_t gr_rollout_head_ws(gr_tasks *p, const gr_node *n, const gr_choices *how
 
 static uint32_t trips_max(const gr_node *n, const gr_choices *how)
 {
-    const uint64_t read = n->bounds.prompt_tokens / how->prefill_tokens + 1,
-                   had = n->bounds.kept ? n->bounds.response_tokens / how->prefill_tokens + 1 : 0;
+    const gr_rows_bounds b = gr_rollout_pooled(n, n->bounds);
+    const uint64_t read = b.prompt_tokens / how->prefill_tokens + 1,
+                   had = n->bounds.kept ? b.response_tokens / how->prefill_tokens + 1 : 0;
     uint64_t prefill = n->placement.task.groups * read + n->placement.task.seqs * had;
-    uint64_t trips = (uint64_t)n->placement.task.seqs * n->bounds.response_tokens * gr_turns_tries(n) +
-                     prefill + gr_turns_trips(n);
+    uint64_t trips = (uint64_t)n->placement.task.seqs * b.response_tokens * gr_turns_tries(n) + prefill +
+                     gr_turns_trips(n);
     return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
 }
 
@@ -339,7 +342,8 @@ typedef struct rollout_cost {
 static rollout_cost cost_of(const gr_node *n, const gr_choices *how)
 {
     const gr_rows_bounds steady = gr_rollout_steady(n), *b = &steady;
-    uint64_t own = gr_own_blocks(b->prompt_tokens, b->response_tokens);
+    const gr_rows_bounds pooled = gr_rollout_pooled(n, steady);
+    uint64_t own = gr_own_blocks(pooled.prompt_tokens, pooled.response_tokens);
     uint64_t at_once = GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
     uint64_t waves = (b->seqs + at_once - 1) / at_once;
     uint64_t chunks = (b->prompt_tokens - 1 + (uint64_t)how->prefill_tokens - 1) / how->prefill_tokens;
@@ -486,7 +490,8 @@ gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag
                       .node = n,
                       .cfg = n->cfg,
                       .work = *gr_rollout_work(n),
-                      .longest = n->bounds.response_tokens};
+                      .longest = n->bounds.response_tokens,
+                      .room = gr_rollout_pooled(n, n->bounds).response_tokens};
     r->groups = gr_calloc(r->work.groups, sizeof(*r->groups));
     r->to_admit = gr_calloc(r->work.groups, sizeof(*r->to_admit));
     if (n->bounds.kept) gr_kept_open(r);
@@ -585,7 +590,10 @@ static void begin_rows(gr_rollout *r, const gr_rows *prompts, gr_rows *rows)
         memset(rows->n_groups, 0, gr_rows_bytes(&r->node->bounds));
     *rows->n_groups = n_groups;
     *rows->n_seqs = n_groups * samples;
-    for (uint32_t g = 0; g < n_groups; g++) gr_rollout_put_prompt(r, prompts, g, rows, g);
+    /* those of other ranks they put themselves, as an environment may have changed them when all come
+     * together
+     */
+    for (uint32_t g = own.group; g < own.group_end; g++) gr_rollout_put_prompt(r, prompts, g, rows, g);
     if (r->turns) gr_turns_clear(r, rows, 0, r->node->bounds.seqs);
 }
 
@@ -604,9 +612,10 @@ static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr
     else
         begin_rows(r, prompts, rows);
     for (uint32_t g = 0; g < *rows->n_groups; g++)
-        r->groups[g] = (gr_rollout_group){.prompt = rows->prompt_len[g * r->cfg->samples],
-                                          .held = r->bounds.samples,
-                                          .table = r->group_tables + (size_t)g * r->bounds.stride};
+        r->groups[g] = (gr_rollout_group){
+            .prompt = gr_rollout_opens(r->node) ? 1 : rows->prompt_len[g * r->cfg->samples],
+            .held = r->bounds.samples,
+            .table = r->group_tables + (size_t)g * r->bounds.stride};
 }
 
 static void take_blocks(gr_free_blocks *f, uint32_t *to, uint32_t n)
@@ -636,7 +645,7 @@ void gr_rollout_copy_table(const gr_rollout *r, uint32_t *to, const uint32_t *fr
 bool gr_rollout_begin_group(gr_rollout *r, gr_rollout_group *g)
 {
     const uint32_t need = gr_prompt_blocks(g->prompt), at = r->bounds.window_at;
-    if (!gr_rollout_fits(r, need, 1, gr_own_blocks(g->prompt, r->longest))) return false;
+    if (!gr_rollout_fits(r, need, 1, gr_own_blocks(g->prompt, r->room))) return false;
     take_blocks(&r->pool[0], g->table, need);
     if (at) take_blocks(&r->pool[1], g->table + at, need);
     g->begun = true;
@@ -683,7 +692,7 @@ void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, co
     s->seq = s->group * r->cfg->samples + g->admitted;
     s->cached = g->prompt - 1;
     s->next = gr_rows_ids(rows, s->seq)[g->prompt - 1];
-    s->n_own = gr_own_blocks(g->prompt, r->longest);
+    s->n_own = gr_own_blocks(g->prompt, r->room);
     gr_rollout_copy_table(r, s->table, g->table, shared);
     take_own(r, s, shared);
     if (gr_prompt_blocks(g->prompt) > shared) /* the last shared block is not full: it goes on in a copy */
@@ -700,7 +709,7 @@ void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, co
 
 bool gr_rollout_is_new(const gr_rollout_slot *s, const gr_rows *rows)
 {
-    return !s->waits && !rows->response_len[s->seq];
+    return !s->waits && s->cached + 1 == gr_rollout_length(rows, s->seq);
 }
 
 static void swap_slots(gr_rollout *r, uint32_t a, uint32_t b)
@@ -712,7 +721,7 @@ static void swap_slots(gr_rollout *r, uint32_t a, uint32_t b)
 
 static bool admit_sample(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows)
 {
-    if (r->n_slots == r->bounds.samples || !gr_rollout_fits(r, 0, 1, gr_own_blocks(g->prompt, r->longest)))
+    if (r->n_slots == r->bounds.samples || !gr_rollout_fits(r, 0, 1, gr_own_blocks(g->prompt, r->room)))
         return false;
     gr_rollout_slot *s = &r->slots[r->n_slots++];
     gr_rollout_place(r, s, g, rows);
@@ -1107,7 +1116,7 @@ static void spread_choices(const gr_call *c, const gr_rows *rows)
 {
     const uint32_t samples = ((const gr_generate_cfg *)c->node->cfg)->samples;
     const gr_routes routes = gr_routes_at(c->ptr[FINISH_ROUTES], c->node);
-    for (uint32_t i = 0; i < *rows->n_seqs; i++)
+    for (uint32_t i = 0; i < *rows->n_seqs && !gr_rollout_opens(c->node); i++)
         if (i % samples) gr_routes_copy(&routes, i - i % samples, &routes, i, rows->prompt_len[i] - 1);
 }
 

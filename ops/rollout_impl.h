@@ -37,18 +37,36 @@ enum { BEGIN_PROMPTS, BEGIN_ROWS, BEGIN_KV, BEGIN_ROUTES, N_BEGIN };
 enum { FINISH_ROWS, FINISH_ROUTES, N_FINISH };
 enum { TAKE_QUEUE, TAKE_ROWS, N_TAKE };
 
+/* Whether each conversation has a prompt of its own, which its environment may say, in its own blocks. */
+static inline bool gr_rollout_opens(const gr_node *n)
+{
+    return ((const gr_generate_cfg *)n->cfg)->environment.opens;
+}
+
+/* Rows as the pool holds them: what a group shares, and what each of its sequences has of its own behind it.
+ * A prompt that is not shared is the sequence's own but for its first token. */
+static inline gr_rows_bounds gr_rollout_pooled(const gr_node *n, gr_rows_bounds b)
+{
+    if (!gr_rollout_opens(n)) return b;
+    b.response_tokens += b.prompt_tokens - 1;
+    b.prompt_tokens = 1;
+    return b;
+}
+
 /* Of the rows that it works on, those of one iteration of many, for the cost model: what is kept is sampled
- * once.
+ * once. A prompt that is not shared is read for each of its sequences.
  */
 static inline gr_rows_bounds gr_rollout_steady(const gr_node *n)
 {
     const gr_generate_cfg *cfg = n->cfg;
     gr_rows_bounds b = n->placement.task;
-    if (!n->work.groups) return b;
-    const uint32_t waiting = (GR_MAX(cfg->lag, 1u) - 1) * n->bounds.groups,
-                   new = cfg->partial == GR_PARTIAL_DROP ? n->work.groups - waiting : n->bounds.groups;
-    b.groups = (uint32_t)(((uint64_t)b.groups * new + n->work.groups - 1) / n->work.groups);
-    b.seqs = b.groups * cfg->samples;
+    if (n->work.groups) {
+        const uint32_t waiting = (GR_MAX(cfg->lag, 1u) - 1) * n->bounds.groups,
+                       new = cfg->partial == GR_PARTIAL_DROP ? n->work.groups - waiting : n->bounds.groups;
+        b.groups = (uint32_t)(((uint64_t)b.groups * new + n->work.groups - 1) / n->work.groups);
+        b.seqs = b.groups * cfg->samples;
+    }
+    if (gr_rollout_opens(n)) b.groups = b.seqs;
     return b;
 }
 
@@ -133,7 +151,7 @@ typedef struct gr_rollout_slot { /* a running sample */
 } gr_rollout_slot;
 
 typedef struct gr_rollout_group {
-    uint32_t prompt;
+    uint32_t prompt;            /* tokens that its samples share */
     uint32_t cached;            /* of prompt - 1 */
     uint32_t admitted, running; /* samples */
     bool begun;                 /* it has its blocks */
@@ -169,6 +187,7 @@ typedef struct gr_rollout {
     uint32_t *tables;            /* all slots' */
     uint32_t n_slots, n_running; /* in use; of these the first, that sample (step by step) */
     uint32_t longest;            /* response tokens of a sequence, at most */
+    uint32_t room;               /* tokens of a sequence behind what its group shares, at most */
     gr_rows_bounds work;         /* of the rows that it works on */
     gr_rollout_group *groups;
     uint32_t *group_tables; /* all groups' */

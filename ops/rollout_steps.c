@@ -131,20 +131,25 @@ static uint32_t steps_expected(const gr_node *n, const gr_choices *how)
 
 static uint32_t trips_max(const gr_node *n, const gr_choices *how)
 {
+    const gr_rows_bounds b = gr_rollout_pooled(n, n->bounds);
     const uint64_t prefill =
-        n->placement.task.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1) +
-        (n->bounds.kept ? n->placement.task.seqs * (n->bounds.response_tokens / how->prefill_tokens + 2ull)
-                        : 0);
-    const uint64_t trips =
-        n->placement.task.seqs * (chunks_of(n->bounds.response_tokens) + 2ull) * gr_turns_tries(n) + prefill +
-        4 * gr_turns_trips(n); /* a turn's last chunk, and two until the host knows */
+        n->placement.task.groups * (uint64_t)(b.prompt_tokens / how->prefill_tokens + 1) +
+        (n->bounds.kept ? n->placement.task.seqs * (b.response_tokens / how->prefill_tokens + 2ull) : 0);
+    const uint64_t reads = b.response_tokens - n->bounds.response_tokens; /* of prompts that are not shared */
+    const uint64_t trips = n->placement.task.seqs *
+                               (chunks_of(n->bounds.response_tokens) + 2ull +
+                                (reads + how->prefill_tokens - 1) / how->prefill_tokens) *
+                               gr_turns_tries(n) +
+                           prefill +
+                           4 * gr_turns_trips(n); /* a turn's last chunk, and two until the host knows */
     return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
 }
 
 /* Sequences that run at once. */
 static uint64_t at_once_of(const gr_node *n, const gr_choices *how)
 {
-    const uint64_t own = gr_own_blocks(n->bounds.prompt_tokens, n->bounds.response_tokens);
+    const gr_rows_bounds b = gr_rollout_pooled(n, n->bounds);
+    const uint64_t own = gr_own_blocks(b.prompt_tokens, b.response_tokens);
     return GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
 }
 
@@ -248,7 +253,8 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
     const gr_model_shape *s = gr_node_shape(n);
     const gr_generate_cfg *cfg = n->cfg;
     const gr_rows_bounds steady = gr_rollout_steady(n), *b = &steady;
-    const double keys = b->prompt_tokens / (double)cfg->samples + b->response_tokens / 2.0;
+    const double sharing = gr_rollout_opens(n) ? 1 : cfg->samples,
+                 keys = b->prompt_tokens / sharing + b->response_tokens / 2.0;
     const double waves = (double)waves_of(n, how);
     const double busy = waves * (chunks_of(steps_expected(n, how)) + 2.0) - 2; /* the last ends when done */
     const double chunks = busy + (double)late_of(n, how), slots = b->seqs / waves * busy / chunks;
@@ -646,7 +652,7 @@ static uint32_t wake(gr_rollout *r, const gr_rows *rows, const gr_choices *how, 
  * first sample, and needs none of its own. */
 static bool runs_at_once(const gr_rollout *r, const gr_rollout_group *g, const gr_choices *how)
 {
-    const uint32_t own = gr_own_blocks(g->prompt, r->longest), samples = r->cfg->samples;
+    const uint32_t own = gr_own_blocks(g->prompt, r->room), samples = r->cfg->samples;
     uint32_t free_slots = 0;
     for (uint32_t i = 0; i < r->bounds.samples; i++) free_slots += r->slots[i].seq == GR_NONE;
     return g->prompt - 1 <= how->prefill_tokens - r->steps->n_tokens && samples <= free_slots &&
@@ -671,7 +677,7 @@ static uint32_t admit(gr_rollout *r, const gr_rows *rows, const gr_choices *how,
 {
     uint32_t at = free_slot(r, 0);
     for (gr_rollout_group *g; (g = gr_rollout_current(r)); r->current++) {
-        const uint32_t own = gr_own_blocks(g->prompt, r->longest);
+        const uint32_t own = gr_own_blocks(g->prompt, r->room);
         if (!g->begun) {
             if (at == r->bounds.samples || !gr_rollout_begin_group(r, g)) return n_changes;
             place_prompt(r, g, &r->slots[at], how);

@@ -30,6 +30,7 @@ typedef struct turn {
      * the message that tells what was said before the run went on here; 0: none does. */
     gr_answer *early;
     uint32_t again;
+    json_t *tools; /* with which its environment began it; NULL: the graph's */
 } turn;
 
 struct gr_turns {
@@ -169,7 +170,10 @@ void gr_turns_close(gr_rollout *r)
     gr_served_close(t->served);
     gr_answer_free(t->answer);
     gr_heard_release(&t->heard);
-    for (uint32_t i = 0; i < r->work.seqs; i++) gr_answer_free(t->at[i].early);
+    for (uint32_t i = 0; i < r->work.seqs; i++) {
+        gr_answer_free(t->at[i].early);
+        json_decref(t->at[i].tools);
+    }
     gr_str_release(&t->text);
     gr_diag_release(&t->messages);
     free(t->ids.id);
@@ -209,6 +213,18 @@ static const void *prompts_of(const gr_rollout *r)
     return r->session->state[gr_groups_maker(r->node->groups)->index];
 }
 
+static void keep_tools(turn *at, const gr_answer *a)
+{
+    json_decref(at->tools);
+    at->tools = json_incref(a->tools);
+}
+
+static void clear_turn(turn *at, uint32_t attempt)
+{
+    json_decref(at->tools);
+    *at = (turn){.attempt = attempt};
+}
+
 void gr_turns_clear(gr_rollout *r, gr_rows *rows, uint32_t first, uint32_t end)
 {
     const size_t n = end - first, turns = rows->turns, measures = rows->measures, at = first * turns;
@@ -218,7 +234,7 @@ void gr_turns_clear(gr_rollout *r, gr_rows *rows, uint32_t first, uint32_t end)
     memset(rows->turn_end + at, 0, n * turns * sizeof(*rows->turn_end));
     memset(rows->turn_reward + at, 0, n * turns * sizeof(*rows->turn_reward));
     if (measures) memset(rows->measure + first * measures, 0, n * measures * sizeof(*rows->measure));
-    memset(r->turns->at + first, 0, n * sizeof(*r->turns->at));
+    for (uint32_t seq = first; seq < end; seq++) clear_turn(&r->turns->at[seq], 0);
 }
 
 static void tell_again(gr_rollout *r, gr_rows *rows);
@@ -418,6 +434,7 @@ static bool hear_again(gr_rollout *r, const gr_rows *rows, uint32_t seq, const g
     if (!at->again) return false;
     at->again = 0;
     if (a->error) return false;
+    if (a->tools) keep_tools(at, a);
     if (heard == rows->n_turns[seq]) return !at->asked;
     at->again = heard + 2;
     tell_turn(r, rows, seq, heard);
@@ -443,8 +460,8 @@ static void forget(gr_rollout *r, gr_rows *rows, gr_rollout_slot *s)
     clear_scores(r, rows, seq);
     rows->n_turns[seq] = rows->response_len[seq] = 0;
     rows->ended[seq] = rows->truncated[seq] = 0;
-    s->cached = rows->prompt_len[seq] - 1;
-    r->turns->at[seq] = (turn){.attempt = r->turns->at[seq].attempt};
+    s->cached = gr_rollout_opens(r->node) ? 0 : rows->prompt_len[seq] - 1;
+    clear_turn(&r->turns->at[seq], r->turns->at[seq].attempt);
 }
 
 /* A row has a response token, be it one that does not count. */
@@ -524,27 +541,47 @@ static char *called_last(gr_rollout *r, const gr_rows *rows, uint32_t seq)
     return name;
 }
 
-/* The ids of what was said, once, into t->ids. */
-static gr_status encode(gr_rollout *r, const gr_rows *rows, uint32_t seq, const gr_answer *a, gr_diag *d)
+/* The prompt anew, with the messages and the tools that a start was answered with. */
+static gr_status put_opening(gr_rollout *r, gr_rows *rows, uint32_t seq, const gr_answer *a, gr_diag *d)
+{
+    gr_ids *ids = &r->turns->ids;
+    if (!gr_rollout_opens(r->node) && (a->messages || a->tools))
+        return gr_diag_error(
+            d, r->cfg->environment.at, GR_E_INVALID,
+            "'messages' and 'tools' answer a start where 'environment' has 'opens: true': the "
+            "prompt is made of them; 'text' goes behind it");
+    if (!gr_rollout_opens(r->node)) return GR_OK;
+    const gr_status st =
+        gr_data_open(prompts_of(r), rows->record[rows->group[seq]], a->messages, a->tools, ids, d);
+    if (!st) {
+        memcpy(rows->ids + (size_t)seq * rows->stride, ids->id, ids->n * sizeof(*ids->id));
+        rows->prompt_len[seq] = (uint32_t)ids->n;
+        keep_tools(&r->turns->at[seq], a);
+    }
+    ids->n = 0;
+    return st;
+}
+
+/* The ids of what was said, once, into t->ids. What answers a start may change the prompt. */
+static gr_status encode(gr_rollout *r, gr_rows *rows, uint32_t seq, const gr_answer *a, gr_diag *d)
 {
     struct gr_turns *t = r->turns;
     const gr_tokenizer *tok = gr_session_tokenizer(r->session, r->node);
     const int32_t last = gr_rows_ids(rows, seq)[gr_rollout_length(rows, seq) - 1];
+    const bool starts = !rows->n_turns[seq];
     if (a->is_call) {
         take_ids(r, rows, seq, a);
         return GR_OK;
     }
     t->ids.n = 0;
+    gr_status st = starts ? put_opening(r, rows, seq, a, d) : GR_OK;
+    if (st) return st;
     if (a->text)
         return gr_tokenizer_encode(tok, json_string_value(a->text), json_string_length(a->text), 0, &t->ids,
                                    d);
-    if (!a->messages) return GR_OK;
-    if (!rows->response_len[seq])
-        return gr_diag_error(
-            d, r->cfg->environment.at, GR_E_INVALID,
-            "'messages' answers no start: the first ones are the prompt's; 'text' goes behind it");
+    if (!a->messages || starts) return GR_OK;
     char *called = called_last(r, rows, seq);
-    const gr_status st = gr_encoder_more(t->encoder, a->messages, last, called, &t->ids, d);
+    st = gr_encoder_more(t->encoder, a->messages, t->at[seq].tools, last, called, &t->ids, d);
     free(called);
     return st;
 }
@@ -641,7 +678,9 @@ static gr_status take_one(gr_rollout *r, gr_rows *rows, gr_answer *a,
     const uint32_t seq = a->number;
     gr_rollout_slot *s = slot_of(r, seq);
     gr_status st = GR_OK;
-    if (hear_again(r, rows, seq, a)) {
+    if (a->reminds) {
+        keep_tools(&t->at[seq], a);
+    } else if (hear_again(r, rows, seq, a)) {
         if (s) s->waits = t->at[seq].again;
     } else if (!s) {
         t->at[seq].early = a;
@@ -775,7 +814,7 @@ void gr_turns_drop(gr_rollout *r, uint32_t seq)
     }
     t->n_early -= t->at[seq].early != NULL;
     gr_answer_free(t->at[seq].early);
-    t->at[seq] = (turn){0};
+    clear_turn(&t->at[seq], 0);
 }
 
 void gr_turns_save(const gr_rollout *r, const gr_rows *rows)

@@ -658,7 +658,7 @@ static void adapters_cost(const declaring *w, gr_task *task, uint32_t l)
     const gr_model *m = w->n->model;
     const double tokens = w->cost.tokens / w->shape.micro.cut, rank = m->lora.shape.adapter.rank;
     gr_adapter a[GR_N_TARGETS];
-    const size_t n = gr_model_has_lora(m) ? gr_adapters_of(w->s, &m->lora.shape, 1 + l, a) : 0;
+    const size_t n = gr_model_has_lora(m) ? gr_adapters_of(w->s, &m->lora.shape, 1 + like_layer(w, l), a) : 0;
     if (!gr_model_has_lora(m)) return;
     task->cost.flops /= 2;
     for (size_t i = 0; i < n; i++) {
@@ -766,6 +766,14 @@ static uint32_t packed_back(const declaring *w)
     return piped(w) ? w->o.packed_back : w->o.packed;
 }
 
+/* Of a layer's weights; GR_NONE: it is trained itself. */
+static uint32_t adapters(declaring *w, uint32_t bucket)
+{
+    if (!gr_model_has_lora(w->n->model)) return GR_NONE;
+    return piped(w) ? gr_piece_adapters(w->p, w->k, w->n, &w->stages, bucket)
+                    : gr_model_object(w->p, w->k, w->n->model, GR_PART_ADAPTERS, bucket);
+}
+
 static void declare_backward(declaring *w, uint32_t l)
 {
     const train_objects *o = &w->o;
@@ -784,9 +792,7 @@ static void declare_backward(declaring *w, uint32_t l)
                                     [LAYER_WS] = {turn_ws(w, GR_LAYER_KEEP, "recompute_ws", l), GR_WRITE}},
                          N_RECOMPUTE, "%srecompute.%u", w->pass.all, l),
             l, 1);
-    const uint32_t adapters = gr_model_has_lora(w->n->model)
-                                  ? gr_model_object(w->p, w->k, w->n->model, GR_PART_ADAPTERS, 1 + l)
-                                  : GR_NONE;
+    const uint32_t its_adapters = adapters(w, 1 + l);
     gr_task *task = gr_tasks_run(w->p, TRAIN_BACKWARD, l,
                                  (gr_use[]){[BACK_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
                                             [BACK_PACKED] = {packed_back(w), GR_READ},
@@ -796,7 +802,7 @@ static void declare_backward(declaring *w, uint32_t l)
                                             [BACK_GRADS] = grads(w, 1 + l, true),
                                             [BACK_WS] = {back_ws, GR_WRITE},
                                             [BACK_PULL] = {o->pull, GR_READ},
-                                            [BACK_ADAPTERS] = {adapters, GR_READ}},
+                                            [BACK_ADAPTERS] = {its_adapters, GR_READ}},
                                  N_BACK, "%sbackward.%u", w->pass.all, l);
     layer_cost(w, task, l, 2);
     adapters_cost(w, task, l);
@@ -899,8 +905,10 @@ static void declare_micro_batch(declaring *w)
 
 static void gather_stages(declaring *w)
 {
-    for (uint32_t i = 0; i < w->stages.pieces && piped(w); i++)
+    for (uint32_t i = 0; i < w->stages.pieces && piped(w); i++) {
         gr_piece_gather(w->p, w->k, w->n, &w->stages, i);
+        gr_piece_take_adapters(w->p, w->k, w->n, &w->stages, i);
+    }
 }
 
 /* What lives through all micro-batches: gradients, and what those on their way leave on a rank. */
@@ -909,9 +917,12 @@ static void begin_stages(declaring *w)
     const uint32_t layers = n_layers(w), pieces = w->stages.pieces;
     gr_use *kept = gr_arena_alloc(w->p->arena, (2 * layers + 1) * sizeof(*kept));
     uint32_t n = 0;
-    for (uint32_t i = 0; i < pieces; i++)
-        gr_tasks_run(w->p, TRAIN_ZERO, i, (gr_use[]){[ZERO_GRADS] = {grads(w, i, true).object, GR_WRITE}},
-                     N_ZERO, "zero_stage.%u", i);
+    for (uint32_t i = 0; i < pieces; i++) {
+        const uint32_t sums = grads(w, i, true).object;
+        if (sums != GR_NONE)
+            gr_tasks_run(w->p, TRAIN_ZERO, i, (gr_use[]){[ZERO_GRADS] = {sums, GR_WRITE}}, N_ZERO,
+                         "zero_stage.%u", i);
+    }
     kept[n++] = (gr_use){w->o.dx, GR_WRITE};
     for (uint32_t l = 0; l < layers; l++) {
         kept[n++] = (gr_use){layer_in(w, l), GR_WRITE};

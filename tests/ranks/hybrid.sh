@@ -2,19 +2,7 @@
 # Hybrid sharding: shards over the ranks of a node, nodes as replicas. Hosts by devices that are asked for under mpirun are
 # taken as nodes, so that one machine has several. The numbers, and where gradients are summed once, the bits of as many
 # ranks that are all one; resumed as other ranks and in other shards; saved once.
-. "$(dirname "$0")/../e2e/lib.sh"
-. "$here/close.sh"
-command -v mpirun >/dev/null || { echo "skipped: there is no mpirun" >&2; exit 77; }
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-
-# nodes HxD STATUS OPTION...: exec on so many ranks, in nodes
-nodes() {
-    shape=$1
-    want_status=$2
-    shift 2
-    status "$want_status" mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n $((${shape%x*} * ${shape#*x})) \
-        "$gr" exec "$@" --ranks "$shape"
-}
+. "$(dirname "$0")/lib.sh"
 shards() { # RUN: over how many ranks the plan has the update's model
     tr '{' '\n' <"$1/plan.json" | sed -nE 's/"node": "update", "name": "shards", "value": ([0-9]+).*/\1/p'
 }

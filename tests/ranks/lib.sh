@@ -50,6 +50,17 @@ biased_model() {
     rm -r gpt_oss-run
 }
 
+# nodes HxD STATUS OPTION...: exec on so many ranks, in nodes: hosts by devices that are asked for under mpirun are taken as
+# nodes, so that one machine has several
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+nodes() {
+    shape=$1
+    want_status=$2
+    shift 2
+    status "$want_status" mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n $((${shape%x*} * ${shape#*x})) \
+        "$gr" exec "$@" --ranks "$shape"
+}
+
 # point RUN STEP TO: a run that ended at this iteration of another one, to go on with
 point() {
     mkdir -p "$3/checkpoints"
