@@ -21,6 +21,7 @@
  * Source of the running softmax: Milakov and Gimelshein, arXiv:1805.02867; of reading a shared prefix once:
  * Juravsky et al., Hydragen, arXiv:2402.05099.
  */
+#include "ops/kernels/cuda/chained.cuh"
 #include "ops/kernels/cuda/decode_fp8.cuh"
 #include "ops/kernels/cuda/decode_sizes.h"
 #include "ops/kernels/cuda/decode_tiles.cuh"
@@ -148,6 +149,8 @@ __device__ void put_group(const list_args &a, uint32_t *place, bool count, uint3
 __global__ void __launch_bounds__(1024, 1) list_kernel(list_args a)
 {
     __shared__ uint32_t place[CLASSES];
+    gr_chain_release();
+    gr_chain_wait();
     const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
     if (threadIdx.x < CLASSES) place[threadIdx.x] = 0;
     for (uint32_t s = threadIdx.x; s < a.n; s += blockDim.x) a.out.pieces[s] = 0; /* of slots in no group */
@@ -401,6 +404,8 @@ __global__ void __launch_bounds__(tile<DM>::WARPS * 32, 1) piece_kernel(const ar
 {
     using t = tile_of<DM, FP8>;
     extern __shared__ __align__(1024) unsigned char memory[];
+    gr_chain_release();
+    gr_chain_wait();
     const uint32_t warp = threadIdx.x / 32, d = EXACT ? DM : a.head_dim;
     const uint32_t base = static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + warp * t::WARP_BYTES;
     const uint32_t units = *a.n_items * a.kv_heads, step = gridDim.x * (blockDim.x / 32);
@@ -444,6 +449,8 @@ __global__ void __launch_bounds__(tile<DM>::WARPS * 32, 1) piece_kernel(const ar
 __global__ void __launch_bounds__(256) combine_kernel(const args a)
 {
     const uint32_t at = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
+    gr_chain_release();
+    gr_chain_wait();
     if (at >= a.n * a.heads) return;
     const uint32_t n = a.pieces[at / a.heads], d = a.head_dim;
     const float2 *stat = reinterpret_cast<const float2 *>(a.stat) + (size_t)at * a.pieces_max;
@@ -503,7 +510,7 @@ template <int DM, bool EXACT, bool MORE, bool FP8> void launch_pieces_as(cudaStr
     cudaFuncSetAttribute(piece_kernel<DM, EXACT, MORE, FP8>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(bytes));
     const uint32_t sms = static_cast<uint32_t>(attribute(cudaDevAttrMultiProcessorCount));
-    piece_kernel<DM, EXACT, MORE, FP8><<<sms, warps * 32, bytes, st>>>(a);
+    gr_chain(st, piece_kernel<DM, EXACT, MORE, FP8>, dim3(sms), dim3(warps * 32), bytes, a);
 }
 
 template <int DM, bool EXACT> void launch_pieces(cudaStream_t st, const args &a, bool more, bool fp8)
@@ -547,7 +554,7 @@ extern "C" void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const g
     a.per_kv = h->heads / h->kv_heads;
     a.each = d->each ? d->each : 1;
     a.out = list_at(work, d->n);
-    list_kernel<<<1, 1024, 0, st>>>(a);
+    gr_chain(st, list_kernel, dim3(1), dim3(1024), 0, a);
 }
 
 extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d,
@@ -592,7 +599,7 @@ extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, co
         launch_pieces<128, false>(st, a, more, h->kv_fp8);
     else
         launch_pieces<256, false>(st, a, more, h->kv_fp8);
-    combine_kernel<<<ceil_div(d->n * h->heads, 8), 256, 0, st>>>(a);
+    gr_chain(st, combine_kernel, dim3(ceil_div(d->n * h->heads, 8)), dim3(256), 0, a);
 }
 
 extern "C" void gr_cu_kv_copy(cudaStream_t st, void *kv, uint32_t layers, uint64_t layer_bytes,
