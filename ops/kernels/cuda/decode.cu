@@ -400,7 +400,7 @@ template <int DM, bool FP8> struct rows : attending_of<DM, FP8> {
 };
 
 template <int DM, bool EXACT, bool MORE, bool FP8>
-__global__ void __launch_bounds__(tile<DM>::WARPS * 32, 1) piece_kernel(const args a)
+__global__ void __launch_bounds__(tile_of<DM, FP8>::WARPS * 32, 1) piece_kernel(const args a)
 {
     using t = tile_of<DM, FP8>;
     extern __shared__ __align__(1024) unsigned char memory[];

@@ -15,13 +15,14 @@
 namespace gr_decode
 {
 
-/* As tile. A stage is the 16 keys of a block, its 16 values, and the scales of both. */
+/* As tile. A stage is the 16 keys of a block, its 16 values, and the scales of both. Widening is work: it
+ * takes more warps to hide, each with fewer blocks on their way. */
 template <int DM> struct tile_fp8 {
     static constexpr int CHUNKS = DM / 16; /* of a row */
     static constexpr uint32_t ROW_BYTES = DM, HALF_BYTES = BLOCK * ROW_BYTES, SCALE_BYTES = BLOCK * 4,
                               STAGE_BYTES = 2 * (HALF_BYTES + SCALE_BYTES);
-    static constexpr int STAGES = 2 * tile<DM>::STAGES; /* as many bytes on their way */
-    static constexpr int WARPS = tile<DM>::WARPS;
+    static constexpr int STAGES = DM == 64 ? 8 : DM == 128 ? 4 : 3;
+    static constexpr int WARPS = DM == 256 ? 8 : 12;
     static constexpr uint32_t WARP_BYTES = STAGES * STAGE_BYTES;
 
     /* What a row's chunks are permuted by: two rows of 64 bytes share a line of banks. */
@@ -68,20 +69,21 @@ template <int DM> struct attending_fp8 : attending<DM> {
     {
         const uint32_t lane = threadIdx.x % 32, row = (lane & 7) + (lane >> 4) * 8;
         const uint32_t at = stage + row * t::ROW_BYTES, flip = (((lane >> 3) & 1) ^ t::flip(row)) << 4;
+        float part[2][2][4] = {}; /* sums of every other 16 terms, which do not wait for each other */
 #pragma unroll
         for (int kk = 0; kk < DM / 16; kk += 2) {
             uint32_t k[4];
             load_matrices(k, at + ((kk << 4) ^ flip));
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                mma(s[i / 2], q[kk + i % 2], gr_fp8_wide<false>(k[i]), gr_fp8_wide<true>(k[i]));
+                mma(part[i % 2][i / 2], q[kk + i % 2], gr_fp8_wide<false>(k[i]), gr_fp8_wide<true>(k[i]));
         }
         float f[2][2];
         scales(f, stage, 0);
 #pragma unroll
         for (int i = 0; i < 2; i++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) s[i][e] *= f[i][e % 2];
+            for (int e = 0; e < 4; e++) s[i][e] = (part[0][i][e] + part[1][i][e]) * f[i][e % 2];
     }
 
     /* Weights become those of values as they lie in the block. What lies behind the first `all` is no
