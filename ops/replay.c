@@ -516,13 +516,14 @@ static gr_status read_store(replay_state *t, void *block, const char *path, gr_d
 static gr_status restore(void *state, void *block, const char *dir, gr_diag *d)
 {
     replay_state *t = state;
+    const store s = store_at(t->node, block);
     char *path = dir ? path_of(t, dir) : NULL;
     gr_status st = GR_OK;
     memset(block, 0, store_bytes(t->node));
     if (path && gr_path_exists(path)) st = read_store(t, block, path, d);
-    const uint32_t step = store_at(t->node, block).head->step;
-    *store_at(t->node, block).head = head_of(t);
-    store_at(t->node, block).head->step = step;
+    const uint32_t step = s.head->step;
+    *s.head = head_of(t);
+    s.head->step = step;
     free(path);
     return st;
 }
