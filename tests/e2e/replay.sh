@@ -89,7 +89,7 @@ sed -i 's/keep: "1 + reward"/keep: replayed.length/' some.yaml
 status 0 "$gr" exec some.yaml --out some --steps 3
 sed 's/^  rollout: {/&over: 1.5, lag: 2, /; s/^  new: .*//; /^log:/,$d' replay.yaml >lag.yaml
 status 0 "$gr" exec lag.yaml --out lag --steps 4
-[ "$slow" = 0 ] || any_stop lag lag 4 3
+[ "$slow" = 0 ] || any_stop lag lag 4 1
 
 # Two ranks keep the same, and any number of ranks goes on with it.
 if runs_ranks; then
