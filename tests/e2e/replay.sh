@@ -18,6 +18,8 @@ any_stop replay replay 6 3
 [ "$slow" = 0 ] || any_budget replay replay
 status 0 "$gr" plan replay.yaml --format json -o plan.json
 has plan.json '"replayed.store"'
+status 0 "$gr" check replay.yaml --explain
+has out '^    replayed.keep$'
 store=$(json_number plan.json host_peak_bytes)
 status 0 "$gr" plan replay.yaml --format json -o plan.json --set nodes.replayed.size=2000
 [ "$(json_number plan.json host_peak_bytes)" -gt $((store + 1980 * 6 * 8)) ] || fail "the plan does not count what is kept"
