@@ -344,6 +344,11 @@ static gr_status run_replay(const gr_call *c, gr_diag *d)
     return GR_OK;
 }
 
+bool gr_replay_is_new(const void *state, uint32_t seq)
+{
+    return ((const replay_state *)state)->place[seq] == GR_NONE;
+}
+
 /* ---- what is kept ----------------------------------------------------------------------------------------
  */
 

@@ -4,12 +4,14 @@
 . "$(dirname "$0")/lib.sh"
 
 with_replay grpo.yaml replay.yaml 'samples: 3, size: 20, keep: "1 + reward"'
+echo '  own: "batch_mean(reward, replayed.age == 0)"' >>replay.yaml
 status 0 "$gr" exec replay.yaml --out replay --check-memory
 [ "$(metric replay 1 new) $(metric replay 1 old) $(metric replay 1 replayed.replayed)" = "32 0 0" ] || fail "the first iteration has old ones"
 for k in 2 3 4 5 6; do
     [ "$(metric replay $k new)" = 32 ] && [ "$(metric replay $k old)" -gt 0 ] && [ "$(metric replay $k old)" = "$(metric replay $k replayed.replayed)" ] ||
         fail "iteration $k: $(metric replay $k new) new, $(metric replay $k old) old"
     [ "$(metric replay $k gap)" = 0 ] || fail "a new response has another log-prob"
+    [ "$(metric replay $k own)" = "$(metric replay $k reward_mean)" ] || fail "reward_mean is not of this iteration's own"
     [ "$(metric replay $k replayed.kept)" = 20 ] || fail "not as many are kept as have a place"
 done
 lacks replay/metrics.jsonl logprob_gap_max
