@@ -6,7 +6,7 @@
  *
  *     sum = ... + 1 old        1: 64 x 64; old: the warpgroup's 64 rows of the tile
  *
- * which is exact, each old gradient being a bf16 times 1, with 63 zeros. (An infinite one makes its column of
+ * where each old gradient is one exact product beside 63 zeros. (An infinite one makes its column of
  * 64 rows no numbers; a gradient with one is refused in any case.) What is left is to round sums and to put
  * them where the old ones lay, 32 bytes an instruction.
  *
