@@ -110,6 +110,10 @@ if [ -x "$(dirname "$gr")/graphrun-http" ] && perl -MIO::Socket::INET -e 1 2>/de
     [ "$(metric server 1 rollout.failed) $(metric server 1 off)" = "0 0" ] || fail "a server's openings"
 fi
 
+# Each conversation has a prompt of its own, also when it comes again in a later iteration.
+with_replay opens.yaml replay.yaml 'samples: 2, size: 50, keep: 1'
+comes_again replay.yaml 3
+
 # A validation.
 sed -e 's/^nodes:/&\n  held: {op: prompts, file: $data, batch: 8, max_tokens: 60, template: chat, messages: "{question}", every: 2}/' \
     -e "s|^  update:|  test: {op: generate, every: 2, model: actor, prompts: held, max_tokens: 4, turns: 2, max_context: 130, environment: {command: \"perl $here/opener.pl\", opens: true}}\n  paid: {op: reward, of: test, from: environment, every: 2}\n&|" \
@@ -148,4 +152,5 @@ has cut/samples.jsonl '"prompt": "x{49}Eassistant:"'
 
 refused "'opens' must be true or false" "$gr" plan opens.yaml --set nodes.rollout.environment.opens=maybe
 refused "'opens' goes with prompts of 'template: chat'" "$gr" plan opens.yaml --set 'nodes.prompts={op: prompts, file: train.jsonl, batch: 8, max_tokens: 60, template: "{question}"}'
+refused "has no prompt that is its own" "$gr" check opens.yaml --set 'nodes.both={op: join, of: rollout, responses: "{answer}", max_tokens: 8}' --set 'log.n=batch_count(both.length)'
 refused "'opens' does not go with 'serve'" "$gr" plan opens.yaml --set 'nodes.rollout.serve={port: 0}'
