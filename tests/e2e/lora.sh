@@ -54,6 +54,8 @@ status 0 "$gr" export whole -o adapters
 cmp adapters/adapter_model.safetensors $folder/adapter_model.safetensors
 has adapters/adapter_config.json '"peft_type": "LORA"'
 status 0 "$gr" export whole --merge -o merged
+refused 'mtp is for whole models: say --merge' "$gr" export whole --mtp model -o other
+refused 'no layers that predict further tokens' "$gr" export whole --merge --mtp model -o other
 has merged/config.json 'LlamaForCausalLM'
 # the rate may be 0: what begins as these adapters is the merged model, up to rounding, and what ended is what begins
 begin='train: {lora: {from: adapters}, '
