@@ -3,7 +3,7 @@
  * A warp streams 8 rows of W at a time through a queue of its own in shared memory, 12 KiB deep, which it
  * begins to fill before the kernel in front has ended (chained.cuh): while activations are still on their
  * way, the first 96 KiB of weights of each multiprocessor are, too, and where they are all there are, reading
- * is over when x arrives. No barrier stands in that stream: a lane reads what it copied itself.
+ * is over when x arrives. No barrier of the CTA stands in that stream.
  *
  * The warps of a CTA share its rows of W and divide k, 64 at a time in turn, so that together they read 1 KiB
  * of a row; their sums are added in order at the end of each group of rows. m16n8k16 multiplies 16 rows of x
@@ -60,6 +60,13 @@ __device__ __forceinline__ void multiply(float (&c)[4], uint32_t a0, uint32_t a1
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* Of a tile in shared memory, 8 rows of 128 bytes: its 16 bytes at `chunk` of a row. Odd rows have their
+ * halves exchanged, so that eight lanes that read half of two rows meet no bank twice. */
+__device__ __forceinline__ uint32_t place(uint32_t row, uint32_t chunk)
+{
+    return row * CHUNK * 2 + ((chunk ^ (row & 1) << 2) << 4);
+}
+
 /* A warp's queue of tiles, T a step: those of a group of rows of W, chunk after chunk, then the next group's.
  */
 template <int T, int N, bool PAIRS> struct queue {
@@ -89,15 +96,16 @@ template <int T, int N, bool PAIRS> struct queue {
     __device__ __forceinline__ void fetch()
     {
         if (group < a.groups) {
-            const size_t k = (size_t)chunk * STRIDE + warp * CHUNK + lane % 4 * 8;
+            const size_t k = (size_t)chunk * STRIDE + warp * CHUNK + lane % 8 * 8;
 #pragma unroll
             for (int j = 0; j < T; j++) {
-                const uint32_t row = row_of(group, j) + lane / 4,
-                               to = base + (stage * T + j) * TILE_BYTES + lane * 16;
+                const uint32_t row = row_of(group, j),
+                               to = base + (stage * T + j) * TILE_BYTES + place(lane / 8, lane % 8);
                 const bool there = row < a.p.out;
-                const gr_bf16 *from = a.p.w + (there ? (size_t)row * a.p.in + k : 0);
+                const gr_bf16 *from = a.p.w + (there ? (size_t)(row + lane / 8) * a.p.in + k : 0);
                 copy_once(to, from, there, policy);
-                copy_once(to + TILE_BYTES / 2, from + (there ? CHUNK / 2 : 0), there, policy);
+                copy_once(to + TILE_BYTES / 2, from + (there ? (size_t)(ROWS / 2) * a.p.in : 0), there,
+                          policy);
             }
             if (++chunk == chunks) chunk = 0, group++;
             stage = stage + 1 == STAGES ? 0 : stage + 1;
@@ -105,10 +113,11 @@ template <int T, int N, bool PAIRS> struct queue {
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
 
-    /* The oldest step is there. */
+    /* The oldest step is there, for all lanes. */
     __device__ __forceinline__ void wait() const
     {
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+        __syncwarp();
     }
 };
 
@@ -263,10 +272,10 @@ __device__ __forceinline__ void multiply_step(const queue<T, N, PAIRS> &q, uint3
 {
 #pragma unroll
     for (int j = 0; j < T; j++) {
-        const uint32_t at = q.base + (stage * T + j) * TILE_BYTES + q.lane * 16;
+        const uint32_t at = q.base + (stage * T + j) * TILE_BYTES + place(q.lane / 4, q.lane % 4);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const uint4 w = load_shared(at + half * (TILE_BYTES / 2)), low = x[0].half[half],
+            const uint4 w = load_shared(at ^ half * CHUNK), low = x[0].half[half],
                         high = N > 8 ? x[N / 8 - 1].half[half] : make_uint4(0, 0, 0, 0);
             multiply(c[half % CHAINS<T>][j], low.x, high.x, low.y, high.y, w.x, w.y);
             multiply(c[half % CHAINS<T>][j], low.z, high.z, low.w, high.w, w.z, w.w);
@@ -315,6 +324,7 @@ template <int T, int N, bool PAIRS> __global__ void __launch_bounds__(THREADS, 2
                 q.wait();
                 multiply_step<T, N, PAIRS>(q, stage, now, c);
                 stage = stage + 1 == q.STAGES ? 0 : stage + 1;
+                __syncwarp(); /* all have left what is filled now */
                 q.fetch();
             }
         if (a.p.norm && group == 0) {
