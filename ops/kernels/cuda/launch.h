@@ -255,11 +255,16 @@ typedef struct gr_cu_optim_range { /* as gr_optim_range, [n] each, from a multip
 } gr_cu_optim_range;
 /* One pass over all of them. how, r: host memory, read during the call. */
 void gr_cu_optim_step(cudaStream_t st, const gr_cu_optim *how, const gr_cu_optim_range *r);
+/* x [n] bf16 divided by the root of *squares, or by 1e-7 where that is less. */
+void gr_cu_to_unit(cudaStream_t st, gr_bf16 *x, uint64_t n, const double *squares);
+/* m += (1 - mu) (g - m), u = g + mu (m - g), of gradients scaled by grad_scale. */
+void gr_cu_muon_mix(cudaStream_t st, const void *g, gr_cu_dtype grads, float grad_scale, float mu, float *m,
+                    gr_bf16 *u, uint64_t n);
 /* y [n] = scale x [n], bf16; y == x is fine. n a multiple of 8. */
 void gr_cu_scale(cudaStream_t st, const gr_bf16 *x, float scale, gr_bf16 *y, uint64_t n);
 /* to [n] += from [n], both of one type. */
 void gr_cu_add(cudaStream_t st, void *to, const void *from, gr_cu_dtype type, uint64_t n);
-/* master [n] = decay master + share from, to [n] its rounding. */
+/* master [n] = decay master + share from, to [n] its rounding; master NULL: to is its own. */
 void gr_cu_blend(cudaStream_t st, gr_bf16 *to, float *master, const gr_bf16 *from, float decay, float share,
                  uint64_t n);
 /* *out = sum of squares in double. */

@@ -401,6 +401,16 @@ void gr_cuda_optim_step(gr_queue *q, const gr_optim *how, bool decay, const gr_o
     gr_cu_optim_step(q->stream, &a, &range);
 }
 
+void gr_cuda_to_unit(gr_queue *q, void *x, uint64_t n, const double *squares)
+{
+    gr_cu_to_unit(q->stream, x, n, squares);
+}
+
+void gr_cuda_muon_mix(gr_queue *q, const gr_optim *how, const gr_optim_range *r, void *u, uint64_t n)
+{
+    gr_cu_muon_mix(q->stream, r->g, gr_cu_type(r->grads), how->grad_scale, (float)how->beta1, r->m, u, n);
+}
+
 void gr_cuda_code_run(gr_queue *q, const struct gr_code_call *c)
 {
     gr_cu_code_run(q->stream, c);

@@ -80,7 +80,8 @@ static const gr_head_ops head = {
     RUNS(head_forward), RUNS(head_backward), .head = &head, RUNS(teach),                                   \
     .teach_ws_bytes = gr_cu_teach_ws_bytes, RUNS(value_forward), RUNS(value_backward), RUNS(copy_blocks),  \
     RUNS(head_sample), RUNS(zero), RUNS(copy), RUNS(copy_rows), RUNS(add), RUNS(blend), RUNS(sum_squares), \
-    RUNS(optim_step), RUNS(checksum), .losses = true, RUNS(code_run), .steps = &gr_steps_cuda, .rings = true
+    RUNS(to_unit), RUNS(muon_mix), RUNS(optim_step), RUNS(checksum), .losses = true, RUNS(code_run),       \
+    .steps = &gr_steps_cuda, .rings = true
 
 /* Measured: docs/PERFORMANCE.md, "What strict costs". */
 #define STRICT_ATTENTION 2.2
