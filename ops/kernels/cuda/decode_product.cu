@@ -390,14 +390,10 @@ uint32_t processors(void)
 
 } // namespace
 
-/* Each CTA reads all of x from the L2 cache: more of it than this takes longer than what is gained. Measured:
- * docs/PERFORMANCE.md, "Few sequences". */
-constexpr uint32_t X_MOST = 16384, T_MOST = 16;
-
 extern "C" bool gr_cu_decode_product_takes(const gr_bf16 *w, uint32_t t, uint32_t in, uint32_t out)
 {
-    return t && t <= T_MOST && (uint64_t)t * in <= X_MOST && in && in % STRIDE == 0 && out % 16 == 0 &&
-           (uintptr_t)w % 16 == 0 && gr_chain_there();
+    return t && t <= 16 && in && in % STRIDE == 0 && out % 16 == 0 && (uintptr_t)w % 16 == 0 &&
+           gr_chain_there();
 }
 
 extern "C" void gr_cu_decode_product_run(cudaStream_t st, const gr_cu_decode_product *p)
