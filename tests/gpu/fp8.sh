@@ -2,9 +2,7 @@
 # Products in FP8 on a CUDA device: no gap under strict where all passes are in FP8, a small one where they differ; the same bits
 # twice, resumed and under budgets; near what the CPU computes; as many bytes as planned. Keys and values in FP8: about half the pool; of
 # models with windows, with drafts, and read again by log-probs. Skips (77) where there is no device.
-probe=$("$1" plan --device cuda /dev/null 2>&1 || :)
-case $probe in *"CUDA device"* | *"has no device"*) echo "$probe"; echo "skipped"; exit 77 ;; esac
-. "$(dirname "$0")/../e2e/lib.sh"
+. "$(dirname "$0")/one.sh"
 . "$project/tests/gpu/rows.sh"
 
 config small.json qwen3 256 false false
