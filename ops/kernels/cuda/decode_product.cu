@@ -2,8 +2,8 @@
  *
  * A warp streams 8 rows of W at a time through a queue of its own in shared memory, 12 KiB deep, which it
  * begins to fill before the kernel in front has ended (chained.cuh): while activations are still on their
- * way, the first 96 KiB of weights of each multiprocessor are, too, and where they are all there are, reading
- * is over when x arrives. No barrier of the CTA stands in that stream.
+ * way, the first 96 KiB of weights of each CTA are, too, and where they are all there are, reading is over
+ * when x arrives. No barrier of the CTA stands in that stream.
  *
  * The warps of a CTA share its rows of W and divide k, 64 at a time in turn, so that together they read 1 KiB
  * of a row; their sums are added in order at the end of each group of rows. m16n8k16 multiplies 16 rows of x
