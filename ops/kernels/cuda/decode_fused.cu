@@ -2,11 +2,12 @@
  * q, k and v and the product out: norms, rotation, the write of the new key and value, attention. What bounds
  * it is not bytes but how long one kernel waits for another: so it is one.
  *
- * A cluster of eight CTAs of four warps has a slot's kv head. Blocks of 16 keys go to its warps in turn, from
- * the last one back; every warp works alone, as in decode.cu. Old keys are on their way before the kernel in
- * front has ended (chained.cuh); the new one's place is left free for it, and it gets there without a way
- * through memory. The 32 partial results are added in their order through distributed shared memory, each CTA
- * a part of the columns. The order of sums follows from a slot's length alone.
+ * A cluster of eight CTAs of four warps, fewer where there are more slots, has a slot's kv head. Blocks of 16
+ * keys go to its warps in turn, from the last one back; every warp works alone, as in decode.cu. Old keys are
+ * on their way before the kernel in front has ended (chained.cuh); the new one's place is left free for it,
+ * and it gets there without a way through memory. The partial results go through distributed shared memory to
+ * the CTAs that add up their columns, in the warps' order. The order of sums follows from a slot's length and
+ * the number of slots.
  */
 #include "ops/kernels/cuda/chained.cuh"
 #include "ops/kernels/cuda/decode_tiles.cuh"
@@ -18,13 +19,18 @@ namespace
 
 using namespace gr_decode;
 
-constexpr uint32_t D = 128, CTAS = 8, WARPS = 4, ALL_WARPS = CTAS * WARPS, THREADS = WARPS * GR_WARP;
+constexpr uint32_t D = 128, WARPS = 4, THREADS = WARPS * GR_WARP;
 constexpr uint32_t QUERIES = 16;              /* of a kv head, at most */
+constexpr uint32_t N_MOST = 16;               /* slots */
 constexpr uint32_t STAGES = 2, Q_ROW = D + 8; /* rows of q are padded: no bank is met twice */
 constexpr uint32_t STAGE_BYTES = tile<D>::STAGE_BYTES, WARP_BYTES = STAGES * STAGE_BYTES;
-constexpr uint32_t SHARED_BYTES = WARPS * WARP_BYTES;
 
-static_assert(WARP_BYTES >= QUERIES * D * sizeof(float), "a warp's result lies where its keys were");
+/* A cluster of so many CTAs. */
+template <uint32_t CTAS> struct team {
+    static constexpr uint32_t ALL_WARPS = CTAS * WARPS, COLUMNS = D / CTAS; /* that a CTA adds up */
+    /* All parts of a query: columns, maximum and sum. */
+    static constexpr uint32_t PART_BYTES = ALL_WARPS * (COLUMNS * sizeof(float) + sizeof(float2));
+};
 
 struct args {
     gr_cu_decode_fused p;
@@ -36,7 +42,7 @@ struct args {
 #if GR_HOPPER
 
 /* A slot's kv head, for one warp. */
-struct work {
+template <uint32_t CTAS> struct work : team<CTAS> {
     uint32_t slot, kv_head, rank, warp, lane, length, blocks;
 
     __device__ work(const args &a)
@@ -121,15 +127,15 @@ struct turning {
     float cosine[2], sine[2];
     head q_norm, k_norm;
 
-    __device__ turning(const args &a, const work &w)
+    __device__ turning(const args &a, uint32_t slot, uint32_t lane)
     {
         const gr_cu_heads &h = a.p.heads;
-        const float position = (float)a.p.position[w.slot];
-        if (a.p.q_norm) q_norm.load(a.p.q_norm, w.lane);
-        if (a.p.k_norm) k_norm.load(a.p.k_norm, w.lane);
+        const float position = (float)a.p.position[slot];
+        if (a.p.q_norm) q_norm.load(a.p.q_norm, lane);
+        if (a.p.k_norm) k_norm.load(a.p.k_norm, lane);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            gr_sine_cosine(position * h.frequency[2 * w.lane + i], &sine[i], &cosine[i]);
+            gr_sine_cosine(position * h.frequency[2 * lane + i], &sine[i], &cosine[i]);
             if (h.factor != 0) cosine[i] *= h.factor, sine[i] *= h.factor;
         }
     }
@@ -152,7 +158,8 @@ __device__ __forceinline__ void store_shared(uint32_t half, uint32_t row, const 
 /* The slot's queries of the kv head into shared memory, normed and rotated, and, by the first CTA, its new
  * key and value into the pool and into `first`, where that CTA's first warp has their block. Ends with a
  * barrier. */
-__device__ void prepare(const args &a, const work &w, const turning &turn, gr_bf16 *q, uint32_t first)
+template <uint32_t CTAS>
+__device__ void prepare(const args &a, const work<CTAS> &w, const turning &turn, gr_bf16 *q, uint32_t first)
 {
     const gr_cu_heads &h = a.p.heads;
     const uint32_t queries = h.heads / h.kv_heads, tasks = queries + (w.rank == 0 ? 2 : 0);
@@ -204,23 +211,7 @@ __device__ void attend_block(attending<D> &r, uint32_t stage, uint32_t keys, flo
     r.add_values(s, stage + tile<D>::HALF_BYTES);
 }
 
-/* A warp's part of the result to shared memory: acc [QUERIES, D], stat [QUERIES] maximum and sum. */
-__device__ void leave(const attending<D> &r, uint32_t queries, uint32_t lane, float *acc, float2 *stat)
-{
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        float sum = r.sum[j] + __shfl_xor_sync(GR_ALL, r.sum[j], 1);
-        sum += __shfl_xor_sync(GR_ALL, sum, 2);
-        const uint32_t row = lane / 4 + 8 * j;
-        if (row >= queries) continue;
-        if (lane % 4 == 0) stat[row] = make_float2(r.max[j], sum);
-#pragma unroll
-        for (int i = 0; i < (int)D / 8; i++)
-            *(float2 *)(acc + row * D + i * 8 + lane % 4 * 2) = make_float2(r.o[i][2 * j], r.o[i][2 * j + 1]);
-    }
-}
-
-/* Where shared memory of another CTA of the cluster is, and what lies there. */
+/* Where shared memory of another CTA of the cluster is. */
 __device__ __forceinline__ uint32_t of_rank(uint32_t shared, uint32_t rank)
 {
     uint32_t there;
@@ -228,47 +219,59 @@ __device__ __forceinline__ uint32_t of_rank(uint32_t shared, uint32_t rank)
     return there;
 }
 
-__device__ __forceinline__ float read_there(uint32_t at)
+__device__ __forceinline__ void give(uint32_t to, float first, float second)
 {
-    float v;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
-    return v;
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(first), "f"(second) : "memory");
 }
 
-__device__ __forceinline__ float2 read_two_there(uint32_t at)
+/* A warp's part of the result to the CTAs that add up its columns: [ALL_WARPS, queries, COLUMNS], and its
+ * maxima and sums, [ALL_WARPS, queries], to all. */
+template <uint32_t CTAS>
+__device__ void leave(const attending<D> &r, const work<CTAS> &w, uint32_t queries, uint32_t acc,
+                      uint32_t stat)
 {
-    float2 v;
-    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
-    return v;
-}
-
-/* This CTA's columns of all queries, of all warps' parts. */
-__device__ void combine(const args &a, const work &w, uint32_t queries, uint32_t acc, uint32_t stat)
-{
-    constexpr uint32_t COLUMNS = D / CTAS;
-    const uint32_t column = w.rank * COLUMNS + threadIdx.x % COLUMNS;
-    for (uint32_t row = threadIdx.x / COLUMNS; row < queries; row += THREADS / COLUMNS) {
-        float2 s[ALL_WARPS];
-        float most = -CUDART_INF_F, sum = 0, o = 0;
+    constexpr uint32_t COLUMNS = team<CTAS>::COLUMNS;
+    const uint32_t number = (w.rank * WARPS + w.warp) * queries, q = w.lane % 4;
 #pragma unroll
-        for (uint32_t i = 0; i < ALL_WARPS; i++) {
-            s[i] = read_two_there(of_rank(stat, i / WARPS) + (i % WARPS * QUERIES + row) * sizeof(float2));
-            most = fmaxf(most, s[i].x);
-        }
+    for (int j = 0; j < 2; j++) {
+        float sum = r.sum[j] + __shfl_xor_sync(GR_ALL, r.sum[j], 1);
+        sum += __shfl_xor_sync(GR_ALL, sum, 2);
+        const uint32_t row = w.lane / 4 + 8 * j;
+        if (row >= queries) continue;
+        for (uint32_t rank = q; rank < CTAS; rank += 4)
+            give(of_rank(stat, rank) + (number + row) * sizeof(float2), r.max[j], sum);
 #pragma unroll
-        for (uint32_t i = 0; i < ALL_WARPS; i++) {
-            const float weight = exp2_fast(s[i].x - most);
-            const uint32_t at =
-                of_rank(acc, i / WARPS) + i % WARPS * WARP_BYTES + (row * D + column) * sizeof(float);
-            sum = fmaf(s[i].y, weight, sum);
-            o = fmaf(read_there(at), weight, o);
-        }
-        a.p.out[((size_t)w.slot * a.p.heads.heads + w.kv_head * queries + row) * D + column] =
-            gr_round(o / sum);
+        for (int i = 0; i < (int)D / 8; i++)
+            give(of_rank(acc, i * 8 / COLUMNS) +
+                     ((number + row) * COLUMNS + i * 8 % COLUMNS + q * 2) * sizeof(float),
+                 r.o[i][2 * j], r.o[i][2 * j + 1]);
     }
 }
 
-__device__ void make_zero(const args &a, const work &w, uint32_t queries)
+/* This CTA's columns of all queries, of all warps' parts. */
+template <uint32_t CTAS>
+__device__ void combine(const args &a, const work<CTAS> &w, uint32_t queries, const float *acc,
+                        const float2 *stat)
+{
+    constexpr uint32_t COLUMNS = team<CTAS>::COLUMNS, ALL_WARPS = team<CTAS>::ALL_WARPS;
+    const uint32_t column = threadIdx.x % COLUMNS;
+    for (uint32_t row = threadIdx.x / COLUMNS; row < queries; row += THREADS / COLUMNS) {
+        float most = -CUDART_INF_F, sum = 0, o = 0;
+#pragma unroll 8
+        for (uint32_t i = 0; i < ALL_WARPS; i++) most = fmaxf(most, stat[i * queries + row].x);
+#pragma unroll 8
+        for (uint32_t i = 0; i < ALL_WARPS; i++) {
+            const float2 s = stat[i * queries + row];
+            const float weight = exp2_fast(s.x - most);
+            sum = fmaf(s.y, weight, sum);
+            o = fmaf(acc[(i * queries + row) * COLUMNS + column], weight, o);
+        }
+        a.p.out[((size_t)w.slot * a.p.heads.heads + w.kv_head * queries + row) * D + w.rank * COLUMNS +
+                column] = gr_round(o / sum);
+    }
+}
+
+template <uint32_t CTAS> __device__ void make_zero(const args &a, const work<CTAS> &w, uint32_t queries)
 {
     gr_bf16 *out = a.p.out + ((size_t)w.slot * a.p.heads.heads + w.kv_head * queries) * D;
     for (uint32_t i = w.rank * THREADS + threadIdx.x; i < queries * D; i += CTAS * THREADS) out[i] = 0;
@@ -276,25 +279,27 @@ __device__ void make_zero(const args &a, const work &w, uint32_t queries)
 
 #endif
 
-__global__ void __launch_bounds__(THREADS, 4) fused_kernel(const args a)
+template <uint32_t CTAS> __global__ void __launch_bounds__(THREADS, 4) fused_kernel(const args a)
 {
 #if GR_HOPPER
     extern __shared__ __align__(1024) unsigned char memory[];
     __shared__ __align__(16) gr_bf16 q[QUERIES * Q_ROW];
-    __shared__ __align__(16) float2 stat[WARPS * QUERIES];
-    const work w(a);
+    const work<CTAS> w(a);
     const uint32_t queries = a.p.heads.heads / a.p.heads.kv_heads;
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(memory), stages = base + w.warp * WARP_BYTES;
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    float *acc = (float *)(memory + WARPS * WARP_BYTES);
+    float2 *stat = (float2 *)(acc + team<CTAS>::ALL_WARPS * queries * team<CTAS>::COLUMNS);
     gr_chain_release();
     if (!w.length) { /* of the whole cluster */
         gr_chain_wait();
         make_zero(a, w, queries);
         return;
     }
+    gr_cluster_arrive();
     for (uint32_t i = 0; i < STAGES; i++) w.fetch(a, i, stages, policy);
-    const turning turn(a, w);
+    const turning turn(a, w.slot, w.lane);
     gr_chain_wait();
     prepare(a, w, turn, q, base);
     attending<D> r;
@@ -309,22 +314,29 @@ __global__ void __launch_bounds__(THREADS, 4) fused_kernel(const args a)
         w.fetch(a, i + STAGES, stages, policy);
     }
     wait_groups<0>();
-    __syncwarp();
-    leave(r, queries, w.lane, (float *)(memory + w.warp * WARP_BYTES), stat + w.warp * QUERIES);
+    gr_cluster_wait(); /* all are there, so that they can be given */
+    leave(r, w, queries, gr_shared(acc), gr_shared(stat));
     gr_cluster_meet();
-    combine(a, w, queries, base, (uint32_t)__cvta_generic_to_shared(stat));
-    gr_cluster_meet(); /* others may still read what is here */
+    combine(a, w, queries, acc, stat);
 #else
     (void)a;
 #endif
+}
+
+template <uint32_t CTAS> void launch(cudaStream_t st, const args &a)
+{
+    const gr_cu_heads &h = a.p.heads;
+    const uint32_t shared = WARPS * WARP_BYTES + h.heads / h.kv_heads * team<CTAS>::PART_BYTES;
+    cudaFuncSetAttribute(fused_kernel<CTAS>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    gr_chain_clusters(st, fused_kernel<CTAS>, CTAS, dim3(CTAS, h.kv_heads, a.p.n), dim3(THREADS), shared, a);
 }
 
 } // namespace
 
 extern "C" bool gr_cu_decode_fuses(const gr_cu_heads *h, const gr_scores *s, uint32_t n)
 {
-    return n && n <= 8 && h->head_dim == D && !h->kv_fp8 && h->heads / h->kv_heads <= QUERIES && !s->window &&
-           !s->softcap && !s->sinks && (!h->rotated || h->rotated == D) && gr_chain_there();
+    return n && n <= N_MOST && h->head_dim == D && !h->kv_fp8 && h->heads / h->kv_heads <= QUERIES &&
+           !s->window && !s->softcap && !s->sinks && (!h->rotated || h->rotated == D) && gr_chain_there();
 }
 
 extern "C" void gr_cu_decode_fused_run(cudaStream_t st, const gr_cu_decode_fused *p, float scale)
@@ -336,6 +348,10 @@ extern "C" void gr_cu_decode_fused_run(cudaStream_t st, const gr_cu_decode_fused
     if (h->raw_ld) a.width = h->raw_ld;
     a.scale = scale * 1.4426950408889634f;
     a.half = (size_t)BLOCK * h->kv_heads * D;
-    cudaFuncSetAttribute(fused_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
-    gr_chain_clusters(st, fused_kernel, CTAS, dim3(CTAS, h->kv_heads, p->n), dim3(THREADS), SHARED_BYTES, a);
+    if (p->n <= 4)
+        launch<8>(st, a);
+    else if (p->n <= 8)
+        launch<4>(st, a);
+    else
+        launch<2>(st, a);
 }

@@ -2,8 +2,8 @@
  *
  * A warp streams 8 rows of W at a time through a queue of its own in shared memory, 12 KiB deep, which it
  * begins to fill before the kernel in front has ended (chained.cuh): while activations are still on their
- * way, the first 96 KiB of weights of each multiprocessor are, too, and where they are all there are, reading
- * is over when x arrives. No barrier stands in that stream: a lane reads what it copied itself.
+ * way, the first 96 KiB of weights of each CTA are, too, and where they are all there are, reading is over
+ * when x arrives. No barrier of the CTA stands in that stream.
  *
  * The warps of a CTA share its rows of W and divide k, 64 at a time in turn, so that together they read 1 KiB
  * of a row; their sums are added in order at the end of each group of rows. m16n8k16 multiplies 16 rows of x
@@ -25,6 +25,7 @@ constexpr uint32_t WARPS = 8, THREADS = WARPS * GR_WARP, CHUNK = 64; /* k of a s
 constexpr uint32_t STRIDE = WARPS * CHUNK;                           /* k of a step of all */
 constexpr uint32_t ROWS = 8;                                         /* of W in a tile */
 constexpr uint32_t TILE_BYTES = ROWS * CHUNK * 2;
+constexpr uint32_t QUEUE = 12; /* tiles of a warp's, at most */
 
 struct args {
     gr_cu_decode_product p;
@@ -59,10 +60,17 @@ __device__ __forceinline__ void multiply(float (&c)[4], uint32_t a0, uint32_t a1
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* Of a tile in shared memory, 8 rows of 128 bytes: its 16 bytes at `chunk` of a row. Odd rows have their
+ * halves exchanged, so that eight lanes that read half of two rows meet no bank twice. */
+__device__ __forceinline__ uint32_t place(uint32_t row, uint32_t chunk)
+{
+    return row * CHUNK * 2 + ((chunk ^ (row & 1) << 2) << 4);
+}
+
 /* A warp's queue of tiles, T a step: those of a group of rows of W, chunk after chunk, then the next group's.
  */
 template <int T, int N, bool PAIRS> struct queue {
-    static constexpr uint32_t DEEP = N == 32 ? 10 : 12, STAGES = DEEP / T; /* tiles in it at most; steps */
+    static constexpr uint32_t DEEP = QUEUE, STAGES = DEEP / T; /* tiles in it at most; steps */
     const args &a;
     uint32_t base, chunks, warp, lane; /* chunks: of this warp, of a group */
     uint32_t group, chunk, stage;      /* of the next step to fetch */
@@ -88,15 +96,16 @@ template <int T, int N, bool PAIRS> struct queue {
     __device__ __forceinline__ void fetch()
     {
         if (group < a.groups) {
-            const size_t k = (size_t)chunk * STRIDE + warp * CHUNK + lane % 4 * 8;
+            const size_t k = (size_t)chunk * STRIDE + warp * CHUNK + lane % 8 * 8;
 #pragma unroll
             for (int j = 0; j < T; j++) {
-                const uint32_t row = row_of(group, j) + lane / 4,
-                               to = base + (stage * T + j) * TILE_BYTES + lane * 16;
+                const uint32_t row = row_of(group, j),
+                               to = base + (stage * T + j) * TILE_BYTES + place(lane / 8, lane % 8);
                 const bool there = row < a.p.out;
-                const gr_bf16 *from = a.p.w + (there ? (size_t)row * a.p.in + k : 0);
+                const gr_bf16 *from = a.p.w + (there ? (size_t)(row + lane / 8) * a.p.in + k : 0);
                 copy_once(to, from, there, policy);
-                copy_once(to + TILE_BYTES / 2, from + (there ? CHUNK / 2 : 0), there, policy);
+                copy_once(to + TILE_BYTES / 2, from + (there ? (size_t)(ROWS / 2) * a.p.in : 0), there,
+                          policy);
             }
             if (++chunk == chunks) chunk = 0, group++;
             stage = stage + 1 == STAGES ? 0 : stage + 1;
@@ -104,10 +113,11 @@ template <int T, int N, bool PAIRS> struct queue {
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
 
-    /* The oldest step is there. */
+    /* The oldest step is there, for all lanes. */
     __device__ __forceinline__ void wait() const
     {
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+        __syncwarp();
     }
 };
 
@@ -126,22 +136,38 @@ struct part {
 
     /* Times the norm's factors; what is left of the norm, one number a row, the result is multiplied by.
      * Returns the sum of squares. */
-    __device__ __forceinline__ float norm(const args &a, uint32_t k)
+    __device__ __forceinline__ float norm(const uint4 (&factors)[2], float one)
     {
         float sum = 0;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float f[8], n[8];
             gr_unpack(half[i], f);
-            gr_unpack(*(const uint4 *)(a.p.norm + k + i * (CHUNK / 2)), n);
+            gr_unpack(factors[i], n);
 #pragma unroll
             for (int e = 0; e < 8; e++) {
                 sum = fmaf(f[e], f[e], sum);
-                f[e] *= a.p.one + n[e];
+                f[e] *= one + n[e];
             }
             half[i] = gr_pack(f);
         }
         return sum;
+    }
+};
+
+/* What a lane multiplies W with in a chunk: of N rows of x, and the norm's factors. */
+template <int N> struct chunk_of_x {
+    part row[N / 8];
+    uint4 factors[2];
+
+    __device__ __forceinline__ void load(const args &a, uint32_t chunk)
+    {
+        const uint32_t warp = threadIdx.x / GR_WARP, lane = threadIdx.x % GR_WARP;
+        const uint32_t k = chunk * STRIDE + warp * CHUNK + lane % 4 * 8;
+#pragma unroll
+        for (int h = 0; h < N / 8; h++) row[h].load(a, lane / 4 + 8 * h, k);
+#pragma unroll
+        for (int i = 0; i < 2 && a.p.norm; i++) factors[i] = *(const uint4 *)(a.p.norm + k + i * (CHUNK / 2));
     }
 };
 
@@ -204,22 +230,19 @@ __device__ __forceinline__ void read_added(const args &a, const queue<T, N, PAIR
  * [WARPS, N]. */
 template <int T, int N, bool PAIRS, typename Old>
 __device__ void close_group(const args &a, const queue<T, N, PAIRS> &q, uint32_t group,
-                            const float (&c)[T][(N + 15) / 16][4], const Old &old, float *sums,
-                            const float *squares)
+                            const float (&c)[T][4], const Old &old, float *sums, const float *squares)
 {
     using at = places<T, N, PAIRS>;
     constexpr uint32_t PAD = at::PAD;
     const uint32_t lane = q.lane, column = lane % 4 * 2, row = lane / 4;
 #pragma unroll
-    for (int j = 0; j < T; j++)
-#pragma unroll
-        for (int h = 0; h < (N + 15) / 16; h++) {
-            float *to = sums + ((q.warp * T + j) * ROWS + column) * PAD + row + 16 * h;
-            to[0] = c[j][h][0];
-            to[PAD] = c[j][h][1];
-            if (N > 8) to[8] = c[j][h][2];
-            if (N > 8) to[PAD + 8] = c[j][h][3];
-        }
+    for (int j = 0; j < T; j++) {
+        float *to = sums + ((q.warp * T + j) * ROWS + column) * PAD + row;
+        to[0] = c[j][0];
+        to[PAD] = c[j][1];
+        if (N > 8) to[8] = c[j][2];
+        if (N > 8) to[PAD + 8] = c[j][3];
+    }
     __syncthreads();
 #pragma unroll
     for (uint32_t n = 0; n < at::MINE; n++) {
@@ -239,12 +262,31 @@ __device__ void close_group(const args &a, const queue<T, N, PAIRS> &q, uint32_t
     __syncthreads();
 }
 
-/* N: rows of x, 8, 16 or 32. PAIRS: a tile of gate and its tile of up are neighbours in a group. */
+/* Sums that a warp has of a tile: few tiles have two, so that products wait less for each other. */
+template <int T> constexpr int CHAINS = T <= 2 ? 2 : 1;
+
+/* x of a chunk by the oldest step's tiles. */
 template <int T, int N, bool PAIRS>
-__global__ void __maxnreg__(N == 8 ? 96 : 128) product_kernel(const args a)
+__device__ __forceinline__ void multiply_step(const queue<T, N, PAIRS> &q, uint32_t stage,
+                                              const part (&x)[N / 8], float (&c)[CHAINS<T>][T][4])
 {
-    constexpr uint32_t AT_ONCE = N == 32 ? 2 : 4; /* chunks of x in registers */
-    constexpr int HALVES = N / 8, SETS = (N + 15) / 16;
+#pragma unroll
+    for (int j = 0; j < T; j++) {
+        const uint32_t at = q.base + (stage * T + j) * TILE_BYTES + place(q.lane / 4, q.lane % 4);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const uint4 w = load_shared(at ^ half * CHUNK), low = x[0].half[half],
+                        high = N > 8 ? x[N / 8 - 1].half[half] : make_uint4(0, 0, 0, 0);
+            multiply(c[half % CHAINS<T>][j], low.x, high.x, low.y, high.y, w.x, w.y);
+            multiply(c[half % CHAINS<T>][j], low.z, high.z, low.w, high.w, w.z, w.w);
+        }
+    }
+}
+
+/* N: rows of x, 8 or 16. PAIRS: a tile of gate and its tile of up are neighbours in a group. */
+template <int T, int N, bool PAIRS> __global__ void __launch_bounds__(THREADS, 2) product_kernel(const args a)
+{
+    constexpr uint32_t AHEAD = N == 8 ? 4 : 2; /* chunks of x in registers */
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ float squares[WARPS * N];
     float *sums = (float *)(memory + WARPS * a.deep * TILE_BYTES);
@@ -255,66 +297,49 @@ __global__ void __maxnreg__(N == 8 ? 96 : 128) product_kernel(const args a)
     expect(a.p.bias, a.p.out);
     gr_chain_wait();
 
-    part x[AT_ONCE][HALVES];
-    float square[HALVES] = {}, old[places<T, N, PAIRS>::MINE];
+    chunk_of_x<N> x[AHEAD];
+    float square[N / 8] = {}, old[places<T, N, PAIRS>::MINE];
     uint32_t stage = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < AHEAD; i++)
+        if (i < q.chunks) x[i].load(a, i);
     for (uint32_t group = 0; group < a.groups; group++) {
-        float c[T][SETS][4] = {};
-        for (uint32_t first = 0; first < q.chunks; first += AT_ONCE) {
-            if (group == 0 || q.chunks > AT_ONCE) {
-                const uint32_t k = first * STRIDE + q.warp * CHUNK + q.lane % 4 * 8;
+        float c[CHAINS<T>][T][4] = {};
+        read_added<T, N, PAIRS>(a, q, group, old);
+        for (uint32_t first = 0; first < q.chunks; first += AHEAD)
 #pragma unroll
-                for (uint32_t i = 0; i < AT_ONCE; i++)
-#pragma unroll
-                    for (int h = 0; h < HALVES; h++)
-                        if (first + i < q.chunks) x[i][h].load(a, q.lane / 4 + 8 * h, k + i * STRIDE);
-                if (first == 0) read_added<T, N, PAIRS>(a, q, group, old);
-                if (a.p.norm) {
-#pragma unroll
-                    for (uint32_t i = 0; i < AT_ONCE; i++)
-#pragma unroll
-                        for (int h = 0; h < HALVES; h++)
-                            if (first + i < q.chunks) {
-                                const float sum = x[i][h].norm(a, k + i * STRIDE);
-                                square[h] += group == 0 ? sum : 0;
-                            }
-                }
-            } else if (first == 0) {
-                read_added<T, N, PAIRS>(a, q, group, old);
-            }
-#pragma unroll
-            for (uint32_t i = 0; i < AT_ONCE; i++) {
+            for (uint32_t i = 0; i < AHEAD; i++) {
+                const uint32_t next = first + i + AHEAD;
                 if (first + i >= q.chunks) break;
-                q.wait();
+                part now[N / 8];
 #pragma unroll
-                for (int j = 0; j < T; j++) {
-                    const uint32_t at = q.base + (stage * T + j) * TILE_BYTES + q.lane * 16;
-#pragma unroll
-                    for (int half = 0; half < 2; half++) {
-                        const uint4 w = load_shared(at + half * (TILE_BYTES / 2));
-#pragma unroll
-                        for (int s = 0; s < SETS; s++) {
-                            const uint4 low = x[i][2 * s].half[half],
-                                        high = N > 8 ? x[i][(2 * s + 1) % HALVES].half[half]
-                                                     : make_uint4(0, 0, 0, 0);
-                            multiply(c[j][s], low.x, high.x, low.y, high.y, w.x, w.y);
-                            multiply(c[j][s], low.z, high.z, low.w, high.w, w.z, w.w);
-                        }
-                    }
+                for (int h = 0; h < N / 8; h++) {
+                    now[h] = x[i].row[h];
+                    if (!a.p.norm) continue;
+                    const float sum = now[h].norm(x[i].factors, a.p.one);
+                    square[h] += group == 0 ? sum : 0;
                 }
+                if (q.chunks > AHEAD && (next < q.chunks || group + 1 < a.groups))
+                    x[i].load(a, next < q.chunks ? next : i);
+                q.wait();
+                multiply_step<T, N, PAIRS>(q, stage, now, c);
                 stage = stage + 1 == q.STAGES ? 0 : stage + 1;
+                __syncwarp(); /* all have left what is filled now */
                 q.fetch();
             }
-        }
         if (a.p.norm && group == 0) {
 #pragma unroll
-            for (int h = 0; h < HALVES; h++) {
+            for (int h = 0; h < N / 8; h++) {
                 float sum = square[h] + __shfl_xor_sync(GR_ALL, square[h], 1);
                 sum += __shfl_xor_sync(GR_ALL, sum, 2);
                 if (q.lane % 4 == 0) squares[q.warp * N + q.lane / 4 + 8 * h] = sum;
             }
         }
-        close_group<T, N, PAIRS>(a, q, group, c, old, sums, squares);
+#pragma unroll
+        for (int j = 0; j < T && CHAINS<T> == 2; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) c[0][j][e] += c[CHAINS<T> - 1][j][e];
+        close_group<T, N, PAIRS>(a, q, group, c[0], old, sums, squares);
     }
 }
 
@@ -331,16 +356,18 @@ template <int T, int N, bool PAIRS> void launch(cudaStream_t st, args a, uint32_
              a);
 }
 
-/* Tiles a step: as many as leave no group of a CTA's incomplete, of few numbers of rows more of them. */
+/* Tiles a step: as many as leave no group of a CTA's incomplete. */
 template <int N, bool PAIRS> void launch_tiles(cudaStream_t st, const args &a, uint32_t grid)
 {
-    constexpr int EACH = PAIRS ? 2 : 1, WIDE = N == 32 ? 2 : 4, ODD = N == 32 ? 1 : N == 8 || !PAIRS ? 3 : 1;
-    const uint32_t wide = WIDE / EACH;
+    constexpr int EACH = PAIRS ? 2 : 1, ODD = N == 8 || !PAIRS ? 3 : 1;
+    const uint32_t wide = 4 / EACH;
     const bool odd = a.per % wide && a.per % ODD == 0;
     if (odd)
         launch<ODD * EACH, N, PAIRS>(st, a, grid);
     else if (a.per % wide == 0)
-        launch<WIDE, N, PAIRS>(st, a, grid);
+        launch<4, N, PAIRS>(st, a, grid);
+    else if (a.per % (2 / EACH) == 0)
+        launch<2, N, PAIRS>(st, a, grid);
     else
         launch<EACH, N, PAIRS>(st, a, grid);
 }
@@ -349,10 +376,8 @@ template <bool PAIRS> void launch_rows(cudaStream_t st, const args &a, uint32_t 
 {
     if (a.p.t <= 8)
         launch_tiles<8, PAIRS>(st, a, grid);
-    else if (a.p.t <= 16)
-        launch_tiles<16, PAIRS>(st, a, grid);
     else
-        launch_tiles<32, PAIRS>(st, a, grid);
+        launch_tiles<16, PAIRS>(st, a, grid);
 }
 
 uint32_t processors(void)
@@ -365,15 +390,10 @@ uint32_t processors(void)
 
 } // namespace
 
-/* Each CTA reads all of x from the L2 cache: more of it than this takes longer than what is gained. What is
- * gained is the beginning, which is little of a matrix of more elements than this. Both measured:
- * docs/PERFORMANCE.md, "Few sequences". */
-constexpr uint32_t X_MOST = 16384, W_MOST = 1u << 27;
-
 extern "C" bool gr_cu_decode_product_takes(const gr_bf16 *w, uint32_t t, uint32_t in, uint32_t out)
 {
-    return t && t <= 8 && (uint64_t)t * in <= X_MOST && (uint64_t)in * out <= W_MOST && in &&
-           in % STRIDE == 0 && out % 16 == 0 && (uintptr_t)w % 16 == 0 && gr_chain_there();
+    return t && t <= 16 && in && in % STRIDE == 0 && out % 16 == 0 && (uintptr_t)w % 16 == 0 &&
+           gr_chain_there();
 }
 
 extern "C" void gr_cu_decode_product_run(cudaStream_t st, const gr_cu_decode_product *p)
@@ -382,6 +402,10 @@ extern "C" void gr_cu_decode_product_run(cudaStream_t st, const gr_cu_decode_pro
     a.p = *p;
     a.tiles = p->out / ROWS / (p->activate ? 2 : 1);
     a.per = gr_ceil_div(a.tiles, processors());
+    /* More than a queue holds: two CTAs on each multiprocessor, of which one reads while the other adds up.
+     */
+    if (a.per > 1 && a.per * (p->activate ? 2 : 1) * (p->in / STRIDE) > QUEUE)
+        a.per = gr_ceil_div(a.tiles, 2 * processors());
     const uint32_t grid = gr_ceil_div(a.tiles, a.per);
     if (p->activate)
         launch_rows<true>(st, a, grid);

@@ -40,14 +40,25 @@ GR_DEVICE void gr_barriers_made()
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* All threads of all CTAs of the cluster. This and what products need want a warp's lanes together
- * (`.aligned`), which they are not behind a wait that they left in different turns, or a branch. */
-GR_DEVICE void gr_cluster_meet()
+/* All threads of all CTAs of the cluster: that it is here, and until all were there. These and what products
+ * need want a warp's lanes together (`.aligned`), which they are not behind a wait that they left in
+ * different turns, or a branch. */
+GR_DEVICE void gr_cluster_arrive()
 {
     __syncwarp();
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+GR_DEVICE void gr_cluster_wait()
+{
+    __syncwarp();
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+GR_DEVICE void gr_cluster_meet()
+{
+    gr_cluster_arrive();
+    gr_cluster_wait();
 }
 
 GR_DEVICE uint32_t gr_cluster_rank()

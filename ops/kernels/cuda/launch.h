@@ -347,7 +347,7 @@ void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const gr_cu_decode
 void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d, const gr_bf16 *qkv,
                             gr_bf16 *out, const void *work, void *ws);
 
-/* Few slots, n at most 8, none of which are rows of one: norms and rotation of q and k, their and v's write
+/* Few slots, n at most 16, none of which are rows of one: norms and rotation of q and k, their and v's write
  * into the pool, and attention, in one. Old keys are read before the kernel in front has ended. */
 typedef struct gr_cu_decode_fused {
     gr_cu_heads heads;
@@ -365,7 +365,7 @@ void gr_cu_decode_fused_run(cudaStream_t st, const gr_cu_decode_fused *p, float 
 /* ---- products of a decode step ---------------------------------------------------------------------------
  */
 
-/* y [t, out] = scale x [t, in] w [out, in]^T + bias + add, t at most 32: of the steps of a rollout, where
+/* y [t, out] = scale x [t, in] w [out, in]^T + bias + add, t at most 16: of the steps of a rollout, where
  * nothing that w holds is written by the kernel in front (it is read before that has ended). norm: x's rows
  * are normed: x times its factors, rounded to bf16, is multiplied, and the result has 1 / root mean square.
  * activate: w is gate's rows, then up's, and y [t, out / 2] = silu(gate) * up, without bias and add. Sums

@@ -12,7 +12,7 @@
 /* Versions and the type of GPU are part of a run's own record: a plan is made where neither is known. */
 static const char *numerics(void)
 {
-    return "cuda-4";
+    return "cuda-5";
 }
 
 static const char *numerics_strict(void)
@@ -22,7 +22,7 @@ static const char *numerics_strict(void)
 
 static const char *numerics_nondeterministic(void)
 {
-    return "cuda-4 loose";
+    return "cuda-5 loose";
 }
 
 static const char *numerics_strict_nondeterministic(void)
