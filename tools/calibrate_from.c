@@ -234,8 +234,10 @@ static void slow_down(gr_hardware *h, work w, double by)
         if (w == WORK_BACKWARD) h->attention[i].backward /= by;
     }
     for (uint32_t i = 0; i < h->n_copies; i++) {
-        if (w == WORK_LOAD) h->copies[i].h2d /= by;
-        if (w == WORK_OFFLOAD) h->copies[i].d2h /= by;
+        gr_copy_rate *c = &h->copies[i];
+        if (w == WORK_LOAD) c->h2d /= by;
+        if (w == WORK_OFFLOAD) c->d2h /= by;
+        c->both = fmin(c->both, fmin(c->h2d, c->d2h)); /* beside the other way no copy is faster than alone */
     }
     if (w == WORK_FORWARD) h->experts.product /= by;
     if (w == WORK_BACKWARD) h->experts.gradient /= by;

@@ -31,6 +31,14 @@ done
 # file is read, and the runs are of it by its name.
 status 0 "$gr" plan grpo.yaml --hardware new.json
 
+# Copies that are slower than the file says, each way, leave a file that says no more of both ways at once.
+sed -E 's/("(h2d|d2h|both)": )[0-9.e+]+/\1 4e+10/g' "$hw" >fast.json
+peak=$("$gr" plan grpo.yaml --hardware fast.json --format json | sed -nE 's/.*"peak_bytes": ([0-9]+).*/\1/p' | head -1)
+status 0 "$gr" exec grpo.yaml --hardware fast.json --steps 4 --out moves --budget $((peak * 8 / 10))
+status 0 "$gr" calibrate --hardware fast.json --from moves -o slower.json
+has out 'copies to the device +[0-9.]+ of the time predicted'
+status 0 "$gr" plan grpo.yaml --hardware slower.json
+
 # Refused, by name.
 refused "run1: error: the run was planned for hardware '.*', device cpu, not for 'h200', device cuda" \
     "$gr" calibrate --hardware h200 --from run1 -o no.json
