@@ -4,7 +4,8 @@
     tests/bench/gpu/refine.py --graphrun build/tools/graphrun --out DIR [--hardware NAME|FILE]
 
 The machine is measured first (`graphrun calibrate`; with --hardware that file or profile is taken instead). Then each
-configuration runs, four iterations of which three count, planned with that file. They are two halves of six. A half
+configuration runs, four iterations of which three count, planned with that file. They are two halves of six, of small, middle and large models
+each. A half
 refines the file (`graphrun calibrate --from`) for the other, so that each of the twelve is predicted twice: before, and by a file
 refined with runs none of which is it. Memory is not limited unless a configuration says so.
 
@@ -34,13 +35,13 @@ CONFIGURATIONS = [
     (0, "0.6B", "grpo", "0.6B", True, {}, {}),
     (0, "1.7B fp32 state, reference", "reference", "1.7B", False, dict(response_tokens=256), {}),
     (0, "8B", "grpo", "8B", True, {}, {}),
-    (0, "0.6B fp32 state, critic, 60 %", "critic", "0.6B", False, {}, dict(budget=60)),
+    (1, "0.6B fp32 state, critic, 60 %", "critic", "0.6B", False, {}, dict(budget=60)),
     (0, "1B-A0.3B, 16 x 8", "grpo", "1B-A0.3B", True, dict(prompts=16), {}),
     (0, "1.7B adapters of rank 32", "lora", "1.7B", False, {}, {}),
     (1, "1.7B, 4 x 4 of 128 + 64", "grpo", "1.7B", True, dict(prompts=4, samples=4, response_tokens=64), {}),
     (1, "4B, reference, 8 x 8 of 256 + 256", "reference", "4B", True, dict(prompt_tokens=256, response_tokens=256), {}),
     (1, "8B fp32 state, 75 %", "grpo", "8B", False, {}, dict(budget=75)),
-    (1, "2B-hybrid", "grpo", "2B-hybrid", True, {}, {}),
+    (0, "2B-hybrid", "grpo", "2B-hybrid", True, {}, {}),
     (1, "1B-A0.3B fp32 state, critic", "critic", "1B-A0.3B", False, {}, {}),
     (1, "1.7B rollout in FP8", "grpo", "1.7B", True, dict(rollout_in="fp8"), {}),
 ]
@@ -85,9 +86,10 @@ class Case:
         if self.percent:
             peak = common.plan(self.a.graphrun, self.graph, self.settings, self.with_hardware(hardware)).plan["peak_bytes"]
             self.options += ["--budget", str(peak * self.percent // 100)]
-        out = os.path.join(self.a.out, re.sub(r"[^A-Za-z0-9.]+", "-", self.name))
+        out = os.path.join(self.a.runs or self.a.out, re.sub(r"[^A-Za-z0-9.]+", "-", self.name))
         options = ["--steps", "4", "--hardware", hardware, *self.options[2:]]
-        common.launch(self.a.graphrun, self.graph, out, self.a.device, self.settings, options, self.a.timeout)
+        if not self.a.runs:
+            common.launch(self.a.graphrun, self.graph, out, self.a.device, self.settings, options, self.a.timeout)
         self.ran = common.Run(out)
 
     def predict(self, before, after):
@@ -183,6 +185,7 @@ def main():
     p.add_argument("--device", default="cuda")
     p.add_argument("--hardware", help="a profile or a file to begin with; default: this machine is measured")
     p.add_argument("--timeout", type=int, default=120, help="seconds that a run may take")
+    p.add_argument("--runs", help="DIR of an earlier call: nothing runs, its runs are predicted again (with --hardware)")
     p.add_argument("--tiny", action="store_true")
     a = p.parse_args()
     os.makedirs(a.out, exist_ok=True)
