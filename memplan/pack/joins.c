@@ -8,19 +8,19 @@
 
 enum { WORK_OF_JOIN = 20 }; /* making one takes as long as looking at so many pairs */
 
-/* A part's kind says how its parts lie in it. A wheel's: left, bottom, middle, top, right; left and bottom begin with
- * it, top and right end with it, left ends where the middle begins, right begins where it ends. */
+/* A part's kind says how its parts lie in it. A wheel's: left, bottom, middle, top, right; left and bottom
+ * begin with it, top and right end with it, left ends where the middle begins, right begins where it ends. */
 typedef enum kind { ITEM, NOBODY, CHAIN, STACK, WHEEL } kind;
 enum { LEFT, BOTTOM, MIDDLE, TOP, RIGHT, PARTS };
 enum { BEGINS, ENDS, SIDES };
 
 typedef struct joint {
     uint64_t size;
-    uint32_t border[SIDES];   /* where it begins and ends */
-    uint32_t place[SIDES];    /* of a root: in those borders' lists */
-    uint32_t up;              /* what it is part of, or NONE */
-    uint32_t part[PARTS];     /* ITEM: the caller's number */
-    uint32_t joined, next;    /* of a chain: its border, and the next in that border's list */
+    uint32_t border[SIDES]; /* where it begins and ends */
+    uint32_t place[SIDES];  /* of a root: in those borders' lists */
+    uint32_t up;            /* what it is part of, or NONE */
+    uint32_t part[PARTS];   /* ITEM: the caller's number */
+    uint32_t joined, next;  /* of a chain: its border, and the next in that border's list */
     uint8_t kind, n_parts;
     bool dead, empty; /* empty: there is no item in it */
 } joint;
@@ -36,8 +36,8 @@ typedef struct border {
     bool waits;
 } border;
 
-/* How certain a join is: one heir and one that leaves; a stack of the size of something beside it; a wheel; one
- * of several heirs; a stack. */
+/* How certain a join is: one heir and one that leaves; a stack of the size of something beside it; a wheel;
+ * one of several heirs; a stack. */
 enum { SURE, FITTING, WHEELS, ANY, STACKS, LEVELS };
 
 struct gr_joins {
@@ -46,10 +46,10 @@ struct gr_joins {
     border *borders;
     uint32_t n_borders; /* sections and one */
     list queue[LEVELS];
-    list unused;        /* joints */
-    list log;           /* of a trial: joints made, and, with TAKEN, those taken apart */
+    list unused;               /* joints */
+    list log;                  /* of a trial: joints made, and, with TAKEN, those taken apart */
     uint32_t n_roots, doubted; /* border where guesses are made anew, or NONE */
-    uint64_t looked, drawn; /* pairs; numbers */
+    uint64_t looked, drawn;    /* pairs; numbers */
     gr_pack_item *left;
     uint32_t *left_of;
     size_t n_left;
@@ -475,8 +475,8 @@ static bool try_again(gr_joins *j)
 
 /* ---- from items to what is left ------------------------------------------------------------------------ */
 
-/* Of each step: the section of what begins there, and of what ends before it. A section begins where something
- * begins after something has ended. Returns how many sections there are. */
+/* Of each step: the section of what begins there, and of what ends before it. A section begins where
+ * something begins after something has ended. Returns how many sections there are. */
 static uint32_t cut_time(uint32_t *section[SIDES], const gr_pack_item *items, size_t n, uint32_t n_steps)
 {
     uint8_t *is = gr_calloc((size_t)n_steps + 1, 1);
@@ -594,13 +594,13 @@ static void list_left(gr_joins *j)
 
 gr_joins *gr_joins_new(const gr_pack_item *items, size_t n, uint32_t n_steps, uint64_t work)
 {
-    enum { PATIENCE = 100000 }; /* tries after the last that helped */
+    enum { PATIENCE = 100000 }; /* tries after the last that helped; none where little was joined */
     gr_joins *j = gr_calloc(1, sizeof(*j));
     j->doubted = NONE;
     add_items(j, items, n, n_steps);
     join_all(j);
     keep(j);
-    uint32_t in_vain = 0;
+    uint32_t in_vain = j->n_roots > n - n / 5 ? PATIENCE : 0;
     while (j->n_roots > 1 && j->looked < work && in_vain < PATIENCE) in_vain = try_again(j) ? 0 : in_vain + 1;
     list_left(j);
     return j;

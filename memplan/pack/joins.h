@@ -1,16 +1,16 @@
 /* memplan/pack/joins.h: items that fit together without a gap, as one item.
  *
  * Where no byte is free at any step, what ends at a step leaves its bytes to what begins there. So an item of
- * the same size that begins where one ends is likely to be its heir: both are one item. So are two that live at
- * the same steps, one above the other, and five around a middle one (a wheel). Joined so, an input that was cut out
- * of a full rectangle comes together again, from the small to the large: a plane graph of its borders and items is
- * made smaller as series-parallel graphs are, wheels beside. Bytes that are free at a step are filled up with
- * items of nobody before.
+ * the same size that begins where one ends is likely to be its heir: both are one item. So are two that live
+ * at the same steps, one above the other, and five around a middle one (a wheel). Joined so, an input that
+ * was cut out of a full rectangle comes together again, from the small to the large: a plane graph of its
+ * borders and items is made smaller as series-parallel graphs are, wheels beside. Bytes that are free at a
+ * step are filled up with items of nobody before.
  *
  * Whether two of the same size belong together is a guess where several begin and end at one step. What is
- * certain comes first. Where nothing goes together any more, some of the joins around a border that is left are
- * taken back and made in another order, and kept where no more items are left (ruin and recreate: Schrimpf et al.,
- * 2000). The joins, the guesses and this use of them are ours.
+ * certain comes first. Where nothing goes together any more, some of the joins around a border that is left
+ * are taken back and made in another order, and kept where no more items are left (ruin and recreate:
+ * Schrimpf et al., 2000). The joins, the guesses and this use of them are ours.
  *
  * Work is counted, never timed. Memory is linear in the items.
  */

@@ -16,13 +16,23 @@ status 0 "$gr" calibrate --hardware "$hw" --from run1 --from run2 -o new.json
 has out 'passes forward +[0-9.]+ of the time predicted, within [0-9.]+ % of it; steps differ by [0-9.]+ % \([0-9]+ times\)'
 has out 'copies to the device +not in the runs'
 
-# What it changes is by the factor that it says, the same in all rows, and nothing of what the runs do not have.
+# Attention changes by the factor that it says. The rates of passes change where the runs had such rows and widths, and
+# nowhere else; nor does anything that the runs do not have.
 factor() { sed -nE "s/^ +$1 +([0-9.]+) of the time.*/\1/p" out; }
 first() { # FILE KEY
     grep -o "\"$2\": *[0-9.e+-]*" "$1" | head -1 | sed 's/.*: *//'
 }
+column() { # FILE KEY [LENGTH]: of the rates by rows, or of attention
+    grep "\"${3:-rows}\": " "$1" | sed -nE "s/.*\"$2\": ([0-9.e+]+).*/\1/p"
+}
 for pair in 'forward;passes forward' 'backward;passes backward' 'decode;steps of a rollout'; do
-    echo "$(first "$hw" "${pair%;*}") $(first new.json "${pair%;*}") $(factor "${pair#*;}")" | awk '
+    column "$hw" "${pair%;*}" >was
+    column new.json "${pair%;*}" >is
+    paste was is | awk '{ n += $1 != $2; same += $1 == $2 } END { exit !(n > 0 && same > 0) }' ||
+        fail "$pair: $(paste was is)"
+done
+for pair in 'forward;passes forward' 'backward;passes backward'; do
+    echo "$(column "$hw" "${pair%;*}" length) $(column new.json "${pair%;*}" length) $(factor "${pair#*;}")" | awk '
         { d = $1 / $2 / $3; exit !($3 > 0 && d > 0.999 && d < 1.001) }' || fail "$pair: $(cat out)"
 done
 [ "$(first new.json disk)" = "$(first "$hw" disk)" ] || fail "what runs do not show has changed"
