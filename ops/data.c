@@ -387,6 +387,11 @@ size_t gr_data_records(const void *state)
     return drawn(state)->order.n;
 }
 
+uint64_t gr_data_hash(const void *state)
+{
+    return gr_jsonl_hash(drawn(state)->source);
+}
+
 uint32_t gr_data_batch(const void *state)
 {
     return ((const gr_data_cfg *)((const data_state *)state)->node->cfg)->batch;
@@ -606,22 +611,47 @@ static gr_status measure(const data_state *s, uint32_t record, const sample *x, 
                          c->of ? "truncate_left cuts such prompts" : "drop leaves such records out");
 }
 
+/* Its last tokens, as many as a prompt may have. */
+static void cut_left(const gr_data_cfg *c, gr_ids *prompt)
+{
+    const size_t cut = prompt->n - c->max_tokens;
+    memmove(prompt->id, prompt->id + cut, c->max_tokens * sizeof(*prompt->id));
+    prompt->n = c->max_tokens;
+}
+
 /* Whether the record stays; cut prompts are cut in place. */
 static gr_status fit(data_state *s, uint32_t record, sample *x, bool *keep, gr_diag *d)
 {
     const gr_data_cfg *c = s->node->cfg;
-    gr_ids *prompt = &x->prompt;
     gr_status st = measure(s, record, x, keep, d);
     if (st || *keep) return st;
     *keep = c->too_long == GR_TOO_LONG_TRUNCATE_LEFT && x->response[0].n <= c->max_response_tokens &&
             x->response[1].n <= c->max_response_tokens;
-    if (*keep) {
-        size_t cut = prompt->n - c->max_tokens;
-        memmove(prompt->id, prompt->id + cut, c->max_tokens * sizeof(*prompt->id));
-        prompt->n = c->max_tokens;
-    } else {
+    if (*keep)
+        cut_left(c, &x->prompt);
+    else
         s->dropped++;
-    }
+    return GR_OK;
+}
+
+gr_status gr_data_open(const void *state, uint32_t record, const json_t *messages, const json_t *tools,
+                       gr_ids *ids, gr_diag *d)
+{
+    const data_state *s = state;
+    const gr_data_cfg *c = s->node->cfg;
+    const gr_loc at = gr_data_at(s, record);
+    json_t *row = NULL;
+    gr_status st = gr_data_record(s, record, &row, d);
+    if (!st) st = gr_encoder_open(s->prompt, row, at, messages, tools, ids, d);
+    json_decref(row);
+    if (!st && !ids->n) return gr_diag_error(d, at, GR_E_INVALID, "the conversation opens without a token");
+    if (st || ids->n <= c->max_tokens) return st;
+    if (c->too_long != GR_TOO_LONG_TRUNCATE_LEFT)
+        return gr_diag_error(d, at, GR_E_INVALID,
+                             "the conversation opens with %zu tokens, but node '%s' allows %u (too_long: "
+                             "truncate_left cuts them)",
+                             ids->n, s->node->name, c->max_tokens);
+    cut_left(c, ids);
     return GR_OK;
 }
 

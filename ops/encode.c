@@ -201,13 +201,21 @@ static gr_status put_system(const gr_encoder *e, const json_t *row, gr_loc at, j
     return st;
 }
 
-static gr_status run_chat(const gr_encoder *e, const json_t *row, gr_loc at, const json_t *said, gr_ids *ids,
-                          gr_diag *d)
+/* Variables of the chat template with other tools, where there are any; a new reference. */
+static json_t *variables_with(const gr_encoder *e, const json_t *tools)
+{
+    json_t *variables = json_copy(e->variables);
+    if (tools) json_object_set(variables, "tools", (json_t *)(uintptr_t)tools);
+    return variables;
+}
+
+static gr_status run_chat(const gr_encoder *e, const json_t *row, gr_loc at, const json_t *said,
+                          const json_t *tools, gr_ids *ids, gr_diag *d)
 {
     gr_status st = GR_OK;
-    json_t *messages = json_copy((json_t *)said), *variables = json_copy(e->variables);
+    json_t *messages = json_copy((json_t *)said), *variables = variables_with(e, tools);
     if (e->system) st = put_system(e, row, at, messages, d);
-    if (!st && e->tools_text) st = put_tools(e, row, at, variables, d);
+    if (!st && e->tools_text && !tools) st = put_tools(e, row, at, variables, d);
     gr_chat_options options = {
         .add_generation_prompt = true, .date = e->date, .variables = variables, .asked = e->asked};
     if (!st) st = gr_chat_encode(e->chat, e->tokenizer, messages, &options, ids, d);
@@ -216,13 +224,32 @@ static gr_status run_chat(const gr_encoder *e, const json_t *row, gr_loc at, con
     return st;
 }
 
-static gr_status run_message(const gr_encoder *e, const json_t *row, gr_loc at, const gr_rendered *r,
-                             gr_ids *ids, gr_diag *d)
+/* The messages of a record: a list that it has, or one of the user; a new reference. */
+static gr_status messages_of(const gr_encoder *e, const json_t *row, gr_loc at, json_t **out, gr_diag *d)
 {
-    json_t *messages =
-        json_pack("[{s:s, s:s%}]", "role", "user", "content", r->text.text ? r->text.text : "", r->text.len);
-    gr_status st = run_chat(e, row, at, messages, ids, d);
-    json_decref(messages);
+    const json_t *field = NULL;
+    gr_rendered r = {0};
+    gr_status st = e->list_field ? gr_json_field(row, e->list_field, at, &field, d) : GR_OK;
+    if (st) return st;
+    if (json_is_array(field)) {
+        *out = json_incref((json_t *)(uintptr_t)field);
+        return GR_OK;
+    }
+    st = gr_template_render(e->text, row, at, &r, d);
+    if (!st)
+        *out =
+            json_pack("[{s:s, s:s%}]", "role", "user", "content", r.text.text ? r.text.text : "", r.text.len);
+    gr_rendered_release(&r);
+    return st;
+}
+
+gr_status gr_encoder_open(const gr_encoder *e, const json_t *row, gr_loc at, const json_t *messages,
+                          const json_t *tools, gr_ids *ids, gr_diag *d)
+{
+    json_t *own = NULL;
+    gr_status st = messages ? GR_OK : messages_of(e, row, at, &own, d);
+    if (!st) st = run_chat(e, row, at, messages ? messages : own, tools, ids, d);
+    json_decref(own);
     return st;
 }
 
@@ -257,16 +284,11 @@ static gr_status run_ids(const gr_encoder *e, const json_t *row, gr_loc at, gr_i
 
 gr_status gr_encoder_run(const gr_encoder *e, const json_t *row, gr_loc at, gr_ids *ids, gr_diag *d)
 {
-    const json_t *field = NULL;
     if (e->ids_below) return run_ids(e, row, at, ids, d);
-    if (e->list_field) {
-        gr_status st = gr_json_field(row, e->list_field, at, &field, d);
-        if (st) return st;
-        if (json_is_array(field)) return run_chat(e, row, at, field, ids, d);
-    }
+    if (e->chat) return gr_encoder_open(e, row, at, NULL, NULL, ids, d);
     gr_rendered r = {0};
     gr_status st = gr_template_render(e->text, row, at, &r, d);
-    if (!st) st = e->chat ? run_message(e, row, at, &r, ids, d) : run_plain(e, &r, ids, d);
+    if (!st) st = run_plain(e, &r, ids, d);
     gr_rendered_release(&r);
     return st;
 }
@@ -276,18 +298,21 @@ const gr_chat_template *gr_encoder_chat(const gr_encoder *e)
     return e->chat;
 }
 
-gr_status gr_encoder_more(const gr_encoder *e, const json_t *messages, int32_t last, const char *called,
-                          gr_ids *ids, gr_diag *d)
+gr_status gr_encoder_more(const gr_encoder *e, const json_t *messages, const json_t *tools, int32_t last,
+                          const char *called, gr_ids *ids, gr_diag *d)
 {
-    const gr_chat_options options = {.add_generation_prompt = true,
-                                     .date = e->date,
-                                     .variables = e->variables,
-                                     .asked = e->asked,
-                                     .called = called};
     if (!e->chat)
         return gr_diag_error(
             d, e->at, GR_E_INVALID,
             "an environment answers with 'messages' where prompts have 'template: chat'; here "
             "it can answer with 'text'");
-    return gr_chat_encode_more(e->chat, e->tokenizer, messages, &options, last, ids, d);
+    json_t *variables = variables_with(e, tools);
+    const gr_chat_options options = {.add_generation_prompt = true,
+                                     .date = e->date,
+                                     .variables = variables,
+                                     .asked = e->asked,
+                                     .called = called};
+    const gr_status st = gr_chat_encode_more(e->chat, e->tokenizer, messages, &options, last, ids, d);
+    json_decref(variables);
+    return st;
 }

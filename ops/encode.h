@@ -53,10 +53,16 @@ GR_NODISCARD gr_status gr_encoder_check(const gr_encoder *e, const json_t *row, 
 GR_NODISCARD gr_status gr_encoder_run(const gr_encoder *e, const json_t *row, gr_loc at, gr_ids *ids,
                                       gr_diag *d);
 
+/* The same of one with a chat template, where somebody else begins the conversation: with these messages in
+ * the place of the record's, behind the system message of the graph, and with these tools in the place of its
+ * own. NULL: those. */
+GR_NODISCARD gr_status gr_encoder_open(const gr_encoder *e, const json_t *row, gr_loc at,
+                                       const json_t *messages, const json_t *tools, gr_ids *ids, gr_diag *d);
+
 /* Append the ids of messages that follow what the model has said (gr_chat_encode_more); of one with a plain
- * template GR_E_INVALID. */
-GR_NODISCARD gr_status gr_encoder_more(const gr_encoder *e, const json_t *messages, int32_t last,
-                                       const char *called, gr_ids *ids, gr_diag *d);
+ * template GR_E_INVALID. tools: with which the conversation began, NULL: the graph's. */
+GR_NODISCARD gr_status gr_encoder_more(const gr_encoder *e, const json_t *messages, const json_t *tools,
+                                       int32_t last, const char *called, gr_ids *ids, gr_diag *d);
 const gr_chat_template *gr_encoder_chat(const gr_encoder *e); /* NULL: a plain template */
 
 /* Say which date the chat template puts into the prompts, where no key gave one: after a run of the encoder,

@@ -7,7 +7,7 @@
 #include <string.h>
 
 static const char *const known[] = {"command", "http",    "function", "workers", "in_flight", "timeout",
-                                    "retries", "metrics", "record",   "replay",  NULL};
+                                    "retries", "metrics", "record",   "replay",  "opens",     NULL};
 
 gr_status gr_map_text(const char **out, const gr_pair *p, gr_diag *d)
 {
@@ -48,6 +48,14 @@ static gr_status read_seconds(double *out, const gr_pair *p, gr_diag *d)
         return gr_diag_error(d, p->value.at, GR_E_INVALID,
                              "'%s' must be a number of seconds from 0.001 to 86400, such as 10s", p->key);
     return GR_OK;
+}
+
+gr_status gr_map_flag(bool *out, const gr_pair *p, gr_diag *d)
+{
+    const char *text = p->value.kind == GR_VALUE_SCALAR ? p->value.text : "";
+    *out = !strcmp(text, "true");
+    if (*out || !strcmp(text, "false")) return GR_OK;
+    return gr_diag_error(d, p->value.at, GR_E_INVALID, "'%s' must be true or false", p->key);
 }
 
 static bool is_name(const char *text)
@@ -102,11 +110,12 @@ static gr_status read_pair(gr_environment_cfg *e, const gr_pair *p, const gr_nod
     if (!strcmp(p->key, "metrics")) return read_metrics(&e->metrics, p, n, arena, d);
     if (!strcmp(p->key, "record")) return gr_map_text(&e->record, p, d);
     if (!strcmp(p->key, "replay")) return gr_map_text(&e->replay, p, d);
+    if (!strcmp(p->key, "opens")) return gr_map_flag(&e->opens, p, d);
     const char *near = gr_near(p->key, known, GR_LEN(known) - 1);
     return gr_diag_error(d, p->at, GR_E_INVALID, "unknown key '%s' in environment%s%s%s", p->key,
                          near ? "; did you mean '"
                               : "; it has command, http, function, workers, in_flight, timeout, retries, "
-                                "metrics, record, replay",
+                                "metrics, record, replay, opens",
                          near ? near : "", near ? "'?" : "");
 }
 
@@ -117,6 +126,27 @@ static void check_alone(const gr_node *n, gr_diag *d)
         if (gr_value_get(n->value, keys[i]))
             gr_diag_error(d, gr_value_get(n->value, keys[i])->at, GR_E_INVALID,
                           "'%s' goes with 'environment', which answers the model's turns", keys[i]);
+}
+
+/* The prompt is made anew of the record, with what the environment says. */
+static void check_opens(const gr_value *v, const gr_generate_cfg *c, gr_diag *d)
+{
+    const gr_loc at = gr_value_get(v, "opens")->at;
+    const gr_data_cfg *prompts = c->prompts->cfg;
+    if (c->endpoint)
+        gr_diag_error(
+            d, at, GR_E_INVALID,
+            "'opens' does not go with 'serve': the calls of a harness bring their messages and tools");
+    else if (prompts->of)
+        gr_diag_error(d, at, GR_E_INVALID,
+                      "'opens' goes with prompts that are drawn: '%s' makes its own of the rows of '%s'",
+                      c->prompts->name, c->prompts->of->name);
+    else if (!prompts->template || strcmp(prompts->template, "chat"))
+        gr_diag_error(
+            d, at, GR_E_INVALID,
+            "'opens' goes with prompts of 'template: chat': messages and tools are put into words by "
+            "the chat template, and '%s' has another",
+            c->prompts->name);
 }
 
 static void check_context(const gr_node *n, const gr_generate_cfg *c, gr_diag *d)
@@ -171,6 +201,7 @@ bool gr_environment_read(gr_generate_cfg *c, const gr_node *n, gr_arena *arena, 
     if (e->http && e->workers)
         gr_diag_error(d, v->at, GR_E_INVALID, "'workers' goes with 'command': one process asks the server");
     if (!e->workers) e->workers = 1;
+    if (e->opens) check_opens(v, c, d);
     check_context(n, c, d);
     return d->n_errors == before;
 }

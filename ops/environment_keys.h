@@ -10,6 +10,7 @@ bool gr_environment_read(gr_generate_cfg *c, const gr_node *n, gr_arena *arena, 
 
 /* Values of a key of such a map. */
 gr_status gr_map_text(const char **out, const gr_pair *p, gr_diag *d);
+gr_status gr_map_flag(bool *out, const gr_pair *p, gr_diag *d);
 gr_status gr_map_count(uint32_t *out, const gr_pair *p, uint32_t least, uint32_t most, gr_diag *d);
 
 #endif

@@ -22,7 +22,7 @@ static const gr_key keys[] = {
     {"max_tokens", GR_KEY_UINT, CFG(max_tokens), true, NULL, 1, 1 << 20, NULL, "most tokens of a response, or of each turn"},
     {"turns", GR_KEY_UINT, CFG(turns), false, NULL, 1, 1024, NULL, "with environment: the model's turns in a conversation, at most; default 1"},
     {"max_context", GR_KEY_UINT, CFG(max_context), false, NULL, 1, 1 << 22, NULL, "with environment: most tokens of a conversation, prompt and answers included; behind the prompt it has this less the most tokens of a prompt"},
-    {"environment", GR_KEY_VALUE, CFG(answers), false, NULL, 0, 0, NULL, "{command, http or function, workers, in_flight, timeout, retries, metrics, record, replay}: who answers the model's turns (docs/ENVIRONMENTS.md)"},
+    {"environment", GR_KEY_VALUE, CFG(answers), false, NULL, 0, 0, NULL, "{command, http or function, workers, in_flight, timeout, retries, metrics, record, replay, opens}: who answers the model's turns (docs/ENVIRONMENTS.md)"},
     {"serve", GR_KEY_VALUE, CFG(endpoint), false, NULL, 0, 0, NULL, "with environment: {port, host, token, name, calls, body}: its processes are harnesses, which call the rollout over HTTP for each turn (docs/ENVIRONMENTS.md); alone, with open: true, an endpoint for whoever calls, as of graphrun serve"},
     {"speculate", GR_KEY_VALUE, CFG(drafts), false, NULL, 0, 0, NULL, "{tokens, from, match, rate, always}: tokens are drafted by looking up what was said before, and sampled many in a step; the ids stay the same"},
     {"temperature", GR_KEY_SCALAR, CFG(temperature), false, "1", 0, 100, NULL, "sampling temperature; 0 is greedy; an expression must stay above 0"},

@@ -61,7 +61,7 @@ gr_ring gr_rollout_ring(const gr_node *n, const gr_choices *how, const gr_kernel
                    fed = GR_MAX(many ? how->prefill_tokens : 1, 1 + how->draft),
                    span = window ? window - 1 + fed : 0, first = gr_turns_tries(n) > 1,
                    blocks = (span + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
-    const uint64_t own = n->bounds.response_tokens / GR_KV_BLOCK + 2; /* at most */
+    const uint64_t own = gr_rollout_pooled(n, n->bounds).response_tokens / GR_KV_BLOCK + 2; /* at most */
     if (!k->rings || !window || first + blocks >= own || serves(n)) return (gr_ring){0};
     return (gr_ring){(uint32_t)first, (uint32_t)blocks};
 }
@@ -72,10 +72,10 @@ uint32_t gr_rollout_window_blocks(const gr_node *n, const gr_choices *how, const
     const gr_ring ring = gr_rollout_ring(n, how, k);
     const uint32_t samples = ((const gr_generate_cfg *)n->cfg)->samples;
     if (!ring.blocks) return 0;
-    const gr_rows_bounds *b = &n->placement.task;
-    const uint64_t least = gr_rollout_blocks_min(&n->bounds, ring),
-                   most = gr_rollout_blocks_max(b, samples, how->concurrent, ring),
-                   all = gr_rollout_blocks_max(b, samples, how->concurrent, (gr_ring){0});
+    const gr_rows_bounds one = gr_rollout_pooled(n, n->bounds), b = gr_rollout_pooled(n, n->placement.task);
+    const uint64_t least = gr_rollout_blocks_min(&one, ring),
+                   most = gr_rollout_blocks_max(&b, samples, how->concurrent, ring),
+                   all = gr_rollout_blocks_max(&b, samples, how->concurrent, (gr_ring){0});
     const uint64_t part = (most * GR_MIN((uint64_t)how->kv_blocks, all) + all - 1) / GR_MAX(all, UINT64_C(1));
     return (uint32_t)GR_MIN(GR_MAX(part, least), (uint64_t)UINT32_MAX - 1);
 }
@@ -95,8 +95,10 @@ static uint32_t most_at_once(const gr_node *n, const gr_kernels *k)
 static uint32_t most_prefill(const gr_node *n, const gr_kernels *k)
 {
     const uint32_t prompt = GR_MAX(n->bounds.prompt_tokens, 2u) - 1; /* the last token begins the decoding */
+    const gr_rows_bounds *b = &n->placement.task;
+    const uint32_t n_prompts = gr_rollout_opens(n) ? b->seqs : b->groups;
     const uint64_t said = n->bounds.turns ? n->bounds.response_tokens : 0; /* by an environment, at once */
-    const uint64_t prompts = k->steps ? (uint64_t)prompt * GR_MAX(n->placement.task.groups, 1u) : prompt;
+    const uint64_t prompts = k->steps ? (uint64_t)prompt * GR_MAX(n_prompts, 1u) : prompt;
     return (uint32_t)GR_MIN((uint64_t)k->sizes.prefill_tokens, GR_MAX(prompts, said));
 }
 
@@ -110,10 +112,10 @@ static void set_pool(const gr_node *n, const gr_kernels *k, uint32_t level, gr_c
 {
     const gr_generate_cfg *cfg = n->cfg;
     const gr_ring none = {0};
-    const uint64_t least = gr_rollout_blocks_min(&n->bounds, none),
-                   most = c->concurrent == 1
-                              ? least
-                              : gr_rollout_blocks_max(&n->placement.task, cfg->samples, c->concurrent, none),
+    const gr_rows_bounds one = gr_rollout_pooled(n, n->bounds), all = gr_rollout_pooled(n, n->placement.task);
+    const uint64_t least = gr_rollout_blocks_min(&one, none),
+                   most = c->concurrent == 1 ? least
+                                             : gr_rollout_blocks_max(&all, cfg->samples, c->concurrent, none),
                    blocks = cfg->kv_blocks ? cfg->kv_blocks : most * (POOL_PARTS - level) / POOL_PARTS;
     (void)k;
     c->kv_blocks = (uint32_t)GR_MIN(GR_MAX(blocks, least), (uint64_t)UINT32_MAX - 1);
@@ -204,9 +206,9 @@ void gr_rollout_default_choice(const gr_node *n, const gr_kernels *k, gr_choices
 
 bool gr_rollout_runs_with(const gr_node *n, const gr_choices *c)
 {
-    return c->kv_blocks >= gr_rollout_blocks_min(&n->bounds, (gr_ring){0}) && c->concurrent &&
-           c->prefill_tokens && c->head_rows &&
-           c->draft <= ((const gr_generate_cfg *)n->cfg)->speculate.tokens;
+    const gr_rows_bounds one = gr_rollout_pooled(n, n->bounds);
+    return c->kv_blocks >= gr_rollout_blocks_min(&one, (gr_ring){0}) && c->concurrent && c->prefill_tokens &&
+           c->head_rows && c->draft <= ((const gr_generate_cfg *)n->cfg)->speculate.tokens;
 }
 
 /* ---- declaring -------------------------------------------------------------------------------------------
@@ -321,11 +323,12 @@ uint32_t gr_rollout_head_ws(gr_tasks *p, const gr_node *n, const gr_choices *how
 
 static uint32_t trips_max(const gr_node *n, const gr_choices *how)
 {
-    const uint64_t read = n->bounds.prompt_tokens / how->prefill_tokens + 1,
-                   had = n->bounds.kept ? n->bounds.response_tokens / how->prefill_tokens + 1 : 0;
+    const gr_rows_bounds b = gr_rollout_pooled(n, n->bounds);
+    const uint64_t read = b.prompt_tokens / how->prefill_tokens + 1,
+                   had = n->bounds.kept ? b.response_tokens / how->prefill_tokens + 1 : 0;
     uint64_t prefill = n->placement.task.groups * read + n->placement.task.seqs * had;
-    uint64_t trips = (uint64_t)n->placement.task.seqs * n->bounds.response_tokens * gr_turns_tries(n) +
-                     prefill + gr_turns_trips(n);
+    uint64_t trips = (uint64_t)n->placement.task.seqs * b.response_tokens * gr_turns_tries(n) + prefill +
+                     gr_turns_trips(n) + gr_turns_rereads(n, how);
     return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
 }
 
@@ -339,7 +342,8 @@ typedef struct rollout_cost {
 static rollout_cost cost_of(const gr_node *n, const gr_choices *how)
 {
     const gr_rows_bounds steady = gr_rollout_steady(n), *b = &steady;
-    uint64_t own = gr_own_blocks(b->prompt_tokens, b->response_tokens);
+    const gr_rows_bounds pooled = gr_rollout_pooled(n, steady);
+    uint64_t own = gr_own_blocks(pooled.prompt_tokens, pooled.response_tokens);
     uint64_t at_once = GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
     uint64_t waves = (b->seqs + at_once - 1) / at_once;
     uint64_t chunks = (b->prompt_tokens - 1 + (uint64_t)how->prefill_tokens - 1) / how->prefill_tokens;
@@ -486,9 +490,11 @@ gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag
                       .node = n,
                       .cfg = n->cfg,
                       .work = *gr_rollout_work(n),
-                      .longest = n->bounds.response_tokens};
+                      .longest = n->bounds.response_tokens,
+                      .room = gr_rollout_pooled(n, n->bounds).response_tokens};
     r->groups = gr_calloc(r->work.groups, sizeof(*r->groups));
     r->to_admit = gr_calloc(r->work.groups, sizeof(*r->to_admit));
+    if (n->bounds.turns) r->again = gr_calloc(r->work.seqs, sizeof(*r->again));
     if (n->bounds.kept) gr_kept_open(r);
     if (r->cfg->speculate.tokens) name_metrics(r);
     *state = r;
@@ -509,6 +515,7 @@ void gr_rollout_close(void *state)
     gr_turns_close(r);
     gr_kept_close(r);
     free(r->to_admit);
+    free(r->again);
     free(r->tables);
     free(r->group_tables);
     free(r->slots);
@@ -585,7 +592,10 @@ static void begin_rows(gr_rollout *r, const gr_rows *prompts, gr_rows *rows)
         memset(rows->n_groups, 0, gr_rows_bytes(&r->node->bounds));
     *rows->n_groups = n_groups;
     *rows->n_seqs = n_groups * samples;
-    for (uint32_t g = 0; g < n_groups; g++) gr_rollout_put_prompt(r, prompts, g, rows, g);
+    /* those of other ranks they put themselves, as an environment may have changed them when all come
+     * together
+     */
+    for (uint32_t g = own.group; g < own.group_end; g++) gr_rollout_put_prompt(r, prompts, g, rows, g);
     if (r->turns) gr_turns_clear(r, rows, 0, r->node->bounds.seqs);
 }
 
@@ -593,7 +603,7 @@ static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr
 {
     take_arrays(r, how);
     r->current = r->n_groups = r->n_seqs = r->trip = 0;
-    r->finished = r->n_slots = r->n_running = 0;
+    r->finished = r->n_slots = r->n_running = r->n_left = r->n_again = 0;
     r->tokens = r->spared = 0;
     r->pace = (gr_rollout_pace){0};
     r->draft.steps = r->draft.drafts = r->draft.drafted = r->draft.accepted = 0;
@@ -604,9 +614,10 @@ static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr
     else
         begin_rows(r, prompts, rows);
     for (uint32_t g = 0; g < *rows->n_groups; g++)
-        r->groups[g] = (gr_rollout_group){.prompt = rows->prompt_len[g * r->cfg->samples],
-                                          .held = r->bounds.samples,
-                                          .table = r->group_tables + (size_t)g * r->bounds.stride};
+        r->groups[g] = (gr_rollout_group){
+            .prompt = gr_rollout_opens(r->node) ? 1 : rows->prompt_len[g * r->cfg->samples],
+            .held = r->bounds.samples,
+            .table = r->group_tables + (size_t)g * r->bounds.stride};
 }
 
 static void take_blocks(gr_free_blocks *f, uint32_t *to, uint32_t n)
@@ -636,7 +647,7 @@ void gr_rollout_copy_table(const gr_rollout *r, uint32_t *to, const uint32_t *fr
 bool gr_rollout_begin_group(gr_rollout *r, gr_rollout_group *g)
 {
     const uint32_t need = gr_prompt_blocks(g->prompt), at = r->bounds.window_at;
-    if (!gr_rollout_fits(r, need, 1, gr_own_blocks(g->prompt, r->longest))) return false;
+    if (!gr_rollout_fits(r, need, 1, gr_own_blocks(g->prompt, r->room))) return false;
     take_blocks(&r->pool[0], g->table, need);
     if (at) take_blocks(&r->pool[1], g->table + at, need);
     g->begun = true;
@@ -673,17 +684,23 @@ static void skip_finished(const gr_rollout *r, gr_rollout_group *g, const gr_row
         g->admitted++;
 }
 
-void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, const gr_rows *rows)
+/* A sequence into s, which waits or goes on from `cached` on. */
+static void put(gr_rollout *r, gr_rollout_slot *s, uint32_t seq, const gr_rows *rows)
 {
-    uint32_t shared = gr_full_blocks(g->prompt);
-    skip_finished(r, g, rows);
-    s->group = (uint32_t)(g - r->groups);
+    s->seq = seq;
     s->waits = false;
     s->drafts = (gr_draft_record){0};
-    s->seq = s->group * r->cfg->samples + g->admitted;
+    s->next = gr_rows_ids(rows, seq)[s->cached];
+    if (r->turns) gr_turns_start(r, s, rows);
+}
+
+/* What a sample of a group goes on from: the blocks and the state of its prompt. */
+static void share_prompt(gr_rollout *r, gr_rollout_slot *s, const gr_rollout_group *g)
+{
+    const uint32_t shared = gr_full_blocks(g->prompt);
+    s->alone = false;
     s->cached = g->prompt - 1;
-    s->next = gr_rows_ids(rows, s->seq)[g->prompt - 1];
-    s->n_own = gr_own_blocks(g->prompt, r->longest);
+    s->n_own = gr_own_blocks(g->prompt, r->room);
     gr_rollout_copy_table(r, s->table, g->table, shared);
     take_own(r, s, shared);
     if (gr_prompt_blocks(g->prompt) > shared) /* the last shared block is not full: it goes on in a copy */
@@ -692,15 +709,46 @@ void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, co
         r->held_from[r->n_held] = g->held;
         r->held_to[r->n_held++] = s->held;
     }
-    g->admitted++;
-    g->running++;
+}
+
+void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, const gr_rows *rows)
+{
     skip_finished(r, g, rows);
-    if (r->turns) gr_turns_start(r, s, rows);
+    s->group = (uint32_t)(g - r->groups);
+    share_prompt(r, s, g);
+    g->running++;
+    put(r, s, s->group * r->cfg->samples + g->admitted++, rows);
+    skip_finished(r, g, rows);
+}
+
+/* Own blocks of a sequence whose prompt is read into them, too. */
+static uint32_t blocks_alone(const gr_rollout *r, uint32_t seq, const gr_rows *rows)
+{
+    return gr_own_blocks(1, r->groups[rows->group[seq]].prompt - 1 + r->room);
+}
+
+uint32_t gr_rollout_next_again(const gr_rollout *r, const gr_rows *rows)
+{
+    for (uint32_t i = 0; i < r->n_again; i++)
+        if (gr_rollout_fits(r, 0, 1, blocks_alone(r, r->again[i], rows))) return i;
+    return GR_NONE;
+}
+
+void gr_rollout_place_again(gr_rollout *r, gr_rollout_slot *s, uint32_t which, const gr_rows *rows)
+{
+    const uint32_t seq = r->again[which];
+    memmove(r->again + which, r->again + which + 1, (--r->n_again - which) * sizeof(*r->again));
+    s->group = rows->group[seq];
+    s->alone = true;
+    s->cached = 0;
+    s->n_own = blocks_alone(r, seq, rows);
+    take_own(r, s, 0);
+    put(r, s, seq, rows);
 }
 
 bool gr_rollout_is_new(const gr_rollout_slot *s, const gr_rows *rows)
 {
-    return !s->waits && !rows->response_len[s->seq];
+    return !s->waits && s->cached + 1 == gr_rollout_length(rows, s->seq);
 }
 
 static void swap_slots(gr_rollout *r, uint32_t a, uint32_t b)
@@ -712,7 +760,7 @@ static void swap_slots(gr_rollout *r, uint32_t a, uint32_t b)
 
 static bool admit_sample(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows)
 {
-    if (r->n_slots == r->bounds.samples || !gr_rollout_fits(r, 0, 1, gr_own_blocks(g->prompt, r->longest)))
+    if (r->n_slots == r->bounds.samples || !gr_rollout_fits(r, 0, 1, gr_own_blocks(g->prompt, r->room)))
         return false;
     gr_rollout_slot *s = &r->slots[r->n_slots++];
     gr_rollout_place(r, s, g, rows);
@@ -720,9 +768,19 @@ static bool admit_sample(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows
     return true;
 }
 
+/* Those that begin anew come before others, unless nothing else would give back what they lack. False: they
+ * wait for that. */
+static bool admit_again(gr_rollout *r, const gr_rows *rows)
+{
+    for (uint32_t i; r->n_slots < r->bounds.samples && (i = gr_rollout_next_again(r, rows)) != GR_NONE;)
+        gr_rollout_place_again(r, &r->slots[r->n_slots++], i, rows);
+    return !r->n_again || !r->n_slots;
+}
+
 static void admit(gr_rollout *r, const gr_rows *rows)
 {
     r->n_copies = r->n_held = 0;
+    if (!admit_again(r, rows)) return;
     for (gr_rollout_group *g; (g = gr_rollout_current(r));) {
         if (!g->begun && !gr_rollout_begin_group(r, g)) return;
         if (g->cached < g->prompt - 1) return;
@@ -877,7 +935,8 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     r->pace.read += r->n_prefill;
     write_arrays(r, c->queue, &device, &host);
     copy_states(c, r);
-    return !r->n_tokens && r->n_slots ? gr_turns_wait(r, &rows, d) : GR_OK; /* there is nothing else to do */
+    const bool waits = r->n_slots || r->n_left;
+    return !r->n_tokens && waits ? gr_turns_wait(r, &rows, d) : GR_OK; /* there is nothing else to do */
 }
 
 /* routing: where choices are recorded, filled in here. */
@@ -939,17 +998,22 @@ static bool ends_in_stop_text(gr_rollout *r, const int32_t *response, uint32_t n
     return found;
 }
 
-void gr_rollout_give_back(gr_rollout *r, const gr_rollout_slot *s)
+/* A group's prompt is needed while one of its samples reads it, or is to come. */
+static void give_back_prompt(gr_rollout *r, gr_rollout_group *g)
 {
-    gr_rollout_group *g = &r->groups[s->group];
-    const uint32_t shared = gr_full_blocks(g->prompt), at = r->bounds.window_at,
-                   prompt = gr_prompt_blocks(g->prompt);
-    give_blocks(&r->pool[0], s->table + shared, s->n_own);
-    if (at) give_blocks(&r->pool[1], s->table + at + shared, gr_ring_blocks(r->bounds.ring, s->n_own));
-    r->finished++;
+    const uint32_t at = r->bounds.window_at, prompt = gr_prompt_blocks(g->prompt);
     if (--g->running || g->admitted < r->cfg->samples) return;
     give_blocks(&r->pool[0], g->table, prompt);
     if (at) give_blocks(&r->pool[1], g->table + at, prompt);
+}
+
+void gr_rollout_give_back(gr_rollout *r, const gr_rollout_slot *s)
+{
+    gr_rollout_group *g = &r->groups[s->group];
+    const uint32_t shared = s->alone ? 0 : gr_full_blocks(g->prompt), at = r->bounds.window_at;
+    give_blocks(&r->pool[0], s->table + shared, s->n_own);
+    if (at) give_blocks(&r->pool[1], s->table + at + shared, gr_ring_blocks(r->bounds.ring, s->n_own));
+    if (!s->alone) give_back_prompt(r, g);
 }
 
 /* One that runs, out of those that do. */
@@ -975,6 +1039,7 @@ static void end_conversation(gr_rollout *r, gr_rows *rows, uint32_t seq)
 
 void gr_rollout_finished(gr_rollout *r, const gr_rows *rows, uint32_t seq)
 {
+    r->finished++;
     if (r->kept) gr_kept_ended(r, rows, seq);
     gr_session_finished(r->session, r->node, rows, seq);
 }
@@ -1041,6 +1106,15 @@ static void read_choices(const gr_call *c, const gr_rollout *r, const step_array
                          r->out_choices);
 }
 
+/* A running sample, or its turn, has ended; a conversation that goes on waits in its slot. */
+static void end_running(gr_rollout *r, gr_rows *rows, uint32_t i)
+{
+    const bool leaves = r->turns && gr_turns_step(r, &r->slots[i], rows);
+    if (!r->turns) gr_rollout_finished(r, rows, r->slots[i].seq);
+    set_aside(r, i);
+    if (!r->turns || leaves) end_sample(r, r->n_running);
+}
+
 /* The sampled tokens of a running sample, up to the first that was not drafted. Returns whether it has ended.
  */
 static bool take_sampled(const gr_call *c, gr_rollout *r, gr_rollout_slot *s, gr_rows *rows)
@@ -1072,14 +1146,7 @@ static void run_sample(const gr_call *c, gr_rollout *r)
     gr_device_read(c->queue, r->out_id, a.out_id, n * sizeof(*r->out_id));
     gr_device_read(c->queue, r->out_logprob, a.out_logprob, n * sizeof(*r->out_logprob));
     for (uint32_t i = r->n_running; i-- > 0;) /* from the end: ending one moves the last into its place */
-        if (take_sampled(c, r, &r->slots[i], &rows)) {
-            if (r->turns)
-                gr_turns_step(r, &r->slots[i], &rows);
-            else
-                gr_rollout_finished(r, &rows, r->slots[i].seq);
-            set_aside(r, i);
-            if (!r->turns) end_sample(r, r->n_running);
-        }
+        if (take_sampled(c, r, &r->slots[i], &rows)) end_running(r, &rows, i);
 }
 
 /* Of this rank's sequences: what was drafted, what of it was sampled, of a draft on average, and tokens of a
@@ -1107,7 +1174,7 @@ static void spread_choices(const gr_call *c, const gr_rows *rows)
 {
     const uint32_t samples = ((const gr_generate_cfg *)c->node->cfg)->samples;
     const gr_routes routes = gr_routes_at(c->ptr[FINISH_ROUTES], c->node);
-    for (uint32_t i = 0; i < *rows->n_seqs; i++)
+    for (uint32_t i = 0; i < *rows->n_seqs && !gr_rollout_opens(c->node); i++)
         if (i % samples) gr_routes_copy(&routes, i - i % samples, &routes, i, rows->prompt_len[i] - 1);
 }
 

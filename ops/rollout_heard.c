@@ -43,11 +43,12 @@ static json_t *ids_list(const gr_ids *ids)
 
 json_t *gr_heard_write(const gr_answer *a, size_t n_metrics)
 {
-    return json_pack("{s:I, s:s*, s:b, s:O*, s:O*, s:o, s:b, s:I, s:b, s:I, s:f, s:o}", "number",
+    return json_pack("{s:I, s:s*, s:b, s:O*, s:O*, s:b, s:O*, s:o, s:b, s:I, s:b, s:I, s:f, s:o}", "number",
                      (json_int_t)a->number, "error", a->error, "late", a->late, "messages", a->messages,
-                     "text", a->text, "ids", ids_list(&a->ids), "call", a->is_call, "most",
-                     (json_int_t)a->max_tokens, "done", a->done, "refused", (json_int_t)a->refused, "reward",
-                     a->reward, "metrics", numbers(a->metrics, a->metrics ? n_metrics : 0));
+                     "tools", a->tools, "reminds", a->reminds, "text", a->text, "ids", ids_list(&a->ids),
+                     "call", a->is_call, "most", (json_int_t)a->max_tokens, "done", a->done, "refused",
+                     (json_int_t)a->refused, "reward", a->reward, "metrics",
+                     numbers(a->metrics, a->metrics ? n_metrics : 0));
 }
 
 static void read_ids(gr_ids *to, const json_t *list)
@@ -60,14 +61,17 @@ gr_answer *gr_heard_read(const json_t *from, size_t n_metrics)
 {
     gr_answer *a = gr_calloc(1, sizeof(*a));
     json_int_t number = 0, most = 0, refused = 0;
-    json_t *messages = NULL, *text = NULL, *ids = NULL, *metrics = NULL;
+    json_t *messages = NULL, *tools = NULL, *text = NULL, *ids = NULL, *metrics = NULL;
     const char *error = NULL;
-    int late = 0, call = 0, done = 0;
+    int late = 0, reminds = 0, call = 0, done = 0;
     const int bad = json_unpack(
-        (json_t *)(uintptr_t)from, "{s:I, s?s, s:b, s?O, s?O, s:o, s:b, s:I, s:b, s:I, s:F, s:o}", "number",
-        &number, "error", &error, "late", &late, "messages", &messages, "text", &text, "ids", &ids, "call",
-        &call, "most", &most, "done", &done, "refused", &refused, "reward", &a->reward, "metrics", &metrics);
+        (json_t *)(uintptr_t)from, "{s:I, s?s, s:b, s?O, s?O, s:b, s?O, s:o, s:b, s:I, s:b, s:I, s:F, s:o}",
+        "number", &number, "error", &error, "late", &late, "messages", &messages, "tools", &tools, "reminds",
+        &reminds, "text", &text, "ids", &ids, "call", &call, "most", &most, "done", &done, "refused",
+        &refused, "reward", &a->reward, "metrics", &metrics);
     a->messages = messages;
+    a->tools = tools;
+    a->reminds = reminds;
     a->text = text;
     if (bad) {
         gr_answer_free(a);

@@ -499,7 +499,8 @@ static bool is_sound_group(const gr_rollout *r, const gr_rows *rows, uint32_t g)
                  rows->done[g] <= rows->kept->step && rows->record[g] < records;
     for (uint32_t seq = g * samples; sound && seq < (g + 1) * samples; seq++) {
         const uint32_t prompt = rows->prompt_len[seq];
-        sound = prompt >= 1 && prompt <= r->work.prompt_tokens && prompt == rows->prompt_len[g * samples] &&
+        const bool alike = prompt == rows->prompt_len[g * samples] || gr_rollout_opens(r->node);
+        sound = prompt >= 1 && prompt <= r->work.prompt_tokens && alike &&
                 rows->response_len[seq] <= r->longest && rows->finished[seq] <= 1 && are_ids(r, rows, seq) &&
                 (!rows->turns || is_sound_conversation(rows, seq));
     }

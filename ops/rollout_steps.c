@@ -131,20 +131,25 @@ static uint32_t steps_expected(const gr_node *n, const gr_choices *how)
 
 static uint32_t trips_max(const gr_node *n, const gr_choices *how)
 {
+    const gr_rows_bounds b = gr_rollout_pooled(n, n->bounds);
     const uint64_t prefill =
-        n->placement.task.groups * (uint64_t)(n->bounds.prompt_tokens / how->prefill_tokens + 1) +
-        (n->bounds.kept ? n->placement.task.seqs * (n->bounds.response_tokens / how->prefill_tokens + 2ull)
-                        : 0);
-    const uint64_t trips =
-        n->placement.task.seqs * (chunks_of(n->bounds.response_tokens) + 2ull) * gr_turns_tries(n) + prefill +
-        4 * gr_turns_trips(n); /* a turn's last chunk, and two until the host knows */
-    return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
+        n->placement.task.groups * (uint64_t)(b.prompt_tokens / how->prefill_tokens + 1) +
+        (n->bounds.kept ? n->placement.task.seqs * (b.response_tokens / how->prefill_tokens + 2ull) : 0);
+    const uint64_t reads = b.response_tokens - n->bounds.response_tokens; /* of prompts that are not shared */
+    const uint64_t trips = n->placement.task.seqs *
+                               (chunks_of(n->bounds.response_tokens) + 2ull +
+                                (reads + how->prefill_tokens - 1) / how->prefill_tokens) *
+                               gr_turns_tries(n) +
+                           prefill +
+                           4 * gr_turns_trips(n); /* a turn's last chunk, and two until the host knows */
+    return (uint32_t)GR_MIN(trips + gr_turns_rereads(n, how), (uint64_t)UINT32_MAX - 1);
 }
 
 /* Sequences that run at once. */
 static uint64_t at_once_of(const gr_node *n, const gr_choices *how)
 {
-    const uint64_t own = gr_own_blocks(n->bounds.prompt_tokens, n->bounds.response_tokens);
+    const gr_rows_bounds b = gr_rollout_pooled(n, n->bounds);
+    const uint64_t own = gr_own_blocks(b.prompt_tokens, b.response_tokens);
     return GR_MAX(GR_MIN((uint64_t)how->concurrent, how->kv_blocks / own), (uint64_t)1);
 }
 
@@ -257,7 +262,8 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
     const gr_model_shape *s = gr_node_shape(n);
     const gr_generate_cfg *cfg = n->cfg;
     const gr_rows_bounds steady = gr_rollout_steady(n), *b = &steady;
-    const double keys = b->prompt_tokens / (double)cfg->samples + b->response_tokens / 2.0;
+    const double sharing = gr_rollout_opens(n) ? 1 : cfg->samples,
+                 keys = b->prompt_tokens / sharing + b->response_tokens / 2.0;
     const double waves = (double)waves_of(n, how);
     const double busy = waves * (chunks_of(steps_expected(n, how)) + 2.0) - 2; /* the last ends when done */
     const double chunks = busy + (double)late_of(n, how), slots = b->seqs / waves * busy / chunks;
@@ -434,7 +440,10 @@ static void end_turn(gr_rollout *r, gr_rows *rows, uint32_t seq)
     const uint32_t at = s->slot_of[seq];
     s->stale[at] = !rows->ended[seq] && rows->response_len[seq] < r->longest;
     s->since[at] = NEVER;
-    gr_turns_step(r, &r->slots[at], rows);
+    if (!gr_turns_step(r, &r->slots[at], rows)) return;
+    s->slot_of[seq] = GR_NONE;
+    gr_rollout_give_back(r, &r->slots[at]);
+    r->slots[at].seq = GR_NONE;
 }
 
 static void end_conversation(gr_rollout *r, gr_rows *rows, uint32_t seq)
@@ -535,6 +544,13 @@ static uint32_t free_slot(const gr_rollout *r, uint32_t from)
 {
     while (from < r->bounds.samples && r->slots[from].seq != GR_NONE) from++;
     return from;
+}
+
+static uint32_t last_slot(const gr_rollout *r)
+{
+    uint32_t n = r->bounds.samples;
+    while (n > 0 && r->slots[n - 1].seq == GR_NONE) n--;
+    return n;
 }
 
 /* The device runs it from here on. */
@@ -656,7 +672,7 @@ static uint32_t wake(gr_rollout *r, const gr_rows *rows, const gr_choices *how, 
  * first sample, and needs none of its own. */
 static bool runs_at_once(const gr_rollout *r, const gr_rollout_group *g, const gr_choices *how)
 {
-    const uint32_t own = gr_own_blocks(g->prompt, r->longest), samples = r->cfg->samples;
+    const uint32_t own = gr_own_blocks(g->prompt, r->room), samples = r->cfg->samples;
     uint32_t free_slots = 0;
     for (uint32_t i = 0; i < r->bounds.samples; i++) free_slots += r->slots[i].seq == GR_NONE;
     return g->prompt - 1 <= how->prefill_tokens - r->steps->n_tokens && samples <= free_slots &&
@@ -675,13 +691,27 @@ static void place_prompt(gr_rollout *r, gr_rollout_group *g, const gr_rollout_sl
         g->held = r->bounds.samples + (r->steps->own_prompts++ & 1);
 }
 
+/* Those that begin anew come before others, unless nothing else would give back what they lack. False: they
+ * wait for that. */
+static bool place_again(gr_rollout *r, const gr_rows *rows)
+{
+    for (uint32_t at, i;
+         (at = free_slot(r, 0)) < r->bounds.samples && (i = gr_rollout_next_again(r, rows)) != GR_NONE;) {
+        gr_rollout_place_again(r, &r->slots[at], i, rows);
+        r->steps->slot_of[r->slots[at].seq] = at;
+        r->steps->since[at] = NEVER;
+    }
+    return !r->n_again || !last_slot(r);
+}
+
 /* Groups in order, as far as slots, blocks and tokens of the prefill go. */
 static uint32_t admit(gr_rollout *r, const gr_rows *rows, const gr_choices *how, const gr_steps_input *in,
                       uint32_t n_changes)
 {
+    if (!place_again(r, rows)) return n_changes;
     uint32_t at = free_slot(r, 0);
     for (gr_rollout_group *g; (g = gr_rollout_current(r)); r->current++) {
-        const uint32_t own = gr_own_blocks(g->prompt, r->longest);
+        const uint32_t own = gr_own_blocks(g->prompt, r->room);
         if (!g->begun) {
             if (at == r->bounds.samples || !gr_rollout_begin_group(r, g)) return n_changes;
             place_prompt(r, g, &r->slots[at], how);
@@ -693,13 +723,6 @@ static uint32_t admit(gr_rollout *r, const gr_rows *rows, const gr_choices *how,
         }
     }
     return n_changes;
-}
-
-static uint32_t last_slot(const gr_rollout *r)
-{
-    uint32_t n = r->bounds.samples;
-    while (n > 0 && r->slots[n - 1].seq == GR_NONE) n--;
-    return n;
 }
 
 /* The slots that may have something to run: a sequence that has had steps for its longest response has ended,
@@ -772,14 +795,17 @@ static uint32_t list_groups(gr_rollout *r, const gr_steps_input *in, uint32_t n_
     const uint32_t each = r->bounds.rows / r->bounds.samples;
     uint64_t *order = r->steps->order;
     uint32_t n = 0, n_groups = 0, last = GR_NONE;
-    for (uint32_t i = 0; i < n_slots; i++)
-        if (r->slots[i].seq != GR_NONE) order[n++] = (uint64_t)r->slots[i].group << 32 | i;
+    for (uint32_t i = 0; i < n_slots; i++) {
+        const gr_rollout_slot *s = &r->slots[i];
+        const uint64_t group = s->alone ? r->work.groups + (uint64_t)i : s->group;
+        if (s->seq != GR_NONE) order[n++] = group << 32 | i;
+    }
     qsort(order, n, sizeof(*order), by_order);
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t g = (uint32_t)(order[i] >> 32);
         for (uint32_t k = 0; k < each; k++) in->member[i * each + k] = (uint32_t)order[i] * each + k;
         if (g == last) continue;
-        in->shared[n_groups] = gr_full_blocks(r->groups[g].prompt) * GR_KV_BLOCK;
+        in->shared[n_groups] = g < r->work.groups ? gr_full_blocks(r->groups[g].prompt) * GR_KV_BLOCK : 0;
         in->group_first[n_groups++] = i * each;
         last = g;
     }
@@ -823,7 +849,7 @@ static void write_prefill(gr_rollout *r, const gr_call *c)
 /* Where every conversation waits and nothing is to be read, the next answer. */
 static gr_status wait_for_turns(gr_rollout *r, const gr_rows *rows, uint32_t n_changes, gr_diag *d)
 {
-    bool waits = false, runs = n_changes || r->steps->n_tokens;
+    bool waits = r->n_left, runs = n_changes || r->steps->n_tokens;
     for (uint32_t i = 0; i < r->bounds.samples; i++) {
         waits = waits || r->slots[i].seq != GR_NONE;
         runs = runs || (r->slots[i].seq != GR_NONE && !r->slots[i].waits);

@@ -25,11 +25,13 @@ typedef struct turn {
     bool last;         /* no other follows: the model has had them all, or there is no room */
     bool open;         /* it has begun, and is not over */
     bool asked;        /* the environment has a message that it has not answered */
+    bool left;         /* and the conversation, whose last turn that was, has no slot any more */
     uint64_t asked_ns; /* when it got that */
     /* This and the next, of rows that are kept: an answer for which it has no slot so far; and, from 1 on,
      * the message that tells what was said before the run went on here; 0: none does. */
     gr_answer *early;
     uint32_t again;
+    json_t *tools; /* with which its environment began it; NULL: the graph's */
 } turn;
 
 struct gr_turns {
@@ -169,7 +171,10 @@ void gr_turns_close(gr_rollout *r)
     gr_served_close(t->served);
     gr_answer_free(t->answer);
     gr_heard_release(&t->heard);
-    for (uint32_t i = 0; i < r->work.seqs; i++) gr_answer_free(t->at[i].early);
+    for (uint32_t i = 0; i < r->work.seqs; i++) {
+        gr_answer_free(t->at[i].early);
+        json_decref(t->at[i].tools);
+    }
     gr_str_release(&t->text);
     gr_diag_release(&t->messages);
     free(t->ids.id);
@@ -193,6 +198,12 @@ uint64_t gr_turns_trips(const gr_node *n)
     return (uint64_t)n->placement.task.seqs * n->bounds.turns * 2 * gr_turns_tries(n);
 }
 
+uint64_t gr_turns_rereads(const gr_node *n, const gr_choices *how)
+{
+    const uint64_t each = n->bounds.prompt_tokens / how->prefill_tokens + 1;
+    return n->bounds.turns ? n->placement.task.seqs * (gr_turns_tries(n) - 1) * each : 0;
+}
+
 void gr_turns_meet(gr_task *w, const gr_node *n)
 {
     const uint32_t parts = n->placement.parts;
@@ -209,6 +220,18 @@ static const void *prompts_of(const gr_rollout *r)
     return r->session->state[gr_groups_maker(r->node->groups)->index];
 }
 
+static void keep_tools(turn *at, const gr_answer *a)
+{
+    json_decref(at->tools);
+    at->tools = json_incref(a->tools);
+}
+
+static void clear_turn(turn *at, uint32_t attempt)
+{
+    json_decref(at->tools);
+    *at = (turn){.attempt = attempt};
+}
+
 void gr_turns_clear(gr_rollout *r, gr_rows *rows, uint32_t first, uint32_t end)
 {
     const size_t n = end - first, turns = rows->turns, measures = rows->measures, at = first * turns;
@@ -218,7 +241,7 @@ void gr_turns_clear(gr_rollout *r, gr_rows *rows, uint32_t first, uint32_t end)
     memset(rows->turn_end + at, 0, n * turns * sizeof(*rows->turn_end));
     memset(rows->turn_reward + at, 0, n * turns * sizeof(*rows->turn_reward));
     if (measures) memset(rows->measure + first * measures, 0, n * measures * sizeof(*rows->measure));
-    memset(r->turns->at + first, 0, n * sizeof(*r->turns->at));
+    for (uint32_t seq = first; seq < end; seq++) clear_turn(&r->turns->at[seq], 0);
 }
 
 static void tell_again(gr_rollout *r, gr_rows *rows);
@@ -239,6 +262,7 @@ void gr_turns_begin(gr_rollout *r, gr_rows *rows)
     free(t->failure);
     t->failure = NULL;
     t->failures = 0;
+    for (uint32_t seq = 0; seq < r->work.seqs; seq++) t->at[seq].left = false; /* of kept rows: it gets one */
     t->encoder = gr_data_encoder(prompts_of(r));
     t->form = gr_tool_form_of(t->served ? gr_served_chat(t->served) : gr_encoder_chat(t->encoder));
     if (t->env) begin_asking(r);
@@ -357,7 +381,13 @@ static void answer_call(gr_rollout *r, const gr_rows *rows, uint32_t seq)
     json_decref(calls);
 }
 
-void gr_turns_step(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows)
+/* Calls may go on behind a turn that was cut. */
+static bool leaves(const gr_rollout *r, const turn *at)
+{
+    return at->last && !r->cfg->serve.host;
+}
+
+bool gr_turns_step(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows)
 {
     turn *at = &r->turns->at[s->seq];
     const uint32_t seq = s->seq;
@@ -371,6 +401,9 @@ void gr_turns_step(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows)
         answer_call(r, rows, seq);
     else
         say(r, rows, seq, at->number, at->begin, rows->response_len[seq], at->last);
+    at->left = leaves(r, at);
+    r->n_left += at->left;
+    return at->left;
 }
 
 /* ---- told again ------------------------------------------------------------------------------------------
@@ -418,6 +451,7 @@ static bool hear_again(gr_rollout *r, const gr_rows *rows, uint32_t seq, const g
     if (!at->again) return false;
     at->again = 0;
     if (a->error) return false;
+    if (a->tools) keep_tools(at, a);
     if (heard == rows->n_turns[seq]) return !at->asked;
     at->again = heard + 2;
     tell_turn(r, rows, seq, heard);
@@ -443,8 +477,8 @@ static void forget(gr_rollout *r, gr_rows *rows, gr_rollout_slot *s)
     clear_scores(r, rows, seq);
     rows->n_turns[seq] = rows->response_len[seq] = 0;
     rows->ended[seq] = rows->truncated[seq] = 0;
-    s->cached = rows->prompt_len[seq] - 1;
-    r->turns->at[seq] = (turn){.attempt = r->turns->at[seq].attempt};
+    s->cached = gr_rollout_opens(r->node) || s->alone ? 0 : rows->prompt_len[seq] - 1;
+    clear_turn(&r->turns->at[seq], r->turns->at[seq].attempt);
 }
 
 /* A row has a response token, be it one that does not count. */
@@ -524,27 +558,47 @@ static char *called_last(gr_rollout *r, const gr_rows *rows, uint32_t seq)
     return name;
 }
 
-/* The ids of what was said, once, into t->ids. */
-static gr_status encode(gr_rollout *r, const gr_rows *rows, uint32_t seq, const gr_answer *a, gr_diag *d)
+/* The prompt anew, with the messages and the tools that a start was answered with. */
+static gr_status put_opening(gr_rollout *r, gr_rows *rows, uint32_t seq, const gr_answer *a, gr_diag *d)
+{
+    gr_ids *ids = &r->turns->ids;
+    if (!gr_rollout_opens(r->node) && (a->messages || a->tools))
+        return gr_diag_error(
+            d, r->cfg->environment.at, GR_E_INVALID,
+            "'messages' and 'tools' answer a start where 'environment' has 'opens: true': the "
+            "prompt is made of them; 'text' goes behind it");
+    if (!gr_rollout_opens(r->node)) return GR_OK;
+    const gr_status st =
+        gr_data_open(prompts_of(r), rows->record[rows->group[seq]], a->messages, a->tools, ids, d);
+    if (!st) {
+        memcpy(rows->ids + (size_t)seq * rows->stride, ids->id, ids->n * sizeof(*ids->id));
+        rows->prompt_len[seq] = (uint32_t)ids->n;
+        keep_tools(&r->turns->at[seq], a);
+    }
+    ids->n = 0;
+    return st;
+}
+
+/* The ids of what was said, once, into t->ids. What answers a start may change the prompt. */
+static gr_status encode(gr_rollout *r, gr_rows *rows, uint32_t seq, const gr_answer *a, gr_diag *d)
 {
     struct gr_turns *t = r->turns;
     const gr_tokenizer *tok = gr_session_tokenizer(r->session, r->node);
     const int32_t last = gr_rows_ids(rows, seq)[gr_rollout_length(rows, seq) - 1];
+    const bool starts = !rows->n_turns[seq];
     if (a->is_call) {
         take_ids(r, rows, seq, a);
         return GR_OK;
     }
     t->ids.n = 0;
+    gr_status st = starts ? put_opening(r, rows, seq, a, d) : GR_OK;
+    if (st) return st;
     if (a->text)
         return gr_tokenizer_encode(tok, json_string_value(a->text), json_string_length(a->text), 0, &t->ids,
                                    d);
-    if (!a->messages) return GR_OK;
-    if (!rows->response_len[seq])
-        return gr_diag_error(
-            d, r->cfg->environment.at, GR_E_INVALID,
-            "'messages' answers no start: the first ones are the prompt's; 'text' goes behind it");
+    if (!a->messages || starts) return GR_OK;
     char *called = called_last(r, rows, seq);
-    const gr_status st = gr_encoder_more(t->encoder, a->messages, last, called, &t->ids, d);
+    st = gr_encoder_more(t->encoder, a->messages, t->at[seq].tools, last, called, &t->ids, d);
     free(called);
     return st;
 }
@@ -614,7 +668,20 @@ static bool take_answer(gr_rollout *r, gr_rows *rows, gr_rollout_slot *s, const 
     return go_on(r, rows, s, a);
 }
 
-/* NULL: it is kept, and has no slot in this iteration so far. */
+/* The answer to a last turn: it has ended without a slot, or begins anew and wants one. */
+static void take_last(gr_rollout *r, gr_rows *rows, uint32_t seq, const gr_answer *a)
+{
+    gr_rollout_slot none = {.seq = seq};
+    r->n_left--;
+    r->turns->at[seq].left = false;
+    if (take_answer(r, rows, &none, a)) {
+        gr_rollout_finished(r, rows, seq);
+    } else {
+        r->again[r->n_again++] = seq;
+    }
+}
+
+/* NULL: it has no slot in this iteration, or not so far. */
 static gr_rollout_slot *slot_of(const gr_rollout *r, uint32_t seq)
 {
     const uint32_t n = r->steps ? r->bounds.samples : r->n_slots;
@@ -641,15 +708,20 @@ static gr_status take_one(gr_rollout *r, gr_rows *rows, gr_answer *a,
     const uint32_t seq = a->number;
     gr_rollout_slot *s = slot_of(r, seq);
     gr_status st = GR_OK;
-    if (hear_again(r, rows, seq, a)) {
+    if (a->reminds) {
+        keep_tools(&t->at[seq], a);
+    } else if (hear_again(r, rows, seq, a)) {
         if (s) s->waits = t->at[seq].again;
-    } else if (!s) {
+    } else if (!s && !t->at[seq].left) {
         t->at[seq].early = a;
         t->n_early++;
         return GR_OK;
     } else {
         if (t->env) st = gr_environment_taken(t->env, a, d);
-        if (!st && take_answer(r, rows, s, a)) end(r, rows, seq);
+        if (!st && !s)
+            take_last(r, rows, seq, a);
+        else if (!st && take_answer(r, rows, s, a))
+            end(r, rows, seq);
     }
     gr_answer_free(a);
     return st ? st : told(t, d);
@@ -775,7 +847,7 @@ void gr_turns_drop(gr_rollout *r, uint32_t seq)
     }
     t->n_early -= t->at[seq].early != NULL;
     gr_answer_free(t->at[seq].early);
-    t->at[seq] = (turn){0};
+    clear_turn(&t->at[seq], 0);
 }
 
 void gr_turns_save(const gr_rollout *r, const gr_rows *rows)

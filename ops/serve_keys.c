@@ -26,14 +26,6 @@ static gr_status read_token(const char **out, const gr_pair *p, gr_diag *d)
     return GR_OK;
 }
 
-static gr_status read_open(bool *out, const gr_pair *p, gr_diag *d)
-{
-    const char *text = p->value.kind == GR_VALUE_SCALAR ? p->value.text : "";
-    *out = !strcmp(text, "true");
-    if (*out || !strcmp(text, "false")) return GR_OK;
-    return gr_diag_error(d, p->value.at, GR_E_INVALID, "'%s' must be true or false", p->key);
-}
-
 static gr_status read_pair(gr_serve_cfg *s, const gr_pair *p, gr_diag *d)
 {
     if (!strcmp(p->key, "port")) return gr_map_count(&s->port, p, 0, 65535, d);
@@ -42,7 +34,7 @@ static gr_status read_pair(gr_serve_cfg *s, const gr_pair *p, gr_diag *d)
     if (!strcmp(p->key, "name")) return gr_map_text(&s->name, p, d);
     if (!strcmp(p->key, "token")) return read_token(&s->token, p, d);
     if (!strcmp(p->key, "body")) return read_bytes(&s->body, p, d);
-    if (!strcmp(p->key, "open")) return read_open(&s->open, p, d);
+    if (!strcmp(p->key, "open")) return gr_map_flag(&s->open, p, d);
     const char *near = gr_near(p->key, known, GR_LEN(known) - 1);
     return gr_diag_error(d, p->at, GR_E_INVALID, "unknown key '%s' in serve%s%s%s", p->key,
                          near ? "; did you mean '" : "; it has port, host, token, name, calls, body, open",

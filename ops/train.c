@@ -706,7 +706,7 @@ static void run_zero(const gr_call *c, const train_state *t)
 {
     const gr_dtype type = c->node->model->train.grads;
     if (gr_node_piped(c->node)) {
-        const uint64_t elems = gr_piece_elems(&t->stages, gr_node_shape(c->node), c->arg);
+        const uint64_t elems = gr_piece_grad_elems(&t->stages, c->node, c->arg);
         c->session->kernels->zero(c->queue, c->ptr[ZERO_GRADS], elems * gr_dtype_size(type));
         return;
     }

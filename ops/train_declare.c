@@ -658,7 +658,7 @@ static void adapters_cost(const declaring *w, gr_task *task, uint32_t l)
     const gr_model *m = w->n->model;
     const double tokens = w->cost.tokens / w->shape.micro.cut, rank = m->lora.shape.adapter.rank;
     gr_adapter a[GR_N_TARGETS];
-    const size_t n = gr_model_has_lora(m) ? gr_adapters_of(w->s, &m->lora.shape, 1 + l, a) : 0;
+    const size_t n = gr_model_has_lora(m) ? gr_adapters_of(w->s, &m->lora.shape, 1 + like_layer(w, l), a) : 0;
     if (!gr_model_has_lora(m)) return;
     task->cost.flops /= 2;
     for (size_t i = 0; i < n; i++) {
@@ -767,6 +767,14 @@ static uint32_t packed_back(const declaring *w)
     return piped(w) ? w->o.packed_back : w->o.packed;
 }
 
+/* Of a layer's weights; GR_NONE: it is trained itself. */
+static uint32_t adapters(declaring *w, uint32_t bucket)
+{
+    if (!gr_model_has_lora(w->n->model)) return GR_NONE;
+    return piped(w) ? gr_piece_adapters(w->p, w->k, w->n, &w->stages, bucket)
+                    : gr_model_object(w->p, w->k, w->n->model, GR_PART_ADAPTERS, bucket);
+}
+
 static void declare_backward(declaring *w, uint32_t l)
 {
     const train_objects *o = &w->o;
@@ -785,9 +793,7 @@ static void declare_backward(declaring *w, uint32_t l)
                                     [LAYER_WS] = {turn_ws(w, GR_LAYER_KEEP, "recompute_ws", l), GR_WRITE}},
                          N_RECOMPUTE, "%srecompute.%u", w->pass.all, l),
             l, 1);
-    const uint32_t adapters = gr_model_has_lora(w->n->model)
-                                  ? gr_model_object(w->p, w->k, w->n->model, GR_PART_ADAPTERS, 1 + l)
-                                  : GR_NONE;
+    const uint32_t its_adapters = adapters(w, 1 + l);
     gr_task *task = gr_tasks_run(w->p, TRAIN_BACKWARD, l,
                                  (gr_use[]){[BACK_WEIGHTS] = {back_params(w, 1 + l), GR_READ},
                                             [BACK_PACKED] = {packed_back(w), GR_READ},
@@ -797,7 +803,7 @@ static void declare_backward(declaring *w, uint32_t l)
                                             [BACK_GRADS] = grads(w, 1 + l, true),
                                             [BACK_WS] = {back_ws, GR_WRITE},
                                             [BACK_PULL] = {o->pull, GR_READ},
-                                            [BACK_ADAPTERS] = {adapters, GR_READ}},
+                                            [BACK_ADAPTERS] = {its_adapters, GR_READ}},
                                  N_BACK, "%sbackward.%u", w->pass.all, l);
     layer_cost(w, task, l, 2);
     adapters_cost(w, task, l);
@@ -900,8 +906,10 @@ static void declare_micro_batch(declaring *w)
 
 static void gather_stages(declaring *w)
 {
-    for (uint32_t i = 0; i < w->stages.pieces && piped(w); i++)
+    for (uint32_t i = 0; i < w->stages.pieces && piped(w); i++) {
         gr_piece_gather(w->p, w->k, w->n, &w->stages, i);
+        gr_piece_take_adapters(w->p, w->k, w->n, &w->stages, i);
+    }
 }
 
 /* What lives through all micro-batches: gradients, and what those on their way leave on a rank. */
@@ -910,9 +918,12 @@ static void begin_stages(declaring *w)
     const uint32_t layers = n_layers(w), pieces = w->stages.pieces;
     gr_use *kept = gr_arena_alloc(w->p->arena, (2 * layers + 1) * sizeof(*kept));
     uint32_t n = 0;
-    for (uint32_t i = 0; i < pieces; i++)
-        gr_tasks_run(w->p, TRAIN_ZERO, i, (gr_use[]){[ZERO_GRADS] = {grads(w, i, true).object, GR_WRITE}},
-                     N_ZERO, "zero_stage.%u", i);
+    for (uint32_t i = 0; i < pieces; i++) {
+        const uint32_t sums = grads(w, i, true).object;
+        if (sums != GR_NONE)
+            gr_tasks_run(w->p, TRAIN_ZERO, i, (gr_use[]){[ZERO_GRADS] = {sums, GR_WRITE}}, N_ZERO,
+                         "zero_stage.%u", i);
+    }
     kept[n++] = (gr_use){w->o.dx, GR_WRITE};
     for (uint32_t l = 0; l < layers; l++) {
         kept[n++] = (gr_use){layer_in(w, l), GR_WRITE};
@@ -1023,6 +1034,15 @@ static double coding_bytes(const declaring *w, uint32_t bucket)
     return 2.5 * 28 * (double)gr_bucket_elems(gr_model_trains(w->n->model), bucket);
 }
 
+/* And to a GPU as much arithmetic as memory: with them an element takes as long as 30 bytes of a copy, of
+ * which it reads and writes 14 to 22 (docs/PERFORMANCE.md, an H200). */
+static double device_bytes(const declaring *w, uint32_t bucket)
+{
+    const double bytes = step_bytes(w, bucket),
+                 coded = 30 * (double)gr_bucket_elems(gr_model_trains(w->n->model), bucket);
+    return w->k->queued && w->n->model->train.moments == GR_I8 ? GR_MAX(bytes, coded) : bytes;
+}
+
 /* What is summed over nodes is declared one bucket ahead of the norm that reads it: the sum of the next one
  * runs beside it. */
 static void declare_norms(declaring *w)
@@ -1114,7 +1134,7 @@ static void declare_step(declaring *w)
                        [STEP_TALLY] = {rebalances(w, b) ? o->tally.tally : GR_NONE, GR_READ},
                        [STEP_MUON] = {muon, GR_READ}},
             N_STEP, "step.%u", b);
-        step->cost.bytes = step_bytes(w, b) / shards;
+        step->cost.bytes = device_bytes(w, b) / shards;
         step->cost.launches = (double)gr_bucket_ranges(gr_model_trains(m), b, ranges);
         if (m->train.moments == GR_I8) step->cost.host_bytes = coding_bytes(w, b) / shards;
         if (w->how->host_step) step->uses.host_with = state;

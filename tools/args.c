@@ -46,6 +46,7 @@ enum {
     DTYPE,
     SHARD,
     MERGE,
+    MTP,
     CAPACITY,
     CHECK_MEMORY,
     HOSTS,
@@ -109,6 +110,9 @@ static const option options[N_OPTIONS] = {
     [MERGE] = {"merge", NULL, 0, FLAG, AT(merge), 0, NULL,
                "of a model with adapters: the whole model, with these merged; default: the adapters, in the "
                "form of Hugging Face peft"},
+    [MTP] = {"mtp", "FOLDER", 0, TEXT, AT(mtp), 0, NULL,
+             "copy the layers that predict further tokens from FOLDER, the checkpoint that training began "
+             "with, as they are there"},
     [CHECK_MEMORY] =
         {"check-memory", NULL, 0, FLAG, AT(ask.check_memory), 0, NULL,
          "CPU device: end the run if a step touches memory that it did not declare; touched.csv says "
@@ -167,8 +171,8 @@ static const command commands[] = {
     {"calibrate", "", 0, BIT(DEVICE) | BIT(OUT_FILE) | BIT(HARDWARE) | BIT(FROM) | BIT(DISK), 0, true,
      "measure this machine for --hardware FILE"},
     {"export", "RUN[@STEP|@best]", 1,
-     BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(MERGE) | BIT(OUT_DIR) | BIT(ACCEPT), BIT(OUT_DIR), true,
-     "write the weights of a run in Hugging Face form"},
+     BIT(MODEL) | BIT(DTYPE) | BIT(SHARD) | BIT(MERGE) | BIT(MTP) | BIT(OUT_DIR) | BIT(ACCEPT), BIT(OUT_DIR),
+     true, "write the weights of a run in Hugging Face form"},
     {"report", "RUN...", GR_OPERANDS_MAX, BIT(REPORT_FORMAT) | BIT(OUT_FILE), 0, true,
      "sum up run directories; html: a page with curves, times, memory and samples, several runs over each "
      "other"},

@@ -17,7 +17,7 @@ typedef struct gr_args {
     const char **from; /* n_from runs */
     size_t n_from, cap_from;
     const char *hosts, *format, *sweep, *host;
-    const char *config, *tokenizer, *model, *dtype, *shard;
+    const char *config, *tokenizer, *model, *dtype, *shard, *mtp;
     uint64_t capacity; /* bytes; 0: not given */
     uint64_t until, restarts, port;
     bool explain, explore, accept_changes, merge, help;

@@ -37,7 +37,7 @@ int gr_cmd_init(const gr_args *a, gr_diag *d)
 int gr_cmd_export(const gr_args *a, gr_diag *d)
 {
     gr_st_dtype dtype = a->dtype && *a->dtype == 'b' ? GR_ST_BF16 : GR_ST_F32; /* args.c knows the names */
-    uint64_t shard_bytes;
+    uint64_t shard_bytes = 0;
     char *from = NULL;
     gr_status st = GR_OK;
     if (!gr_bytes_parse(a->shard ? a->shard : "50GB", &shard_bytes))
@@ -46,11 +46,12 @@ int gr_cmd_export(const gr_args *a, gr_diag *d)
     const bool adapters = !st && gr_peft_is(from);
     if (!st && a->merge && !adapters)
         st = gr_diag_error(d, (gr_loc){from, 0, 0}, GR_E_INVALID, "--merge is for a model with adapters");
-    if (!st && adapters)
-        st = gr_checkpoint_export_adapters(a->ask.out, from, a->merge, dtype, shard_bytes, a->accept_changes,
-                                           d);
-    else if (!st)
-        st = gr_checkpoint_export(a->ask.out, from, dtype, shard_bytes, a->accept_changes, d);
+    if (!st && a->mtp && adapters && !a->merge)
+        st = gr_diag_error(d, (gr_loc){from, 0, 0}, GR_E_INVALID,
+                           "--mtp is for whole models: say --merge, too, or leave it out, for the adapters' "
+                           "base model has its layers");
+    const gr_export ask = {a->ask.out, from, dtype, shard_bytes, a->accept_changes, a->mtp};
+    if (!st) st = adapters ? gr_checkpoint_export_adapters(&ask, a->merge, d) : gr_checkpoint_export(&ask, d);
     if (!st) printf("wrote %s as %s to %s\n", from, dtype == GR_ST_BF16 ? "bfloat16" : "float32", a->ask.out);
     free(from);
     return gr_exit_status(st);

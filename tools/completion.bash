@@ -22,7 +22,7 @@ _graphrun()
         ops) words='--help' ;;
         schema) words='--help' ;;
         calibrate) words='--help --device --hardware --disk --out --from' ;;
-        export) words='--help --out --model --dtype --shard --merge --accept-changes' ;;
+        export) words='--help --out --model --dtype --shard --merge --mtp --accept-changes' ;;
         report) words='--help --out --format' ;;
         watch) words='--help --port --host' ;;
         serve) words='--help --set --device --hardware --budget --host-budget --port --host --model --out' ;;

@@ -64,6 +64,7 @@ complete -c graphrun -n '__fish_seen_subcommand_from export' -l model -x -d 'mod
 complete -c graphrun -n '__fish_seen_subcommand_from export' -l dtype -x -a 'float32 bfloat16 fp32 bf16' -d 'type of the weights written'
 complete -c graphrun -n '__fish_seen_subcommand_from export' -l shard -x -d 'largest size of one file'
 complete -c graphrun -n '__fish_seen_subcommand_from export' -l merge -d 'of a model with adapters: the whole model, with these merged; default: the adapters, in the form of Hugging Face peft'
+complete -c graphrun -n '__fish_seen_subcommand_from export' -l mtp -x -d 'copy the layers that predict further tokens from FOLDER, the checkpoint that training began with, as they are there'
 complete -c graphrun -n '__fish_seen_subcommand_from export' -l accept-changes -d 'go on although a checkpoint, or a file that the run reads, has changed; warnings name each change'
 complete -c graphrun -n '__fish_seen_subcommand_from report' -l out -s o -r -F -d 'write to a file; default, and -: print'
 complete -c graphrun -n '__fish_seen_subcommand_from report' -l format -x -a 'text html' -d 'form of the report'

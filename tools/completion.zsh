@@ -94,6 +94,7 @@ _graphrun() {
         '--dtype=[type of the weights written]:NAME:(float32 bfloat16 fp32 bf16)' \
         '--shard=[largest size of one file]:BYTES:' \
         '--merge[of a model with adapters\: the whole model, with these merged; default\: the adapters, in the form of Hugging Face peft]' \
+        '--mtp=[copy the layers that predict further tokens from FOLDER, the checkpoint that training began with, as they are there]:FOLDER:' \
         '--accept-changes[go on although a checkpoint, or a file that the run reads, has changed; warnings name each change]' \
         '*:file:_files' ;;
     report) _arguments -S '--help[show the options]' \

@@ -218,12 +218,5 @@ void gr_check_lora(gr_loader *l)
                 l->d, m->lora.at, GR_E_INVALID,
                 "model '%s': 'groups' of tensors beside 'lora' are not built: adapters have one rate",
                 m->name);
-        if (gr_mesh_ranks(&m->sharding.mesh) > gr_mesh_size(&m->sharding.mesh, GR_AXIS_CONTEXT) ||
-            m->sharding.mesh_auto)
-            gr_diag_error(
-                l->d, m->lora.at, GR_E_INVALID,
-                "model '%s': adapters with an axis of 'parallel' but 'context', or with 'auto', are not "
-                "built; 'parallel: {context: ...}' is",
-                m->name);
     }
 }

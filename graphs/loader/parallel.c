@@ -69,9 +69,6 @@ static const char *uneven_along(const question *q, uint32_t n, char buf[48])
 static char *pipeline_wrong(const question *q, uint32_t stages)
 {
     const uint32_t layers = q->m->shape.layers;
-    if (q->m->sharding.over == GR_SHARD_NODE)
-        return gr_printf(
-            "and 'shard: node' do not go together: stages are gathered from shards of all ranks");
     return layers && stages > layers ? gr_printf("is more than its %u layers", layers) : NULL;
 }
 
@@ -90,6 +87,11 @@ static char *axis_wrong(const question *q)
         return gr_printf(
             "does not go with an update that has a 'teacher', which is made for whole output matrices "
             "on every rank: 'context', and more data, share its work");
+    const bool fp8 = q->m->precision.rollout || q->m->precision.train;
+    if ((gr_model_has_lora(q->m) || fp8) && (q->axis == GR_AXIS_TENSOR || q->axis == GR_AXIS_EXPERT))
+        return gr_printf("and '%s' do not go together: %s; 'context' and 'pipeline' do",
+                         fp8 ? "precision: fp8" : "lora",
+                         fp8 ? "it needs whole layers on each rank" : "adapters are not cut");
     const uint32_t slices = gr_mesh_size(q->mesh, GR_AXIS_TENSOR);
     if (q->axis == GR_AXIS_EXPERT && n % slices && slices % n)
         return gr_printf("does not go with 'tensor: %u': one must divide the other", slices);
@@ -122,11 +124,19 @@ static gr_axis first_axis(const gr_mesh *m)
     return a;
 }
 
-/* So are shards of a model that each host has all of. */
+/* So are shards of a model that each host has all of: experts of a layer are of one host, and of stages it
+ * has all, or they have whole hosts. */
 static bool experts_fit(const question *q)
 {
     return q->m->sharding.over != GR_SHARD_NODE ||
            per_host_of(q) % gr_mesh_size(q->mesh, GR_AXIS_EXPERT) == 0;
+}
+
+static bool stages_fit(const question *q)
+{
+    const uint32_t block = gr_mesh_block(q->mesh), per_host = per_host_of(q);
+    return q->m->sharding.over != GR_SHARD_NODE || gr_mesh_size(q->mesh, GR_AXIS_PIPELINE) < 2 ||
+           per_host % block == 0 || block % per_host == 0;
 }
 
 static char *ranks_wrong(question *q, const gr_node *n)
@@ -137,7 +147,12 @@ static char *ranks_wrong(question *q, const gr_node *n)
     if (role->n % gr_mesh_ranks(q->mesh) == 0 && !slices_fit(q, role))
         return gr_printf("does not divide the ranks of a host: slices are of neighbours there");
     if (role->n % gr_mesh_ranks(q->mesh) == 0) {
-        q->axis = GR_AXIS_EXPERT;
+        q->axis = stages_fit(q) ? GR_AXIS_EXPERT : GR_AXIS_PIPELINE;
+        if (!stages_fit(q))
+            return gr_printf(
+                "beside 'shard: node': the %u ranks of a host are no multiple of the %u that have "
+                "all stages once, and no part of them",
+                per_host_of(q), gr_mesh_block(q->mesh));
         if (role->n % experts == 0 && role->n % gr_mesh_block(q->mesh) == 0)
             return experts_fit(q) ? NULL
                                   : gr_printf("does not divide the ranks of a host, which have all shards of "

@@ -66,12 +66,11 @@ static bool is_fp8(const gr_model *m)
     return m->precision.rollout || m->precision.train;
 }
 
-/* A copy in FP8 is made of layers that a rank has whole. */
+/* A copy in FP8 is made of layers that a rank has whole (axes that cut them: parallel.c). */
 static const char *divided(const gr_loader *l, const gr_model *m)
 {
     const bool ranks = l->o && l->o->ranks > 1;
     if (ranks && m->sharding.tensor > 1) return "tensor";
-    if (ranks && (gr_mesh_any(&m->sharding.mesh) || m->sharding.mesh_auto)) return "parallel";
     if (ranks && m->sharding.gather != GR_GATHER_DIRECT) return "gather";
     if (ranks && m->residency.policy[GR_RESOURCE_ROLLOUT_WEIGHTS] > GR_POLICY_AUTO)
         return "residency: {rollout_weights: ...}";
@@ -87,10 +86,6 @@ static void check_model(gr_loader *l, gr_model *m)
         gr_diag_error(l->d, m->precision.at, GR_E_INVALID,
                       "model '%s' has %s, whose products are not built in FP8: leave 'precision' out",
                       m->name, unfit);
-    else if (gr_model_has_lora(m))
-        gr_diag_error(l->d, m->precision.at, GR_E_INVALID,
-                      "model '%s': 'precision: fp8' with adapters is not built: leave it or 'lora' out",
-                      m->name);
     else if (key)
         gr_diag_error(l->d, m->precision.at, GR_E_INVALID,
                       "model '%s': 'precision: fp8' needs whole layers on each rank, and '%s' divides them: "

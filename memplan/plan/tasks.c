@@ -74,9 +74,10 @@ GR_PRINTF(2, 0) static char *node_name(gr_tasks *p, const char *fmt, va_list ap)
 {
     assert(p->node);
     gr_str s = {0};
-    gr_str_printf(&s, "%s.", p->node);
+    gr_str_puts(&s, p->node);
+    gr_str_putc(&s, '.');
     gr_str_vprintf(&s, fmt, ap);
-    char *name = gr_arena_strdup(p->arena, s.text);
+    char *name = gr_arena_strndup(p->arena, s.text, s.len);
     gr_str_release(&s);
     return name;
 }

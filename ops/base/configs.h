@@ -46,6 +46,7 @@ typedef struct gr_environment_cfg {
     double timeout; /* seconds for one answer */
     gr_texts metrics;
     const char *record, *replay; /* resolved paths; NULL */
+    bool opens;                  /* what answers a start may stand in the place of the prompt */
 } gr_environment_cfg;
 
 /* Where a rollout is called from outside; set by the op's check from the map `serve`. */

@@ -112,6 +112,21 @@ uint32_t gr_rows_add_seq(gr_rows *r, uint32_t group, const gr_seq_ids *ids)
     return seq;
 }
 
+uint32_t gr_rows_append(gr_rows *to, uint32_t longest, const gr_rows *from, uint32_t from_longest,
+                        uint32_t seq)
+{
+    const int32_t *all = gr_rows_ids(from, seq);
+    const gr_seq_ids ids = {all, all + from->prompt_len[seq], from->prompt_len[seq], from->response_len[seq]};
+    const uint32_t at = gr_rows_add_seq(to, *to->n_groups - 1, &ids), n = ids.n_response;
+    to->truncated[at] = from->truncated[seq];
+    to->ended[at] = from->ended[seq];
+    gr_rows_copy_turns(from, seq, to, at);
+    memcpy(to->logprob + (size_t)at * longest, from->logprob + (size_t)seq * from_longest,
+           n * sizeof(*to->logprob));
+    if (from->counts) memcpy(to->counts + to->token_offset[at], from->counts + from->token_offset[seq], n);
+    return at;
+}
+
 static uint32_t first_seq(const gr_rows *r, uint32_t group)
 {
     uint32_t low = 0, high = *r->n_seqs; /* of those before low, all are of earlier groups */

@@ -229,9 +229,35 @@ static void set_text(gr_str *text, gr_json *j, const gr_model_shape *s)
     free(type);
 }
 
+/* A config must not promise layers that what is written lacks. ahead: those that it has; NULL: none. root:
+ * what text says. */
+static void set_ahead(gr_str *text, const gr_json *j, const gr_ahead *ahead, gr_diag *d)
+{
+    for (size_t i = 0; gr_ahead_keys[i]; i++) {
+        const char *key = gr_ahead_keys[i];
+        const json_int_t said = json_integer_value(json_object_get(j->root, key));
+        const uint64_t n = ahead ? gr_ahead_layers(ahead, i) : 0;
+        char number[24];
+        snprintf(number, sizeof(number), "%llu", (unsigned long long)n);
+        if (said < 0 || (uint64_t)said == n) continue;
+        set_key(text, key, number);
+        if (!ahead)
+            gr_diag_warn(d, gr_json_at(j, key),
+                         "'%s' is %lld, and 0 in what is written: layers that predict further tokens are not "
+                         "in it; 'graphrun export --mtp FOLDER' copies them from the checkpoint in FOLDER",
+                         key, (long long)said);
+    }
+}
+
+/* What becomes of the layers that a config promises beside the model. */
+typedef struct promised {
+    bool kept; /* they stay as they are said: what is written is a run's own */
+    const gr_ahead *ahead;
+} promised;
+
 /* The config of what is written, from that of what was read. */
 static gr_status config_text(gr_str *text, const char *path, const gr_model_shape *s, gr_st_dtype dtype,
-                             gr_diag *d)
+                             promised p, gr_diag *d)
 {
     gr_json j;
     gr_status st = gr_json_read(&j, path, d);
@@ -244,12 +270,13 @@ static gr_status config_text(gr_str *text, const char *path, const gr_model_shap
     set_dtype(text, j.root, dtype);
     if (s->head == GR_HEAD_VALUE) set_value_head(text, j.root, s);
     remove_key(text, "quantization_config"); /* it is widened */
+    if (!p.kept) set_ahead(text, &j, p.ahead, d);
     gr_json_release(&j);
     return GR_OK;
 }
 
-gr_status gr_checkpoint_write_config(const char *dir, const gr_model_shape *s, const char *config,
-                                     const char *tokenizer, gr_st_dtype dtype, gr_diag *d)
+static gr_status write_config(const char *dir, const gr_model_shape *s, const char *config,
+                              const char *tokenizer, gr_st_dtype dtype, promised p, gr_diag *d)
 {
     const char *slash = strrchr(config, '/');
     char *from = is_folder(config) ? gr_strdup(config)
@@ -259,7 +286,7 @@ gr_status gr_checkpoint_write_config(const char *dir, const gr_model_shape *s, c
     char *to = gr_printf("%s/config.json", dir);
     bool found = false;
     gr_str text = {0};
-    gr_status st = config_text(&text, path, s, dtype, d);
+    gr_status st = config_text(&text, path, s, dtype, p, d);
     if (!st) st = gr_file_write(to, text.text, text.len, d);
     if (!st) st = gr_file_copy(from, "generation_config.json", dir, &found, d);
     if (!st && tokenizer) st = copy_tokenizer(tokenizer, dir, d);
@@ -268,6 +295,12 @@ gr_status gr_checkpoint_write_config(const char *dir, const gr_model_shape *s, c
     free(path);
     free(from);
     return st;
+}
+
+gr_status gr_checkpoint_write_config(const char *dir, const gr_model_shape *s, const char *config,
+                                     const char *tokenizer, gr_st_dtype dtype, gr_diag *d)
+{
+    return write_config(dir, s, config, tokenizer, dtype, (promised){.kept = true}, d);
 }
 
 /* ---- init and export ----------------------------------------------------------------------------------- */
@@ -279,6 +312,7 @@ struct stream {
     float *buffer;              /* of the largest bucket */
     const gr_weights *adapters; /* merged into the weights, of this shape; NULL: none */
     const gr_model_shape *adapters_shape;
+    const gr_ahead *ahead; /* goes with the weights; NULL: none */
 };
 
 /* A bucket of weights with its adapters, of which no copy is kept. */
@@ -336,11 +370,11 @@ static gr_status write_folder(const char *path, struct stream *s, const char *co
                               gr_st_dtype dtype, uint64_t shard_bytes, gr_diag *d)
 {
     const char *no_prefix = "";
-    gr_weights_source from = {next_bucket, s, &no_prefix, 1};
+    gr_weights_source from = {next_bucket, s, &no_prefix, 1, s->ahead};
     folder f = {.fd = -1};
     gr_status st = take_buffer(s, d);
     if (!st) st = folder_begin(&f, path, d);
-    if (!st) st = gr_checkpoint_write_config(f.aside, s->shape, config, tokenizer, dtype, d);
+    if (!st) st = write_config(f.aside, s->shape, config, tokenizer, dtype, (promised){.ahead = s->ahead}, d);
     if (!st) st = gr_weights_write(s->shape, f.aside, "model", &from, dtype, shard_bytes, d);
     if (!st) st = folder_finish(&f, d);
     folder_release(&f);
@@ -358,73 +392,80 @@ gr_status gr_checkpoint_init(const char *path, const char *config, const char *t
     return write_folder(path, &s, config, tokenizer, GR_ST_F32, 0, d);
 }
 
-gr_status gr_checkpoint_export(const char *path, const char *from, gr_st_dtype dtype, uint64_t shard_bytes,
-                               bool accept, gr_diag *d)
+/* The layers that e asks for, beside a model of s. */
+static gr_status open_ahead(gr_ahead **out, const gr_export *e, const gr_model_shape *s, gr_diag *d)
+{
+    return e->ahead ? gr_ahead_open(out, s, e->ahead, d) : GR_OK;
+}
+
+gr_status gr_checkpoint_export(const gr_export *e, gr_diag *d)
 {
     gr_model_shape shape;
     gr_weights *w = NULL;
+    gr_ahead *ahead = NULL;
     gr_manifest *m = NULL;
     const gr_seal *seal = NULL;
-    gr_status st = gr_checkpoint_beside(&m, &seal, from, accept, d);
-    if (!st) st = gr_model_shape_read(&shape, from, d);
-    if (!st) st = gr_weights_open(&w, &shape, from, "", d);
+    gr_status st = gr_checkpoint_beside(&m, &seal, e->from, e->accept, d);
+    if (!st) st = gr_model_shape_read(&shape, e->from, d);
+    if (!st) st = gr_weights_open(&w, &shape, e->from, "", d);
     if (!st && seal) st = gr_weights_hold(w, seal, d);
-    struct stream s = {.shape = &shape, .weights = w};
-    if (!st) st = write_folder(path, &s, from, from, dtype, shard_bytes, d);
+    if (!st) st = open_ahead(&ahead, e, &shape, d);
+    struct stream s = {.shape = &shape, .weights = w, .ahead = ahead};
+    if (!st) st = write_folder(e->path, &s, e->from, e->from, e->dtype, e->shard_bytes, d);
+    gr_ahead_free(ahead);
     gr_weights_free(w);
     gr_manifest_free(m);
     return st;
 }
 
 /* In peft's form, with the config as it is. */
-static gr_status write_adapters(const char *path, struct stream *s, const char *from, gr_st_dtype dtype,
-                                gr_diag *d)
+static gr_status write_adapters(const gr_export *e, struct stream *s, gr_diag *d)
 {
     const char *no_prefix = "";
-    gr_weights_source source = {next_bucket, s, &no_prefix, 1};
+    gr_weights_source source = {next_bucket, s, &no_prefix, 1, NULL};
     folder f = {.fd = -1};
     bool found = false;
     gr_status st = take_buffer(s, d);
-    if (!st) st = folder_begin(&f, path, d);
-    if (!st) st = gr_file_copy(from, GR_PEFT_CONFIG, f.aside, &found, d);
-    if (!st) st = gr_weights_write(s->shape, f.aside, GR_PEFT_STEM, &source, dtype, 0, d);
+    if (!st) st = folder_begin(&f, e->path, d);
+    if (!st) st = gr_file_copy(e->from, GR_PEFT_CONFIG, f.aside, &found, d);
+    if (!st) st = gr_weights_write(s->shape, f.aside, GR_PEFT_STEM, &source, e->dtype, 0, d);
     if (!st) st = folder_finish(&f, d);
     folder_release(&f);
     free(s->buffer);
     return st;
 }
 
-static gr_status write_merged(const char *path, const char *base, struct stream *s, gr_st_dtype dtype,
-                              uint64_t shard_bytes, gr_diag *d)
+static gr_status write_merged(const gr_export *e, const char *base, struct stream *s, gr_diag *d)
 {
     gr_weights *w = NULL;
+    gr_ahead *ahead = NULL;
     gr_status st = gr_weights_open(&w, s->shape, base, "", d);
     s->weights = w;
-    if (!st) st = write_folder(path, s, base, base, dtype, shard_bytes, d);
+    if (!st) st = open_ahead(&ahead, e, s->shape, d);
+    s->ahead = ahead;
+    if (!st) st = write_folder(e->path, s, base, base, e->dtype, e->shard_bytes, d);
+    gr_ahead_free(ahead);
     gr_weights_free(w);
     return st;
 }
 
-gr_status gr_checkpoint_export_adapters(const char *path, const char *from, bool merge, gr_st_dtype dtype,
-                                        uint64_t shard_bytes, bool accept, gr_diag *d)
+gr_status gr_checkpoint_export_adapters(const gr_export *e, bool merge, gr_diag *d)
 {
-    char *base = NULL, *file = gr_printf("%s/" GR_PEFT_STEM ".safetensors", from);
+    char *base = NULL, *file = gr_printf("%s/" GR_PEFT_STEM ".safetensors", e->from);
     gr_model_shape shape, adapters;
     gr_peft peft;
     gr_weights *w = NULL;
     gr_manifest *m = NULL;
     const gr_seal *seal = NULL;
-    gr_status st = gr_checkpoint_beside(&m, &seal, from, accept, d);
-    if (!st) st = gr_peft_base(&base, &shape, from, d);
-    if (!st) st = gr_peft_read(&peft, from, &shape, d);
+    gr_status st = gr_checkpoint_beside(&m, &seal, e->from, e->accept, d);
+    if (!st) st = gr_peft_base(&base, &shape, e->from, d);
+    if (!st) st = gr_peft_read(&peft, e->from, &shape, d);
     if (!st) adapters = gr_peft_shape(&peft, &shape);
     if (!st) st = gr_weights_open(&w, &adapters, file, "", d);
     if (!st && seal) st = gr_weights_hold(w, seal, d);
     struct stream alone = {.shape = &adapters, .weights = w},
                   merged = {.shape = &shape, .adapters = w, .adapters_shape = &adapters};
-    if (!st)
-        st = merge ? write_merged(path, base, &merged, dtype, shard_bytes, d)
-                   : write_adapters(path, &alone, from, dtype, d);
+    if (!st) st = merge ? write_merged(e, base, &merged, d) : write_adapters(e, &alone, d);
     gr_weights_free(w);
     gr_manifest_free(m);
     free(file);

@@ -18,7 +18,7 @@
  */
 extern const char *const gr_tokenizer_files[];
 
-/* Write what stands beside the weights of a model of shape s into dir: config.json as it is at config (a
+/* Write what stands beside a run's weights of a model of shape s into dir: config.json as it is at config (a
  * file, or the folder it is in) but for its dtype and, where s has a value head, the class that loads one;
  * generation_config.json from beside it, and the tokenizer's files of the folder tokenizer (NULL: none); a
  * folder without any is warned about. */
@@ -30,17 +30,24 @@ GR_NODISCARD gr_status gr_checkpoint_write_config(const char *dir, const gr_mode
 GR_NODISCARD gr_status gr_checkpoint_init(const char *path, const char *config, const char *tokenizer,
                                           uint64_t seed, gr_diag *d);
 
-/* A whole folder with the weights of the folder from, in another dtype or sharded differently. from is a
- * model's in a checkpoint, DIR/MODEL, and is held to that checkpoint's manifest; accept: what differs is
- * warned about. */
-GR_NODISCARD gr_status gr_checkpoint_export(const char *path, const char *from, gr_st_dtype dtype,
-                                            uint64_t shard_bytes, bool accept, gr_diag *d);
+/* What graphrun export is to write. */
+typedef struct gr_export {
+    const char *path;  /* the folder to be made */
+    const char *from;  /* a model's in a checkpoint, DIR/MODEL, which is held to that checkpoint's manifest */
+    gr_st_dtype dtype; /* GR_ST_F32 or GR_ST_BF16 */
+    uint64_t shard_bytes;
+    bool accept;       /* what differs from the manifest is warned about */
+    const char *ahead; /* a checkpoint of the same model whose layers that predict further tokens go with it
+                          (ops/model/ahead.h); NULL: none go, and where config.json promises them a warning
+                          says so and what is written does not */
+} gr_export;
+
+/* A whole folder with those weights, in another dtype or sharded differently. */
+GR_NODISCARD gr_status gr_checkpoint_export(const gr_export *e, gr_diag *d);
 
 /* The same of a folder of adapters, DIR/MODEL: written in the form of Hugging Face peft, or merged into the
  * model that they are beside. */
-GR_NODISCARD gr_status gr_checkpoint_export_adapters(const char *path, const char *from, bool merge,
-                                                     gr_st_dtype dtype, uint64_t shard_bytes, bool accept,
-                                                     gr_diag *d);
+GR_NODISCARD gr_status gr_checkpoint_export_adapters(const gr_export *e, bool merge, gr_diag *d);
 
 /* The folder of a model in a run: spec is RUN, RUN@STEP, RUN@best (without: the last step), or the folder of
  * a step, model its name (NULL: the only one; where there are several the message lists them). *out: caller

@@ -213,15 +213,11 @@ static int what_beside(const gr_weights *w, const char *name)
                                          "vision_tower.",
                                          "model.multi_modal_projector.",
                                          "multi_modal_projector.",
-                                         NULL},
-                             *const ahead[] = {"mtp.", "model.mtp.", NULL};
+                                         NULL};
     const gr_arch *a = gr_arch_find(w->shape.model_type);
-    unsigned long layer = 0;
-    const bool behind =
-        a && a->predicts_ahead && sscanf(name, "model.layers.%lu.", &layer) == 1 && layer >= w->shape.layers;
     if (a && a->outer && begins(name, images)) return IMAGES;
     if (ends(name, ".activation_scale") || ends(name, ".input_scale")) return SCALES;
-    return behind || begins(name, ahead) ? AHEAD : OTHERS;
+    return gr_ahead_is(&w->shape, name) ? AHEAD : OTHERS;
 }
 
 static void warn_unexpected(const gr_weights *w, const char *const *known, size_t n, const char *path,
@@ -806,6 +802,7 @@ struct contents {
     const char *const *prefix;
     size_t n_sets;
     gr_experts_form form;
+    const gr_ahead *ahead; /* behind all else; NULL: none */
 };
 
 static gr_st_spec spec_of(const gr_tensor *t, const char *name)
@@ -834,6 +831,8 @@ static gr_st_spec *specs_of(const struct contents *c, gr_arena *arena, size_t *n
                 GR_PUSH(specs, *n, cap, spec_of(&t[i], name));
             }
     }
+    for (size_t i = 0; c->ahead && i < gr_ahead_count(c->ahead); i++)
+        GR_PUSH(specs, *n, cap, gr_ahead_spec(c->ahead, i));
     return specs;
 }
 
@@ -871,14 +870,14 @@ gr_status gr_weights_writer_new(gr_weights_writer **out, const gr_model_shape *s
                                 const char *stem, const char *const *prefix, size_t n_sets, gr_st_dtype dtype,
                                 uint64_t shard_bytes, gr_diag *d)
 {
-    return open_writer(out, &(struct contents){s, prefix, n_sets, GR_EXPERTS_EACH},
+    return open_writer(out, &(struct contents){s, prefix, n_sets, GR_EXPERTS_EACH, NULL},
                        &(struct target){dir, stem, false, dtype, shard_bytes}, d);
 }
 
 gr_status gr_weights_writer_join(gr_weights_writer **out, const gr_model_shape *s, const char *dir,
                                  const char *stem, const char *const *prefix, size_t n_sets, gr_diag *d)
 {
-    return open_writer(out, &(struct contents){s, prefix, n_sets, GR_EXPERTS_EACH},
+    return open_writer(out, &(struct contents){s, prefix, n_sets, GR_EXPERTS_EACH, NULL},
                        &(struct target){dir, stem, true, GR_ST_F32, 0}, d);
 }
 
@@ -887,7 +886,7 @@ gr_seal *gr_weights_seal_new(const gr_model_shape *s, const char *const *prefix,
     gr_arena *arena = gr_arena_new();
     gr_seal *seal = gr_seal_new();
     size_t n;
-    gr_st_spec *specs = specs_of(&(struct contents){s, prefix, n_sets, GR_EXPERTS_EACH}, arena, &n);
+    gr_st_spec *specs = specs_of(&(struct contents){s, prefix, n_sets, GR_EXPERTS_EACH, NULL}, arena, &n);
     for (size_t i = 0; i < n; i++)
         gr_seal_add(seal, specs[i].name, specs[i].rows * GR_MAX(specs[i].cols, UINT64_C(1)) * sizeof(float));
     free(specs);
@@ -1031,7 +1030,7 @@ gr_status gr_weights_write(const gr_model_shape *s, const char *dir, const char 
     gr_weights_writer *w = NULL;
     const gr_arch *a = gr_arch_find(s->model_type);
     const gr_experts_form form = a && a->experts_turned ? GR_EXPERTS_FUSED : GR_EXPERTS_EACH;
-    gr_status st = open_writer(&w, &(struct contents){s, from->prefix, from->n_sets, form},
+    gr_status st = open_writer(&w, &(struct contents){s, from->prefix, from->n_sets, form, from->ahead},
                                &(struct target){dir, stem, false, dtype, shard_bytes}, d);
     for (uint32_t b = 0; b < gr_model_buckets(s) && !st; b++)
         for (size_t set = 0; set < from->n_sets && !st; set++) {
@@ -1039,6 +1038,7 @@ gr_status gr_weights_write(const gr_model_shape *s, const char *dir, const char 
             st = from->bucket(from->ctx, set, b, &elems, d);
             if (!st) st = put_bucket(w, b, elems, d);
         }
+    if (!st && from->ahead) st = gr_ahead_put(from->ahead, w->file, d);
     if (!st) st = gr_weights_writer_finish(w, d);
     gr_weights_writer_free(w);
     return st;

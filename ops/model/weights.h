@@ -19,6 +19,7 @@
 #ifndef GR_OPS_MODEL_WEIGHTS_H
 #define GR_OPS_MODEL_WEIGHTS_H
 
+#include "ops/model/ahead.h"
 #include "ops/model/model.h"
 #include "runtime/io/safetensors.h"
 #include "runtime/io/seal.h"
@@ -87,6 +88,7 @@ typedef struct gr_weights_source {
     void *ctx;
     const char *const *prefix; /* [n_sets] */
     size_t n_sets;
+    const gr_ahead *ahead; /* written behind the buckets; NULL: none */
 } gr_weights_source;
 
 /* The same in one call: buckets are asked for in order. */

@@ -566,6 +566,9 @@ gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w,
                                c->ptr[REDUCE_STAGING], c->room, d);
     case GR_PIECE_GATHER:
         return gr_piece_gather_run(c, device, d);
+    case GR_PIECE_ADAPTERS:
+        gr_piece_adapters_run(c);
+        return GR_OK;
     case GR_PIECE_REDUCE:
         return gr_piece_reduce_run(c, device, d);
     case GR_STAGE_EXCHANGE:

@@ -3,6 +3,8 @@
 #include "ops/parallel/stages.h"
 
 #include "ops/base/session.h"
+#include "ops/model/fp8.h"
+#include "ops/parallel/quantize.h"
 #include "ops/parallel/reshard.h"
 #include "ops/parallel/sharding.h"
 
@@ -129,12 +131,19 @@ uint64_t gr_piece_elems(const gr_stages *s, const gr_model_shape *shape, uint32_
     return most;
 }
 
+uint64_t gr_piece_grad_elems(const gr_stages *s, const gr_node *n, uint32_t piece)
+{
+    const gr_model *m = n->model;
+    return gr_piece_elems(s, gr_model_has_lora(m) ? gr_model_trains(m) : &m->sharding.train_slice, piece);
+}
+
 /* ---- declaring ------------------------------------------------------------------------------------------
  */
 
-/* Operands: of a gather, and of a reduction; behind them the buckets that stages have as the piece, each
- * once. */
+/* Operands: of a gather, of what takes adapters, and of a reduction; behind them the buckets that stages have
+ * as the piece, each once. */
 enum { PIECE_WEIGHTS, PIECE_WHOLE, N_PIECE };
+enum { TAKE_ADAPTERS, N_TAKE };
 enum { REDUCE_GRADS, REDUCE_WHOLE, REDUCE_STAGING, N_REDUCE };
 enum { EXCHANGE_X, EXCHANGE_DX, EXCHANGE_CUT, EXCHANGE_BACK, N_EXCHANGE };
 
@@ -142,12 +151,13 @@ typedef struct buckets {
     uint32_t at[GR_STAGES_MAX], n;
 } buckets;
 
+/* shape: with nothing of some buckets where it is that of adapters. */
 static buckets buckets_of(const gr_stages *s, const gr_model_shape *shape, uint32_t piece)
 {
     buckets all = {.n = 0};
     for (uint32_t stage = 0; stage < s->n; stage++) {
         const uint32_t b = gr_stage_bucket(s, shape, stage, piece);
-        bool is_new = b != GR_NONE;
+        bool is_new = b != GR_NONE && gr_bucket_elems(shape, b);
         for (uint32_t i = 0; i < all.n; i++) is_new = is_new && all.at[i] != b;
         if (is_new) all.at[all.n++] = b;
     }
@@ -173,11 +183,37 @@ static const gr_model_shape *slice_of(const gr_node *n)
     return &n->model->sharding.train_slice;
 }
 
+/* Of a bucket's weights, as passes read them. */
+static uint64_t weights_bytes(const gr_kernels *k, const gr_node *n, uint32_t bucket)
+{
+    const uint64_t size = gr_dtype_size(k->dtype);
+    const bool is_layer = bucket && bucket <= n->model->shape.layers;
+    return gr_node_fp8(n) && is_layer ? gr_fp8_bucket_bytes(&n->model->shape, bucket, size)
+                                      : gr_bucket_elems(slice_of(n), bucket) * size;
+}
+
 uint32_t gr_piece_weights(gr_tasks *p, const gr_kernels *k, const gr_node *n, const gr_stages *s,
                           uint32_t piece)
 {
-    return gr_tasks_temp(p, GR_CAT_COMM, gr_piece_elems(s, slice_of(n), piece) * gr_dtype_size(k->dtype),
-                         "stage.%u", piece);
+    uint64_t most = 0;
+    for (uint32_t stage = 0; stage < s->n; stage++) {
+        const uint32_t b = gr_stage_bucket(s, &n->model->shape, stage, piece);
+        if (b != GR_NONE) most = GR_MAX(most, weights_bytes(k, n, b));
+    }
+    return gr_tasks_temp(p, GR_CAT_COMM, most, "stage.%u", piece);
+}
+
+/* What a rank has of a bucket outside a pass. */
+static uint32_t source(gr_tasks *p, const gr_kernels *k, const gr_node *n, uint32_t bucket)
+{
+    return gr_node_fp8(n) ? gr_quantize_object(p, k, n->model, false, bucket)
+                          : gr_model_object(p, k, n->model, GR_PART_PARAMS, bucket);
+}
+
+/* Whether ranks gather weights from each other. */
+static bool is_sharded(const gr_tasks *p, const gr_model *m)
+{
+    return p->sharded >> m->index & 1 && gr_sharding_shards(p, m) > 1;
 }
 
 static gr_task *collective(gr_tasks *p, gr_step_kind kind, uint32_t kernel, uint32_t piece, uint64_t bytes,
@@ -190,11 +226,19 @@ static gr_task *collective(gr_tasks *p, gr_step_kind kind, uint32_t kernel, uint
     return w;
 }
 
+/* One among the ranks that have shards of the model together. */
+static gr_task *of_shards(gr_tasks *p, const gr_model *m, gr_task *w)
+{
+    if (p->grouped >> m->index & 1) w->comm.group = GR_GROUP_NODE;
+    return w;
+}
+
 void gr_piece_gather(gr_tasks *p, const gr_kernels *k, const gr_node *n, const gr_stages *s, uint32_t piece)
 {
     const gr_model *m = n->model;
     const buckets all = buckets_of(s, &m->shape, piece);
-    const bool sharded = p->sharded >> m->index & 1;
+    const bool sharded = is_sharded(p, m);
+    const uint32_t shards = gr_sharding_shards(p, m);
     const uint64_t size = gr_dtype_size(k->dtype), elems = gr_piece_elems(s, &m->shape, piece),
                    bytes = elems * size;
     gr_use uses[N_PIECE + GR_STAGES_MAX] = {
@@ -202,41 +246,83 @@ void gr_piece_gather(gr_tasks *p, const gr_kernels *k, const gr_node *n, const g
         [PIECE_WHOLE] = {sharded && any_cut(n, &all) ? gr_tasks_temp(p, GR_CAT_COMM, bytes, "whole.%u", piece)
                                                      : GR_NONE,
                          GR_WRITE}};
-    for (uint32_t i = 0; i < all.n; i++)
-        uses[N_PIECE + i] = (gr_use){gr_model_object(p, k, m, GR_PART_PARAMS, all.at[i]), GR_READ};
-    gr_task *w = collective(p, GR_STEP_GATHER, GR_PIECE_GATHER, piece,
-                            sharded ? bytes * (p->ranks - 1) / p->ranks : 0, uses, N_PIECE + all.n,
-                            gr_arena_printf(p->arena, "%s.%u", sharded ? "gather" : "take", piece));
+    for (uint32_t i = 0; i < all.n; i++) uses[N_PIECE + i] = (gr_use){source(p, k, n, all.at[i]), GR_READ};
+    gr_task *w =
+        of_shards(p, m,
+                  collective(p, GR_STEP_GATHER, GR_PIECE_GATHER, piece,
+                             sharded ? bytes * (shards - 1) / shards : 0, uses, N_PIECE + all.n,
+                             gr_arena_printf(p->arena, "%s.%u", sharded ? "gather" : "take", piece)));
     w->cost.bytes = 2.0 * (double)bytes;
+}
+
+uint32_t gr_piece_adapters(gr_tasks *p, const gr_kernels *k, const gr_node *n, const gr_stages *s,
+                           uint32_t piece)
+{
+    const uint64_t elems = gr_piece_elems(s, gr_model_trains(n->model), piece);
+    return gr_tasks_temp(p, GR_CAT_COMM, elems * gr_dtype_size(k->dtype), "stage_adapters.%u", piece);
+}
+
+void gr_piece_take_adapters(gr_tasks *p, const gr_kernels *k, const gr_node *n, const gr_stages *s,
+                            uint32_t piece)
+{
+    const gr_model *m = n->model;
+    const buckets all = buckets_of(s, gr_model_trains(m), piece);
+    if (!gr_model_has_lora(m) || !all.n) return;
+    gr_use uses[N_TAKE + GR_STAGES_MAX] = {
+        [TAKE_ADAPTERS] = {gr_piece_adapters(p, k, n, s, piece), GR_WRITE}};
+    for (uint32_t i = 0; i < all.n; i++)
+        uses[N_TAKE + i] = (gr_use){gr_model_object(p, k, m, GR_PART_ADAPTERS, all.at[i]), GR_READ};
+    collective(p, GR_STEP_GATHER, GR_PIECE_ADAPTERS, piece, 0, uses, N_TAKE + all.n,
+               gr_arena_printf(p->arena, "take_adapters.%u", piece))
+        ->cost.bytes = 2.0 * (double)p->objects[uses[TAKE_ADAPTERS].object].bytes;
 }
 
 uint32_t gr_piece_grads(gr_tasks *p, const gr_node *n, const gr_stages *s, uint32_t piece)
 {
-    return gr_tasks_temp(p, GR_CAT_GRADIENTS,
-                         gr_piece_elems(s, slice_of(n), piece) * gr_dtype_size(n->model->train.grads),
-                         "stage_grads.%u", piece);
+    const uint64_t elems = gr_piece_grad_elems(s, n, piece);
+    return elems ? gr_tasks_temp(p, GR_CAT_GRADIENTS, elems * gr_dtype_size(n->model->train.grads),
+                                 "stage_grads.%u", piece)
+                 : GR_NONE;
 }
 
-/* Ranks whose stages have a bucket as a piece. */
-static uint32_t holders(const gr_stages *s, const gr_model_shape *shape, uint32_t piece, uint32_t bucket,
-                        uint32_t ranks)
+/* Of ranks [first, end) those whose stages have a bucket as a piece. */
+static uint32_t holders_among(const gr_node *n, const gr_stages *s, uint32_t piece, uint32_t bucket,
+                              uint32_t first, uint32_t end)
 {
-    uint32_t stages = 0;
+    uint32_t count = 0;
+    for (uint32_t rank = first; rank < end; rank++)
+        count += gr_stage_bucket(s, &n->model->shape, gr_stage_of(n, rank), piece) == bucket;
+    return count;
+}
+
+/* Of ranks that have shards together: as many everywhere, where these have all stages; else the most of any
+ * host. */
+static uint32_t holders(const gr_node *n, const gr_stages *s, uint32_t piece, uint32_t bucket,
+                        uint32_t shards)
+{
+    const uint32_t block = gr_mesh_block(&n->placement.mesh);
+    uint32_t stages = 0, most = 0;
     for (uint32_t stage = 0; stage < s->n; stage++)
-        stages += gr_stage_bucket(s, shape, stage, piece) == bucket;
-    return stages * (ranks / s->n);
+        stages += gr_stage_bucket(s, &n->model->shape, stage, piece) == bucket;
+    if (shards % block == 0) return stages * (shards / s->n);
+    for (uint32_t first = 0; first < block; first += shards)
+        most = GR_MAX(most, holders_among(n, s, piece, bucket, first, first + shards));
+    return most;
 }
 
 void gr_piece_reduce(gr_tasks *p, const gr_kernels *k, const gr_node *n, const gr_stages *s, uint32_t piece)
 {
     const gr_model *m = n->model;
-    const buckets all = buckets_of(s, &m->shape, piece);
+    const gr_model_shape *shape = gr_model_trains(m);
+    const buckets all = buckets_of(s, shape, piece);
+    const uint32_t shards = gr_sharding_shards(p, m);
     const uint64_t size = gr_dtype_size(m->train.grads);
     uint64_t room = 0, moved = 0;
     gr_use uses[N_REDUCE + GR_STAGES_MAX] = {[REDUCE_GRADS] = {gr_piece_grads(p, n, s, piece), GR_UPDATE}};
+    if (!all.n) return;
     for (uint32_t i = 0; i < all.n; i++) {
-        const uint64_t part = gr_shard_elems(gr_bucket_elems(&m->shape, all.at[i]), p->ranks) * size,
-                       comes = part * holders(s, &m->shape, piece, all.at[i], p->ranks);
+        const uint64_t part = gr_shard_elems(gr_bucket_elems(shape, all.at[i]), shards) * size,
+                       comes = part * holders(n, s, piece, all.at[i], shards);
         room = GR_MAX(room, comes);
         moved += comes;
         uses[N_REDUCE + i] = (gr_use){gr_model_object(p, k, m, GR_PART_GRADS, all.at[i]), GR_WRITE};
@@ -247,8 +333,9 @@ void gr_piece_reduce(gr_tasks *p, const gr_kernels *k, const gr_node *n, const g
                                                    : GR_NONE,
                                   GR_WRITE};
     uses[REDUCE_STAGING] = (gr_use){gr_tasks_temp(p, GR_CAT_COMM, room, "shards.%u", piece), GR_WRITE};
-    gr_task *w = collective(p, GR_STEP_REDUCE, GR_PIECE_REDUCE, piece, moved, uses, N_REDUCE + all.n,
-                            gr_arena_printf(p->arena, "reduce.%u", piece));
+    gr_task *w = of_shards(p, m,
+                           collective(p, GR_STEP_REDUCE, GR_PIECE_REDUCE, piece, moved, uses,
+                                      N_REDUCE + all.n, gr_arena_printf(p->arena, "reduce.%u", piece)));
     w->cost.bytes = 3.0 * (double)moved;
 }
 
@@ -271,31 +358,33 @@ void gr_stage_exchange(gr_tasks *p, const gr_node *n, bool next, const gr_stage_
 typedef struct piece {
     gr_stages stages;
     const gr_node *n;
-    const gr_model_shape *shape;
-    uint32_t at, rank, ranks, own;         /* own: the bucket that this rank's stage has; GR_NONE */
+    const gr_model_shape *shape;           /* of the weights, or of what is trained */
+    uint32_t at, rank, ranks, first;       /* among the ranks with shards, and which of all is their first */
+    uint32_t own;                          /* the bucket that this rank's stage has; GR_NONE */
     uint64_t *from_at, *from, *to_at, *to; /* of an exchange, [ranks] */
 } piece;
 
-static piece piece_of(const gr_call *c)
+static piece piece_of(const gr_call *c, const gr_model_shape *shape)
 {
-    const gr_session *s = c->session;
+    const gr_shard_place place = gr_shard_place_of(c);
     piece p = {.stages = gr_stages_of(c->node),
                .n = c->node,
-               .shape = &c->node->model->shape,
+               .shape = shape,
                .at = c->arg,
-               .rank = s->rank,
-               .ranks = s->ranks,
+               .rank = place.rank,
+               .ranks = place.shards,
+               .first = place.replica * place.shards,
                .from_at = c->room};
-    p.own = gr_stage_bucket(&p.stages, p.shape, gr_stage_of(c->node, s->rank), c->arg);
-    p.from = p.from_at + s->ranks;
-    p.to_at = p.from + s->ranks;
-    p.to = p.to_at + s->ranks;
+    p.own = gr_stage_bucket(&p.stages, p.shape, gr_stage_of(c->node, c->session->rank), c->arg);
+    p.from = p.from_at + p.ranks;
+    p.to_at = p.from + p.ranks;
+    p.to = p.to_at + p.ranks;
     return p;
 }
 
 static bool has(const piece *p, uint32_t rank, uint32_t bucket)
 {
-    return gr_stage_bucket(&p->stages, p->shape, gr_stage_of(p->n, rank), p->at) == bucket;
+    return gr_stage_bucket(&p->stages, p->shape, gr_stage_of(p->n, p->first + rank), p->at) == bucket;
 }
 
 /* Elements of a rank's flat shard of a bucket, and where they begin. */
@@ -342,26 +431,37 @@ static void take_whole(const gr_call *c, uint32_t bucket, const void *whole)
     if (is_cut(c->node, bucket))
         gr_reshard_local(&r, whole, c->ptr[PIECE_WEIGHTS]);
     else
-        k->copy(c->queue, c->ptr[PIECE_WEIGHTS], whole,
-                gr_bucket_elems(&c->node->model->shape, bucket) * gr_dtype_size(k->dtype));
+        k->copy(c->queue, c->ptr[PIECE_WEIGHTS], whole, weights_bytes(k, c->node, bucket));
 }
 
 gr_status gr_piece_gather_run(const gr_call *c, gr_comm *comm, gr_diag *d)
 {
-    piece p = piece_of(c);
+    piece p = piece_of(c, &c->node->model->shape);
     const buckets all = buckets_of(&p.stages, p.shape, p.at);
+    const bool sharded = c->how->sharded && p.ranks > 1;
     gr_status st = GR_OK;
     for (uint32_t i = 0; i < all.n && !st; i++) {
         const uint32_t b = all.at[i];
         const bool cut = is_cut(c->node, b);
         const void *from = c->ptr[N_PIECE + i];
-        if (c->how->sharded)
-            st = gather_bucket(c, &p, comm, b, from, c->ptr[cut ? PIECE_WHOLE : PIECE_WEIGHTS], d);
+        if (sharded) st = gather_bucket(c, &p, comm, b, from, c->ptr[cut ? PIECE_WHOLE : PIECE_WEIGHTS], d);
         if (st || b != p.own) continue;
-        if (!c->how->sharded) take_whole(c, b, from);
-        if (c->how->sharded && cut) take_whole(c, b, c->ptr[PIECE_WHOLE]);
+        if (!sharded) take_whole(c, b, from);
+        if (sharded && cut) take_whole(c, b, c->ptr[PIECE_WHOLE]);
     }
     return st;
+}
+
+void gr_piece_adapters_run(const gr_call *c)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *shape = gr_model_trains(c->node->model);
+    const piece p = piece_of(c, shape);
+    const buckets all = buckets_of(&p.stages, shape, p.at);
+    for (uint32_t i = 0; i < all.n; i++)
+        if (all.at[i] == p.own)
+            k->copy(c->queue, c->ptr[TAKE_ADAPTERS], c->ptr[N_TAKE + i],
+                    gr_bucket_elems(shape, p.own) * gr_dtype_size(k->dtype));
 }
 
 /* What ranks have summed up of a bucket goes to whose shards it is. How many have sent some. */
@@ -384,13 +484,17 @@ static gr_status send_gradients(const gr_call *c, piece *p, gr_comm *comm, uint3
     return comm->type->all_to_all(comm, c->queue, &e, d);
 }
 
-/* Neighbours first, then neighbouring sums. */
+/* Neighbours first, then neighbouring sums; nothing where the stages that have it are on other hosts. */
 static void add_up(const gr_call *c, uint32_t senders, uint64_t n, void *shard)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_dtype type = c->node->model->train.grads;
     const uint64_t bytes = n * gr_dtype_size(type);
     char *in = c->ptr[REDUCE_STAGING];
+    if (!senders) {
+        k->zero(c->queue, shard, bytes);
+        return;
+    }
     for (uint32_t step = 1; step < senders; step *= 2)
         for (uint32_t i = 0; i + step < senders; i += 2 * step)
             k->add(c->queue, in + i * bytes, in + (i + step) * bytes, type, n);
@@ -415,7 +519,7 @@ static gr_status reduce_bucket(const gr_call *c, piece *p, gr_comm *comm, uint32
 
 gr_status gr_piece_reduce_run(const gr_call *c, gr_comm *comm, gr_diag *d)
 {
-    piece p = piece_of(c);
+    piece p = piece_of(c, gr_model_trains(c->node->model));
     const buckets all = buckets_of(&p.stages, p.shape, p.at);
     gr_status st = GR_OK;
     for (uint32_t i = 0; i < all.n && !st; i++)

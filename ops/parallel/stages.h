@@ -12,7 +12,10 @@
  * is a piece behind the others. What is kept does not change for all this: weights may be whole or flat
  * shards over all ranks, state and reduced gradients are shards (ops/parallel/sharding.h). A stage's weights
  * are gathered once a mini-batch, or a pass; its gradients are summed over all micro-batches, and reduced to
- * shards once. So a checkpoint goes on with any mesh.
+ * shards once. So a checkpoint goes on with any mesh. Where each host has shards of the whole model (`shard:
+ * node`), that is among the ranks of a host, whichever stages these have: the stages may all be on one host,
+ * or each on hosts of its own, between which then only activations go, and once a mini-batch shards'
+ * gradients. Of a model with adapters weights are whole, and gradients are those of adapters.
  *
  * An update runs its micro-batches 1F1B: in trip t of its loop, stage s of n passes micro-batch t forward,
  * and micro-batch t - (n - 1 - s) backward; it holds the activations of n - s of them. Both ways a trip has
@@ -64,6 +67,8 @@ static inline uint32_t gr_stages_last(const gr_stages *s)
 double gr_stages_head(const gr_stages *s, const gr_node *n);
 /* Elements of a piece, of the stage that has most; shape: of the model, or of a slice of it. */
 uint64_t gr_piece_elems(const gr_stages *s, const gr_model_shape *shape, uint32_t piece);
+/* Of its gradients; 0: nothing of it is trained. */
+uint64_t gr_piece_grad_elems(const gr_stages *s, const gr_node *n, uint32_t piece);
 
 /* ---- declaring ----------------------------------------------------------------------------------------- */
 
@@ -71,8 +76,13 @@ uint64_t gr_piece_elems(const gr_stages *s, const gr_model_shape *shape, uint32_
 uint32_t gr_piece_weights(gr_tasks *p, const gr_kernels *k, const gr_node *n, const gr_stages *s,
                           uint32_t piece);
 void gr_piece_gather(gr_tasks *p, const gr_kernels *k, const gr_node *n, const gr_stages *s, uint32_t piece);
-/* What backward tasks add a piece's gradients to, and their reduction into shards, in place of what is there.
- */
+/* The adapters of a piece's weights, and what takes them from those of the model. */
+uint32_t gr_piece_adapters(gr_tasks *p, const gr_kernels *k, const gr_node *n, const gr_stages *s,
+                           uint32_t piece);
+void gr_piece_take_adapters(gr_tasks *p, const gr_kernels *k, const gr_node *n, const gr_stages *s,
+                            uint32_t piece);
+/* What backward tasks add a piece's gradients to, GR_NONE where none is trained, and their reduction into
+ * shards, in place of what is there. */
 uint32_t gr_piece_grads(gr_tasks *p, const gr_node *n, const gr_stages *s, uint32_t piece);
 void gr_piece_reduce(gr_tasks *p, const gr_kernels *k, const gr_node *n, const gr_stages *s, uint32_t piece);
 
@@ -91,8 +101,9 @@ void gr_stage_exchange(gr_tasks *p, const gr_node *n, bool next, const gr_stage_
 /* ---- running ------------------------------------------------------------------------------------------- */
 
 /* Kernels of these tasks, among those of other collectives (gr_sharding_run). */
-enum { GR_PIECE_GATHER = 100, GR_PIECE_REDUCE, GR_STAGE_EXCHANGE };
+enum { GR_PIECE_GATHER = 100, GR_PIECE_ADAPTERS, GR_PIECE_REDUCE, GR_STAGE_EXCHANGE };
 gr_status gr_piece_gather_run(const gr_call *c, gr_comm *comm, gr_diag *d);
+void gr_piece_adapters_run(const gr_call *c);
 gr_status gr_piece_reduce_run(const gr_call *c, gr_comm *comm, gr_diag *d);
 gr_status gr_stage_exchange_run(const gr_call *c, const gr_task *w, gr_comm *comm, gr_diag *d);
 

@@ -49,6 +49,7 @@ void gr_answer_free(gr_answer *a)
 {
     if (!a) return;
     json_decref(a->messages);
+    json_decref(a->tools);
     json_decref(a->text);
     free(a->ids.id);
     free(a->metrics);
@@ -93,6 +94,19 @@ static char *take_messages(gr_answer *a, json_t *v)
     return NULL;
 }
 
+static char *take_tools(gr_answer *a, json_t *v, gr_answer_to to)
+{
+    if (!v) return NULL;
+    if (to != GR_ANSWER_START) return gr_strdup("'tools' answers a start alone: they stand in the prompt");
+    if (!json_is_array(v)) return gr_printf("'tools' is %s; a list is wanted", gr_json_kind(v));
+    for (size_t i = 0; i < json_array_size(v); i++)
+        if (!json_is_object(json_array_get(v, i)))
+            return gr_printf("tool %zu, counted from 0, is %s; an object is wanted", i,
+                             gr_json_kind(json_array_get(v, i)));
+    a->tools = json_incref(v);
+    return NULL;
+}
+
 static char *take_text(gr_answer *a, json_t *v)
 {
     if (!v) return NULL;
@@ -115,14 +129,16 @@ static char *take_done(gr_answer *a, const json_t *v, gr_answer_to to)
 /* A misspelt 'reward' would be a reward of 0. */
 static char *check_keys(const json_t *reply)
 {
-    static const char *const known[] = {"id", "text", "messages", "done", "reward", "metrics"};
+    static const char *const known[] = {"id", "text", "messages", "tools", "done", "reward", "metrics"};
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)reply, key, v)
     {
         bool is = false;
         for (size_t i = 0; i < GR_LEN(known); i++) is = is || !strcmp(known[i], key);
-        if (!is) return gr_printf("unknown key '%s'; it has id, text, messages, done, reward, metrics", key);
+        if (!is)
+            return gr_printf("unknown key '%s'; it has id, text, messages, tools, done, reward, metrics",
+                             key);
     }
     return NULL;
 }
@@ -135,6 +151,7 @@ gr_answer *gr_answer_read(const json_t *reply, gr_answer_to to, const char *cons
     *why = check_keys(reply);
     if (!*why && gr_json_has_nul(reply)) *why = gr_strdup("it holds the character \\u0000");
     if (!*why) *why = take_messages(a, json_object_get(reply, "messages"));
+    if (!*why) *why = take_tools(a, json_object_get(reply, "tools"), to);
     if (!*why) *why = take_text(a, json_object_get(reply, "text"));
     if (!*why && a->text && a->messages)
         *why = gr_strdup("it has 'text' and 'messages', of which one is wanted");
@@ -152,11 +169,11 @@ gr_answer *gr_answer_read(const json_t *reply, gr_answer_to to, const char *cons
 
 /* ---- the record --------------------------------------------------------------------------------------- */
 
-/* Which answer it is: the same in a run that repeats this one. */
-static char *key_of(const gr_environment *e, uint32_t number)
+/* Which answer it is, to message `turn`: the same in a run that repeats this one. */
+static char *key_of(const gr_environment *e, uint32_t number, uint32_t turn)
 {
     const conversation *c = &e->all[number];
-    return gr_printf("%u.%u.%u.%u.%u", c->step, c->round, number, c->attempt, c->turn);
+    return gr_printf("%u.%u.%u.%u.%u", c->step, c->round, number, c->attempt, turn);
 }
 
 static json_t *json_of_call(const gr_answer *a)
@@ -183,6 +200,7 @@ static json_t *json_of(const gr_answer *a, const gr_environment_config *c)
     if (a->error) json_object_set_new(o, "error", gr_json_string(a->error, strlen(a->error)));
     if (a->late) json_object_set_new(o, "late", json_true());
     if (a->messages) json_object_set(o, "messages", a->messages);
+    if (a->tools) json_object_set(o, "tools", a->tools);
     if (a->text) json_object_set(o, "text", a->text);
     if (a->is_call) json_object_set_new(o, "call", json_of_call(a));
     if (a->refused) json_object_set_new(o, "refused", json_integer(a->refused));
@@ -197,7 +215,7 @@ static json_t *json_of(const gr_answer *a, const gr_environment_config *c)
 static gr_status write_record(gr_environment *e, const gr_answer *a, gr_diag *d)
 {
     if (!e->record) return GR_OK;
-    char *key = key_of(e, a->number);
+    char *key = key_of(e, a->number, e->all[a->number].turn);
     json_t *line = json_pack("{s:s, s:o}", "answer", key, "is", json_of(a, &e->cfg));
     if (e->cfg.timed) json_object_set_new(line, "at", json_pack("[i, i]", e->now.step, e->now.trip));
     char *text = json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17));
@@ -282,7 +300,7 @@ static void add_ready(gr_environment *e, gr_answer *a)
 /* The answer of the file to the message that conversation `number` is at. */
 static void replay(gr_environment *e, uint32_t number, gr_answer_to to)
 {
-    char *key = key_of(e, number), *why = NULL;
+    char *key = key_of(e, number, e->all[number].turn), *why = NULL;
     const json_t *line = json_object_get(e->replay, key), *is = json_object_get(line, "is"),
                  *error = json_object_get(is, "error");
     gr_answer *a = is && !error ? read_recorded(e, is, to, &why) : NULL;
@@ -401,6 +419,18 @@ bool gr_environment_replays(const gr_environment *e)
     return e->replay;
 }
 
+/* The tools with which the conversation began. */
+static void remind(gr_environment *e, uint32_t number)
+{
+    char *key = key_of(e, number, 0);
+    json_t *tools = json_object_get(json_object_get(json_object_get(e->replay, key), "is"), "tools");
+    free(key);
+    if (!tools) return;
+    gr_answer *a = gr_calloc(1, sizeof(*a));
+    *a = (gr_answer){.number = number, .reminds = true, .tools = json_incref(tools)};
+    add_ready(e, a);
+}
+
 void gr_environment_go_on(gr_environment *e, uint32_t number, uint32_t attempt, uint32_t turns, bool asked)
 {
     e->all[number] = (conversation){.id = ++e->tries << ID_BITS | number,
@@ -408,6 +438,7 @@ void gr_environment_go_on(gr_environment *e, uint32_t number, uint32_t attempt, 
                                     .round = e->round,
                                     .attempt = attempt,
                                     .turn = turns};
+    if (turns || !asked) remind(e, number);
     if (asked) replay(e, number, turns ? GR_ANSWER_STEP : GR_ANSWER_START);
 }
 

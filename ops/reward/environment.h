@@ -3,7 +3,7 @@
  * Worker processes (ops/reward/pool.h) that keep state answer three messages, each an object on a line of its
  * own; docs/ENVIRONMENTS.md is the protocol:
  *
- *     {"id": 7, "type": "start", "record": {...}}                          reply: {"id": 7, "text"?}
+ *     {"id": 7, "type": "start", "record": {...}}      reply: {"id": 7, "text" or "messages"?, "tools"?}
  *     {"id": 7, "type": "step", "turn": 0, "text": ..., "token_ids": [...], "tool_calls": [...], "last":
  * false} reply: {"id": 7, "text" or "messages"?, "done"?, "reward"?, "metrics"?}
  *     {"id": 7, "type": "end"}                                             no reply
@@ -94,6 +94,8 @@ typedef struct gr_answer {
     char *error;      /* why there is none; the rest is empty then */
     bool late;        /* because its time was up */
     json_t *messages; /* a list of objects with role and content; NULL */
+    json_t *tools;    /* of a start: a list of objects, the conversation's tools; NULL */
+    bool reminds;     /* it answers nothing: these are the tools of a conversation that goes on */
     json_t *text;     /* a string; NULL */
     gr_ids ids;       /* of a call: what it adds */
     bool is_call;

@@ -215,12 +215,16 @@ void gr_str_putc(gr_str *s, char c)
 
 void gr_str_vprintf(gr_str *s, const char *fmt, va_list ap)
 {
+    enum { USUAL = 63 }; /* most texts are that short: they are written once */
     va_list again;
     va_copy(again, ap);
-    int n = vsnprintf(NULL, 0, fmt, ap);
+    reserve(s, USUAL);
+    int n = vsnprintf(s->text + s->len, s->cap - s->len, fmt, ap);
     if (n < 0) gr_out_of_memory(0); /* no format here has a wide character, the other thing that can fail */
-    reserve(s, (size_t)n);
-    vsnprintf(s->text + s->len, (size_t)n + 1, fmt, again);
+    if ((size_t)n >= s->cap - s->len) {
+        reserve(s, (size_t)n);
+        vsnprintf(s->text + s->len, (size_t)n + 1, fmt, again);
+    }
     s->len += (size_t)n;
     va_end(again);
 }

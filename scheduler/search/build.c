@@ -1,5 +1,4 @@
 /* scheduler/search/build.c: a finished plan from a residency that fits: steps, ledger, paths, waits. */
-#include "memplan/pack/pack.h"
 #include "scheduler/search/transfers.h"
 
 #include <assert.h>
@@ -20,6 +19,7 @@ typedef struct clock {
 } clock;
 
 typedef struct builder {
+    gr_packings *known; /* NULL: nothing is */
     const gr_transfers *l;
     const gr_analysis *f;
     gr_plan *p;
@@ -88,7 +88,7 @@ static uint64_t pack_those(builder *b, gr_place place, bool visiting, uint64_t f
         if (p->ledger[e].place == place && visits(b, e) == visiting)
             items[n++] =
                 (gr_pack_item){room_of(b, &p->ledger[e]), p->ledger[e].first, last_of(b, e, apart), 0};
-    uint64_t height = gr_pack(items, n, b->l->n_items, 0, tries);
+    uint64_t height = gr_pack_once(b->known, items, n, b->l->n_items, tries);
     n = 0;
     for (uint32_t e = 0; e < p->n_ledger; e++)
         if (p->ledger[e].place == place && visits(b, e) == visiting)
@@ -544,7 +544,8 @@ static void split_paths(builder *b)
     }
 }
 
-gr_plan *gr_plan_build(const gr_transfers *l, const gr_analysis *f, bool apart, uint32_t tries)
+gr_plan *gr_plan_build(const gr_transfers *l, const gr_analysis *f, gr_packings *known, bool apart,
+                       uint32_t tries)
 {
     gr_arena *arena = gr_arena_new();
     gr_plan *p = gr_arena_alloc(arena, sizeof(*p));
@@ -552,7 +553,7 @@ gr_plan *gr_plan_build(const gr_transfers *l, const gr_analysis *f, bool apart, 
     p->ranks = p->pools = p->graph = p->graph_text = p->hardware = p->device = p->numerics = p->notes =
         p->reasons = "";
     p->ns = p->own_ns = l->ns;
-    builder b = {.l = l, .f = f, .p = p, .n = l->n_items};
+    builder b = {.known = known, .l = l, .f = f, .p = p, .n = l->n_items};
     b.steps = path_steps(p, GR_PATH_STEADY, l->n_items);
     make_ledger(&b, apart, tries);
     for (uint32_t i = 0; i < b.n; i++) make_step(&b, i);

@@ -136,9 +136,9 @@ static uint32_t shards_of(const gr_knobs *s, const uint32_t *level, const gr_mod
 {
     const uint32_t node = node_ranks(s->g);
     if (m->follows) m = m->follows->second; /* they have the same elements */
-    const bool piped = gr_mesh_size(&m->sharding.mesh, GR_AXIS_PIPELINE) > 1; /* stages are of all ranks */
-    if (!node || m->sharding.over == GR_SHARD_ALL || gr_model_is_sent(s->g, m) || piped) return 0;
+    if (!node || m->sharding.over == GR_SHARD_ALL || gr_model_is_sent(s->g, m)) return 0;
     if (m->sharding.over == GR_SHARD_NODE) return node;
+    if (gr_mesh_size(&m->sharding.mesh, GR_AXIS_PIPELINE) > 1) return 0; /* stages are of all ranks */
     if (is_trained(s->g, m))
         return s->grouped >> m->index & 1 && !level_about(s, level, KNOB_REACH, m) ? node : 0;
     return level_about(s, level, KNOB_SHARD, m) == 1 && node > 1 ? node : 0;

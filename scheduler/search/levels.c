@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xxhash.h>
+
 enum {
     MOST_MADE = 32,      /* programs kept at a time */
     MOST_TASKS = 100000, /* and all of their tasks, where there are more than two */
@@ -102,9 +104,10 @@ const gr_level_set *gr_level_set_take(gr_schedule_search *s, uint32_t at)
 uint32_t gr_level_set_at(gr_schedule_search *s, const uint32_t *level)
 {
     const size_t bytes = s->src->n_knobs * sizeof(*level);
+    const uint64_t hash = XXH3_64bits(level, bytes);
     for (size_t i = 0; i < s->n_sets; i++)
-        if (!bytes || !memcmp(s->sets[i].level, level, bytes)) return (uint32_t)i;
-    gr_level_set set = {.level = gr_arena_alloc(s->arena, bytes + 1)};
+        if (s->sets[i].hash == hash && !memcmp(s->sets[i].level, level, bytes)) return (uint32_t)i;
+    gr_level_set set = {.level = gr_arena_alloc(s->arena, bytes + 1), .hash = hash};
     if (bytes) memcpy(set.level, level, bytes);
     GR_PUSH(s->sets, s->n_sets, s->cap_sets, set);
     gr_level_set_take(s, (uint32_t)s->n_sets - 1);

@@ -166,7 +166,8 @@ static void charge_packing(gr_schedule_search *s, const gr_plan *p)
 
 static gr_plan *build_once(gr_schedule_search *s, uint32_t level, bool apart)
 {
-    gr_plan *p = gr_plan_build(&s->transfers, gr_level_set_take(s, level)->analysis, apart, tries_of(s));
+    gr_plan *p =
+        gr_plan_build(&s->transfers, gr_level_set_take(s, level)->analysis, &s->packings, apart, tries_of(s));
     if (s->o->parts < 2 && is_within(s, p)) p->ns = GR_MAX(p->ns, gr_timeline_waits_ns(p));
     charge_packing(s, p);
     return p;
@@ -389,6 +390,7 @@ static void search_free(gr_schedule_search *s)
     gr_level_sets_free(s);
     gr_transfers_release(&s->transfers);
     gr_prices_release(&s->prices);
+    gr_packings_release(&s->packings);
     free(s->found.all);
     gr_arena_free(s->arena);
 }

@@ -16,6 +16,7 @@
  */
 typedef struct gr_level_set {
     uint32_t *level; /* [n_knobs] */
+    uint64_t hash;   /* of these */
     gr_tasks *tasks; /* NULL: not there now */
     gr_analysis *analysis;
     uint32_t asked; /* when it was last */
@@ -63,6 +64,7 @@ typedef struct gr_schedule_search {
     uint32_t laid;       /* the set that the arrays of transfers are for */
     gr_price_key placed; /* what stands in transfers, placed and not timed yet; 0: something else */
     gr_prices prices;
+    gr_packings packings;
     uint64_t work;           /* that the whole may take */
     bool host_first;         /* bytes that the host pool lacks count for more than the device's */
     bool probes;             /* it is only asked whether anything fits */

@@ -76,6 +76,10 @@ for m in qwen3_5_moe gpt_oss_mxfp4 mistral3; do
     same_weights whole-$m part-$m
     same_metrics whole-$m part-$m
     status 0 "$gr" export whole-$m --dtype bfloat16 -o out-$m --model actor
+    if [ $m = qwen3_5_moe ]; then
+        status 0 "$gr" export whole-$m --mtp "$project/tests/golden/model/$m" -o ahead-$m --model actor
+        grep -aq '"mtp.fc.weight"' ahead-$m/model.safetensors || fail "layers that predict further tokens are not copied"
+    fi
     for written in whole-$m/checkpoints/step-2/actor out-$m; do
         grep -qE 'text_config|quantization_config|ConditionalGeneration' $written/config.json &&
             fail "$m: $(cat $written/config.json)"

@@ -54,6 +54,8 @@ status 0 "$gr" export whole -o adapters
 cmp adapters/adapter_model.safetensors $folder/adapter_model.safetensors
 has adapters/adapter_config.json '"peft_type": "LORA"'
 status 0 "$gr" export whole --merge -o merged
+refused 'mtp is for whole models: say --merge' "$gr" export whole --mtp model -o other
+refused 'no layers that predict further tokens' "$gr" export whole --merge --mtp model -o other
 has merged/config.json 'LlamaForCausalLM'
 # the rate may be 0: what begins as these adapters is the merged model, up to rounding, and what ended is what begins
 begin='train: {lora: {from: adapters}, '
@@ -132,7 +134,7 @@ wrong "wrong.yaml:4:[0-9]+: error: .*unknown key 'r'|wrong.yaml:4:[0-9]+: error:
 sed 's/actor: {/&residency: {optimizer: host}, /' lora.yaml >wrong.yaml
 refused "error: model 'actor': 'residency: .optimizer: host.' shards weights" "$gr" check wrong.yaml --ranks 2
 sed 's/actor: {/&parallel: {tensor: 2}, /' lora.yaml >wrong.yaml
-refused "error: model 'actor': adapters with an axis of 'parallel' but 'context'" "$gr" check wrong.yaml --ranks 2
+refused "error: model 'actor': 'tensor: 2' and 'lora' do not go together" "$gr" check wrong.yaml --ranks 2
 wrong "'groups' of tensors beside 'lora' are not built" 's/alpha: 8}/&, groups: [{tensors: "q_proj", lr: 1.0e-3}]/'
 model moe qwen3_moe 32 false false
 wrong "wrong.yaml:4:[0-9]+: error: model 'actor': target 'gate': layer 0 has a mixture of experts" 's/model: model/model: moe/'

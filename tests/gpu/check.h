@@ -3,7 +3,9 @@
  *
  * A program includes it once. It prints a line for each comparison and goes on after a failure; its exit
  * status is 77 where there is no device, 1 where something failed. With --small it goes through every kernel
- * and every path in sizes that a tool ends with which slows kernels down a thousand times (sanitize.sh).
+ * and every path in sizes that a tool ends with which slows kernels down a thousand times (sanitize.sh). With
+ * --race too, programs that go through their kernels many times over do so once, in the least sizes that have
+ * every path: racecheck follows each access to shared memory.
  */
 #ifndef GR_TESTS_GPU_CHECK_H
 #define GR_TESTS_GPU_CHECK_H
@@ -21,7 +23,7 @@
 #include <unistd.h>
 
 static int check_failures;
-static bool check_small, check_own; /* set by read_options */
+static bool check_small, check_own, check_race; /* set by read_options */
 
 #define CUDA(call) check_cuda((call), #call, __LINE__)
 
@@ -216,6 +218,7 @@ static inline bool read_options(int argc, char **argv)
         bench = bench || !strcmp(argv[i], "--bench");
         check_small = check_small || !strcmp(argv[i], "--small");
         check_own = check_own || !strcmp(argv[i], "--own");
+        check_race = check_race || !strcmp(argv[i], "--race");
     }
     return bench;
 }

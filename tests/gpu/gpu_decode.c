@@ -1,8 +1,10 @@
 /* tests/gpu/gpu_decode.c: attention of decode steps and copies of blocks against loops in double.
  *
  * Without arguments: one line a case (largest absolute error, relative norm of the error), exit 1 where one
- * fails, 77 where there is no device. --small: shorter and fewer slots of fewer heads. --bench: times, as
- * bytes of keys and values that must be read once over seconds.
+ * fails, 77 where there is no device. The products of a step of few sequences (gr_cu_decode_product) are
+ * measured by the error that rounding to bf16 brings. --small: shorter and fewer slots of fewer heads.
+ * --few: of these what steps of few sequences use. --bench: times, as bytes of keys and values that must be
+ * read once over seconds.
  */
 #include <cuda_runtime.h>
 #include <math.h>
@@ -11,12 +13,15 @@
 #include <string.h>
 
 #include "ops/kernels/cuda/decode_sizes.h"
+#include "ops/model/fp8.h"
+#include "runtime/base/half.h"
 
 enum { BLOCK = 16 };
 #define COPY_GBPS 4260.0 /* device copy, read and written, of the machine this was tuned on */
 
 static int failures;
 static bool small; /* as --small asks */
+static bool fp8;   /* the pool of the batches that are made is in FP8 */
 
 static void check_cuda(cudaError_t e, const char *what)
 {
@@ -103,9 +108,10 @@ typedef struct batch {
     gr_cu_heads h;
     uint32_t n, n_groups, max_length, stride, n_blocks;
     uint32_t *length, *member, *group_first, *shared, *table; /* host */
-    gr_bf16 *kv, *qkv;                                        /* host */
+    char *kv;                                                 /* host */
+    gr_bf16 *qkv;                                             /* host */
     gr_scores scores;                                         /* sinks: host */
-    gr_bf16 *d_kv;                                            /* kept between launches of one case */
+    void *d_kv;                                               /* kept between launches of one case */
 } batch;
 
 static uint32_t width(const batch *b)
@@ -113,20 +119,48 @@ static uint32_t width(const batch *b)
     return (b->h.heads + 2 * b->h.kv_heads) * b->h.head_dim;
 }
 
-static size_t block_elems(const batch *b)
+static size_t pool_bytes(const batch *b)
 {
-    return (size_t)2 * BLOCK * b->h.kv_heads * b->h.head_dim;
+    return b->n_blocks * gr_cu_kv_block(&b->h);
 }
 
-static gr_bf16 *key_at(const batch *b, uint32_t slot, uint32_t key, uint32_t kv_head)
+/* A kv head's key, or value, of a position: where it lies in the pool, and its scale if that is in FP8. */
+typedef struct kept {
+    gr_bf16 *wide;
+    uint8_t *eight; /* the same place */
+    float *scale;
+} kept;
+
+static kept kept_at(const batch *b, uint32_t slot, uint32_t key, uint32_t kv_head, bool value)
 {
-    const uint32_t block = b->table[(size_t)slot * b->stride + key / BLOCK];
-    return b->kv + block * block_elems(b) + ((size_t)kv_head * BLOCK + key % BLOCK) * b->h.head_dim;
+    char *block = b->kv + b->table[(size_t)slot * b->stride + key / BLOCK] * (size_t)gr_cu_kv_block(&b->h);
+    const size_t half = gr_cu_kv_half_bytes(&b->h),
+                 at = ((size_t)kv_head * BLOCK + key % BLOCK) * b->h.head_dim;
+    float *scales = (float *)(void *)(block + 2 * half);
+    char *from = block + (value ? half : 0);
+    return (kept){(gr_bf16 *)(void *)from + at, (uint8_t *)from + at,
+                  scales + (kv_head * 2 + value) * BLOCK + key % BLOCK};
 }
 
-static gr_bf16 *value_at(const batch *b, uint32_t slot, uint32_t key, uint32_t kv_head)
+static double kept_get(const batch *b, kept k, uint32_t i)
 {
-    return key_at(b, slot, key, kv_head) + block_elems(b) / 2;
+    if (b->h.kv_fp8) return (double)gr_e4m3_to_f32(k.eight[i]) * (double)*k.scale;
+    return (double)of_bf16(k.wide[i]);
+}
+
+static void kept_set_random(const batch *b, kept k)
+{
+    const uint32_t d = b->h.head_dim;
+    float x[256], most = 0;
+    for (uint32_t i = 0; i < d; i++) x[i] = random_value();
+    for (uint32_t i = 0; i < d; i++) most = fmaxf(most, fabsf(x[i]));
+    const gr_fp8_scale s = gr_fp8_scale_of(most);
+    if (b->h.kv_fp8) *k.scale = s.scale;
+    for (uint32_t i = 0; i < d; i++)
+        if (b->h.kv_fp8)
+            k.eight[i] = gr_f32_to_e4m3(x[i] * s.inverse);
+        else
+            k.wide[i] = to_bf16(x[i]);
 }
 
 /* Tables over shuffled blocks; shared keys in the same blocks. What lies behind a slot's length stays NaN. */
@@ -149,16 +183,13 @@ static void fill_tables(batch *b)
 
 static void fill_keys(batch *b)
 {
-    memset(b->kv, 0xFF, b->n_blocks * block_elems(b) * sizeof(*b->kv));
+    memset(b->kv, 0xFF, pool_bytes(b));
     for (uint32_t g = 0; g < b->n_groups; g++)
         for (uint32_t s = b->group_first[g], first = 1; s < b->group_first[g + 1]; s++) {
             if (!b->length[s]) continue;
             for (uint32_t key = first ? 0 : b->shared[g]; key < b->length[s]; key++)
-                for (uint32_t h = 0; h < b->h.kv_heads; h++)
-                    for (uint32_t i = 0; i < b->h.head_dim; i++) {
-                        key_at(b, s, key, h)[i] = to_bf16(random_value());
-                        value_at(b, s, key, h)[i] = to_bf16(random_value());
-                    }
+                for (uint32_t h = 0; h < 2 * b->h.kv_heads; h++)
+                    kept_set_random(b, kept_at(b, s, key, h / 2, h % 2));
             first = 0;
         }
 }
@@ -166,7 +197,8 @@ static void fill_keys(batch *b)
 static batch batch_new(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t n_groups,
                        uint32_t group)
 {
-    batch b = {.h = {.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim}, .n_groups = n_groups};
+    batch b = {.h = {.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .kv_fp8 = fp8},
+               .n_groups = n_groups};
     b.n = n_groups * group;
     b.scores = gr_scores_plain(head_dim);
     b.length = host(b.n * sizeof(*b.length));
@@ -191,12 +223,12 @@ static void batch_fill(batch *b)
     b->max_length = most + random_below(100);
     b->stride = (b->max_length + BLOCK - 1) / BLOCK + random_below(3);
     b->table = host((size_t)b->n * b->stride * sizeof(*b->table));
-    b->kv = host(b->n_blocks * block_elems(b) * sizeof(*b->kv));
+    b->kv = host(pool_bytes(b));
     b->qkv = host((size_t)b->n * width(b) * sizeof(*b->qkv));
     fill_tables(b);
     fill_keys(b);
     for (size_t i = 0; i < (size_t)b->n * width(b); i++) b->qkv[i] = to_bf16(2 * random_value());
-    b->d_kv = device_of(b->kv, b->n_blocks * block_elems(b) * sizeof(*b->kv));
+    b->d_kv = device_of(b->kv, pool_bytes(b));
 }
 
 static void batch_free(batch *b)
@@ -274,9 +306,9 @@ static void attend(const batch *b, uint32_t slot, uint32_t head, double *out)
     const uint32_t from = n ? gr_scores_first(b->scores.window, n - 1) : 0;
     double *p = host(n * sizeof(*p)), most = sinks ? (double)of_bf16(sinks[head]) : -INFINITY, sum = 0;
     for (uint32_t k = from; k < n; k++) {
-        const gr_bf16 *key = key_at(b, slot, k, kv_head);
+        const kept key = kept_at(b, slot, k, kv_head, false);
         p[k] = 0;
-        for (uint32_t i = 0; i < d; i++) p[k] += (double)of_bf16(q[i]) * (double)of_bf16(key[i]);
+        for (uint32_t i = 0; i < d; i++) p[k] += (double)of_bf16(q[i]) * kept_get(b, key, i);
         p[k] *= (double)b->scores.scale;
         if (b->scores.softcap) p[k] = (double)b->scores.softcap * tanh(p[k] / (double)b->scores.softcap);
         most = p[k] > most ? p[k] : most;
@@ -284,10 +316,10 @@ static void attend(const batch *b, uint32_t slot, uint32_t head, double *out)
     if (sinks) sum = exp((double)of_bf16(sinks[head]) - most);
     for (uint32_t i = 0; i < d; i++) out[i] = 0;
     for (uint32_t k = from; k < n; k++) {
-        const gr_bf16 *value = value_at(b, slot, k, kv_head);
+        const kept value = kept_at(b, slot, k, kv_head, true);
         const double w = exp(p[k] - most);
         sum += w;
-        for (uint32_t i = 0; i < d; i++) out[i] += w * (double)of_bf16(value[i]);
+        for (uint32_t i = 0; i < d; i++) out[i] += w * kept_get(b, value, i);
     }
     for (uint32_t i = 0; i < d && n; i++) out[i] /= sum;
     free(p);
@@ -313,10 +345,10 @@ static void compare(const char *name, const batch *b, const gr_bf16 *got)
     free(want);
     const double relative = norm > 0 ? sqrt(error / norm) : sqrt(error);
     const bool ok = !wrong && relative < 6e-3;
-    printf("%-10s heads %u/%u D %u, %u slots in %u groups, lengths to %u: max abs %.2e, norm %.2e, wrong "
+    printf("%-10s heads %u/%u D %u%s, %u slots in %u groups, lengths to %u: max abs %.2e, norm %.2e, wrong "
            "%llu %s\n",
-           name, b->h.heads, b->h.kv_heads, b->h.head_dim, b->n, b->n_groups, b->max_length, most, relative,
-           (unsigned long long)wrong, ok ? "OK" : "FAIL");
+           name, b->h.heads, b->h.kv_heads, b->h.head_dim, b->h.kv_fp8 ? " FP8" : "", b->n, b->n_groups,
+           b->max_length, most, relative, (unsigned long long)wrong, ok ? "OK" : "FAIL");
     failures += !ok;
 }
 
@@ -471,6 +503,126 @@ static void check_rows(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
     batch_free(&b);
 }
 
+/* ---- in one kernel --------------------------------------------------------------------------------------
+ */
+
+typedef struct fused {
+    batch b;
+    gr_bf16 *q_norm, *k_norm, *raw; /* device */
+    float *frequency;
+    int32_t *position;
+    uint32_t *slot, *length, *table;
+} fused;
+
+/* Lengths to `longest`, some at the edges of blocks; all `exact` where that is not 0. */
+static fused fused_new(uint32_t heads, uint32_t kv_heads, uint32_t n, uint32_t longest, uint32_t exact,
+                       bool norms)
+{
+    static const uint32_t edges[] = {1, 15, 16, 17, 129, 0, 512, 513};
+    fused f = {.b = batch_new(heads, kv_heads, 128, n, 1)};
+    batch *b = &f.b;
+    int32_t position[32];
+    uint32_t slot[32];
+    float frequency[64];
+    for (uint32_t s = 0; s < n; s++) {
+        b->shared[s] = 0;
+        b->length[s] = exact ? exact : n > 2 && s < 8 ? edges[s] : 1 + random_below(longest);
+    }
+    batch_fill(b);
+    for (uint32_t s = 0; s < n; s++) {
+        const uint32_t last = b->length[s] ? b->length[s] - 1 : 0;
+        position[s] = (int32_t)last;
+        slot[s] =
+            b->length[s] ? b->table[(size_t)s * b->stride + last / BLOCK] * BLOCK + last % BLOCK : UINT32_MAX;
+    }
+    for (int i = 0; i < 64; i++) frequency[i] = powf(1e4f, -(float)i / 64);
+    f.frequency = device_of(frequency, sizeof(frequency));
+    b->h.frequency = f.frequency;
+    b->h.eps = 1e-6f;
+    f.position = device_of(position, n * 4);
+    f.slot = device_of(slot, n * 4);
+    f.length = device_of(b->length, n * 4);
+    f.table = device_of(b->table, (size_t)n * b->stride * 4);
+    f.raw = device_of(b->qkv, (size_t)n * width(b) * 2);
+    for (int i = 0; i < 2 && norms; i++) {
+        gr_bf16 w[128];
+        for (int k = 0; k < 128; k++) w[k] = to_bf16(1 + 0.3f * random_value());
+        *(i ? &f.k_norm : &f.q_norm) = device_of(w, sizeof(w));
+    }
+    return f;
+}
+
+static void fused_free(fused *f)
+{
+    void *const all[] = {f->q_norm,   f->k_norm, f->raw,    f->frequency,
+                         f->position, f->slot,   f->length, f->table};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) CUDA(cudaFree(all[i]));
+    batch_free(&f->b);
+}
+
+static gr_bf16 *run_fused(const fused *f, gr_bf16 *kv)
+{
+    const size_t outs = (size_t)f->b.n * f->b.h.heads * 128;
+    gr_bf16 *out = device(outs * 2), *result = host(outs * 2);
+    gr_cu_decode_fused_run(0,
+                           &(gr_cu_decode_fused){.heads = f->b.h,
+                                                 .qkv = f->raw,
+                                                 .q_norm = f->q_norm,
+                                                 .k_norm = f->k_norm,
+                                                 .position = f->position,
+                                                 .slot = f->slot,
+                                                 .length = f->length,
+                                                 .table = f->table,
+                                                 .table_stride = f->b.stride,
+                                                 .n = f->b.n,
+                                                 .kv = kv,
+                                                 .out = out},
+                           f->b.scores.scale);
+    CUDA(cudaGetLastError());
+    CUDA(cudaMemcpy(result, out, outs * 2, cudaMemcpyDeviceToHost));
+    CUDA(cudaFree(out));
+    return result;
+}
+
+/* Values that may differ by a rounding. */
+static void near(const char *name, const gr_bf16 *a, const gr_bf16 *b, size_t n)
+{
+    size_t wrong = 0, other = 0;
+    for (size_t i = 0; i < n; i++) {
+        const float x = of_bf16(a[i]), y = of_bf16(b[i]);
+        other += a[i] != b[i];
+        wrong += a[i] != b[i] && !(fabsf(x - y) <= 4e-3f + 0x1p-7f * fabsf(x));
+    }
+    printf("%-10s %zu of %zu values far away, %zu differ %s\n", name, wrong, n, other, wrong ? "FAIL" : "OK");
+    failures += wrong > 0;
+}
+
+/* In one kernel against three: rotation, pieces, combining. */
+static void check_fused(uint32_t heads, uint32_t kv_heads, uint32_t n, uint32_t longest, bool norms)
+{
+    fused f = fused_new(heads, kv_heads, n, longest, 0, norms);
+    batch *b = &f.b;
+    const size_t pool = pool_bytes(b) / sizeof(gr_bf16), outs = (size_t)n * heads * 128;
+    gr_bf16 *first = b->d_kv, *kv = device_of(b->kv, pool * 2), *again = device_of(b->kv, pool * 2);
+    gr_bf16 *qkv = device((size_t)n * width(b) * 2), *pools[2] = {host(pool * 2), host(pool * 2)};
+    gr_cu_qk_rope_store(0, &b->h, f.raw, f.q_norm, f.k_norm, f.position, f.slot, qkv, first, n);
+    CUDA(cudaMemcpy(b->qkv, qkv, (size_t)n * width(b) * 2, cudaMemcpyDeviceToHost));
+    launch l = launch_of(b);
+    gr_bf16 *want = run(b, &l), *got = run_fused(&f, kv), *repeated = run_fused(&f, again);
+    printf("fused      heads %u/%u, %u slots, lengths to %u%s\n", heads, kv_heads, n, b->max_length,
+           norms ? ", normed" : "");
+    near("fused", want, got, outs);
+    same("fused", got, repeated, outs);
+    CUDA(cudaMemcpy(pools[0], first, pool * 2, cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(pools[1], kv, pool * 2, cudaMemcpyDeviceToHost));
+    near("fused pool", pools[0], pools[1], pool);
+    CUDA(cudaFree(kv));
+    CUDA(cudaFree(again));
+    CUDA(cudaFree(qkv));
+    free(pools[0]), free(pools[1]), free(want), free(got), free(repeated);
+    fused_free(&f);
+}
+
 /* ---- blocks ---------------------------------------------------------------------------------------------
  */
 
@@ -486,7 +638,7 @@ static void check_copy(uint32_t layers, uint32_t blocks, uint64_t elems, uint32_
     }
     gr_bf16 *d_kv = device_of(kv, total * 2);
     uint32_t *d_src = device_of(src, n * 4), *d_dst = device_of(dst, n * 4);
-    gr_cu_kv_copy(0, d_kv, layers, layer, elems, d_src, d_dst, n);
+    gr_cu_kv_copy(0, d_kv, layers, layer * 2, elems * 2, d_src, d_dst, n);
     CUDA(cudaGetLastError());
     CUDA(cudaMemcpy(got, d_kv, total * 2, cudaMemcpyDeviceToHost));
     for (uint32_t l = 0; l < layers; l++)
@@ -501,6 +653,188 @@ static void check_copy(uint32_t layers, uint32_t blocks, uint64_t elems, uint32_
     free(got);
     free(src);
     free(dst);
+}
+
+/* ---- products -------------------------------------------------------------------------------------------
+ */
+
+typedef struct product {
+    uint32_t t, in, out;
+    bool norm, bias, add, logits, activate;
+    gr_bf16 *x, *w, *g, *b,
+        *c; /* x [t, in], w [out, in], factors of the norm [in], bias [out], added [t, ld] */
+} product;
+
+static gr_bf16 *random_bf16(size_t n, float scale)
+{
+    gr_bf16 *x = host(n * sizeof(*x));
+    for (size_t i = 0; i < n; i++) x[i] = to_bf16(scale * random_value());
+    return x;
+}
+
+/* x normed: what is multiplied is x times the factors, rounded. */
+static void norm_row(const product *p, uint32_t row, double *to)
+{
+    const gr_bf16 *x = p->x + (size_t)row * p->in;
+    double sum = 0;
+    for (uint32_t i = 0; i < p->in; i++) sum += (double)of_bf16(x[i]) * (double)of_bf16(x[i]);
+    const double inverse = 1 / sqrt(sum / p->in + 1e-6);
+    for (uint32_t i = 0; i < p->in; i++) {
+        const double v = (double)of_bf16(x[i]);
+        to[i] = p->norm ? inverse * (double)of_bf16(to_bf16((float)(v * (double)of_bf16(p->g[i])))) : v;
+    }
+}
+
+static double dot(const product *p, const double *x, uint32_t row)
+{
+    const gr_bf16 *w = p->w + (size_t)row * p->in;
+    double sum = 0;
+    for (uint32_t i = 0; i < p->in; i++) sum += x[i] * (double)of_bf16(w[i]);
+    return sum;
+}
+
+static void *run_product(const product *p, uint32_t ld)
+{
+    const size_t size = p->logits ? 4 : 2, bytes = (size_t)p->t * ld * size;
+    void *x = device_of(p->x, (size_t)p->t * p->in * 2), *w = device_of(p->w, (size_t)p->out * p->in * 2),
+         *g = device_of(p->g, p->in * 2u), *b = device_of(p->b, p->out * 2u), *y = device(bytes);
+    if (p->add) CUDA(cudaMemcpy(y, p->c, bytes, cudaMemcpyHostToDevice)); /* in place */
+    CUDA(cudaDeviceSynchronize());
+    for (int i = 0; i < 1 + !p->add;
+         i++) /* twice where that is the same: the second is chained to the first */
+        gr_cu_decode_product_run(0, &(gr_cu_decode_product){.x = x,
+                                                            .w = w,
+                                                            .y = p->logits ? NULL : y,
+                                                            .logits = p->logits ? y : NULL,
+                                                            .bias = p->bias ? b : NULL,
+                                                            .add = p->add ? y : NULL,
+                                                            .norm = p->norm ? g : NULL,
+                                                            .scale = 0.5f,
+                                                            .eps = 1e-6f,
+                                                            .t = p->t,
+                                                            .in = p->in,
+                                                            .out = p->out,
+                                                            .ld = ld,
+                                                            .activate = p->activate});
+    CUDA(cudaGetLastError());
+    void *result = host(bytes), *const all[] = {x, w, g, b, y};
+    CUDA(cudaMemcpy(result, y, bytes, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) CUDA(cudaFree(all[i]));
+    return result;
+}
+
+static double wanted(const product *p, const double *x, uint32_t row, uint32_t column, uint32_t ld)
+{
+    const double z = dot(p, x, column);
+    if (p->activate) return z / (1 + exp(-z)) * dot(p, x, column + ld);
+    return 0.5 * z + (p->bias ? (double)of_bf16(p->b[column]) : 0) +
+           (p->add ? (double)of_bf16(p->c[(size_t)row * ld + column]) : 0);
+}
+
+static void check_product(product p)
+{
+    const uint32_t ld = p.activate ? p.out / 2 : p.out;
+    p.x = random_bf16((size_t)p.t * p.in, 1);
+    p.w = random_bf16((size_t)p.out * p.in, 1 / sqrtf((float)p.in));
+    p.g = random_bf16(p.in, 1);
+    p.b = random_bf16(p.out, 1);
+    p.c = random_bf16((size_t)p.t * ld, 1);
+    void *got = run_product(&p, ld), *again = run_product(&p, ld);
+    double *x = host(p.in * sizeof(*x)), most = 0;
+    const double least = p.logits ? 1e-4 : 1e-3, share = p.logits ? 0 : 0x1p-8;
+    uint64_t wrong = 0;
+    for (uint32_t row = 0; row < p.t; row++) {
+        norm_row(&p, row, x);
+        for (uint32_t i = 0; i < ld; i++) {
+            const size_t at = (size_t)row * ld + i;
+            const double want = wanted(&p, x, row, i, ld),
+                         y = p.logits ? (double)((float *)got)[at] : (double)of_bf16(((gr_bf16 *)got)[at]);
+            most = fabs(y - want) > most ? fabs(y - want) : most;
+            wrong += !(fabs(y - want) <= least + share * fabs(want));
+        }
+    }
+    const bool repeats = !memcmp(got, again, (size_t)p.t * ld * (p.logits ? 4 : 2)), ok = !wrong && repeats;
+    printf("product    %u x %u x %u%s%s%s%s%s: max abs %.2e, %llu wrong, %s %s\n", p.t, p.out, p.in,
+           p.norm ? ", normed" : "", p.bias ? ", bias" : "", p.add ? ", added" : "",
+           p.logits ? ", logits" : "", p.activate ? ", activated" : "", most, (unsigned long long)wrong,
+           repeats ? "repeats" : "does not repeat", ok ? "OK" : "FAIL");
+    failures += !ok;
+    void *const mine[] = {p.x, p.w, p.g, p.b, p.c, got, again, x};
+    for (size_t i = 0; i < sizeof(mine) / sizeof(*mine); i++) free(mine[i]);
+}
+
+enum { CHAIN = 1024, LINKS = 40 };
+
+/* x through LINKS products one behind the other, the first of them behind a copy. */
+static void run_chain(cudaStream_t st, const gr_bf16 *from, gr_bf16 *x, gr_bf16 *y, const gr_bf16 *w,
+                      const gr_bf16 *norm)
+{
+    CUDA(cudaMemcpyAsync(x, from, (size_t)CHAIN * 2, cudaMemcpyDeviceToDevice, st));
+    for (int i = 0; i < LINKS; i++)
+        gr_cu_decode_product_run(st, &(gr_cu_decode_product){.x = i % 2 ? y : x,
+                                                             .w = w + (size_t)(i % 4) * CHAIN * CHAIN,
+                                                             .y = i % 2 ? x : y,
+                                                             .norm = norm,
+                                                             .scale = 1,
+                                                             .eps = 1e-6f,
+                                                             .t = 1,
+                                                             .in = CHAIN,
+                                                             .out = CHAIN,
+                                                             .ld = CHAIN});
+    CUDA(cudaGetLastError());
+}
+
+/* As a captured graph, again and again, and with the end of each waited for: the same bits. */
+static void check_captured(void)
+{
+    cudaStream_t st;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    gr_bf16 *all = random_bf16((size_t)CHAIN * (4 * CHAIN + 2), 0.1f),
+            *d = device_of(all, (size_t)CHAIN * (4 * CHAIN + 2) * 2);
+    gr_bf16 *from = d, *norm = d + CHAIN, *w = d + 2 * (size_t)CHAIN, *x = device(CHAIN * 2u),
+            *y = device(CHAIN * 2u);
+    gr_bf16 want[CHAIN], got[CHAIN];
+    bool ok = true;
+    CUDA(cudaStreamCreate(&st));
+    run_chain(st, from, x, y, w, norm);
+    CUDA(cudaStreamSynchronize(st));
+    CUDA(cudaMemcpy(want, x, sizeof(want), cudaMemcpyDeviceToHost));
+    CUDA(cudaStreamBeginCapture(st, cudaStreamCaptureModeThreadLocal));
+    run_chain(st, from, x, y, w, norm);
+    CUDA(cudaStreamEndCapture(st, &graph));
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    for (int i = 0; i < 50; i++) {
+        for (int n = 0; n < 1 + i % 3; n++) CUDA(cudaGraphLaunch(exec, st));
+        CUDA(cudaStreamSynchronize(st));
+        CUDA(cudaMemcpy(got, x, sizeof(got), cudaMemcpyDeviceToHost));
+        ok = ok && !memcmp(want, got, sizeof(got));
+    }
+    printf("product    %d one behind the other, captured: %s\n", LINKS, ok ? "OK" : "FAIL");
+    failures += !ok;
+    CUDA(cudaGraphExecDestroy(exec));
+    CUDA(cudaGraphDestroy(graph));
+    CUDA(cudaStreamDestroy(st));
+    void *const mine[] = {d, x, y};
+    for (size_t i = 0; i < sizeof(mine) / sizeof(*mine); i++) CUDA(cudaFree(mine[i]));
+    free(all);
+}
+
+static void check_products(void)
+{
+    static const uint32_t rows[] = {1, 2, 3, 5, 8, 9, 16, 17, 32}, ins[] = {512, 1024, 1536, 2560, 4096},
+                          outs[] = {16, 48, 1040, 2112, 3168, 4224, 6400, 6336};
+    if (!gr_cu_decode_product_takes(NULL, 1, 512, 16)) return;
+    for (uint32_t i = 0; i < (small ? 9u : 45u); i++) {
+        const uint32_t t = rows[i % 9], in = ins[i % 5], out = outs[small ? i % 3 : (i * 3 + i / 8) % 8];
+        check_product((product){.t = t, .in = in, .out = out});
+        check_product((product){.t = t, .in = in, .out = out, .norm = true, .bias = i % 2});
+        check_product((product){.t = t, .in = in, .out = out, .add = true, .bias = i % 3 == 0});
+        check_product((product){.t = t, .in = in, .out = out, .logits = true});
+        check_product((product){.t = t, .in = in, .out = out, .norm = i % 2, .activate = true});
+    }
+    check_captured();
+    check_product((product){.t = 4, .in = 12288, .out = small ? 64 : 2048, .add = true});
 }
 
 /* ---- bench ----------------------------------------------------------------------------------------------
@@ -575,12 +909,11 @@ static void bench_case(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
     b.n_blocks = n_groups * (shared / BLOCK) + b.n * (own / BLOCK + 2);
     b.table = host((size_t)b.n * b.stride * 4);
     fill_tables(&b);
-    const size_t pool = b.n_blocks * block_elems(&b);
-    b.kv = host(pool * 2);
-    for (size_t i = 0; i < pool; i++) b.kv[i] = to_bf16((float)(int16_t)random_u32() * 0x1p-15f);
+    b.kv = host(pool_bytes(&b)); /* numbers in either type */
+    for (size_t i = 0; i < pool_bytes(&b); i++) b.kv[i] = (char)(random_u32() & 0x3f);
     b.qkv = host((size_t)b.n * width(&b) * 2);
     for (size_t i = 0; i < (size_t)b.n * width(&b); i++) b.qkv[i] = to_bf16(random_value());
-    b.d_kv = device_of(b.kv, pool * 2);
+    b.d_kv = device_of(b.kv, pool_bytes(&b));
     bench m = {.h = b.h,
                .d = {.length = device_of(b.length, b.n * 4),
                      .member = device_of(b.member, b.n * 4),
@@ -600,12 +933,12 @@ static void bench_case(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
     m.ws = device(gr_cu_decode_attention_ws(&m.h, b.n, b.max_length));
     bench_plan(&m);
     const double us = time_of(bench_attention, &m), plan_us = time_of(bench_plan, &m);
-    const double bytes = keys * kv_heads * head_dim * 4, gbps = bytes / us * 1e-3;
-    printf(
-        "decode attention heads %u/%u D %u, %u x %u slots, shared %u, own %s%u: %.1f us, %.1f MB, %.0f GB/s, "
-        "%.1f %% of %.0f; plan %.1f us a step\n",
-        heads, kv_heads, head_dim, n_groups, group, shared, exact ? "" : "1..", own, us, bytes * 1e-6, gbps,
-        100 * gbps / COPY_GBPS, COPY_GBPS, plan_us);
+    const double bytes = keys / BLOCK * (double)gr_cu_kv_block(&b.h), gbps = bytes / us * 1e-3;
+    printf("decode attention%s heads %u/%u D %u, %u x %u slots, shared %u, own %s%u: %.1f us, %.1f MB, %.0f "
+           "GB/s, "
+           "%.1f %% of %.0f; plan %.1f us a step\n",
+           fp8 ? " FP8" : "", heads, kv_heads, head_dim, n_groups, group, shared, exact ? "" : "1..", own, us,
+           bytes * 1e-6, gbps, 100 * gbps / COPY_GBPS, COPY_GBPS, plan_us);
     void *const mine[] = {(void *)m.d.length,
                           (void *)m.d.member,
                           (void *)m.d.group_first,
@@ -619,6 +952,194 @@ static void bench_case(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
     batch_free(&b);
 }
 
+/* Few slots: rotation, pieces and combining one after the other, or in one, as a captured graph of LAUNCHES.
+ */
+typedef struct few {
+    fused f;
+    gr_cu_decode d;
+    gr_cu_paged p;
+    gr_bf16 *qkv, *out;
+    void *work, *ws;
+} few;
+
+static void few_run(const few *b, bool in_one, cudaStream_t st)
+{
+    const fused *f = &b->f;
+    if (in_one) {
+        gr_cu_decode_fused_run(st,
+                               &(gr_cu_decode_fused){.heads = f->b.h,
+                                                     .qkv = f->raw,
+                                                     .q_norm = f->q_norm,
+                                                     .k_norm = f->k_norm,
+                                                     .position = f->position,
+                                                     .slot = f->slot,
+                                                     .length = f->length,
+                                                     .table = f->table,
+                                                     .table_stride = f->b.stride,
+                                                     .n = f->b.n,
+                                                     .kv = f->b.d_kv,
+                                                     .out = b->out},
+                               f->b.scores.scale);
+        return;
+    }
+    gr_cu_qk_rope_store(st, &f->b.h, f->raw, f->q_norm, f->k_norm, f->position, f->slot, b->qkv, f->b.d_kv,
+                        f->b.n);
+    gr_cu_decode_attention(st, &b->p, &b->d, b->qkv, b->out, b->work, b->ws);
+}
+
+static double few_time(const few *b, bool in_one)
+{
+    cudaStream_t st;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaEvent_t begin, end;
+    float ms[RUNS];
+    CUDA(cudaStreamCreate(&st));
+    CUDA(cudaEventCreate(&begin));
+    CUDA(cudaEventCreate(&end));
+    few_run(b, in_one, st);
+    CUDA(cudaStreamSynchronize(st));
+    CUDA(cudaStreamBeginCapture(st, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < LAUNCHES; i++) few_run(b, in_one, st);
+    CUDA(cudaStreamEndCapture(st, &graph));
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    for (int r = -2; r < RUNS; r++) {
+        CUDA(cudaEventRecord(begin, st));
+        CUDA(cudaGraphLaunch(exec, st));
+        CUDA(cudaEventRecord(end, st));
+        CUDA(cudaEventSynchronize(end));
+        if (r >= 0) CUDA(cudaEventElapsedTime(&ms[r], begin, end));
+    }
+    qsort(ms, RUNS, sizeof(*ms), by_value);
+    CUDA(cudaGraphExecDestroy(exec));
+    CUDA(cudaGraphDestroy(graph));
+    CUDA(cudaStreamDestroy(st));
+    CUDA(cudaEventDestroy(begin));
+    CUDA(cudaEventDestroy(end));
+    return (double)ms[RUNS / 2] * 1e3 / LAUNCHES;
+}
+
+static void bench_few(uint32_t heads, uint32_t n, uint32_t length)
+{
+    few m = {.f = fused_new(heads, 8, n, length, length, true)};
+    const batch *b = &m.f.b;
+    m.d = (gr_cu_decode){.length = m.f.length,
+                         .member = device_of(b->member, n * 4),
+                         .group_first = device_of(b->group_first, (b->n_groups + 1) * 4),
+                         .shared = device_of(b->shared, b->n_groups * 4),
+                         .n = n,
+                         .n_groups = b->n_groups,
+                         .max_length = length};
+    m.p = (gr_cu_paged){
+        .scores = b->scores, .heads = b->h, .kv = b->d_kv, .table = m.f.table, .table_stride = b->stride};
+    m.qkv = device((size_t)n * width(b) * 2);
+    m.out = device((size_t)n * heads * 128 * 2);
+    m.work = device(gr_cu_decode_work_bytes(&b->h, n, length));
+    m.ws = device(gr_cu_decode_attention_ws(&b->h, n, length));
+    gr_cu_decode_plan(0, &b->h, &m.d, 0, m.f.table, b->stride, m.work);
+    CUDA(cudaDeviceSynchronize());
+    const double three = few_time(&m, false), one = few_time(&m, true),
+                 bytes = (double)n * length * 8 * 128 * 4;
+    printf("few slots, heads %u/8, %u of %u keys: three kernels %.1f us, one %.1f us, a copy's %.1f\n", heads,
+           n, length, three, one, bytes / COPY_GBPS * 1e-3);
+    void *const mine[] = {
+        (void *)m.d.member, (void *)m.d.group_first, (void *)m.d.shared, m.qkv, m.out, m.work, m.ws};
+    for (size_t i = 0; i < sizeof(mine) / sizeof(*mine); i++) CUDA(cudaFree(mine[i]));
+    fused_free(&m.f);
+}
+
+/* ---- products of few rows: LAUNCHES of them one behind the other, each of weights of its own. ---- */
+
+static gr_bf16 *many_weights(size_t n)
+{
+    enum { PATTERN = 1 << 20 };
+    gr_bf16 *host = random_bf16(PATTERN, 1), *d = device(n * sizeof(*d));
+    for (size_t at = 0; at < n; at += PATTERN) {
+        const size_t some = n - at < PATTERN ? n - at : PATTERN;
+        CUDA(cudaMemcpy(d + at, at ? d : host, some * sizeof(*d), cudaMemcpyDefault));
+    }
+    free(host);
+    return d;
+}
+
+static void products_run(const gr_cu_decode_product *p, cudaStream_t st)
+{
+    for (int i = 0; i < LAUNCHES; i++) {
+        gr_cu_decode_product one = *p;
+        one.w += (size_t)i * p->in * p->out;
+        gr_cu_decode_product_run(st, &one);
+    }
+}
+
+static void bench_product(uint32_t t, uint32_t in, uint32_t out, bool norm, bool activate)
+{
+    cudaStream_t st;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaEvent_t begin, end;
+    float ms[RUNS];
+    gr_bf16 *x = many_weights((size_t)t * in), *y = device((size_t)t * out * 2),
+            *w = many_weights((size_t)LAUNCHES * in * out), *g = many_weights(in);
+    const gr_cu_decode_product p = {.x = x,
+                                    .w = w,
+                                    .y = y,
+                                    .norm = norm ? g : NULL,
+                                    .add = norm ? NULL : y,
+                                    .scale = 1,
+                                    .eps = 1e-6f,
+                                    .t = t,
+                                    .in = in,
+                                    .out = out,
+                                    .ld = activate ? out / 2 : out,
+                                    .activate = activate};
+    CUDA(cudaStreamCreate(&st));
+    CUDA(cudaEventCreate(&begin));
+    CUDA(cudaEventCreate(&end));
+    products_run(&p, st);
+    CUDA(cudaStreamSynchronize(st));
+    CUDA(cudaStreamBeginCapture(st, cudaStreamCaptureModeThreadLocal));
+    products_run(&p, st);
+    CUDA(cudaStreamEndCapture(st, &graph));
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    for (int r = -2; r < RUNS; r++) {
+        CUDA(cudaEventRecord(begin, st));
+        CUDA(cudaGraphLaunch(exec, st));
+        CUDA(cudaEventRecord(end, st));
+        CUDA(cudaEventSynchronize(end));
+        if (r >= 0) CUDA(cudaEventElapsedTime(&ms[r], begin, end));
+    }
+    qsort(ms, RUNS, sizeof(*ms), by_value);
+    printf("product of %u rows, %u x %u%s%s: %.2f us, a copy's %.2f\n", t, out, in, norm ? ", normed" : "",
+           activate ? ", activated" : "", (double)ms[RUNS / 2] * 1e3 / LAUNCHES, 2e-3 * in * out / COPY_GBPS);
+    CUDA(cudaGraphExecDestroy(exec));
+    CUDA(cudaGraphDestroy(graph));
+    CUDA(cudaStreamDestroy(st));
+    CUDA(cudaEventDestroy(begin));
+    CUDA(cudaEventDestroy(end));
+    void *const mine[] = {x, y, w, g};
+    for (size_t i = 0; i < sizeof(mine) / sizeof(*mine); i++) CUDA(cudaFree(mine[i]));
+}
+
+static void bench_products(void)
+{
+    static const uint32_t shapes[][4] = {{1024, 4096, 1, 0},  {2048, 1024, 0, 0},  {1024, 6144, 1, 1},
+                                         {3072, 1024, 0, 0},  {4096, 6144, 1, 0},  {4096, 4096, 0, 0},
+                                         {4096, 24576, 1, 1}, {12288, 4096, 0, 0}, {4096, 151936, 0, 0}};
+    static const uint32_t rows[] = {1, 8, 16, 32};
+    for (size_t r = 0; r < 4; r++)
+        for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
+            bench_product(rows[r], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3]);
+}
+
+/* Of what has no form in FP8. */
+static void bench_fewer(void)
+{
+    if (gr_cu_decode_product_takes(NULL, 1, 512, 16)) bench_products();
+    static const uint32_t few[][2] = {{1, 512},  {4, 512},  {8, 512},   {16, 512},  {32, 512},
+                                      {1, 4096}, {8, 4096}, {16, 4096}, {1, 16384}, {4, 16384}};
+    for (size_t i = 0; i < sizeof(few) / sizeof(*few); i++) bench_few(i % 2 ? 32 : 16, few[i][0], few[i][1]);
+}
+
 static void run_bench(void)
 {
     bench_case(16, 8, 128, 32, 8, 240, 512, false);   /* 0.6B, 1.7B */
@@ -630,18 +1151,19 @@ static void run_bench(void)
     bench_case(14, 2, 64, 32, 8, 240, 512, false);
 }
 
-int main(int argc, char **argv)
+static void check_fuses(void)
 {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || !count) {
-        puts("no CUDA device: skipped");
-        return 77;
+    const gr_cu_heads plain = {.heads = 2, .kv_heads = 1, .head_dim = 128};
+    const gr_scores scores = gr_scores_plain(128);
+    for (size_t i = 0; i < 5 && gr_cu_decode_fuses(&plain, &scores, 1); i++) {
+        static const uint32_t some[][3] = {{16, 8, 1}, {32, 8, 3}, {16, 8, 16}, {28, 4, 9}, {16, 1, 2}};
+        check_fused(some[i][0], some[i][1], some[i][2], small ? 300 : 3000, i != 3);
     }
-    small = argc > 1 && !strcmp(argv[1], "--small");
-    if (argc > 1 && !strcmp(argv[1], "--bench")) {
-        run_bench();
-        return 0;
-    }
+}
+
+/* Of all sizes and scores, with the pool in one type. */
+static void test_attention(void)
+{
     static const uint32_t heads[][2] = {{16, 8}, {32, 8}, {14, 2}, {4, 1}, {34, 1}};
     static const uint32_t dims[] = {128, 64, 16, 256, 8, 96, 40};
     static const uint32_t groups[] = {1, 3, 8, 16};
@@ -651,6 +1173,7 @@ int main(int argc, char **argv)
     for (size_t h = 0; h < 5; h++)
         for (size_t d = 0; d < 7; d++) {
             const uint32_t group = groups[(h + d) % 4];
+            if (fp8 && dims[d] % 16) continue;
             check_attention(heads[h][0], heads[h][1], dims[d], slots / group + 1, group, long_one,
                             d < 2 || h == 2, NULL);
         }
@@ -672,8 +1195,42 @@ int main(int argc, char **argv)
     check_rows(16, 8, 128, 5, 400, &kinds[1]); /* a window, and capped scores */
     check_rows(16, 8, 128, 5, 400, &kinds[7]);
     check_attention(8, 2, 128, small ? 1 : 3, 16, small ? 1500 : 5000, false, NULL);
+}
+
+int main(int argc, char **argv)
+{
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || !count) {
+        puts("no CUDA device: skipped");
+        return 77;
+    }
+    const bool few = argc > 1 && !strcmp(argv[1], "--few");
+    small = few || (argc > 1 && !strcmp(argv[1], "--small"));
+    if (few) {
+        check_fuses();
+        check_products();
+        printf("%s\n", failures ? "FAILED" : "all OK");
+        return failures > 0;
+    }
+    if (argc > 1 && !strcmp(argv[1], "--bench")) {
+        for (int i = 0; i < 2; i++) {
+            fp8 = i;
+            run_bench();
+        }
+        fp8 = false;
+        bench_fewer();
+        return 0;
+    }
+    for (int i = 0; i < 2; i++) {
+        fp8 = i;
+        test_attention();
+    }
+    fp8 = false;
+    check_fuses();
+    check_products();
     check_copy(1, 2, 256, 1);
     check_copy(3, 40, 2 * BLOCK * 8 * 128, 17);
+    check_copy(2, 12, 2 * BLOCK * 3 * (16 + 4) / 2, 5); /* as blocks in FP8 */
     printf("%s\n", failures ? "FAILED" : "all OK");
     return failures > 0;
 }

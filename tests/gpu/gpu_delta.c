@@ -4,6 +4,7 @@
  *
  *     gpu_delta           compare; a line for each tensor
  *     gpu_delta --small   the same with shorter sequences
+ *     gpu_delta --race    each kernel once, over sequences of one chunk and a little (check.h)
  */
 #include "ops/kernels/delta.h"
 #include "tests/gpu/check.h"
@@ -297,6 +298,40 @@ static void compare_states(const batch *b, const char *what, const float *got, c
     free(y);
 }
 
+/* the CPU's are of slots; packed sequences carry fp32, and CUDA rounds states behind a part */
+static double bound_of(const gr_delta_desc *d)
+{
+    return d->bf16_state ? 4e-2 : 2e-2;
+}
+
+static void check_again(const batch *b, sides *s, const result *got)
+{
+    const gr_delta_desc *d = &b->d;
+    result again = run_cuda(b, s);
+    report_equal(b->name, "out", got->out, again.out, b->tokens * gr_delta_out(d) * 4);
+    report_equal(b->name, "din", got->din, again.din, b->tokens * gr_delta_in(d) * 4);
+    report_equal(b->name, "dconv", got->conv, again.conv, (size_t)gr_delta_channels(d) * d->conv * 4);
+    result_release(&again);
+}
+
+/* In calls of so many tokens at most. A chunk one by one would be as many launches. */
+static void check_calls(const batch *b, sides *s, const gr_kernels *k, const result *want, const result *got)
+{
+    const uint32_t all[] = {1, 5, 64, 100, UINT32_MAX}, race[] = {b->longest > 4 ? 40 : 1, UINT32_MAX};
+    const uint32_t *calls = check_race ? race : all + (b->longest > 300);
+    const size_t n = check_race ? GR_LEN(race) : GR_LEN(all) - (b->longest > 300);
+    for (size_t i = 0; i < n; i++) {
+        char what[24];
+        result parts = run_in_calls(b, s, calls[i]);
+        snprintf(what, sizeof(what), "by %d", (int)calls[i]);
+        compare(b, what, parts.out, want->out, b->tokens * gr_delta_out(&b->d), bound_of(&b->d));
+        if (k->invariant)
+            report_equal(b->name, what, parts.out, got->out, b->tokens * gr_delta_out(&b->d) * 4);
+        compare_states(b, "state", parts.states, want->states);
+        result_release(&parts);
+    }
+}
+
 static void check_batch(batch *b, const gr_kernels *k)
 {
     derive(b);
@@ -304,10 +339,8 @@ static void check_batch(batch *b, const gr_kernels *k)
     const gr_delta_desc *d = &b->d;
     const size_t t = b->tokens, outs = t * gr_delta_out(d), qk = (size_t)d->key_heads * d->key_dim,
                  z = gr_delta_out(d);
-    /* the CPU's are of slots; packed sequences carry fp32, and CUDA rounds states behind a part */
-    const double bound = d->bf16_state ? 4e-2 : 2e-2;
-    result want = run_cpu(b, &s), got = run_cuda(b, &s), again = run_cuda(b, &s);
-    compare(b, "out", got.out, want.out, outs, bound);
+    result want = run_cpu(b, &s), got = run_cuda(b, &s);
+    compare(b, "out", got.out, want.out, outs, bound_of(d));
     compare_columns(b, "dq", got.din, want.din, 0, qk);
     compare_columns(b, "dk", got.din, want.din, qk, qk);
     compare_columns(b, "dv", got.din, want.din, 2 * qk, z);
@@ -318,22 +351,10 @@ static void check_batch(batch *b, const gr_kernels *k)
     compare(b, "dA_log", got.a_log, want.a_log, d->value_heads, 3e-2);
     compare(b, "ddt", got.dt_bias, want.dt_bias, d->value_heads, 3e-2);
     compare(b, "dnorm", got.norm, want.norm, d->value_dim, 2e-2);
-    report_equal(b->name, "out", got.out, again.out, outs * 4);
-    report_equal(b->name, "din", got.din, again.din, t * gr_delta_in(d) * 4);
-    report_equal(b->name, "dconv", got.conv, again.conv, (size_t)gr_delta_channels(d) * d->conv * 4);
-    const uint32_t calls[] = {1, 5, 64, 100, UINT32_MAX};
-    for (size_t i = b->longest > 300; i < GR_LEN(calls); i++) {
-        char what[24];
-        result parts = run_in_calls(b, &s, calls[i]);
-        snprintf(what, sizeof(what), "by %d", (int)calls[i]);
-        compare(b, what, parts.out, want.out, outs, bound);
-        if (k->invariant) report_equal(b->name, what, parts.out, got.out, outs * 4);
-        compare_states(b, "state", parts.states, want.states);
-        result_release(&parts);
-    }
+    if (!check_race) check_again(b, &s, &got);
+    check_calls(b, &s, k, &want, &got);
     result_release(&want);
     result_release(&got);
-    result_release(&again);
     sides_release(&s);
 }
 
@@ -353,10 +374,18 @@ int main(int argc, char **argv)
     need_device();
     read_options(argc, argv);
     for (size_t i = 0; i < GR_LEN(all); i++) {
-        for (uint32_t k = 0; check_small && k < all[i].n_seqs; k++)
-            all[i].length[k] = GR_MIN(all[i].length[k], 131);
-        check_batch(&all[i], &gr_kernels_cuda);
-        if ((!check_small || i == 2) && !all[i].d.bf16_state) check_batch(&all[i], gr_kernels_cuda.strict);
+        batch *b = &all[i];
+        const bool strict = (!check_small || i == 2) && !b->d.bf16_state;
+        for (uint32_t k = 0; check_small && k < b->n_seqs; k++) b->length[k] = GR_MIN(b->length[k], 131);
+        if (check_race && i && !memcmp(&b->d, &b[-1].d, sizeof(b->d)))
+            continue; /* only its lengths are others */
+        if (check_race) b->n_seqs = 2, b->length[0] = 66, b->length[1] = 3;
+        check_batch(b, &gr_kernels_cuda);
+        if (strict) check_batch(b, gr_kernels_cuda.strict);
+        if (!check_race) continue;
+        b->length[0] = 3, b->length[1] = 1; /* by steps of one token */
+        check_batch(b, &gr_kernels_cuda);
+        if (strict) check_batch(b, gr_kernels_cuda.strict);
     }
     printf("%s: %d failed\n", argv[0], check_failures);
     return check_failures != 0;

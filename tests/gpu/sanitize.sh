@@ -21,7 +21,8 @@ options_of() { # TOOL
 
 own_of() { # TOOL
     case $1 in
-    racecheck | synccheck) echo --own ;;
+    racecheck) echo --own --race ;;
+    synccheck) echo --own ;;
     esac
 }
 

@@ -50,6 +50,17 @@ biased_model() {
     rm -r gpt_oss-run
 }
 
+# nodes HxD STATUS OPTION...: exec on so many ranks, in nodes: hosts by devices that are asked for under mpirun are taken as
+# nodes, so that one machine has several
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+nodes() {
+    shape=$1
+    want_status=$2
+    shift 2
+    status "$want_status" mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n $((${shape%x*} * ${shape#*x})) \
+        "$gr" exec "$@" --ranks "$shape"
+}
+
 # point RUN STEP TO: a run that ended at this iteration of another one, to go on with
 point() {
     mkdir -p "$3/checkpoints"
@@ -72,10 +83,10 @@ each_step() {
 }
 
 ranks_of() { # RUN: the processes that are ranks of it, the first one first
-    for p in /proc/[0-9]*; do
-        tr '\0' '\n' 2>/dev/null <"$p/environ" | grep -q '^OMPI_COMM_WORLD_RANK=' || continue
+    grep -lz '^OMPI_COMM_WORLD_RANK=' /proc/[0-9]*/environ 2>/dev/null | while read -r environ; do
+        p=${environ%/environ}
         tr '\0' ' ' 2>/dev/null <"$p/cmdline" | grep -q -- "$1 " || continue
-        echo "$(tr "\\0" "\\n" 2>/dev/null <"$p/environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p') ${p#/proc/}"
+        echo "$(tr "\\0" "\\n" 2>/dev/null <"$environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p') ${p#/proc/}"
     done | sort -n | sed 's/.* //'
 }
 

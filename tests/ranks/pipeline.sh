@@ -2,6 +2,7 @@
 # Training in stages: from one state the loss, the whole gradient and every metric of one rank, with stages alone, beside ranks with
 # sequences of their own, and of slices; in memory as planned; runs repeat, go on, and go on with another mesh. With GR_SLOW=1 also on
 # eight ranks, of more families, with every kind of loss, killed, under tight budgets, and twenty iterations long.
+# Of models with adapters, in FP8, and whose shards are of hosts, the stages of which are on one host or on several.
 # usage: pipeline.sh GRAPHRUN GRADIENT
 gradient=$(realpath "$2")
 set -- "$1"
@@ -99,6 +100,87 @@ refused "'expert: 2' beside 'pipeline: 2' has not run on CUDA devices yet" "$gr"
         rm -r routed-1 routed-4
     done
 }
+
+# Shards over the ranks of a host: a stage on each host, or all stages on each.
+node="--set models.actor.shard=node --set models.ref.shard=node"
+on_hosts() { # TYPE HxD AXES...
+    type=$1 hosts=$2 set=
+    shift 2
+    for axis; do set="$set --set models.actor.parallel.${axis%=*}=${axis#*=}"; done
+    # shellcheck disable=SC2086
+    nodes $hosts 0 once.yaml --set model=$type $node $set $micro $how --steps 1 --out once --check-memory
+    close $type-1 once 1
+    same_gradient $type-1 once
+    has once/plan.json '"update.across.3"'
+    rm -r once
+}
+how=
+on_hosts qwen3 2x2 pipeline=4
+[ "$slow" = 0 ] || for type in qwen3 llama; do
+    for how in "" "$keep"; do
+        for way in "2x2 pipeline=2" "2x2 pipeline=4" "4x1 pipeline=2" "2x4 pipeline=2" "2x4 pipeline=4" "4x2 pipeline=4" "4x2 pipeline=4 tensor=2" \
+            "2x4 pipeline=2 tensor=2" "2x4 pipeline=2 context=2" "2x2 pipeline=2 context=2"; do
+            # shellcheck disable=SC2086
+            on_hosts $type $way
+        done
+    done
+done
+[ "$slow" = 0 ] || {
+    how=
+    on_hosts qwen3_moe 2x4 pipeline=2 expert=2
+    on_hosts qwen3_moe 4x2 pipeline=4 expert=2
+    sed 's/epochs: 2/epochs: 1/' grpo.yaml >steps.yaml
+    # shellcheck disable=SC2086
+    nodes 2x2 0 steps.yaml --set model=qwen3 --set models.actor.train.schedule=constant --set models.actor.parallel.pipeline=4 $node \
+        --set run.checkpoint.every=2 --steps 4 --out hosts
+    point hosts 2 hosts-part
+    nodes 2x2 0 --resume hosts-part --steps 4
+    same_weights hosts hosts-part
+}
+refused "'pipeline: 2' beside 'shard: node': the 3 ranks of a host are no multiple of the 2" "$gr" plan once.yaml --set model=qwen3 \
+    --set models.actor.shard=node --set models.actor.parallel.pipeline=2 --ranks 2x3
+
+# Adapters, whose gradients alone are there; products in FP8.
+sed 's/train: {/&lora: {rank: 4, alpha: 8}, /' once.yaml >lora.yaml
+sed 's/actor: {/&precision: {train: fp8}, /' once.yaml >fp8.yaml
+more=
+[ "$slow" = 0 ] || more="4 pipeline=2
+4 pipeline=4
+4 context=2 pipeline=2
+2 context=2"
+for kind in lora fp8; do
+    status 0 "$gr" exec $kind.yaml --set model=llama --steps 1 --out $kind-1
+    while read -r n axes; do
+        [ -n "$n" ] || continue
+        set --
+        for axis in $axes; do set -- "$@" --set "models.actor.parallel.$axis"; done
+        # shellcheck disable=SC2086
+        status 0 "$gr" exec $kind.yaml --set model=llama --ranks "$n" "$@" $micro --steps 1 --out $kind-n --check-memory </dev/null
+        close $kind-1 $kind-n 1
+        same_gradient $kind-1 $kind-n
+        rm -r $kind-n
+    done <<END
+2 pipeline=2
+$more
+END
+done
+set -- --set model=llama --set models.actor.parallel.pipeline=2 --ranks 2
+[ "$slow" = 0 ] || for kind in lora fp8; do
+    sed -i 's/mini_batch: 8/mini_batch: 4/' $kind.yaml
+    status 0 "$gr" exec $kind.yaml "$@" --set run.checkpoint.every=2 --steps 4 --out $kind-whole
+    point $kind-whole 2 $kind-part
+    status 0 "$gr" exec --resume $kind-part --steps 4
+    same_weights $kind-whole $kind-part
+    status 3 "$gr" plan $kind.yaml "$@" --set run.bits=keep --budget 4KiB
+    least=$(least_budget)
+    status 0 "$gr" exec $kind.yaml "$@" --set run.bits=keep --budget "$least" --steps 4 --out $kind-tight --check-memory
+    same_weights $kind-whole $kind-tight
+done
+status 0 "$gr" plan lora.yaml --set model=llama --set models.actor.parallel=auto --ranks 2
+has err "of 3 meshes of ranks 3 fit"
+refused "'tensor: 2' and 'lora' do not go together: adapters are not cut" "$gr" plan lora.yaml --set models.actor.parallel.tensor=2 --ranks 2
+refused "'tensor: 2' and 'precision: fp8' do not go together: it needs whole layers" "$gr" plan fp8.yaml \
+    --set models.actor.parallel.tensor=2 --ranks 2
 
 # Losses that read whole sequences, or the whole mini-batch.
 sed 's/^      ratio = .*/      u = seq_mean(logprob - old_logprob)\n      ratio = exp(min(logprob - stop_gradient(logprob) + stop_gradient(u), 10))/; s/^      token_mean(pg.*/      batch_mean(seq_mean(pg + beta * kl)) - 0.01 * batch_mean(seq_mean(entropy))/' once.yaml >sequence.yaml

@@ -50,6 +50,23 @@ status 0 "$gr" exec --resume again --steps 4
 same_weights keep again
 same_metrics keep again
 
+# Conversations that their environment opens, kept, and gone on with from the record: the tools are those of all ranks.
+cat >llama/chat_template.jinja <<'END'
+{% for m in messages %}{% if tools and loop.last %}{{ tools | length }}={% endif %}{{ m['content'] | replace('x', '1') }}{% endfor %}
+END
+turns opens.yaml "" "opens: true"
+sed -i "s|perl [^\"]*\"|perl $project/tests/e2e/opener.pl\"|; s/template: \"{question}\"/template: chat, messages: \"{question}\"/; s/max_tokens: 8/max_tokens: 20/; s/max_context: 32/max_context: 60/; s/samples: [0-9]*, checkpoint/samples: 64, checkpoint/" opens.yaml
+status 0 "$gr" exec opens.yaml --set model=llama --steps 1 --out opens
+status 0 "$gr" exec opens.yaml --set model=llama --set models.actor.tensor=2 --ranks 4 --steps 1 --out opens-2
+same opens opens-2
+has opens/samples.jsonl '"prompt": "2=1[0-9]+\+'
+sed 's/^  rollout: {/&over: 1.5, /; s/timeout: 5s/record: opened.jsonl/' opens.yaml >open-keep.yaml
+sed 's|command: "[^"]*"|replay: opened.jsonl|; s/, record: opened.jsonl//' open-keep.yaml >open-again.yaml
+status 0 "$gr" exec open-keep.yaml --set model=llama --set models.actor.tensor=2 --ranks 2 --steps 3 --out open-keep
+status 0 "$gr" exec open-again.yaml --set model=llama --set models.actor.tensor=2 --ranks 2 --steps 1 --out open-again
+status 0 "$gr" exec --resume open-again --steps 3
+same_weights open-keep open-again
+
 # A rollout that is served: harnesses call the rank that asks.
 if [ -x "$(dirname "$gr")/graphrun-httpd" ]; then
     turns served.yaml ""

@@ -21,16 +21,18 @@
  * Source of the running softmax: Milakov and Gimelshein, arXiv:1805.02867; of reading a shared prefix once:
  * Juravsky et al., Hydragen, arXiv:2402.05099.
  */
+#include "ops/kernels/cuda/chained.cuh"
+#include "ops/kernels/cuda/decode_fp8.cuh"
 #include "ops/kernels/cuda/decode_sizes.h"
+#include "ops/kernels/cuda/decode_tiles.cuh"
 
-#include <cuda_bf16.h>
-#include <cuda_runtime.h>
-#include <math_constants.h>
+#include <type_traits>
 
 namespace
 {
 
-constexpr uint32_t BLOCK = 16; /* keys of a block of the pool: GR_KV_BLOCK */
+using namespace gr_decode;
+
 constexpr uint32_t PIECE = GR_CU_DECODE_PIECE;
 constexpr uint32_t CLASSES = PIECE / BLOCK;
 constexpr uint32_t ITEM = GR_CU_DECODE_ITEM;
@@ -147,6 +149,8 @@ __device__ void put_group(const list_args &a, uint32_t *place, bool count, uint3
 __global__ void __launch_bounds__(1024, 1) list_kernel(list_args a)
 {
     __shared__ uint32_t place[CLASSES];
+    gr_chain_release();
+    gr_chain_wait();
     const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
     if (threadIdx.x < CLASSES) place[threadIdx.x] = 0;
     for (uint32_t s = threadIdx.x; s < a.n; s += blockDim.x) a.out.pieces[s] = 0; /* of slots in no group */
@@ -170,9 +174,11 @@ __global__ void __launch_bounds__(1024, 1) list_kernel(list_args a)
  */
 
 struct args {
-    const __nv_bfloat16 *kv, *qkv;
+    const char *kv;
+    const __nv_bfloat16 *qkv;
     const uint32_t *n_items, *pieces, *item, *member, *length;
-    float *acc, *stat; /* [n, heads, pieces_max, D] and [.., 2]: maximum and sum */
+    uint64_t kv_half, kv_block; /* bytes of a block's keys, and of a block */
+    float *acc, *stat;          /* [n, heads, pieces_max, D] and [.., 2]: maximum and sum */
     __nv_bfloat16 *out;
     uint32_t n, heads, kv_heads, head_dim, width, pieces_max;
     float scale;                /* of a score, times log2(e); where capped, log2(e) */
@@ -180,78 +186,14 @@ struct args {
     const __nv_bfloat16 *sinks; /* [heads] or NULL */
 };
 
-__device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-__device__ __forceinline__ uint32_t pack(float low, float high)
-{
-    const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const uint32_t *>(&v);
-}
-
-__device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-__device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], uint32_t address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-/* 16 bytes to shared memory; bytes 0: zeros are written and `from` is not read. */
-__device__ __forceinline__ void copy_async(uint32_t to, const void *from, uint32_t bytes, uint64_t policy)
-{
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
-                 "r"(bytes), "l"(policy)
-                 : "memory");
-}
-
-__device__ __forceinline__ void commit_group()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-template <int N> __device__ __forceinline__ void wait_groups()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-
-/* What differs by the padded head dimension: 64, 128 or 256 columns, of which the last ones may be zeros. A
- * stage is the 16 keys of a block, then its 16 values; a row's 16-byte chunks are permuted by its number
- * modulo 8, so that ldmatrix finds 8 rows in 8 different banks. */
-template <int DM> struct tile {
-    static constexpr int CHUNKS = DM / 8; /* of a row */
-    static constexpr uint32_t ROW_BYTES = DM * 2, HALF_BYTES = BLOCK * ROW_BYTES,
-                              STAGE_BYTES = 2 * HALF_BYTES;
-    static constexpr int STAGES = DM == 64 ? 6 : 3;
-    static constexpr int WARPS = DM == 256 ? 4 : 8;
-    static constexpr uint32_t WARP_BYTES = STAGES * STAGE_BYTES;
-};
+template <int DM, bool FP8> using tile_of = std::conditional_t<FP8, tile_fp8<DM>, tile<DM>>;
 
 /* Brings blocks into the stages of a warp, item after item. */
-template <int DM, bool EXACT> struct loader {
-    using t = tile<DM>;
-    uint32_t unit, units, step; /* unit: an item times a kv head */
-    uint32_t word, next;        /* of this item and of the following one: word i in lane i */
+template <int DM, bool EXACT, bool FP8> struct loader {
+    using t = tile_of<DM, FP8>;
+    static constexpr uint32_t SIZE = FP8 ? 1 : 2, EACH = 16 / SIZE; /* of a value; values of a chunk */
+    uint32_t unit, units, step;                                     /* unit: an item times a kv head */
+    uint32_t word, next; /* of this item and of the following one: word i in lane i */
     uint32_t block, n_blocks, stage, base;
     uint64_t once, again; /* cache policies */
 
@@ -281,19 +223,30 @@ template <int DM, bool EXACT> struct loader {
         const uint32_t lane = threadIdx.x % 32, d = EXACT ? DM : a.head_dim;
         const uint32_t left = __shfl_sync(~0u, word, N_KEYS) - block * BLOCK; /* rows that hold keys */
         const uint64_t policy = __shfl_sync(~0u, word, ONCE) ? once : again;
-        const size_t half = (size_t)a.kv_heads * BLOCK * d;
-        const __nv_bfloat16 *k = a.kv + __shfl_sync(~0u, word, BLOCKS + block) * (2 * half) +
-                                 (size_t)(unit % a.kv_heads) * BLOCK * d;
+        const char *from_block = a.kv + __shfl_sync(~0u, word, BLOCKS + block) * a.kv_block;
+        const char *k = from_block + (size_t)(unit % a.kv_heads) * BLOCK * d * SIZE;
         const uint32_t to = base + stage * t::STAGE_BYTES;
 #pragma unroll
         for (int i = 0; i < t::CHUNKS / 2; i++) {
             const uint32_t at = i * 32 + lane, row = at / t::CHUNKS, chunk = at % t::CHUNKS;
-            const bool real = row < left && (EXACT || chunk * 8 < d);
-            const size_t from = real ? (EXACT ? (size_t)at * 8 : (size_t)row * d + chunk * 8) : 0;
-            const uint32_t place = to + row * t::ROW_BYTES + ((chunk ^ (row & 7)) << 4);
+            const bool real = row < left && (EXACT || chunk * EACH < d);
+            const size_t from = real ? (EXACT ? (size_t)at : ((size_t)row * d / EACH + chunk)) * 16 : 0;
+            const uint32_t place = to + row * t::ROW_BYTES + ((chunk ^ flip(row)) << 4);
             copy_async(place, k + from, real ? 16 : 0, policy);
-            copy_async(place + t::HALF_BYTES, k + half + from, real ? 16 : 0, policy);
+            copy_async(place + t::HALF_BYTES, k + a.kv_half + from, real ? 16 : 0, policy);
         }
+        if (FP8 && lane < 2 * BLOCK / 4) /* scales */
+            copy_async(to + 2 * t::HALF_BYTES + lane * 16,
+                       from_block + 2 * a.kv_half + (unit % a.kv_heads) * 2 * BLOCK * 4 + lane * 16, 16,
+                       policy);
+    }
+
+    static __device__ __forceinline__ uint32_t flip(uint32_t row)
+    {
+        if constexpr (FP8)
+            return t::flip(row);
+        else
+            return row & 7;
     }
 
     /* The next block into the next stage, as one group of copies: an empty one where no block is left. */
@@ -314,13 +267,43 @@ template <int DM, bool EXACT> struct loader {
     }
 };
 
-/* 16 query rows of one kv head against one block at a time. A lane holds of each row pair (lane / 4 and 8
- * more) the columns that mma gives it. */
-template <int DM> struct rows {
-    using t = tile<DM>;
-    uint32_t q[DM / 16][4];
-    float o[DM / 8][4];
-    float max[2], sum[2];
+template <int DM> struct attending_bf16 : attending<DM> {
+    using attending<DM>::q;
+    using attending<DM>::o;
+
+    /* row [2]: where rows lane / 4 and 8 more begin. */
+    __device__ __forceinline__ void load_queries(const __nv_bfloat16 *const (&row)[2], uint32_t d)
+    {
+        const uint32_t column = threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int kk = 0; kk < DM / 16; kk++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const uint32_t c = kk * 16 + (i >> 1) * 8 + column;
+                q[kk][i] = c < d ? *reinterpret_cast<const uint32_t *>(row[i & 1] + c) : 0;
+            }
+    }
+
+    /* Row lane / 4 (j 0) or 8 more, unnormalised, to d floats. */
+    __device__ __forceinline__ void store(float *to, int j, uint32_t d) const
+    {
+        const uint32_t column = threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < DM / 8; i++)
+            if (i * 8 < d)
+                *reinterpret_cast<float2 *>(to + i * 8 + column) = make_float2(o[i][2 * j], o[i][2 * j + 1]);
+    }
+};
+
+template <int DM, bool FP8>
+using attending_of = std::conditional_t<FP8, attending_fp8<DM>, attending_bf16<DM>>;
+
+/* 16 query rows of an item. */
+template <int DM, bool FP8> struct rows : attending_of<DM, FP8> {
+    using t = tile_of<DM, FP8>;
+    using base = attending_of<DM, FP8>;
+    using base::max;
+    using base::sum;
     uint32_t left[2]; /* keys of an item that a row sees, or has still to see */
 
     /* Slot and query head of row r of an item. */
@@ -335,7 +318,7 @@ template <int DM> struct rows {
     __device__ __forceinline__ void open(const args &a, uint32_t member, uint32_t first, uint32_t n,
                                          uint32_t kv_head, uint32_t d)
     {
-        const uint32_t lane = threadIdx.x % 32, column = lane % 4 * 2;
+        const uint32_t lane = threadIdx.x % 32;
         const __nv_bfloat16 *from[2];
 #pragma unroll
         for (int j = 0; j < 2; j++) { /* rows that are not there repeat the last one, and are not written */
@@ -343,72 +326,8 @@ template <int DM> struct rows {
             const size_t s = row_of(a, member, first + min(lane / 4 + 8 * j, n - 1), kv_head, &head);
             from[j] = a.qkv + s * a.width + (size_t)head * d;
         }
-#pragma unroll
-        for (int kk = 0; kk < DM / 16; kk++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const uint32_t c = kk * 16 + (i >> 1) * 8 + column;
-                q[kk][i] = c < d ? *reinterpret_cast<const uint32_t *>(from[i & 1] + c) : 0;
-            }
-#pragma unroll
-        for (int j = 0; j < DM / 8; j++) o[j][0] = o[j][1] = o[j][2] = o[j][3] = 0;
-        max[0] = max[1] = -CUDART_INF_F;
-        sum[0] = sum[1] = 0;
-    }
-
-    __device__ __forceinline__ void scores(float (&s)[2][4], uint32_t keys) const
-    {
-        const uint32_t lane = threadIdx.x % 32, row = (lane & 7) + (lane >> 4) * 8;
-        const uint32_t at = keys + row * t::ROW_BYTES, flip = (((lane >> 3) & 1) ^ (lane & 7)) << 4;
-#pragma unroll
-        for (int kk = 0; kk < DM / 16; kk++) {
-            uint32_t k[4];
-            load_matrices(k, at + ((kk << 5) ^ flip));
-            mma(s[0], q[kk], k[0], k[1]);
-            mma(s[1], q[kk], k[2], k[3]);
-        }
-    }
-
-    __device__ __forceinline__ void weigh(float (&s)[2][4], float scale)
-    {
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            float most = fmaxf(fmaxf(s[0][2 * j], s[0][2 * j + 1]), fmaxf(s[1][2 * j], s[1][2 * j + 1]));
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-            most = fmaxf(max[j], most * scale);
-            const float keep = exp2_fast(max[j] - most);
-            max[j] = most;
-            float add = 0;
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-#pragma unroll
-                for (int e = 2 * j; e < 2 * j + 2; e++) {
-                    s[i][e] = exp2_fast(fmaf(s[i][e], scale, -most));
-                    add += s[i][e];
-                }
-            sum[j] = fmaf(sum[j], keep, add);
-#pragma unroll
-            for (int i = 0; i < DM / 8; i++) {
-                o[i][2 * j] *= keep;
-                o[i][2 * j + 1] *= keep;
-            }
-        }
-    }
-
-    __device__ __forceinline__ void add_values(const float (&s)[2][4], uint32_t values)
-    {
-        const uint32_t lane = threadIdx.x % 32, row = (lane & 7) + ((lane >> 3) & 1) * 8;
-        const uint32_t at = values + row * t::ROW_BYTES, flip = ((lane >> 4) ^ (lane & 7)) << 4;
-        const uint32_t p[4] = {pack(s[0][0], s[0][1]), pack(s[0][2], s[0][3]), pack(s[1][0], s[1][1]),
-                               pack(s[1][2], s[1][3])};
-#pragma unroll
-        for (int j = 0; j < DM / 16; j++) {
-            uint32_t v[4];
-            load_matrices_transposed(v, at + ((j << 5) ^ flip));
-            mma(o[2 * j], p, v[0], v[1]);
-            mma(o[2 * j + 1], p, v[2], v[3]);
-        }
+        this->clear();
+        this->load_queries(from, d);
     }
 
     /* softcap tanh(score / softcap), as 1 - 2 / (exp(2 x) + 1). */
@@ -441,7 +360,7 @@ template <int DM> struct rows {
     __device__ __forceinline__ void block(const args &a, uint32_t stage, uint32_t all, uint32_t hidden)
     {
         float s[2][4] = {};
-        scores(s, stage);
+        this->scores(s, stage);
         if (MORE && a.softcap) cap(a, s);
         if (all < BLOCK || (MORE && (hidden || left[0] < BLOCK || left[1] < BLOCK))) {
             const uint32_t column = threadIdx.x % 4 * 2;
@@ -456,14 +375,15 @@ template <int DM> struct rows {
         if (MORE)
 #pragma unroll
             for (int j = 0; j < 2; j++) left[j] -= min(left[j], BLOCK);
-        weigh(s, a.scale);
-        add_values(s, stage + t::HALF_BYTES);
+        this->weigh(s, a.scale);
+        if constexpr (FP8) this->scale_weights(s, stage, all);
+        this->add_values(s, stage + t::HALF_BYTES);
     }
 
     __device__ __forceinline__ void close(const args &a, uint32_t member, uint32_t first, uint32_t n,
                                           uint32_t kv_head, uint32_t index, uint32_t d) const
     {
-        const uint32_t lane = threadIdx.x % 32, column = lane % 4 * 2;
+        const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             float l = sum[j] + __shfl_xor_sync(~0u, sum[j], 1);
@@ -474,27 +394,25 @@ template <int DM> struct rows {
             const size_t s = row_of(a, member, first + row, kv_head, &head);
             const size_t place = (s * a.heads + head) * a.pieces_max + index;
             if (lane % 4 == 0) *reinterpret_cast<float2 *>(a.stat + 2 * place) = make_float2(max[j], l);
-#pragma unroll
-            for (int i = 0; i < DM / 8; i++)
-                if (i * 8 < d)
-                    *reinterpret_cast<float2 *>(a.acc + place * d + i * 8 + column) =
-                        make_float2(o[i][2 * j], o[i][2 * j + 1]);
+            this->store(a.acc + place * d, j, d);
         }
     }
 };
 
-template <int DM, bool EXACT, bool MORE>
-__global__ void __launch_bounds__(tile<DM>::WARPS * 32, 1) piece_kernel(const args a)
+template <int DM, bool EXACT, bool MORE, bool FP8>
+__global__ void __launch_bounds__(tile_of<DM, FP8>::WARPS * 32, 1) piece_kernel(const args a)
 {
-    using t = tile<DM>;
+    using t = tile_of<DM, FP8>;
     extern __shared__ __align__(1024) unsigned char memory[];
+    gr_chain_release();
+    gr_chain_wait();
     const uint32_t warp = threadIdx.x / 32, d = EXACT ? DM : a.head_dim;
     const uint32_t base = static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + warp * t::WARP_BYTES;
     const uint32_t units = *a.n_items * a.kv_heads, step = gridDim.x * (blockDim.x / 32);
     const uint32_t first = warp * gridDim.x + blockIdx.x;
     if (first >= units) return;
 
-    loader<DM, EXACT> in;
+    loader<DM, EXACT, FP8> in;
     in.open(a, first, units, step, base);
     uint32_t next = in.word, stage = 0;
 #pragma unroll 1
@@ -506,7 +424,7 @@ __global__ void __launch_bounds__(tile<DM>::WARPS * 32, 1) piece_kernel(const ar
         const uint32_t member = __shfl_sync(~0u, word, MEMBER), row = __shfl_sync(~0u, word, FIRST_ROW);
         const uint32_t n_rows = __shfl_sync(~0u, word, N_ROWS), keys = __shfl_sync(~0u, word, N_KEYS);
         const uint32_t hidden = MORE ? __shfl_sync(~0u, word, HIDDEN) : 0;
-        rows<DM> r;
+        rows<DM, FP8> r;
         r.open(a, member, row, n_rows, kv_head, d);
         if (MORE) r.look(a, member, row, n_rows, __shfl_sync(~0u, word, KEY));
 #pragma unroll 1
@@ -531,6 +449,8 @@ __global__ void __launch_bounds__(tile<DM>::WARPS * 32, 1) piece_kernel(const ar
 __global__ void __launch_bounds__(256) combine_kernel(const args a)
 {
     const uint32_t at = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
+    gr_chain_release();
+    gr_chain_wait();
     if (at >= a.n * a.heads) return;
     const uint32_t n = a.pieces[at / a.heads], d = a.head_dim;
     const float2 *stat = reinterpret_cast<const float2 *>(a.stat) + (size_t)at * a.pieces_max;
@@ -581,24 +501,26 @@ int attribute(cudaDeviceAttr what)
     return value;
 }
 
-template <int DM, bool EXACT, bool MORE> void launch_pieces_as(cudaStream_t st, const args &a)
+template <int DM, bool EXACT, bool MORE, bool FP8> void launch_pieces_as(cudaStream_t st, const args &a)
 {
-    using t = tile<DM>;
+    using t = tile_of<DM, FP8>;
     const uint32_t most =
         static_cast<uint32_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) / t::WARP_BYTES;
     const uint32_t warps = most < t::WARPS ? most : t::WARPS, bytes = warps * t::WARP_BYTES;
-    cudaFuncSetAttribute(piece_kernel<DM, EXACT, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    cudaFuncSetAttribute(piece_kernel<DM, EXACT, MORE, FP8>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(bytes));
     const uint32_t sms = static_cast<uint32_t>(attribute(cudaDevAttrMultiProcessorCount));
-    piece_kernel<DM, EXACT, MORE><<<sms, warps * 32, bytes, st>>>(a);
+    gr_chain(st, piece_kernel<DM, EXACT, MORE, FP8>, dim3(sms), dim3(warps * 32), bytes, a);
 }
 
-template <int DM, bool EXACT> void launch_pieces(cudaStream_t st, const args &a, bool more)
+template <int DM, bool EXACT> void launch_pieces(cudaStream_t st, const args &a, bool more, bool fp8)
 {
-    if (more)
-        launch_pieces_as<DM, EXACT, true>(st, a);
+    if (fp8)
+        more ? launch_pieces_as<DM, EXACT, true, true>(st, a)
+             : launch_pieces_as<DM, EXACT, false, true>(st, a);
     else
-        launch_pieces_as<DM, EXACT, false>(st, a);
+        more ? launch_pieces_as<DM, EXACT, true, false>(st, a)
+             : launch_pieces_as<DM, EXACT, false, false>(st, a);
 }
 
 /* ---- copying blocks -------------------------------------------------------------------------------------
@@ -632,7 +554,7 @@ extern "C" void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const g
     a.per_kv = h->heads / h->kv_heads;
     a.each = d->each ? d->each : 1;
     a.out = list_at(work, d->n);
-    list_kernel<<<1, 1024, 0, st>>>(a);
+    gr_chain(st, list_kernel, dim3(1), dim3(1024), 0, a);
 }
 
 extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d,
@@ -642,7 +564,9 @@ extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, co
     const gr_cu_heads *h = &p->heads;
     const list l = list_at(const_cast<void *>(work), d->n);
     args a;
-    a.kv = reinterpret_cast<const __nv_bfloat16 *>(p->kv);
+    a.kv = static_cast<const char *>(p->kv);
+    a.kv_half = gr_cu_kv_half_bytes(h);
+    a.kv_block = gr_cu_kv_block(h);
     a.qkv = reinterpret_cast<const __nv_bfloat16 *>(qkv);
     a.n_items = l.n_items;
     a.pieces = l.pieces;
@@ -666,24 +590,24 @@ extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, co
     a.in_cap = s->softcap ? 2 * 1.4426950408889634f * s->scale / s->softcap : 0;
     a.sinks = static_cast<const __nv_bfloat16 *>(s->sinks);
     if (h->head_dim == 128)
-        launch_pieces<128, true>(st, a, more);
+        launch_pieces<128, true>(st, a, more, h->kv_fp8);
     else if (h->head_dim == 64)
-        launch_pieces<64, true>(st, a, more);
+        launch_pieces<64, true>(st, a, more, h->kv_fp8);
     else if (h->head_dim < 64)
-        launch_pieces<64, false>(st, a, more);
+        launch_pieces<64, false>(st, a, more, h->kv_fp8);
     else if (h->head_dim < 128)
-        launch_pieces<128, false>(st, a, more);
+        launch_pieces<128, false>(st, a, more, h->kv_fp8);
     else
-        launch_pieces<256, false>(st, a, more);
-    combine_kernel<<<ceil_div(d->n * h->heads, 8), 256, 0, st>>>(a);
+        launch_pieces<256, false>(st, a, more, h->kv_fp8);
+    gr_chain(st, combine_kernel, dim3(ceil_div(d->n * h->heads, 8)), dim3(256), 0, a);
 }
 
-extern "C" void gr_cu_kv_copy(cudaStream_t st, gr_bf16 *kv, uint32_t layers, uint64_t layer_elems,
-                              uint64_t block_elems, const uint32_t *src, const uint32_t *dst, uint32_t n)
+extern "C" void gr_cu_kv_copy(cudaStream_t st, void *kv, uint32_t layers, uint64_t layer_bytes,
+                              uint64_t block_bytes, const uint32_t *src, const uint32_t *dst, uint32_t n)
 {
     if (!n) return;
-    const uint64_t vectors = block_elems / 8;
+    const uint64_t vectors = block_bytes / sizeof(uint4);
     const uint32_t parts = static_cast<uint32_t>((vectors + 1023) / 1024);
-    copy_kernel<<<dim3(parts, n, layers), 256, 0, st>>>(reinterpret_cast<uint4 *>(kv), layer_elems / 8,
+    copy_kernel<<<dim3(parts, n, layers), 256, 0, st>>>(static_cast<uint4 *>(kv), layer_bytes / sizeof(uint4),
                                                         vectors, src, dst);
 }

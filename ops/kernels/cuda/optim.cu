@@ -183,10 +183,12 @@ GR_KERNEL void __launch_bounds__(BLOCK) optim_kernel(const optim k, const optim_
 
 /* ---- moments of 8 bits (ops/simd/moments.h) ----------------------------------------------------------- */
 
-enum { BLOCK_LANES = GR_MOMENT_BLOCK / EACH }; /* lanes that have a block of moments together: half a warp */
+/* A thread has so many elements of a block of moments, and a quarter of a warp has a block: the more in a
+ * thread, the fewer exchanges, and inverses of scales, for each. */
+enum { EIGHT = 8, BLOCK_LANES = GR_MOMENT_BLOCK / EIGHT };
 
 struct codes { /* of one moment; whole blocks */
-    uint32_t *four;
+    uint2 *eight;
     float *scale;
 };
 
@@ -198,94 +200,126 @@ template <typename G, typename W> struct optim8_arrays {
     uint32_t key;
 };
 
+/* How one moment and the other are coded: what is scaled of a value, and its code. */
+struct first_moment {
+    GR_DEVICE float least()
+    {
+        return GR_MOMENT_M_LEAST;
+    }
+    GR_DEVICE float size(float m)
+    {
+        return fabsf(m);
+    }
+    GR_DEVICE uint32_t code(float m, float, float scale, float inverse, uint32_t chance)
+    {
+        return (uint32_t)gr_moment_m_code(m, scale, inverse, chance) & 0xff;
+    }
+    GR_DEVICE float value(uint32_t code, float scale)
+    {
+        return gr_moment_m((int8_t)code, scale);
+    }
+};
+
+struct second_moment {
+    GR_DEVICE float least()
+    {
+        return GR_MOMENT_V_LEAST;
+    }
+    GR_DEVICE float size(float v)
+    {
+        return sqrtf(v);
+    }
+    GR_DEVICE uint32_t code(float, float root, float scale, float inverse, uint32_t chance)
+    {
+        return gr_moment_v_code(root, scale, inverse, chance);
+    }
+    GR_DEVICE float value(uint32_t code, float scale)
+    {
+        return gr_moment_v(code, scale);
+    }
+};
+
 /* The largest of a block, by its bits: of numbers that are not negative these have the same order, and NaN is
  * above all. */
-GR_DEVICE float block_scale(const float (&x)[4], float least)
+GR_DEVICE float block_scale(const float (&x)[EIGHT], float least)
 {
     uint32_t most = __float_as_uint(least);
 #pragma unroll
-    for (int e = 0; e < EACH; e++) most = max(most, __float_as_uint(x[e]));
+    for (int e = 0; e < EIGHT; e++) most = max(most, __float_as_uint(x[e]));
 #pragma unroll
     for (int lane = BLOCK_LANES / 2; lane; lane /= 2) most = max(most, __shfl_xor_sync(GR_ALL, most, lane));
     return __uint_as_float(most);
 }
 
-GR_DEVICE void load_m(const codes &c, uint64_t i, float (&m)[4])
+template <typename K> GR_DEVICE void load_codes(const codes &c, uint64_t i, float (&x)[EIGHT])
 {
-    const uint32_t four = c.four[i / EACH];
+    const uint2 eight = c.eight[i / EIGHT];
     const float scale = c.scale[i / GR_MOMENT_BLOCK];
 #pragma unroll
-    for (int e = 0; e < EACH; e++) m[e] = gr_moment_m((int8_t)(four >> 8 * e), scale);
+    for (int e = 0; e < EIGHT; e++) x[e] = K::value((e < 4 ? eight.x : eight.y) >> 8 * (e % 4) & 0xff, scale);
 }
 
-GR_DEVICE void load_v(const codes &c, uint64_t i, float (&v)[4])
+/* All lanes call it; `there`: those whose block is. */
+template <typename K>
+GR_DEVICE void store_codes(const codes &c, uint64_t i, bool there, const float (&x)[EIGHT],
+                           const uint32_t (&chance)[EIGHT])
 {
-    const uint32_t four = c.four[i / EACH];
-    const float scale = c.scale[i / GR_MOMENT_BLOCK];
+    float size[EIGHT];
+    uint32_t half[2] = {0, 0};
 #pragma unroll
-    for (int e = 0; e < EACH; e++) v[e] = gr_moment_v(four >> 8 * e & 0xff, scale);
-}
-
-/* All lanes call these; `there`: those whose block is. */
-GR_DEVICE void store_m(const codes &c, uint64_t i, bool there, const float (&m)[4],
-                       const uint32_t (&chance)[4])
-{
-    float size[4];
-    uint32_t four = 0;
+    for (int e = 0; e < EIGHT; e++) size[e] = K::size(x[e]);
+    const float scale = block_scale(size, K::least()), inverse = gr_moment_inverse(scale);
 #pragma unroll
-    for (int e = 0; e < EACH; e++) size[e] = fabsf(m[e]);
-    const float scale = block_scale(size, GR_MOMENT_M_LEAST), inverse = gr_moment_inverse(scale);
-#pragma unroll
-    for (int e = 0; e < EACH; e++)
-        four |= ((uint32_t)gr_moment_m_code(m[e], scale, inverse, chance[e]) & 0xff) << 8 * e;
+    for (int e = 0; e < EIGHT; e++)
+        half[e / 4] |= K::code(x[e], size[e], scale, inverse, chance[e]) << 8 * (e % 4);
     if (!there) return;
-    c.four[i / EACH] = four;
+    c.eight[i / EIGHT] = make_uint2(half[0], half[1]);
     if (i % GR_MOMENT_BLOCK == 0) c.scale[i / GR_MOMENT_BLOCK] = scale;
 }
 
-GR_DEVICE void store_v(const codes &c, uint64_t i, bool there, const float (&v)[4],
-                       const uint32_t (&chance)[4])
+/* Elements from i on. whole: all of them are there, and nothing is asked for each. */
+template <typename O, typename G, typename W, bool whole>
+GR_DEVICE void step8(const optim &k, const optim8_arrays<G, W> &a, uint64_t i)
 {
-    float root[4];
-    uint32_t four = 0;
+    const uint64_t end = (a.n + GR_MOMENT_BLOCK - 1) / GR_MOMENT_BLOCK * GR_MOMENT_BLOCK;
+    const bool there = whole || i < end;
+    const uint32_t key = gr_moment_key(a.key, a.first + i), first = (uint32_t)(a.first + i);
+    float w[2][4] = {{0}}, g[2][4] = {{0}}, m[EIGHT] = {0}, v[EIGHT] = {0};
+    uint32_t chance[EIGHT];
+    if (there) load_codes<first_moment>(a.m, i, m);
+    if (there && O::two) load_codes<second_moment>(a.v, i, v);
 #pragma unroll
-    for (int e = 0; e < EACH; e++) root[e] = sqrtf(v[e]);
-    const float scale = block_scale(root, GR_MOMENT_V_LEAST), inverse = gr_moment_inverse(scale);
+    for (int h = 0; h < 2; h++) {
+        if (!whole) continue;
+        gr_load4(a.g, i + 4 * h, g[h]);
+        a.w.load4(i + 4 * h, w[h]);
+    }
 #pragma unroll
-    for (int e = 0; e < EACH; e++) four |= gr_moment_v_code(root[e], scale, inverse, chance[e]) << 8 * e;
-    if (!there) return;
-    c.four[i / EACH] = four;
-    if (i % GR_MOMENT_BLOCK == 0) c.scale[i / GR_MOMENT_BLOCK] = scale;
+    for (int e = 0; e < EIGHT; e++) {
+        float &we = w[e / 4][e % 4], &ge = g[e / 4][e % 4];
+        const bool is = whole || i + e < a.n;
+        chance[e] = gr_moment_mix((first + e) ^ key);
+        if (!whole && is) ge = gr_get(a.g + i + e), we = a.w.get(i + e);
+        if (is) O::element(k, we, ge, m[e], v[e]);
+        if (!is) m[e] = v[e] = 0;
+        if (!whole && is) a.w.put(i + e, we);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        if (whole) a.w.store4(i + 4 * h, w[h]);
+    store_codes<first_moment>(a.m, i, there, m, chance);
+    if (O::two) store_codes<second_moment>(a.v, i, there, v, chance);
 }
 
-/* A thread has four elements of a block; all of a warp go through all of it, for they share scales. */
+/* All of a warp go through all of it, for they share scales. */
 template <typename O, typename G, typename W>
 GR_KERNEL void __launch_bounds__(BLOCK) optim8_kernel(const optim k, const optim8_arrays<G, W> a)
 {
-    const uint64_t i = ((uint64_t)blockIdx.x * BLOCK + threadIdx.x) * EACH,
-                   end = (a.n + GR_MOMENT_BLOCK - 1) / GR_MOMENT_BLOCK * GR_MOMENT_BLOCK;
-    const bool there = i < end, whole = i + EACH <= a.n;
-    float w[EACH] = {0}, g[EACH] = {0}, m[EACH] = {0}, v[EACH] = {0};
-    uint32_t chance[EACH];
-    if (there) load_m(a.m, i, m);
-    if (there && O::two) load_v(a.v, i, v);
-    if (whole) {
-        gr_load4(a.g, i, g);
-        a.w.load4(i, w);
-    }
-#pragma unroll
-    for (int e = 0; e < EACH; e++) {
-        chance[e] = gr_moment_chance(a.key, a.first + i + e);
-        if (!whole && i + e < a.n) g[e] = gr_get(a.g + i + e), w[e] = a.w.get(i + e);
-        if (i + e < a.n)
-            O::element(k, w[e], g[e], m[e], v[e]);
-        else
-            m[e] = v[e] = 0;
-        if (!whole && i + e < a.n) a.w.put(i + e, w[e]);
-    }
-    if (whole) a.w.store4(i, w);
-    store_m(a.m, i, there, m, chance);
-    if (O::two) store_v(a.v, i, there, v, chance);
+    const uint64_t tile = (uint64_t)blockIdx.x * BLOCK * EIGHT, i = tile + threadIdx.x * EIGHT;
+    if (tile + BLOCK * EIGHT <= a.n)
+        step8<O, G, W, true>(k, a, i);
+    else
+        step8<O, G, W, false>(k, a, i);
 }
 
 /* What a step is of, whatever its optimizer. */
@@ -316,9 +350,8 @@ template <typename O, typename G, typename W> static void launch8_with(const opt
 {
     const gr_cu_optim_range &r = c.r;
     const optim8_arrays<G, W> a = {
-        w,       (const G *)r.g, {(uint32_t *)r.m, r.m_scale}, {(uint32_t *)r.v, r.v_scale}, r.n,
-        r.first, r.chance};
-    optim8_kernel<O, G, W><<<gr_ceil_div(r.n, BLOCK * EACH), BLOCK, 0, c.st>>>(c.k, a);
+        w, (const G *)r.g, {(uint2 *)r.m, r.m_scale}, {(uint2 *)r.v, r.v_scale}, r.n, r.first, r.chance};
+    optim8_kernel<O, G, W><<<gr_ceil_div(r.n, BLOCK * EIGHT), BLOCK, 0, c.st>>>(c.k, a);
 }
 
 template <typename O, typename G> static void launch8(const optim_call &c)
@@ -569,8 +602,9 @@ GR_KERNEL void __launch_bounds__(BLOCK)
 {
     const uint64_t i = ((uint64_t)blockIdx.x * BLOCK + threadIdx.x) * 4;
     for (uint64_t k = i; k < n && k < i + 4; k++) {
-        const float x = __fadd_rn(__fmul_rn(decay, master[k]), __fmul_rn(share, gr_get(from + k)));
-        master[k] = x;
+        const float x = __fadd_rn(__fmul_rn(decay, master ? master[k] : gr_get(to + k)),
+                                  __fmul_rn(share, gr_get(from + k)));
+        if (master) master[k] = x;
         gr_put(to + k, x);
     }
 }
@@ -580,6 +614,42 @@ extern "C" void gr_cu_blend(cudaStream_t st, gr_bf16 *to, float *master, const g
 {
     const uint32_t grid = gr_ceil_div(n, (uint64_t)BLOCK * 4);
     if (n) blend_kernel<<<grid, BLOCK, 0, st>>>(to, master, from, decay, share, n);
+}
+
+/* ---- muon ------------------------------------------------------------------------------------------------
+ */
+
+GR_KERNEL void __launch_bounds__(BLOCK) unit_kernel(gr_bf16 *x, uint64_t n, const double *squares)
+{
+    const float scale = (float)(1 / fmax(sqrt(*squares), 1e-7));
+    const uint64_t i = (uint64_t)blockIdx.x * BLOCK + threadIdx.x;
+    if (i < n) gr_put(x + i, gr_get(x + i) * scale);
+}
+
+extern "C" void gr_cu_to_unit(cudaStream_t st, gr_bf16 *x, uint64_t n, const double *squares)
+{
+    if (n) unit_kernel<<<(uint32_t)gr_ceil_div(n, (uint64_t)BLOCK), BLOCK, 0, st>>>(x, n, squares);
+}
+
+template <typename G>
+GR_KERNEL void __launch_bounds__(BLOCK)
+    mix_kernel(const G *__restrict__ from, float grad_scale, float mu, float *m, gr_bf16 *u, uint64_t n)
+{
+    const uint64_t i = (uint64_t)blockIdx.x * BLOCK + threadIdx.x;
+    if (i >= n) return;
+    const float g = gr_get(from + i) * grad_scale, mean = fmaf(1 - mu, g - m[i], m[i]);
+    m[i] = mean;
+    gr_put(u + i, fmaf(mu, mean - g, g));
+}
+
+extern "C" void gr_cu_muon_mix(cudaStream_t st, const void *g, gr_cu_dtype grads, float grad_scale, float mu,
+                               float *m, gr_bf16 *u, uint64_t n)
+{
+    const uint32_t grid = (uint32_t)gr_ceil_div(n, (uint64_t)BLOCK);
+    if (n && grads == GR_CU_BF16)
+        mix_kernel<<<grid, BLOCK, 0, st>>>((const gr_bf16 *)g, grad_scale, mu, m, u, n);
+    else if (n)
+        mix_kernel<<<grid, BLOCK, 0, st>>>((const float *)g, grad_scale, mu, m, u, n);
 }
 
 /* ---- rounding

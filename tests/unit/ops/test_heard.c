@@ -53,8 +53,15 @@ static void ends(void **state)
     assert_true(b->done);
     assert_int_equal(b->refused, GR_SERVE_ROOM);
     assert_true(json_equal(a.messages, b->messages));
+    assert_false(b->reminds || b->tools);
     gr_answer_free(b);
     json_decref(a.messages);
+    a = (gr_answer){.reminds = true, .tools = json_pack("[{s:s}]", "name", "add")};
+    b = handed(&a, 0);
+    assert_true(b->reminds);
+    assert_true(json_equal(a.tools, b->tools));
+    gr_answer_free(b);
+    json_decref(a.tools);
 }
 
 static void is_call(void **state)
@@ -73,8 +80,9 @@ static void is_call(void **state)
 static void is_none(void **state)
 {
     (void)state;
-    static const char wrong[] = "{\"number\": 1, \"late\": false, \"ids\": [], \"call\": false, \"most\": 0, "
-                                "\"done\": 3, \"refused\": 0, \"reward\": 0, \"metrics\": []}";
+    static const char wrong[] =
+        "{\"number\": 1, \"late\": false, \"reminds\": false, \"ids\": [], \"call\": false, \"most\": 0, "
+        "\"done\": 3, \"refused\": 0, \"reward\": 0, \"metrics\": []}";
     const char *const texts[] = {"{}", "[]", "{\"number\": 1}", wrong};
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
         json_t *from = json_loads(texts[i], 0, NULL);

@@ -95,7 +95,8 @@ static void test_what_is_exported_reads_back_to_the_bit(void **state)
         char from[256], *to = in_dir(names[i]), *config = gr_printf("%s/config.json", to), *text;
         size_t n;
         snprintf(from, sizeof(from), "tests/golden/model/%s", names[i]);
-        assert_int_equal(gr_checkpoint_export(to, from, GR_ST_F32, 20000, true, NULL), GR_OK);
+        assert_int_equal(gr_checkpoint_export(&(gr_export){to, from, GR_ST_F32, 20000, true, NULL}, NULL),
+                         GR_OK);
         open_model(&m, from);
         open_model(&again, to);
         assert_int_equal(again.d.n, 0); /* nothing beside it, and no key unknown */
@@ -204,6 +205,119 @@ static void test_what_is_left_out_is_said(void **state)
     assert_said(
         &m.d, "experts are in MXFP4, and widened as they are read; they are written in float32 or bfloat16");
     close_model(&m);
+}
+
+/* ---- layers that predict further tokens
+ * ------------------------------------------------------------------- */
+
+/* A folder with the config of a golden that promises such a layer, and n tensors of value 1, 2, ... */
+static char *folder_ahead(const char *name, const char *golden, const gr_st_spec *specs, size_t n)
+{
+    char *to = in_dir(name), *from = gr_printf("tests/golden/model/%s/config.json", golden),
+         *config = gr_printf("%s/config.json", to), *text;
+    float x[64];
+    size_t size;
+    gr_st_writer *w = NULL;
+    for (size_t i = 0; i < GR_LEN(x); i++) x[i] = (float)(i + 1);
+    assert_int_equal(gr_dir_make(to, NULL), GR_OK);
+    assert_int_equal(gr_file_read(from, 0, &text, &size, NULL), GR_OK);
+    char *promises = gr_printf("{\"num_nextn_predict_layers\": 1,%s", strchr(text, '{') + 1);
+    assert_int_equal(gr_file_write(config, promises, strlen(promises), NULL), GR_OK);
+    assert_int_equal(gr_st_writer_new(&w, to, "model", GR_ST_BF16, specs, n, 0, NULL), GR_OK);
+    for (size_t i = 0; i < n; i++) assert_int_equal(gr_st_writer_put(w, x, NULL), GR_OK);
+    assert_int_equal(gr_st_writer_finish(w, NULL), GR_OK);
+    gr_st_writer_free(w);
+    free(text), free(promises), free(config), free(from);
+    return to;
+}
+
+static gr_status export_ahead(const char *to, const char *from, const char *ahead, gr_diag *d)
+{
+    gr_diag_init(d);
+    return gr_checkpoint_export(&(gr_export){to, from, GR_ST_BF16, 0, true, ahead}, d);
+}
+
+static void assert_text(const char *folder, const char *text)
+{
+    char *path = gr_printf("%s/config.json", folder), *found;
+    size_t n;
+    assert_int_equal(gr_file_read(path, 0, &found, &n, NULL), GR_OK);
+    if (!strstr(found, text)) fail_msg("no %s in %s", text, found);
+    free(found), free(path);
+}
+
+/* Copied as they are, and what is written stays the model that it was. */
+static void test_layers_that_predict_ahead_go_with_an_export(void **state)
+{
+    (void)state;
+    const gr_st_spec specs[] = {
+        {.name = "model.layers.2.eh_proj.weight", .rows = 2, .cols = 16},
+        {.name = "model.layers.2.enorm.weight", .rows = 16},
+        {.name = "model.layers.2.mlp.gate.e_score_correction_bias", .rows = 8, .exact = true},
+        {.name = "model.layers.2.mlp.experts.down_proj", .rows = 8, .cols = 4, .depth = 2},
+        {.name = "model.layers.1.not_ahead", .rows = 4}};
+    gr_diag d;
+    struct model m;
+    char *from = folder_ahead("glm-ahead", "glm4_moe", specs, GR_LEN(specs)), *to = in_dir("glm-with");
+    if (export_ahead(to, "tests/golden/model/glm4_moe", from, &d)) fail_msg("%s", d.messages[0].text);
+    assert_tensor("glm-with", specs[0].name, DIMS(2, 16));
+    assert_tensor("glm-with", specs[1].name, DIMS(16));
+    assert_tensor("glm-with", specs[3].name, DIMS(2, 4, 4));
+    assert_text(to, "\"num_nextn_predict_layers\": 1");
+    gr_diag_release(&d);
+
+    gr_safetensors *s = NULL;
+    assert_int_equal(gr_safetensors_open(&s, to, NULL), GR_OK);
+    assert_null(gr_safetensors_find(s, "model.layers.1.not_ahead"));
+    const gr_st_tensor *exact = gr_safetensors_find(s, specs[2].name);
+    float x[8];
+    assert_int_equal(exact->dtype, GR_ST_F32);
+    assert_int_equal(gr_safetensors_find(s, specs[0].name)->dtype, GR_ST_BF16);
+    assert_int_equal(gr_safetensors_read_elems(s, exact, 0, 8, x, NULL), GR_OK);
+    for (size_t i = 0; i < 8; i++) assert_float_equal(x[i], (float)(i + 1), 0);
+    gr_safetensors_free(s);
+
+    open_model(&m, to); /* read again, they are left out, and said to be */
+    assert_said(&m.d, "4 tensors are of layers that predict further tokens and left out");
+    close_model(&m);
+    free(from), free(to);
+}
+
+/* A config whose weights lack what it says would fail in whoever asks for it. */
+static void test_an_export_without_them_does_not_promise_them(void **state)
+{
+    (void)state;
+    gr_diag d;
+    bool found = false;
+    const gr_st_spec spec = {.name = "mtp.fc.weight", .rows = 4};
+    char *from = folder_ahead("glm-promises", "glm4_moe", &spec, 1), *to = in_dir("glm-without");
+    assert_int_equal(gr_file_copy("tests/golden/model/glm4_moe", "model.safetensors", from, &found, NULL),
+                     GR_OK);
+    assert_int_equal(export_ahead(to, from, NULL, &d), GR_OK);
+    assert_said(&d, "'num_nextn_predict_layers' is 1, and 0 in what is written: layers that predict further "
+                    "tokens are not in it; 'graphrun export --mtp FOLDER' copies them");
+    assert_text(to, "\"num_nextn_predict_layers\": 0");
+    gr_diag_release(&d);
+    free(from), free(to);
+}
+
+static void test_layers_ahead_of_another_model_are_refused(void **state)
+{
+    (void)state;
+    const struct {
+        const char *ahead, *said;
+    } bad[] = {{"tests/golden/model/glm4_moe", "no layers that predict further tokens"},
+               {"tests/golden/model/qwen3_moe", "another model: qwen3_moe of 3 layers"},
+               {"tests/golden/model/none", "none"}};
+    for (size_t i = 0; i < GR_LEN(bad); i++) {
+        gr_diag d;
+        char *to = in_dir("never");
+        assert_int_not_equal(export_ahead(to, "tests/golden/model/glm4_moe", bad[i].ahead, &d), GR_OK);
+        assert_said(&d, bad[i].said);
+        assert_false(gr_path_exists(to));
+        gr_diag_release(&d);
+        free(to);
+    }
 }
 
 /* ---- what is refused of blocks ---------------------------------------------------------------------------
@@ -330,7 +444,7 @@ static void test_weights_in_fp8_are_widened_as_torch_does(void **state)
         if (i == 3)
             assert_said(&m.d, "7 tensors are for activations in FP8 and left out: weights are widened");
         assert_int_equal(m.d.n, i == 3 ? 2 : 1);
-        assert_int_equal(gr_checkpoint_export(to, from, GR_ST_F32, 0, true, NULL), GR_OK);
+        assert_int_equal(gr_checkpoint_export(&(gr_export){to, from, GR_ST_F32, 0, true, NULL}, NULL), GR_OK);
         open_model(&again, to);
         assert_int_equal(again.d.n, 0);
         assert_same(&m, &again);
@@ -394,6 +508,9 @@ int main(void)
         cmocka_unit_test(test_names_are_those_of_transformers),
         cmocka_unit_test(test_what_training_writes_reads_back_to_the_bit),
         cmocka_unit_test(test_what_is_left_out_is_said),
+        cmocka_unit_test(test_layers_that_predict_ahead_go_with_an_export),
+        cmocka_unit_test(test_an_export_without_them_does_not_promise_them),
+        cmocka_unit_test(test_layers_ahead_of_another_model_are_refused),
         cmocka_unit_test(test_blocks_that_cannot_be_widened_are_refused),
         cmocka_unit_test(test_blocks_must_be_whole),
         cmocka_unit_test(test_weights_in_fp8_are_widened_as_torch_does),

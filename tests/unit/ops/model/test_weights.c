@@ -45,7 +45,7 @@ static void write_sets(const gr_model_shape *s, const char *stem, const char *co
                        gr_st_dtype t, uint64_t shard_bytes)
 {
     struct sets sets = {s, gr_calloc(4096, sizeof(float)), 5};
-    gr_weights_source from = {random_set, &sets, prefix, n};
+    gr_weights_source from = {random_set, &sets, prefix, n, NULL};
     assert_int_equal(gr_weights_write(s, dir, stem, &from, t, shard_bytes, NULL), GR_OK);
     free(sets.buffer);
 }
@@ -188,7 +188,7 @@ static void test_an_output_matrix_beside_a_tied_embedding_must_be_the_same(void 
     gr_model_shape untied = small("llama", false), s = small("llama", true);
     untied.vocab = s.vocab = 6000; /* of several blocks */
     struct sets sets = {&untied, gr_calloc(6000 * 24 + 4096, sizeof(float)), 5};
-    gr_weights_source from = {random_set, &sets, (const char *const[]){""}, 1};
+    gr_weights_source from = {random_set, &sets, (const char *const[]){""}, 1, NULL};
     char *path = in_dir("model.safetensors");
     gr_weights *w = NULL;
     gr_diag d;
@@ -278,7 +278,7 @@ static void test_no_element_escapes_the_look_for_nan(void **state)
     gr_model_shape s = small("llama", true);
     s.vocab = 5500; /* 132,000 elements: two blocks and a part of 928, which no 64 divides */
     struct sets sets = {&s, gr_calloc(5500 * 24 + 4096, sizeof(float)), 5};
-    gr_weights_source from = {random_set, &sets, (const char *const[]){""}, 1};
+    gr_weights_source from = {random_set, &sets, (const char *const[]){""}, 1, NULL};
     assert_int_equal(gr_weights_write(&s, dir, "large", &from, GR_ST_F32, 0, NULL), GR_OK);
     const uint64_t n = 5500 * 24, at[] = {0, 1, 63, 64, 65535, 65536, 131071, 131072, n - 33, n - 32, n - 1};
     const char *name = "model.embed_tokens.weight";
@@ -361,7 +361,7 @@ static void test_what_selects_experts_keeps_its_bits(void **state)
     static const char *const none[] = {""};
     for (size_t i = 0; i < GR_LEN(types); i++) {
         struct sets sets = {&s, gr_calloc(4096, sizeof(float)), 5};
-        const gr_weights_source from = {selected_set, &sets, none, 1};
+        const gr_weights_source from = {selected_set, &sets, none, 1, NULL};
         char *stem = gr_printf("selected%zu", i), *file = gr_printf("%s.safetensors", stem),
              *path = in_dir(file);
         assert_int_equal(gr_bucket_elems(&s, 1), 4096);
@@ -542,7 +542,8 @@ static void test_export_finds_the_step_and_the_model(void **state)
     gr_diag_release(&d);
 
     gr_model_shape s;
-    assert_int_equal(gr_checkpoint_export(out, found, GR_ST_F32, 20000, false, NULL), GR_OK);
+    assert_int_equal(gr_checkpoint_export(&(gr_export){out, found, GR_ST_F32, 20000, false, NULL}, NULL),
+                     GR_OK);
     assert_int_equal(gr_model_shape_read(&s, out, NULL), GR_OK);
     assert_set_reads_back(&s, "exported", "", 6);
     char *index = in_dir("exported/model.safetensors.index.json");

@@ -225,7 +225,8 @@ static void test_wrong_answers_fail_alone(void **state)
         {"\"reward\": 1e300", "more than a 32-bit float can hold"},
         {"\"text\": \"a\\u0000b\"", "it holds the character \\u0000"},
         {"\"messages\": [{\"role\": \"user\", \"content\": \"\\u0000\"}]", "it holds the character \\u0000"},
-        {"\"Reward\": 1", "unknown key 'Reward'; it has id, text, messages, done, reward, metrics"},
+        {"\"Reward\": 1", "unknown key 'Reward'; it has id, text, messages, tools, done, reward, metrics"},
+        {"\"tools\": []", "'tools' answers a start alone: they stand in the prompt"},
         {"\"metrics\": []", "'metrics' is a list; an object is wanted"},
         {"\"metrics\": {\"calls\": true}", "'calls' of 'metrics' is"},
     };
@@ -244,6 +245,23 @@ static void test_wrong_answers_fail_alone(void **state)
     assert_null(gr_answer_read(paid, GR_ANSWER_START, metrics, 1, &why));
     assert_string_equal(why, "'reward' answers no start: the model has had no turn");
     free(why);
+    static const struct {
+        const char *reply, *why;
+    } starts[] = {{"{\"tools\": {}}", "'tools' is an object; a list is wanted"},
+                  {"{\"tools\": [{}, \"add\"]}", "tool 1, counted from 0, is a string; an object is wanted"},
+                  {"{\"text\": \"a\", \"tools\": []}", NULL},
+                  {"{\"messages\": [{\"role\": \"user\"}], \"tools\": [{\"name\": \"add\"}]}", NULL}};
+    for (size_t i = 0; i < sizeof(starts) / sizeof(*starts); i++) {
+        json_t *reply = json_loads(starts[i].reply, 0, NULL);
+        gr_answer *a = gr_answer_read(reply, GR_ANSWER_START, metrics, 1, &why);
+        if (starts[i].why)
+            assert_string_equal(why, starts[i].why);
+        else
+            assert_true(json_equal(a->tools, json_object_get(reply, "tools")));
+        gr_answer_free(a);
+        json_decref(reply);
+        free(why);
+    }
     gr_answer *end =
         gr_answer_read(paid, GR_ANSWER_SESSION, metrics, 1, &why); /* a harness's answer is the end */
     assert_true(end->done && end->reward == 1);
