@@ -245,6 +245,15 @@ static void set_prefill_cost(gr_task *w, const gr_node *n, const gr_choices *how
     }
 }
 
+/* A step of few rows takes as long as weights take to come. Rates are of layers with half as many heads of
+ * keys and values and an MLP three times as wide, 12 times the square of their width; one of other
+ * proportions is as wide as such a layer with as many weights. Experts have rates of their own. */
+static uint32_t width_of(const gr_model_shape *s, uint32_t layer, double row_flops)
+{
+    const bool experts = gr_layer(s, layer)->mlp == GR_MLP_EXPERTS;
+    return experts ? s->hidden : (uint32_t)GR_MAX(lround(sqrt(row_flops / 2 / 12)), 1);
+}
+
 /* The average of a trip where every response runs to its end, in as many slots as there are blocks for;
  * prompts' keys are read once a group, a slot's own ones once for all of its rows, states of one size are
  * read and written. */
@@ -267,6 +276,7 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
         const uint32_t alike = gr_model_layers_of(s, kind, &first);
         const double seen = gr_layer_keys(gr_layer(s, first), 2 * keys) / 2;
         gr_layer_cost(&layers, k, s, first, rows, b->prompt_tokens + b->response_tokens / 2.0, 1);
+        layers.cost.width = width_of(s, first, layers.cost.flops / rows);
         gr_experts_price(&layers, k, s, first, rows, 0, 0);
         gr_cost_times(&layers, alike * steps);
         layers.cost.kv = alike * steps * slots *

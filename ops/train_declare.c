@@ -652,7 +652,7 @@ static void declare_layer(declaring *w, uint32_t l, bool keep)
 }
 
 /* Of adapters' gradients: each product's x and dy are read twice, in place of the product that the gradient
- * of its weights takes. */
+ * of its weights takes; for each there are two products, and two of all that read the same x. */
 static void adapters_cost(const declaring *w, gr_task *task, uint32_t l)
 {
     const gr_model *m = w->n->model;
@@ -664,7 +664,8 @@ static void adapters_cost(const declaring *w, gr_task *task, uint32_t l)
     for (size_t i = 0; i < n; i++) {
         const double values = a[i].rows + (a[i].index ? 0.0 : a[i].in);
         task->cost.flops += 4 * tokens * rank * (a[i].rows + (double)a[i].in);
-        task->cost.bytes += 2 * tokens * values * (double)gr_dtype_size(w->k->dtype);
+        task->cost.moved += 2 * tokens * values * (double)gr_dtype_size(w->k->dtype);
+        task->cost.launches += a[i].index ? 2 : 4;
     }
 }
 
@@ -1115,6 +1116,7 @@ static void declare_step(declaring *w)
 {
     const train_objects *o = &w->o;
     const gr_model *m = w->n->model;
+    gr_tensor ranges[GR_BUCKET_TENSORS_MAX];
     uint32_t n = gr_model_buckets(w->s), shards = gr_sharding_shards(w->p, m);
     declare_norms(w);
     if (shards > 1) gr_sharding_total(w->p, o->norm, n * norm_parts(w), "reduce_norm");
@@ -1133,6 +1135,7 @@ static void declare_step(declaring *w)
                        [STEP_MUON] = {muon, GR_READ}},
             N_STEP, "step.%u", b);
         step->cost.bytes = device_bytes(w, b) / shards;
+        step->cost.launches = (double)gr_bucket_ranges(gr_model_trains(m), b, ranges);
         if (m->train.moments == GR_I8) step->cost.host_bytes = coding_bytes(w, b) / shards;
         if (w->how->host_step) step->uses.host_with = state;
         gr_sharding_stepped(w->p, w->k, m, b);

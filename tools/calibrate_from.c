@@ -14,6 +14,7 @@
 #include "graphs/loader/load.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json.h"
+#include "scheduler/cost/cost.h"
 #include "scheduler/search/planner.h"
 #include "tools/cmd.h"
 
@@ -27,7 +28,9 @@ enum { LEAST_ITERATIONS = 3 };
     X(MEMORY, "what reads and writes")   \
     X(LOAD, "copies to the device")      \
     X(OFFLOAD, "copies from the device") \
-    X(STEP, "a step by itself")
+    X(EXPERTS, "experts' products")      \
+    X(GRADIENTS, "experts' gradients")   \
+    X(READ, "experts of few rows")
 typedef enum work {
 #define X(name, text) WORK_##name,
     WORK_MAP(X)
@@ -43,6 +46,7 @@ static const char *const work_names[] = {
 
 typedef struct quotient {
     double value, weight;
+    uint32_t rows, width; /* of passes */
 } quotient;
 
 typedef struct quotients {
@@ -86,13 +90,15 @@ static gr_status read_trace(durations *of, uint32_t n_steps, const char *run, gr
     return st;
 }
 
-/* What a step's time says something of; N_WORKS: nothing here. */
-static work work_of(const gr_step *s, const gr_task *t, const gr_hardware *h)
+/* What a step's time says something of; N_WORKS: nothing here. Of a layer of experts that is what they take,
+ * its attention being as in others. */
+static work work_of(const gr_step *s, const gr_task *t)
 {
     if (s->kind == GR_STEP_LOAD) return WORK_LOAD;
     if (s->kind == GR_STEP_OFFLOAD) return WORK_OFFLOAD;
     if (s->kind != GR_STEP_RUN || !t || s->lane != GR_LANE_COMPUTE) return N_WORKS;
-    if (s->ns < h->step_ns + h->step_ns / 8) return WORK_STEP;
+    if (t->cost.experts.rows > 0)
+        return t->cost.paged ? WORK_READ : t->cost.backward ? WORK_GRADIENTS : WORK_EXPERTS;
     if (t->cost.paged && t->cost.rows) return WORK_DECODE; /* the device may have the head in the same step */
     if (t->cost.head > 0) return WORK_HEAD;
     if (!t->cost.rows) return t->cost.bytes > 0 ? WORK_MEMORY : N_WORKS;
@@ -108,17 +114,32 @@ static double mean_ns(const durations *x, size_t iteration, size_t iterations)
     return to > from ? 1e3 * sum / (double)(to - from) : 0;
 }
 
-/* One quotient of each iteration but the first, which finds nothing warm. What every step takes is left out
- * on both sides; those that take little more say nothing of rates. */
-static void add_step(quotients *q, const gr_step *s, work w, const durations *of, size_t iterations,
+/* As this program predicts it, whatever predicted it then. */
+static double predicted_ns(const gr_step *s, const gr_task *t, const gr_hardware *h)
+{
+    return (double)(s->kind == GR_STEP_RUN ? gr_task_ns(t, h) : s->ns);
+}
+
+/* Of a step's time, what is not of the work that it says something of. */
+static double beside_ns(double ns, const gr_task *t, work w, const gr_hardware *h)
+{
+    return w < WORK_EXPERTS ? (double)h->step_ns : ns - gr_task_experts_ns(t, h);
+}
+
+/* One quotient of each iteration but the first, which finds nothing warm. What is beside the work is left out
+ * on both sides; steps that take little more say nothing of rates. */
+static void add_step(quotients *q, const gr_step *s, const gr_task *t, const durations *of, size_t iterations,
                      const gr_hardware *h)
 {
-    const double least = w == WORK_STEP ? 0 : (double)h->step_ns;
-    if (w == N_WORKS || (double)s->ns < 4 * least) return;
+    const work w = work_of(s, t);
+    if (w == N_WORKS) return;
+    const double ns = predicted_ns(s, t, h), beside = beside_ns(ns, t, w, h);
+    if (ns < 4 * (double)h->step_ns || ns <= beside) return;
     for (size_t k = 1; k < iterations; k++) {
         const double measured = mean_ns(of, k, iterations);
-        if (measured <= least) continue;
-        const quotient x = {(measured - least) / ((double)s->ns - least), (double)s->ns * (double)of->n};
+        if (measured <= beside) continue;
+        const quotient x = {(measured - beside) / (ns - beside), ns * (double)of->n, t ? t->cost.rows : 0,
+                            t ? t->cost.width : 0};
         GR_PUSH(q[w].all, q[w].n, q[w].cap, x);
     }
 }
@@ -126,10 +147,8 @@ static void add_step(quotients *q, const gr_step *s, work w, const durations *of
 static void add_steps(quotients *q, const gr_planned *p, const durations *of, size_t iterations,
                       const gr_hardware *h)
 {
-    for (uint32_t i = 0; i < p->plan->paths[GR_PATH_STEADY].n; i++) {
-        const gr_step *s = gr_plan_step(p->plan, i);
-        add_step(q, s, work_of(s, p->binding[i].task, h), &of[i], iterations, h);
-    }
+    for (uint32_t i = 0; i < p->plan->paths[GR_PATH_STEADY].n; i++)
+        add_step(q, gr_plan_step(p->plan, i), p->binding[i].task, &of[i], iterations, h);
 }
 
 static size_t count_iterations(const gr_plan *plan, const durations *of)
@@ -221,27 +240,46 @@ static double spread(quotient *all, size_t n, double of)
     return 1.4826 * median(all, n) / of;
 }
 
-static void slow_down(gr_hardware *h, work w, double by)
+/* Passes are of many shapes, and each of the file's rates is of its own: it follows the steps that it was
+ * part of, as far as it was; where there are none, it stays. */
+static void slow_rates(gr_hardware *h, work w, const quotients *q)
 {
+    const gr_hardware before = *h;
+    quotient *its = gr_malloc((q->n + 1) * sizeof(*its));
     for (uint32_t i = 0; i < h->n_rates; i++) {
         gr_rate *r = &h->rates[i];
-        if (w == WORK_FORWARD) r->forward /= by;
-        if (w == WORK_BACKWARD) r->backward /= by;
-        if (w == WORK_DECODE) r->decode /= by;
+        size_t n = 0;
+        double weight = 0, whole = 0;
+        for (size_t k = 0; k < q->n; k++) {
+            its[n] = q->all[k];
+            its[n].weight *= gr_rate_share(&before, i, its[n].rows, its[n].width);
+            if (!(its[n].weight > 0)) continue;
+            weight += its[n++].weight;
+            whole += q->all[k].weight;
+        }
+        const double by = n ? pow(median(its, n), weight / whole) : 1;
+        *(w == WORK_FORWARD ? &r->forward : w == WORK_BACKWARD ? &r->backward : &r->decode) /= by;
     }
+    free(its);
+}
+
+static void slow_down(gr_hardware *h, work w, const quotients *q, double by)
+{
+    if (w == WORK_FORWARD || w == WORK_BACKWARD || w == WORK_DECODE) slow_rates(h, w, q);
     for (uint32_t i = 0; i < h->n_attention; i++) {
         if (w == WORK_FORWARD) h->attention[i].forward /= by;
         if (w == WORK_BACKWARD) h->attention[i].backward /= by;
     }
     for (uint32_t i = 0; i < h->n_copies; i++) {
-        if (w == WORK_LOAD) h->copies[i].h2d /= by;
-        if (w == WORK_OFFLOAD) h->copies[i].d2h /= by;
+        gr_copy_rate *c = &h->copies[i];
+        if (w == WORK_LOAD) c->h2d /= by;
+        if (w == WORK_OFFLOAD) c->d2h /= by;
+        c->both = fmin(c->both, fmin(c->h2d, c->d2h)); /* beside the other way no copy is faster than alone */
     }
-    if (w == WORK_FORWARD) h->experts.product /= by;
-    if (w == WORK_BACKWARD) h->experts.gradient /= by;
-    if (w == WORK_DECODE) h->experts.read /= by;
+    if (w == WORK_EXPERTS) h->experts.product /= by;
+    if (w == WORK_GRADIENTS) h->experts.gradient /= by;
+    if (w == WORK_READ) h->experts.read /= by;
     if (w == WORK_MEMORY) h->memory_bytes /= by;
-    if (w == WORK_STEP) h->step_ns = GR_MAX((uint64_t)((double)h->step_ns * by), UINT64_C(1));
     if (w == WORK_DECODE) h->decode_attention /= by, h->kv_bytes /= by;
     if (w == WORK_HEAD) h->head /= by, h->logits /= by, h->kept /= by;
 }
@@ -265,8 +303,9 @@ static void refine(gr_hardware *h, quotients *q, gr_str *said, gr_diag *d)
             gr_str_printf(said, "  %-24s not in the runs\n", work_names[w]);
             continue;
         }
-        const double by = median(q[w].all, q[w].n), wide = spread(q[w].all, q[w].n, by);
-        slow_down(h, w, by);
+        const double by = median(q[w].all, q[w].n);
+        slow_down(h, w, &q[w], by);
+        const double wide = spread(q[w].all, q[w].n, by);
         warn_of_noise(w, wide, d);
         gr_str_printf(
             said,

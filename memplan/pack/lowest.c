@@ -2,8 +2,19 @@
 #include "memplan/pack/lowest.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-enum { FEW = 5000, MANY = 30000, TRIES = 20, TRIES_OF_MANY = 5, NODES = 1500000 };
+#include "memplan/pack/joins.h"
+
+enum { FEW = 5000, MANY = 30000, TRIES = 20, TRIES_OF_MANY = 5, NODES = 1500000, SOME = 500 };
+/* Of joins: items that are worth it, pairs looked at, what of them is left to be searched. */
+enum { LEAST_JOINED = SOME, WORK = 600000000, FEW_LEFT = 2000 };
+
+/* A node takes time with the items that are open beside it. */
+static uint64_t nodes_for(size_t n)
+{
+    return n <= SOME ? NODES : UINT64_C(200) * NODES / n;
+}
 
 /* A direction of time: items sorted, and whose they are. */
 typedef struct way {
@@ -54,22 +65,75 @@ static bool comes_first(const way *a, const way *b, size_t n)
     return true;
 }
 
-/* Both ways, until one is low enough, first by orders, then by search from the lower of the two; of many
- * items the one that comes first, which is the same one for their mirror image. */
+/* What is left of items that were joined, by orders and by search: a packing of it is one of theirs. */
+static uint64_t pack_left(gr_joins *j, uint64_t enough, uint64_t *nodes)
+{
+    size_t n;
+    uint32_t n_steps;
+    gr_pack_item *left = gr_joins_left(j, &n, &n_steps);
+    const uint64_t bound = gr_pack_bound(left, n, n_steps), height = gr_pack(left, n, n_steps, enough, TRIES);
+    if (height <= GR_MAX(enough, bound) || n > FEW_LEFT) return height;
+    const gr_solution s = gr_solve(left, n, n_steps, height, enough, nodes_for(n) / 4);
+    *nodes += s.nodes;
+    return s.height;
+}
+
+static bool any_wraps(const gr_pack_item *items, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (items[i].last < items[i].first) return true;
+    return false;
+}
+
+/* Items that fit together without a gap as one. Tilings come together again; of others little is joined, and
+ * that soon. */
+static const way *go_joined(way *w, const way *best, size_t n, uint32_t n_steps, uint64_t enough)
+{
+    gr_joins *j = gr_joins_new(w->items, n, n_steps, WORK);
+    size_t n_left;
+    uint32_t steps;
+    gr_joins_left(j, &n_left, &steps);
+    const uint64_t height = n_left <= n - n / 5 ? pack_left(j, enough, &w->s.nodes) : UINT64_MAX;
+    if (height < best->s.height) {
+        gr_joins_place(j, w->items);
+        w->s.height = height;
+        best = w;
+    }
+    gr_joins_free(j);
+    return best;
+}
+
+/* By orders; what was found before stays where it is lower. */
+static void go_orders(way *w, size_t n, uint32_t n_steps, uint64_t enough, uint32_t tries)
+{
+    gr_pack_item *items = gr_malloc((n + 1) * sizeof(*items));
+    memcpy(items, w->items, n * sizeof(*items));
+    const uint64_t height = gr_pack(items, n, n_steps, enough, tries);
+    if (height < w->s.height) {
+        memcpy(w->items, items, n * sizeof(*items));
+        w->s.height = height;
+    }
+    free(items);
+}
+
+/* Both ways, until one is low enough, first joined, then by orders, then by search from the lower of the two;
+ * of many items the one that comes first, which is the same one for their mirror image. */
 static const way *go_both(way *const ways[2], size_t n, uint32_t n_steps, uint64_t enough)
 {
     const uint32_t tries = n > MANY ? TRIES_OF_MANY : TRIES;
     const int n_ways = n > MANY ? 1 : 2;
     const uint64_t aim = GR_MAX(enough, ways[0]->s.bound);
     const way *best = ways[0];
+    if (n >= LEAST_JOINED && !any_wraps(ways[0]->items, n))
+        best = go_joined(ways[0], best, n, n_steps, enough);
     for (int k = 0; k < n_ways && best->s.height > aim; k++) {
-        ways[k]->s.height = gr_pack(ways[k]->items, n, n_steps, enough, tries);
+        go_orders(ways[k], n, n_steps, enough, tries);
         if (ways[k]->s.height < best->s.height) best = ways[k];
     }
     uint64_t bound = best->s.bound, nodes = 0;
     for (int k = 0; k < 2 && n <= FEW && best->s.height > GR_MAX(enough, bound); k++) {
         const gr_solution s =
-            gr_solve(ways[k]->items, n, n_steps, best->s.height, enough, k ? NODES / 4 : NODES);
+            gr_solve(ways[k]->items, n, n_steps, best->s.height, enough, nodes_for(n) / (k ? 4 : 1));
         bound = GR_MAX(bound, s.bound);
         nodes += s.nodes;
         if (s.height >= best->s.height) continue;
@@ -87,7 +151,7 @@ static const way *go_both(way *const ways[2], size_t n, uint32_t n_steps, uint64
 static const way *go_below(way *const ways[2], size_t n, uint32_t n_steps, uint64_t enough)
 {
     for (int k = 0; k < 2; k++) {
-        const gr_solution s = gr_solve(ways[k]->items, n, n_steps, UINT64_MAX, enough, NODES / 8);
+        const gr_solution s = gr_solve(ways[k]->items, n, n_steps, UINT64_MAX, enough, nodes_for(n) / 8);
         ways[k]->s.nodes += s.nodes;
         if (s.height > enough) continue;
         ways[k]->s.height = s.height;

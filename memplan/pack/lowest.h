@@ -2,8 +2,9 @@
  *
  * Items are sorted, and packed as they are and with time reversed, for a packing of one is a packing of the
  * other; what is refuted of one is of both. So neither the order in which items are given nor their mirror
- * image changes the height. Each way goes through orders (memplan/pack/pack.h), and where the items are few
- * through the exact search (memplan/pack/solve.h).
+ * image changes the height. Items that fit together without a gap are joined first (memplan/pack/joins.h),
+ * and tilings come together again. Then each way goes through orders (memplan/pack/pack.h), and where the
+ * items are few through the exact search (memplan/pack/solve.h).
  */
 #ifndef GR_MEMPLAN_PACK_LOWEST_H
 #define GR_MEMPLAN_PACK_LOWEST_H

@@ -106,14 +106,16 @@ typedef struct gr_experts_cost {
 
 /* What one execution takes, for the cost model. */
 typedef struct gr_task_cost {
-    double flops, bytes;  /* arithmetic of matrix products; memory read and written */
-    double host_bytes;    /* as which these count on the lane `host`; 0: bytes */
-    double fp8;           /* of flops, that of products in FP8 */
-    uint32_t rows, width; /* of the products: rows of the batch, about the sides of the weights; 0: large */
-    double attention, kv; /* arithmetic of attention; bytes of keys and values read from the pool */
-    uint32_t length;      /* of the sequences attended to */
-    double head, logits;  /* arithmetic of the output matrix's products; logits whose softmax is taken */
-    bool backward, paged; /* products for gradients; attention to keys and values in the pool */
+    double flops, bytes;    /* arithmetic of matrix products; memory read and written */
+    double host_bytes;      /* as which these count on the lane `host`; 0: bytes */
+    double fp8;             /* of flops, that of products in FP8 */
+    uint32_t rows, width;   /* of the products: rows of the batch, about the sides of the weights; 0: large */
+    double attention, kv;   /* arithmetic of attention; bytes of keys and values read from the pool */
+    uint32_t length;        /* of the sequences attended to */
+    double head, logits;    /* arithmetic of the output matrix's products; logits whose softmax is taken */
+    bool backward, paged;   /* products for gradients; attention to keys and values in the pool */
+    double moved, launches; /* what kernels beside the products read and write, and how many there are: what
+                               a layer of attention has of those is within the rate of its products */
     gr_experts_cost experts;
 } gr_task_cost;
 

@@ -16,6 +16,7 @@ static void set_cost(gr_task *w, const gr_kernels *k, const gr_model *m, uint32_
     const size_t n = gr_adapters_of(&m->shape, &m->lora.shape, bucket, a);
     for (size_t i = 0; i < n; i++) w->cost.flops += 2.0 * a[i].rows * a[i].in * m->lora.shape.adapter.rank;
     w->cost.bytes = 2.0 * (double)gr_part_bytes(k, m, GR_PART_PARAMS, bucket);
+    w->cost.launches = (double)n;
     w->cost.width = m->shape.hidden;
 }
 

@@ -40,19 +40,33 @@ uint32_t gr_quantize_object(gr_tasks *p, const gr_kernels *k, const gr_model *m,
     return gr_tasks_object(p, &o);
 }
 
+/* Each tensor of a layer is rounded, or copied, by a kernel. */
+static double launches_of(const gr_model_shape *s, uint32_t bucket, uint64_t size)
+{
+    gr_fp8_tensor t;
+    double n = 0;
+    for (gr_tensor_slot slot = GR_T_MIXER_NORM; slot <= GR_T_MLP_AFTER; slot++)
+        n += gr_fp8_tensor_at(s, bucket, slot, size, &t);
+    return n;
+}
+
 void gr_quantize_declare(gr_tasks *p, const gr_kernels *k, const gr_model *m, bool rollout)
 {
     const uint64_t bit = 1ULL << m->index;
     const bool apart = is_apart(p, rollout);
     if (p->quantized & bit && !apart) return;
     if (!p->optional && !p->depth && !apart) p->quantized |= bit;
-    for (uint32_t b = 1; b <= m->shape.layers; b++)
-        gr_tasks_run(p, GR_QUANTIZE_KERNEL, b,
-                     (gr_use[]){[QUANTIZE_FROM] = {source(p, k, m, rollout, b), GR_READ},
-                                [QUANTIZE_TO] = {gr_quantize_object(p, k, m, rollout, b), GR_WRITE}},
-                     N_QUANTIZE, "quantize.%u", b)
-            ->cost.bytes = (double)(gr_part_bytes(k, m, GR_PART_PARAMS, b) +
-                                    gr_fp8_bucket_bytes(&m->shape, b, gr_dtype_size(k->dtype)));
+    const uint64_t size = gr_dtype_size(k->dtype);
+    for (uint32_t b = 1; b <= m->shape.layers; b++) {
+        gr_task *t =
+            gr_tasks_run(p, GR_QUANTIZE_KERNEL, b,
+                         (gr_use[]){[QUANTIZE_FROM] = {source(p, k, m, rollout, b), GR_READ},
+                                    [QUANTIZE_TO] = {gr_quantize_object(p, k, m, rollout, b), GR_WRITE}},
+                         N_QUANTIZE, "quantize.%u", b);
+        t->cost.bytes =
+            (double)(gr_part_bytes(k, m, GR_PART_PARAMS, b) + gr_fp8_bucket_bytes(&m->shape, b, size));
+        t->cost.launches = launches_of(&m->shape, b, size);
+    }
 }
 
 /* ---- run ----------------------------------------------------------------------------------------------- */

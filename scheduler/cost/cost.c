@@ -20,23 +20,58 @@ static double rate_at(const gr_rate *r, const gr_task_cost *c)
     return c->paged ? r->decode : c->backward ? r->backward : r->forward;
 }
 
-/* The rate of so many rows and such weights between those measured, straight in the logarithms; beyond them
- * that of the nearest. */
-static double matrix_rate(const gr_hardware *h, const gr_task_cost *c, double rows, double width)
+/* Widths are as their squares, the elements of weights, whose time is that of the bytes and the operations
+ * beside what the kernels of a layer take by themselves: so the time of an operation goes straight with 1 /
+ * width^2. */
+static double place_width(const uint32_t *list, uint32_t n, double x, uint32_t *at)
+{
+    *at = 0;
+    while (*at + 2 < n && list[*at + 1] <= x) ++*at;
+    if (n < 2) return 0;
+    const double low = pow(list[*at], -2), high = pow(list[*at + 1], -2);
+    return fmin(fmax((low - pow(x, -2)) / (low - high), 0), 1);
+}
+
+/* The four rates around so many rows and such weights, and the part of each: two widths of fewer rows and two
+ * of more. */
+typedef struct corners {
+    uint32_t at[4];
+    double down, across;
+} corners;
+
+static corners corners_of(const gr_hardware *h, double rows, double width)
 {
     uint32_t list[2][GR_RATES_MAX], n_widths = 0, row, col;
     while (n_widths < h->n_rates && h->rates[n_widths].rows == h->rates[0].rows) n_widths++;
     uint32_t n_rows = h->n_rates / n_widths;
     for (uint32_t i = 0; i < n_rows; i++) list[0][i] = h->rates[i * n_widths].rows;
     for (uint32_t i = 0; i < n_widths; i++) list[1][i] = h->rates[i].width;
-    double down = place_in(list[0], n_rows, rows, &row), across = place_in(list[1], n_widths, width, &col),
-           sum = 0;
-    for (uint32_t i = 0; i < 4; i++) {
-        double share = (i / 2 ? down : 1 - down) * (i % 2 ? across : 1 - across);
-        if (share <= 0) continue;
-        sum += share * log(rate_at(&h->rates[(row + i / 2) * n_widths + col + i % 2], c));
-    }
-    return exp(sum);
+    corners c = {.down = place_in(list[0], n_rows, rows, &row),
+                 .across = place_width(list[1], n_widths, fmax(width, 1), &col)};
+    for (uint32_t i = 0; i < 4; i++) /* where there is one row or width alone its part is all */
+        c.at[i] = GR_MIN(row + i / 2, n_rows - 1) * n_widths + GR_MIN(col + i % 2, n_widths - 1);
+    return c;
+}
+
+/* The rate of so many rows and such weights between those measured, of rows straight in the logarithms;
+ * beyond them that of the nearest. */
+static double matrix_rate(const gr_hardware *h, const gr_task_cost *c, double rows, double width)
+{
+    const corners x = corners_of(h, rows, width);
+    double rate[2];
+    for (uint32_t i = 0; i < 2; i++)
+        rate[i] = 1 / ((1 - x.across) / rate_at(&h->rates[x.at[2 * i]], c) +
+                       x.across / rate_at(&h->rates[x.at[2 * i + 1]], c));
+    return exp((1 - x.down) * log(rate[0]) + x.down * log(rate[1]));
+}
+
+double gr_rate_share(const gr_hardware *h, uint32_t i, double rows, double width)
+{
+    const corners x = corners_of(h, rows, width);
+    double share = 0;
+    for (uint32_t k = 0; k < 4; k++)
+        if (x.at[k] == i) share += (k / 2 ? x.down : 1 - x.down) * (k % 2 ? x.across : 1 - x.across);
+    return share;
 }
 
 static double attention_rate(const gr_hardware *h, const gr_task_cost *c)
@@ -91,6 +126,27 @@ static double experts_seconds(const gr_task_cost *c, const gr_hardware *h)
            1e-9 * e->launches * (double)x->launch_ns;
 }
 
+double gr_task_experts_ns(const gr_task *w, const gr_hardware *h)
+{
+    const gr_experts_cost *e = &w->cost.experts;
+    const gr_experts_rate *x = &h->experts;
+    if (!(e->rows > 0) || !(x->product > 0)) return 0;
+    if (w->cost.backward) return 1e9 * e->gradients / x->gradient;
+    return 1e9 * fmax(e->products * (1 + x->padding / e->rows) / x->product, e->weights / x->read);
+}
+
+/* What is done one after another with the products. */
+static double beside_seconds(const gr_task_cost *c, const gr_hardware *h)
+{
+    return c->moved / h->memory_bytes + 1e-9 * c->launches * (double)h->experts.launch_ns;
+}
+
+/* A rollout's steps take as long as weights and kernels take to come: in FP8 each weight is a byte less. */
+static double saved_seconds(const gr_task_cost *c, const gr_hardware *h)
+{
+    return h->fp8 > 0 && c->paged && c->rows ? c->fp8 / (2.0 * c->rows) / h->memory_bytes : 0;
+}
+
 /* Of the task itself; sums over its tensor-parallel group are within it. */
 static double own_seconds(const gr_task *w, const gr_hardware *h)
 {
@@ -100,8 +156,9 @@ static double own_seconds(const gr_task *w, const gr_hardware *h)
     if (h->fp8 > 0 && !c->paged) flops -= c->fp8 * (1 - 1 / h->fp8);
     double seconds = special_seconds(c, h, &flops, &bytes);
     const double rate = h->n_rates && c->rows ? matrix_rate(h, c, c->rows, c->width) : h->flops;
-    seconds += experts_seconds(c, h);
-    seconds += fmax(flops / rate + c->head / (h->head > 0 ? h->head : rate), bytes / h->memory_bytes);
+    seconds += experts_seconds(c, h) + beside_seconds(c, h);
+    seconds += fmax(flops / rate - saved_seconds(c, h) + c->head / (h->head > 0 ? h->head : rate),
+                    bytes / h->memory_bytes);
     if (h->slowest > 0) seconds *= h->slowest; /* the others wait for it at the next collective */
     if (m->sums > 0) seconds += m->summed / gr_peers_rate(h, m->peers) + m->sums * (double)h->sum_ns * 1e-9;
     if (m->exchanged > 0)

@@ -20,6 +20,7 @@ GEMMA = dict(head_dim=256, hidden_activation="gelu_pytorch_tanh", query_pre_attn
 SHAPES = {  # published ones; Qwen3, head_dim 128, 8 heads of keys and values, vocabulary 151,936 where not said
     "0.6B": dict(hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16, tie_word_embeddings=True),
     "1.7B": dict(hidden_size=2048, intermediate_size=6144, num_hidden_layers=28, num_attention_heads=16, tie_word_embeddings=True),
+    "4B": dict(hidden_size=2560, intermediate_size=9728, num_hidden_layers=36, num_attention_heads=32, tie_word_embeddings=True),
     "8B": dict(hidden_size=4096, intermediate_size=12288, num_hidden_layers=36, num_attention_heads=32, tie_word_embeddings=False),
     "14B": dict(hidden_size=5120, intermediate_size=17408, num_hidden_layers=40, num_attention_heads=40, tie_word_embeddings=False),
     "32B": dict(hidden_size=5120, intermediate_size=25600, num_hidden_layers=64, num_attention_heads=64, tie_word_embeddings=False),
@@ -64,6 +65,12 @@ SHAPES = {  # published ones; Qwen3, head_dim 128, 8 heads of keys and values, v
     "tiny": dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                  head_dim=16, vocab_size=600, tie_word_embeddings=True),
 }
+SHAPES["tiny-experts"] = dict(SHAPES["1B-A0.3B"], hidden_size=64, moe_intermediate_size=32, num_experts=4, num_experts_per_tok=2,
+                              num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16, vocab_size=600)
+SHAPES["tiny-hybrid"] = dict(SHAPES["2B-hybrid"], hidden_size=64, intermediate_size=128, num_hidden_layers=4,
+                             num_attention_heads=4, num_key_value_heads=2, head_dim=16, partial_rotary_factor=0.5,
+                             linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16,
+                             vocab_size=600)
 KV_HEADS, HEAD_DIM, VOCAB = 8, 128, 151936
 FIRST_CHARACTER = 0x4E00  # characters of the tokenizer: ids 4 and up, in order
 CHARACTERS = 500
@@ -177,8 +184,18 @@ def arguments(graph, settings, options=()):
 
 
 def execute(graphrun, graph, out, device, settings, options=(), timeout=560, env=None):
-    """Run a graph into a fresh folder; what it prints goes to OUT.log. Returns the folder's Run. A run that is out of time
-    is asked to end with its iteration, and its ranks with it, before it is killed."""
+    """Run a graph into a fresh folder as `launch` does. Returns the folder's Run."""
+    launch(graphrun, graph, out, device, settings, options, timeout, env)
+    options = list(options)
+    if "--steps" in options:
+        i = options.index("--steps")
+        del options[i:i + 2]
+    return Run(out, planned(graphrun, graph, settings, [*options, "--device", device], "csv"))
+
+
+def launch(graphrun, graph, out, device, settings, options=(), timeout=560, env=None):
+    """Run a graph into a fresh folder; what it prints goes to OUT.log. A run that is out of time is asked to end with its
+    iteration, and its ranks with it, before it is killed."""
     shutil.rmtree(out, ignore_errors=True)
     args = [graphrun, "exec", *arguments(graph, settings, ["--device", device, "--out", out, *options])]
     with open(out + ".log", "w") as log:
@@ -195,11 +212,6 @@ def execute(graphrun, graph, out, device, settings, options=(), timeout=560, env
     if status:
         with open(out + ".log") as log:
             raise Failed(f"status {status}: " + " | ".join(log.read().strip().splitlines()[-6:]))
-    options = list(options)
-    if "--steps" in options:
-        i = options.index("--steps")
-        del options[i:i + 2]
-    return Run(out, planned(graphrun, graph, settings, [*options, "--device", device], "csv"))
 
 
 def planned(graphrun, graph, settings, options, form):

@@ -1,5 +1,9 @@
 #include "memplan/pack/lowest.h"
 
+#include <stdlib.h>
+
+#include "memplan/pack/joins.h"
+#include "tests/unit/known_packing.h"
 #include "tests/unit/packing_check.h"
 #include "tests/unit/public_packing.h"
 #include "tests/unit/random_tasks.h"
@@ -90,6 +94,49 @@ static void test_what_is_found_is_found_with_a_higher_capacity(void **state)
     }
 }
 
+/* Cut out of a full rectangle, which joins put together again whatever the order and the direction. */
+static void test_tilings_come_together_again(void **state)
+{
+    (void)state;
+    enum { STEPS = 1000000, MOST = 3000 };
+    gr_pack_item *it = gr_malloc(MOST * sizeof(*it));
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        const size_t n = known_packing_make(it, seed % 2 ? 1000 : MOST, STEPS, STEPS, seed);
+        assert_int_equal(height_of(it, n, STEPS), STEPS * UINT64_C(256));
+        mirror(it, n, STEPS);
+        shuffle(it, n, seed);
+        assert_int_equal(height_of(it, n, STEPS), STEPS * UINT64_C(256));
+    }
+    free(it);
+}
+
+/* A wheel has no straight cut. Of every third the middle is left out, and its place is nobody's. */
+static void test_wheels_and_gaps_are_joined(void **state)
+{
+    (void)state;
+    enum { WHEELS = 100, STEPS = 30 * WHEELS };
+    const uint64_t height = 100000;
+    gr_pack_item it[5 * WHEELS];
+    size_t n = 0, left;
+    for (uint32_t i = 0; i < WHEELS; i++) {
+        const uint32_t t = 30 * i;
+        const uint64_t bottom = 20000 + 37 * i, middle = 7001 + 11 * i;
+        it[n++] = (gr_pack_item){height - bottom, t, t + 9, 0};
+        it[n++] = (gr_pack_item){bottom, t, t + 19, 0};
+        it[n++] = (gr_pack_item){height - bottom - middle, t + 10, t + 29, 0};
+        it[n++] = (gr_pack_item){bottom + middle, t + 20, t + 29, 0};
+        if (i % 3) it[n++] = (gr_pack_item){middle, t + 10, t + 19, 0};
+    }
+    gr_joins *j = gr_joins_new(it, n, STEPS, 10000000);
+    uint32_t steps;
+    gr_pack_item *roots = gr_joins_left(j, &left, &steps);
+    assert_int_equal(left, 1);
+    roots->offset = 0;
+    gr_joins_place(j, it);
+    assert_valid(it, n, height);
+    gr_joins_free(j);
+}
+
 static void test_nothing_takes_nothing(void **state)
 {
     (void)state;
@@ -103,6 +150,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_neither_order_nor_direction_changes_the_height),
         cmocka_unit_test(test_what_is_found_is_found_with_a_higher_capacity),
+        cmocka_unit_test(test_tilings_come_together_again),
+        cmocka_unit_test(test_wheels_and_gaps_are_joined),
         cmocka_unit_test(test_nothing_takes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
