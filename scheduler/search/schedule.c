@@ -19,12 +19,13 @@
 #define PACK_TRIES    40
 #define PROBE_TRIES   10
 #define QUICK_TRIES   5
-#define PACKING       60  /* work of offsets in one order, a copy */
-#define MOST_LATER    24  /* candidates whose loads are placed later, of a list */
-#define MOST_WAITING  64  /* candidates packed of a list whose steps wait for bytes that others still use */
-#define EVERY_PACKING 24  /* offsets not found for so many: only what takes less is tried */
-#define LESS_TO_PACK  256 /* by such a part */
-#define MOST_FREE     4   /* programs whose residencies are searched, with any levels */
+#define PACKING       60 /* work of offsets in one order, a copy */
+#define MOST_LATER    24 /* candidates whose loads are placed later, of a list */
+#define FEW_WAITING   24 /* candidates packed of a list whose steps wait for bytes that others still use */
+#define MOST_WAITING  4000000 /* and more of few copies: each counts as the square of their number */
+#define EVERY_PACKING 24      /* offsets not found for so many: only what takes less is tried */
+#define LESS_TO_PACK  256     /* by such a part */
+#define MOST_FREE     4       /* programs whose residencies are searched, with any levels */
 
 static gr_room arena_room;
 
@@ -242,25 +243,29 @@ static void keep_faster(packed *best, gr_plan *p, size_t at)
  * and less. */
 typedef struct patience {
     uint64_t least;
-    uint32_t tried;
+    uint32_t failed;
 } patience;
 
-static bool is_in_vain(const gr_schedule_search *s, patience *left, const candidate *c)
+static bool is_in_vain(const gr_schedule_search *s, const patience *left, const candidate *c)
 {
-    const uint64_t live = s->found.all[c->residency].live;
-    if (left->tried >= EVERY_PACKING && live >= left->least) return true;
-    left->least = GR_MIN(left->least, live - live / LESS_TO_PACK);
-    left->tried++;
-    return false;
+    return left->failed >= EVERY_PACKING && s->found.all[c->residency].live >= left->least;
 }
 
-/* The fastest of them for which offsets are found, with loads that stand later where need be. Of a few it is
- * seen how long their steps wait for bytes. */
+static void lose_patience(const gr_schedule_search *s, patience *left, const candidate *c)
+{
+    const uint64_t live = s->found.all[c->residency].live;
+    left->least = GR_MIN(left->least, live - live / LESS_TO_PACK);
+    left->failed++;
+}
+
+/* The fastest of them for which offsets are found, with loads that stand later where need be. Of a few, and
+ * of many where they are small, it is seen how long their steps wait for bytes. */
 static packed pack_fastest(gr_schedule_search *s, const candidate *list, size_t n)
 {
     packed best = {0};
     uint32_t later = 0, waiting = 0;
     patience left = {UINT64_MAX, 0};
+    uint64_t waited = 0;
     for (size_t i = 0; i < n && (!best.plan || list[i].ns < best.plan->ns); i++) {
         uint64_t lacks;
         if (is_in_vain(s, &left, &list[i])) continue;
@@ -268,9 +273,11 @@ static packed pack_fastest(gr_schedule_search *s, const candidate *list, size_t 
         if (p) {
             const bool waits = p->ns > gr_near_ns(list[i].ns);
             keep_faster(&best, p, i);
-            if (!waits || waiting++ == MOST_WAITING) break;
+            waited += (uint64_t)s->transfers.n_copies * s->transfers.n_copies;
+            if (!waits || (++waiting > FEW_WAITING && waited > MOST_WAITING)) break;
             continue;
         }
+        lose_patience(s, &left, &list[i]);
         if (!lacks) continue;
         const gr_residency *st = &s->found.all[list[i].residency];
         const bool again = !list[i].wide && st->wide_ns < st->ns; /* its wider form came before */
@@ -294,6 +301,7 @@ static packed pack_first(gr_schedule_search *s, const candidate *list, size_t n,
         if (is_in_vain(s, &left, &list[i])) continue;
         gr_plan *p = pack(s, &list[i], &lacks);
         if (p && p->ns <= most) return (packed){p, i};
+        lose_patience(s, &left, &list[i]);
         gr_plan_free(p);
     }
     return (packed){0};
@@ -446,8 +454,24 @@ static void add_better(gr_schedule_search *s, set_list *l, uint32_t set, size_t 
     free(level);
 }
 
-/* Of the sets in which descents found what fits, those with the fastest, and then what is next to the first.
- */
+/* Those with one level of one knob that keeps the bits better, or worse, of each in the list, which grows. */
+static void add_near(gr_schedule_search *s, set_list *l, size_t most)
+{
+    uint32_t *level = gr_calloc(s->src->n_knobs + 1, sizeof(*level));
+    for (size_t i = 0; i < l->n; i++)
+        for (size_t k = 0; k < 2 * s->src->n_knobs && l->n < most; k++) {
+            const gr_knob *knob = &s->src->knobs[k / 2];
+            memcpy(level, s->sets[l->set[i]].level, s->src->n_knobs * sizeof(*level));
+            const uint32_t now = level[k / 2];
+            if (!gr_keeps_bits(knob) || (k % 2 ? now + 1 == knob->n_levels : !now)) continue;
+            level[k / 2] = k % 2 ? now + 1 : now - 1;
+            add_set(s, l, level);
+        }
+    free(level);
+}
+
+/* Of the sets in which descents found what fits, those with the fastest, and then what is next to the first;
+ * of small programs what is next to all of them, and to where the way down ended. */
 static void add_found(gr_schedule_search *s, set_list *l, size_t begin, size_t most)
 {
     size_t n;
@@ -456,6 +480,10 @@ static void add_found(gr_schedule_search *s, set_list *l, size_t begin, size_t m
     for (size_t i = 0; i < n && l->n < most; i++)
         add_set(s, l, s->sets[s->found.all[list[i].residency].level].level);
     if (n) add_better(s, l, s->found.all[list[0].residency].level, most);
+    if (most > MAX_LEVELS) {
+        add_set(s, l, s->sets[s->stand.set].level);
+        add_near(s, l, most);
+    }
     free(list);
 }
 
