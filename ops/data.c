@@ -387,6 +387,11 @@ size_t gr_data_records(const void *state)
     return drawn(state)->order.n;
 }
 
+uint64_t gr_data_hash(const void *state)
+{
+    return gr_jsonl_hash(drawn(state)->source);
+}
+
 uint32_t gr_data_batch(const void *state)
 {
     return ((const gr_data_cfg *)((const data_state *)state)->node->cfg)->batch;

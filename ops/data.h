@@ -28,6 +28,7 @@ GR_NODISCARD gr_status gr_data_open(const void *state, uint32_t record, const js
 void gr_data_keep(void *state, uint32_t which, uint32_t record, float value);
 
 size_t gr_data_records(const void *state); /* in the file */
+uint64_t gr_data_hash(const void *state);  /* of them all */
 uint32_t gr_data_batch(const void *state); /* drawn in an iteration */
 uint64_t gr_data_epoch(const void *state); /* whole passes drawn so far */
 

@@ -67,6 +67,12 @@ static void check_join(gr_graph *g, gr_node *n, gr_diag *d)
                       "rows that harnesses made ('serve' of '%s') have no prompt that another response could "
                       "answer",
                       maker->name);
+    if (maker->op->generates && ((const gr_generate_cfg *)maker->cfg)->environment.opens)
+        gr_diag_error(
+            d, n->at, GR_E_INVALID,
+            "the environment of '%s' opens each conversation otherwise ('opens'): a response of the "
+            "record has no prompt that is its own",
+            maker->name);
     if (gr_rows_split(c->of->rows))
         gr_diag_error(d, n->at, GR_E_INVALID,
                       "every row that '%s' draws is a group of its own: join before the draw", c->of->name);
@@ -187,34 +193,21 @@ static gr_status open_join(gr_session *s, const gr_node *n, void **state, gr_dia
     return st ? st : check_records(t, d);
 }
 
-static uint32_t add(join_state *t, gr_rows *to, uint32_t group, const gr_seq_ids *ids, uint32_t source)
-{
-    const uint32_t at = gr_rows_add_seq(to, group, ids);
-    t->source[at] = source;
-    if (to->counts) memset(to->counts + to->token_offset[at], 1, ids->n_response);
-    return at;
-}
-
 /* A sequence of the rows, with all that is known of it. */
 static void add_row(join_state *t, const gr_rows *from, uint32_t seq, gr_rows *to)
 {
-    const int32_t *all = gr_rows_ids(from, seq);
-    const gr_seq_ids ids = {all, all + from->prompt_len[seq], from->prompt_len[seq], from->response_len[seq]};
-    const uint32_t at = add(t, to, from->group[seq], &ids, 0), n = ids.n_response;
-    to->truncated[at] = from->truncated[seq];
-    to->ended[at] = from->ended[seq];
-    gr_rows_copy_turns(from, seq, to, at);
-    memcpy(to->logprob + (size_t)at * t->node->bounds.response_tokens,
-           from->logprob + (size_t)seq * t->node->of->rows->bounds.response_tokens, n * sizeof(*to->logprob));
-    if (from->counts) memcpy(to->counts + to->token_offset[at], from->counts + from->token_offset[seq], n);
+    const uint32_t of = t->node->of->rows->bounds.response_tokens;
+    t->source[gr_rows_append(to, t->node->bounds.response_tokens, from, of, seq)] = 0;
 }
 
 /* One of the record's responses to the prompt of sequence `like`: of one turn, and nobody was asked. */
 static void add_response(join_state *t, const gr_rows *from, uint32_t like, uint32_t source, gr_rows *to)
 {
     const gr_seq_ids ids = {gr_rows_ids(from, like), t->ids.id, from->prompt_len[like], (uint32_t)t->ids.n};
-    const uint32_t at = add(t, to, from->group[like], &ids, source), turns = to->turns,
+    const uint32_t at = gr_rows_add_seq(to, from->group[like], &ids), turns = to->turns,
                    longest = t->node->bounds.response_tokens;
+    t->source[at] = source;
+    if (to->counts) memset(to->counts + to->token_offset[at], 1, ids.n_response);
     to->ended[at] =
         ((const join_cfg *)t->node->cfg)->eos && gr_session_model(t->session, t->node)->shape.n_eos > 0;
     memset(to->logprob + (size_t)at * longest, 0, ids.n_response * sizeof(*to->logprob));

@@ -6,12 +6,13 @@
 #include <string.h>
 
 extern const gr_op gr_op_back, gr_op_compute, gr_op_copy, gr_op_generate, gr_op_join, gr_op_logprob,
-    gr_op_prompts, gr_op_reward, gr_op_score, gr_op_select, gr_op_sequences, gr_op_update, gr_op_value;
+    gr_op_prompts, gr_op_replay, gr_op_reward, gr_op_score, gr_op_select, gr_op_sequences, gr_op_update,
+    gr_op_value;
 
 const gr_op *const gr_ops[] = {
-    &gr_op_back,    &gr_op_compute, &gr_op_copy,  &gr_op_generate, &gr_op_join,      &gr_op_logprob,
-    &gr_op_prompts, &gr_op_reward,  &gr_op_score, &gr_op_select,   &gr_op_sequences, &gr_op_update,
-    &gr_op_value,   NULL,
+    &gr_op_back,    &gr_op_compute,   &gr_op_copy,   &gr_op_generate, &gr_op_join,
+    &gr_op_logprob, &gr_op_prompts,   &gr_op_replay, &gr_op_reward,   &gr_op_score,
+    &gr_op_select,  &gr_op_sequences, &gr_op_update, &gr_op_value,    NULL,
 };
 
 void gr_op_devices(const gr_op *op, gr_str *out)

@@ -5,6 +5,7 @@
 #include "ops/base/configs.h"
 #include "ops/data.h"
 #include "ops/env.h"
+#include "ops/replay.h"
 #include "ops/base/session.h"
 
 #include <math.h>
@@ -213,7 +214,8 @@ static uint64_t metrics_bytes(const gr_env_reads *r, const gr_graph *g, bool val
 
 static uint64_t kept_bytes(const gr_record_state *s)
 {
-    return gr_align(s->node->bounds.groups * sizeof(float), 16);
+    const gr_rows_bounds *b = &s->node->bounds;
+    return gr_align((s->node->op->replays ? b->seqs : b->groups) * sizeof(float), 16);
 }
 
 static uint64_t ws_bytes(const gr_env_reads *r, const gr_graph *g)
@@ -222,18 +224,28 @@ static uint64_t ws_bytes(const gr_env_reads *r, const gr_graph *g)
     uint64_t most = metrics_bytes(r, g, false);
     for (size_t i = 0; i < g->n_log; i++) most = GR_MAX(most, gr_expr_bytes(g->log[i].expr, b));
     for (size_t i = 0; i < g->n_state; i++) most = GR_MAX(most, gr_expr_bytes(g->state[i].next, b));
-    for (size_t i = 0; i < g->n_record_state; i++) /* and what it gives, a number a prompt */
+    for (size_t i = 0; i < g->n_record_state; i++) /* and what it gives */
         most = GR_MAX(most, kept_bytes(&g->record_state[i]) + gr_expr_bytes(g->record_state[i].next, b));
     return most;
 }
 
-enum { SUMMARY_WS, N_SUMMARY }; /* operands; behind them what is read */
+enum { SUMMARY_WS, N_SUMMARY }; /* operands; behind them what is read, and then the stores of replays */
 
-static void declare_task(const gr_graph *g, const gr_env_reads *r, uint64_t bytes, gr_tasks *p)
+static size_t declare_stores(const gr_graph *g, gr_tasks *p, gr_use *out)
 {
-    gr_use *uses = gr_arena_alloc(p->arena, (N_SUMMARY + gr_env_uses(r)) * sizeof(*uses));
+    size_t n = 0;
+    for (size_t i = 0; i < g->n_record_state; i++)
+        if (g->record_state[i].node->op->replays)
+            out[n++] = (gr_use){gr_replay_object(p, g->record_state[i].node), GR_UPDATE};
+    return n;
+}
+
+static void declare_task(const gr_graph *g, const gr_env_reads *r, uint64_t bytes, bool stores, gr_tasks *p)
+{
+    gr_use *uses = gr_arena_alloc(p->arena, (N_SUMMARY + gr_env_uses(r) + g->n_record_state) * sizeof(*uses));
     uses[SUMMARY_WS] = (gr_use){gr_tasks_value(p, GR_CAT_WORKSPACE, bytes, "ws"), GR_WRITE};
     size_t n_uses = N_SUMMARY + gr_env_declare(r, g, p, uses + N_SUMMARY);
+    if (stores) n_uses += declare_stores(g, p, uses + n_uses);
     gr_tasks_waits(gr_tasks_run(p, KERNEL_SUMMARY, 0, uses, n_uses, "summary"));
 }
 
@@ -245,7 +257,7 @@ static void declare_summary(const gr_graph *g, const gr_node *n, const gr_choice
     (void)k;
     gr_env_reads r;
     collect(&r, g);
-    declare_task(g, &r, ws_bytes(&r, g), p);
+    declare_task(g, &r, ws_bytes(&r, g), true, p);
     gr_env_reads_release(&r);
 }
 
@@ -257,7 +269,7 @@ static void declare_validation(const gr_graph *g, const gr_node *n, const gr_cho
     (void)k;
     gr_env_reads r;
     collect_validation(&r, g);
-    declare_task(g, &r, metrics_bytes(&r, g, true), p);
+    declare_task(g, &r, metrics_bytes(&r, g, true), false, p);
     gr_env_reads_release(&r);
 }
 
@@ -527,24 +539,38 @@ static void step_states(summary_state *t, void *ws)
 }
 
 /* What the records that were drawn keep from here on. One that would keep no number keeps what it has. */
-static void step_records(summary_state *t, void *ws)
+static void keep_numbers(gr_session *s, uint32_t which, const gr_rows *rows, const float *next)
+{
+    const gr_record_state *r = &s->graph->record_state[which];
+    uint32_t bad = 0;
+    for (uint32_t g = 0; g < *rows->n_groups; g++) {
+        if (isfinite(next[g])) gr_data_keep(s->state[r->node->index], which, rows->record[g], next[g]);
+        bad += !isfinite(next[g]);
+    }
+    if (bad)
+        gr_session_note(s, "'next' of '%s.%s' is no number for %u record%s, which keep what they had",
+                        r->node->name, r->name, bad, bad == 1 ? "" : "s");
+}
+
+/* What is kept from one iteration to the next, of records and of replays; store: the next replay's. */
+static void step_records(summary_state *t, void *ws, void *const *store)
 {
     gr_session *s = t->session;
     for (uint32_t i = 0; i < s->graph->n_record_state; i++) {
         const gr_record_state *r = &s->graph->record_state[i];
+        const bool replays = r->node->op->replays;
         const gr_rows *rows = &t->env.blocks[r->node->index];
         float *next = ws;
-        uint32_t bad = 0;
+        void *block = replays ? *store++ : NULL;
+        if (s->skipped[r->node->index]) continue;
         gr_env_turn_to(&t->env, r->next);
         t->env.env.n_groups = *rows->n_groups; /* also of what reads nothing of them */
-        gr_expr_eval(r->next, &t->env.env, GR_LEVEL_GROUP, -1, next, (char *)ws + kept_bytes(r));
-        for (uint32_t g = 0; g < *rows->n_groups; g++) {
-            if (isfinite(next[g])) gr_data_keep(s->state[r->node->index], i, rows->record[g], next[g]);
-            bad += !isfinite(next[g]);
-        }
-        if (bad)
-            gr_session_note(s, "'next' of '%s.%s' is no number for %u record%s, which keep what they had",
-                            r->node->name, r->name, bad, bad == 1 ? "" : "s");
+        gr_expr_eval(r->next, &t->env.env, replays ? GR_LEVEL_SEQ : GR_LEVEL_GROUP,
+                     replays ? (int)r->node->index : -1, next, (char *)ws + kept_bytes(r));
+        if (replays)
+            gr_replay_keep(s->state[r->node->index], block, rows, next);
+        else
+            keep_numbers(s, i, rows, next);
     }
 }
 
@@ -574,7 +600,7 @@ static gr_status run_summary(const gr_call *c, gr_diag *d)
     evaluate_all(t, t->log, t->session->graph->n_log, c->ptr[SUMMARY_WS]);
     evaluate_all(t, t->metrics, t->n_metrics, c->ptr[SUMMARY_WS]);
     step_states(t, c->ptr[SUMMARY_WS]);
-    step_records(t, c->ptr[SUMMARY_WS]);
+    step_records(t, c->ptr[SUMMARY_WS], c->ptr + N_SUMMARY + gr_env_uses(&t->reads));
     return GR_OK;
 }
 

@@ -204,8 +204,6 @@ static const char *unfit(const gr_node *n, const gr_kernels *k)
 {
     if (gr_model_has_lora(n->model) && k->dtype == GR_BF16 && n->model->lora.shape.adapter.rank % 8)
         return "the rank of adapters must be a multiple of 8 there, as rows of 16 bytes are";
-    if (n->model->train.optimizer == GR_OPTIM_MUON && !k->muon_mix)
-        return "optimizer 'muon' has not run there yet: adamw, lion and sgd have";
     const bool follows = ((const gr_update_cfg *)n->cfg)->router_bias_update_rate > 0;
     return follows && !(k->layer->experts && k->layer->experts->rebalance)
                ? "'router_bias_update_rate' is made for the CPU device alone; without it the bias stays"

@@ -12,8 +12,10 @@ if [ -z "$wheel" ]; then
     wheel=$(echo "$dir"/graphrun-*.whl)
 fi
 python3 -m venv "$dir/env"
-"$dir/env/bin/pip" install -q "$wheel" pytest
 unset GRAPHRUN_LIBRARY GRAPHRUN_PROGRAM LD_LIBRARY_PATH
+"$dir/env/bin/pip" install -q --no-deps "$wheel" # without numpy: all but arrays
 "$dir/env/bin/graphrun" --version
+(cd "$dir" && "$dir/env/bin/python" -c "import graphrun; print(graphrun.version())")
+"$dir/env/bin/pip" install -q "$wheel" pytest
 cd "$dir" # away from the sources, which are a package too
 "$dir/env/bin/python" -m pytest -q -p no:cacheprovider --import-mode=importlib --rootdir "$here/tests" "$here/tests"

@@ -375,14 +375,15 @@ typedef struct gr_state_value {
     uint32_t column; /* id of the old value */
 } gr_state_value;
 
-/* A number that is kept for each record of a prompts or sequences node (its `state:`), and is a field of it.
- */
+/* A number that is kept for each record of a prompts or sequences node (its `state:`), and is a field of it;
+ * or which sequences a `replay` keeps (its `keep:`). */
 typedef struct gr_record_state {
     const char *name; /* the field */
     const gr_node *node;
     gr_loc at;
     double init;
-    gr_expr *next; /* a number a prompt, at the iteration's end: of the records that were drawn in it */
+    gr_expr *next; /* a number a prompt, at the iteration's end: of the records that were drawn in it; of a
+                      replay a number a sequence of its rows */
 } gr_record_state;
 
 /* token("TEXT") of an expression: a scalar column that holds its id, filled in when tokenizers are open. */

@@ -81,10 +81,34 @@ static void warn_of_single_groups(gr_loader *l, const gr_formula *f)
             rows->name, gr_rows_maker(rows)->name);
 }
 
+/* A number for each sequence of the node that keeps them, or one for all. */
+static bool is_of_sequences(gr_loader *l, const gr_formula *f, const gr_node *groups)
+{
+    const gr_level level = gr_expr_level(f->expr);
+    const int rows = gr_expr_rows_id(f->expr);
+    if (level > GR_LEVEL_SEQ)
+        gr_diag_error(
+            l->d, f->at, GR_E_INVALID,
+            "'%s' must be one number a sequence, not one for each %s: reduce it, e.g. with seq_mean()",
+            f->key, gr_level_str(level));
+    else if (rows >= 0 && l->order[rows]->node != f->records)
+        gr_diag_error(l->d, f->at, GR_E_INVALID,
+                      "'%s' is about the sequences of '%s', but has those of '%s': use values of nodes that "
+                      "are 'of: %s'",
+                      f->key, f->records->name, l->order[rows]->node->name, f->records->name);
+    else if (groups && groups != f->records->groups)
+        gr_diag_error(l->d, f->at, GR_E_INVALID, "'%s' is about the prompts of '%s', but has those of '%s'",
+                      f->key, f->records->groups->name, groups->name);
+    else
+        return true;
+    return false;
+}
+
 /* A number for each prompt of the node that keeps it, or one for all. */
 static bool is_of_records(gr_loader *l, const gr_formula *f, const gr_node *groups)
 {
     const gr_level level = gr_expr_level(f->expr);
+    if (f->records->op->replays) return is_of_sequences(l, f, groups);
     if (level > GR_LEVEL_GROUP)
         gr_diag_error(
             l->d, f->at, GR_E_INVALID,

@@ -52,7 +52,7 @@ typedef enum gr_formula_use {
     GR_ROLE_STATE,
     GR_ROLE_LOG,
     GR_ROLE_NUMBER, /* of a key that wants a number */
-    GR_ROLE_RECORD  /* what a record keeps next */
+    GR_ROLE_RECORD  /* what a record keeps next, or which sequences a replay keeps */
 } gr_formula_use;
 
 /* One expression of the file, whatever it is for. */

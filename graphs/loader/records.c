@@ -1,4 +1,5 @@
-/* graphs/loader/records.c: `state:` of prompts and sequences: numbers that are kept for each record. */
+/* graphs/loader/records.c: what is kept at an iteration's end: `state:` of prompts and sequences, numbers of
+ * each record; `keep:` of a replay, which of its sequences. */
 #include "graphs/loader/loader.h"
 
 #include <string.h>
@@ -30,30 +31,54 @@ static void read_one(gr_loader *l, gr_unresolved *dr, const gr_pair *p)
     GR_PUSH(g->record_state, g->n_record_state, g->source->cap_record_state, s);
 }
 
+static void read_keep(gr_loader *l, gr_unresolved *dr)
+{
+    gr_graph *g = l->g;
+    const gr_value *keep = gr_value_get(dr->map, "keep");
+    if (!keep || keep->broken || keep->kind == GR_VALUE_NULL) return; /* said already */
+    gr_formula *f = gr_formula_read(l, GR_ROLE_RECORD, "keep", keep, NULL);
+    if (!f) return;
+    f->records = dr->node;
+    const gr_record_state s = {.name = "keep", .node = dr->node, .at = keep->at, .next = f->expr};
+    GR_PUSH(g->record_state, g->n_record_state, g->source->cap_record_state, s);
+}
+
 void gr_read_record_state(gr_loader *l, gr_unresolved *dr)
 {
+    if (dr->node->op->replays) read_keep(l, dr);
     const gr_value *v = gr_value_get(dr->map, "state");
     if (!dr->node->op->any_field || !v || v->broken || v->kind == GR_VALUE_NULL) return;
     if (!gr_value_is_map(l, "state", v)) return;
     for (size_t i = 0; i < v->n; i++) read_one(l, dr, &v->pairs[i]);
 }
 
+/* A node that nobody reads is left out, and keeps nothing. */
+static void leave_out_dead(gr_graph *g)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < g->n_record_state; i++)
+        if (g->record_state[i].node->index < g->n_nodes) g->record_state[n++] = g->record_state[i];
+    g->n_record_state = n;
+}
+
 void gr_check_record_state(gr_loader *l)
 {
+    leave_out_dead(l->g);
     for (size_t i = 0; i < l->g->n_record_state; i++) {
         const gr_record_state *s = &l->g->record_state[i];
         const gr_node_timing *t = &s->node->timing;
+        const char *key = s->node->op->replays ? "keep" : "state";
         if (t->every)
-            gr_diag_error(l->d, s->at, GR_E_INVALID,
-                          "'state': node '%s' is a validation, which keeps nothing", s->node->name);
+            gr_diag_error(l->d, s->at, GR_E_INVALID, "'%s': node '%s' is a validation, which keeps nothing",
+                          key, s->node->name);
         else if (t->repeated_by)
             gr_diag_error(
                 l->d, s->at, GR_E_INVALID,
-                "'state': node '%s' is drawn again by 'refill' of '%s', and only the last round is there "
+                "'%s': node '%s' is run again by 'refill' of '%s', and only the last round is there "
                 "at the iteration's end",
-                s->node->name, t->repeated_by->name);
+                key, s->node->name, t->repeated_by->name);
         else if (l->g->n_roles > 1)
             gr_diag_error(l->d, s->at, GR_E_INVALID,
-                          "'state' of records is not built for pools on several sets of ranks");
+                          "'%s' of '%s' is not built for pools on several sets of ranks", key, s->node->name);
     }
 }

@@ -162,6 +162,7 @@ typedef struct gr_op {
     bool makes_rows;     /* its values have rows of their own */
     bool narrows;        /* its rows are some of those of `of`, with groups of its own */
     bool joins;          /* its rows are those of `of` and others beside them, in the same groups */
+    bool replays;        /* some of these others are rows of its own of earlier iterations (ops/replay.h) */
     bool generates;      /* it samples responses with its model */
     bool returns;        /* its expression is about prompts that were made of the rows of `of` */
     bool trains;         /* it changes its model */

@@ -37,9 +37,10 @@ void gr_check_replay(const gr_node *n, gr_diag *d)
     if (replay == GR_REPLAY_NONE) return;
     const gr_loc at = gr_value_get(n->value, "replay")->at;
     if (gr_rows_joined(n->rows))
-        gr_diag_error(d, at, GR_E_INVALID,
-                      "'replay': some rows of '%s' were not sampled, so no experts were recorded",
-                      n->rows->name);
+        gr_diag_error(
+            d, at, GR_E_INVALID,
+            "'replay': some rows of '%s' were not sampled in this iteration, so no experts were recorded",
+            n->rows->name);
     else if (!maker->op->generates)
         gr_diag_error(d, at, GR_E_INVALID,
                       "'replay': the rows of '%s' were not sampled, so no experts were recorded",

@@ -78,6 +78,13 @@ void gr_rows_check(const gr_node *n, gr_diag *d)
             b->response_tokens, UINT32_MAX);
 }
 
+bool gr_rows_same_bounds(const gr_rows_bounds *a, const gr_rows_bounds *b)
+{
+    return a->groups == b->groups && a->seqs == b->seqs && a->prompt_tokens == b->prompt_tokens &&
+           a->response_tokens == b->response_tokens && a->masked == b->masked && a->turns == b->turns &&
+           a->measures == b->measures && a->kept == b->kept;
+}
+
 uint64_t gr_rows_bytes(const gr_rows_bounds *b)
 {
     gr_workspace c = {0};
@@ -110,6 +117,21 @@ uint32_t gr_rows_add_seq(gr_rows *r, uint32_t group, const gr_seq_ids *ids)
     memcpy(to, ids->prompt, ids->n_prompt * sizeof(*to));
     if (ids->n_response) memcpy(to + ids->n_prompt, ids->response, ids->n_response * sizeof(*to));
     return seq;
+}
+
+uint32_t gr_rows_append(gr_rows *to, uint32_t longest, const gr_rows *from, uint32_t from_longest,
+                        uint32_t seq)
+{
+    const int32_t *all = gr_rows_ids(from, seq);
+    const gr_seq_ids ids = {all, all + from->prompt_len[seq], from->prompt_len[seq], from->response_len[seq]};
+    const uint32_t at = gr_rows_add_seq(to, *to->n_groups - 1, &ids), n = ids.n_response;
+    to->truncated[at] = from->truncated[seq];
+    to->ended[at] = from->ended[seq];
+    gr_rows_copy_turns(from, seq, to, at);
+    memcpy(to->logprob + (size_t)at * longest, from->logprob + (size_t)seq * from_longest,
+           n * sizeof(*to->logprob));
+    if (from->counts) memcpy(to->counts + to->token_offset[at], from->counts + from->token_offset[seq], n);
+    return at;
 }
 
 static uint32_t first_seq(const gr_rows *r, uint32_t group)

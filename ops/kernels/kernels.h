@@ -311,13 +311,12 @@ struct gr_kernels {
                       uint64_t row_bytes, uint64_t n);
     /* to [n] += from [n], both of one type. */
     void (*add)(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t n);
-    /* to [n] = decay to + share from, of the device's dtype; where weights have fewer bits than fp32, master
-     * [n] holds the sum, and to is what it rounds to; else NULL. Two products and a sum, each rounded: the
-     * same bits on every device. */
+    /* to [n] = decay to + share from, of the device's dtype. master [n] not NULL: it stands for to in the sum
+     * and holds it, and to is what it rounds to. Two products and a sum, each rounded: the same bits on every
+     * device. */
     void (*blend)(gr_queue *q, void *to, float *master, const void *from, float decay, float share,
                   uint64_t n);
-    /* Of muon; NULL: the device has not. x [n] of the device's dtype divided by the root of *squares, or by
-     * 1e-7 where that is less. */
+    /* x [n] of the device's dtype divided by the root of *squares, or by 1e-7 where that is less. */
     void (*to_unit)(gr_queue *q, void *x, uint64_t n, const double *squares);
     /* Muon's momentum (ops/kernels/optim.h), by how->beta1 and grad_scale; what is made orthogonal, u [n], is
      * of the device's dtype. Moments are fp32. */

@@ -67,7 +67,14 @@ void *gr_layer_grad(const gr_layer_call *l, gr_tensor_slot slot)
 gr_product gr_layer_product(const gr_layer_call *l, const void *x, uint32_t in, gr_tensor_slot slot,
                             gr_tensor_slot bias, uint32_t out)
 {
-    gr_product p = {l->b.n, in, out, x, gr_layer_tensor(l, slot), gr_layer_tensor(l, bias), NULL};
+    gr_product p = {.t = l->b.n,
+                    .in = in,
+                    .out = out,
+                    .x = x,
+                    .w = gr_layer_tensor(l, slot),
+                    .bias = gr_layer_tensor(l, bias),
+                    .step = l->b.decode != NULL,
+                    .norm = l->norm.w && l->norm.x == x ? &l->norm : NULL};
     if (l->s->fp8) fp8_tensor(l, slot, &p.scales);
     return p;
 }
@@ -446,14 +453,32 @@ static const void *before_all(const gr_layer_call *l, const void *x, gr_tensor_s
     return w->all_in;
 }
 
+/* Whether the first product of a half norms what it reads. */
+static bool norms_itself(const gr_layer_call *l, const gr_layer_part *part, const void *x)
+{
+    if (!part->first || !l->ops->product_norms || !l->d->norm_before || l->outer) return false;
+    const gr_product p = part->first(l, x);
+    return p.step && l->ops->product_norms(l->q, &p);
+}
+
+/* One half; own: the call before gr_layer_half. */
+static void run_half(const gr_layer_call *own, const gr_layer_part *part, gr_tensor_slot norm, const void *x,
+                     const gr_layer_acts *a, const gr_layer_ws *w, const gr_layer_close *close)
+{
+    gr_layer_call half = gr_layer_half(own);
+    const bool itself = norms_itself(&half, part, x);
+    if (itself) half.norm = norm_of(own, x, norm);
+    part->forward(&half, itself ? x : before_all(own, x, norm, w), a, w, close);
+}
+
 static void run(const gr_layer_call *l, void *x, const gr_layer_acts *a, const gr_layer_ws *w)
 {
     void *mid = a->mid ? a->mid : x;
-    const gr_layer_call half = gr_layer_half(l), own = mlp_call(l), feed = gr_layer_half(&own);
+    const gr_layer_call own = mlp_call(l);
     const gr_layer_close mixed = {x, mid, w->row, a->mixed, w->all_out, w->staging, GR_T_MIXER_AFTER},
                          fed = {mid, x, w->row, a->fed, w->all_out, w->staging, GR_T_MLP_AFTER};
-    mixer_of(l->d)->forward(&half, before_all(l, x, GR_T_MIXER_NORM, w), a, w, &mixed);
-    mlp_of(l->d)->forward(&feed, before_all(&own, mid, GR_T_MLP_NORM, w), a, w, &fed);
+    run_half(l, mixer_of(l->d), GR_T_MIXER_NORM, x, a, w, &mixed);
+    run_half(&own, mlp_of(l->d), GR_T_MLP_NORM, mid, a, w, &fed);
 }
 
 /* Keys of the longest sequence of a pass. */

@@ -184,8 +184,10 @@ static void forward(const gr_layer_call *l, const void *in, const gr_layer_acts 
     const gr_layer_columns columns = out_columns(l);
     void *proj = a->proj ? a->proj : a->qkv;
     project(l, in, a, w, proj);
-    ops->rotate(l->q, &r, proj, (void *)(uintptr_t)c.qkv, a->raw);
-    ops->attend(l->q, &c, a->out, a->stats);
+    if (!ops->rotate_attend || !ops->rotate_attend(l->q, &r, &c, proj, a->out)) {
+        ops->rotate(l->q, &r, proj, (void *)(uintptr_t)c.qkv, a->raw);
+        ops->attend(l->q, &c, a->out, a->stats);
+    }
     if (is_cut(l)) gr_layer_to_tokens(l, &columns, a->out, a->merged, wide(l), w->attention.parts);
     const gr_product end = out(l, gated(l, a, w));
     gr_layer_close_product(l, &end, w, close);
@@ -261,6 +263,7 @@ const gr_layer_part gr_layer_attention = {.acts = acts,
                                           .ws = ws,
                                           .kernel_ws = kernel_ws,
                                           .product_ws = product_ws,
+                                          .first = qkv,
                                           .forward = forward,
                                           .backward = backward,
                                           .unfit = unfit,

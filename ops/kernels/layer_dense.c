@@ -68,6 +68,7 @@ static const char *unfit(const gr_layer_ops *ops, const gr_layer_desc *d)
 const gr_layer_part gr_layer_dense = {.acts = acts,
                                       .ws = ws,
                                       .product_ws = product_ws,
+                                      .first = gate_up,
                                       .forward = forward,
                                       .backward = backward,
                                       .unfit = unfit};

@@ -32,6 +32,7 @@ typedef struct gr_layer_call {
     const gr_layer_adapters *adapters; /* whose the gradients are; NULL: the layer's own */
     gr_dtype grads;
     const gr_routing *routing; /* NULL: its routers choose, and tell nobody */
+    gr_norm norm; /* of what a half reads, where its first product norms that; w NULL: it is normed */
 } gr_layer_call;
 
 /* ---- buffers; T rows each, of the device's type unless said otherwise -------------------------------------
@@ -192,7 +193,9 @@ typedef struct gr_layer_part {
     void (*kernel_ws)(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w);
     /* The most that its products take. */
     uint64_t (*product_ws)(const gr_layer_call *l);
-    /* in [T, H], what the norm before gave, to close. */
+    /* The product that alone reads what the norm before gave. NULL: others do, too. */
+    gr_product (*first)(const gr_layer_call *l, const void *in);
+    /* in [T, H], what the norm before gave (or l->norm reads), to close. */
     void (*forward)(const gr_layer_call *l, const void *in, const gr_layer_acts *a, const gr_layer_ws *w,
                     const gr_layer_close *close);
     /* From d_out [T, H], d loss / d what it gave to close, to d_in [T, H]; and gradients of weights. */

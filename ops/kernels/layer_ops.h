@@ -64,6 +64,9 @@ typedef struct gr_product {
     const void *bias;    /* [out]; NULL: none */
     const float *scales; /* w is in FP8, and these are its scales (ops/model/fp8.h); NULL: it is not. A
                             product for the gradient of w does not read w, and is the same either way */
+    bool step;           /* of a decode step: the work in front of it does not write w */
+    const gr_norm *norm; /* of x, which is to be normed first; NULL: it is as it is. Only where product_norms
+                            says that a product does so */
 } gr_product;
 
 /* w [rows, cols] of the device's type, made FP8. */
@@ -155,6 +158,8 @@ typedef struct gr_layer_ops {
     uint64_t (*fp8_ws_bytes)(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward);
     bool has_fp8; /* it has products in FP8, and this: */
     void (*quantize)(gr_queue *q, const gr_quantize *c);
+    /* Whether `product`, and product_activate, norm x on the way in a decode step. NULL: never. */
+    bool (*product_norms)(gr_queue *q, const gr_product *p);
     /* y [t, out] = x w^T + bias */
     void (*product)(gr_queue *q, const gr_product *p, void *y, void *ws);
     /* Fused: y [t, out] = add + scale (x w^T + bias), summed over the queue's peers where sliced (each of
@@ -186,6 +191,9 @@ typedef struct gr_layer_ops {
      * [T, W]; from == to is fine where there is no gate. raw: NULL, or [T, (heads + kv_heads) D], where q and
      * k go as they came (keeps_rotated). */
     void (*rotate)(gr_queue *q, const gr_rotate *c, const void *from, void *to, void *raw);
+    /* Fused: rotate, and attend of a decode step; c->qkv is not written. false: not done, the caller does
+     * both. NULL: never. */
+    bool (*rotate_attend)(gr_queue *q, const gr_rotate *r, const gr_attend *c, const void *from, void *out);
     /* d [T, W] in place, from the gradient of rotate's output to that of its input. raw: what rotate read, or
      * left there, in rows of raw_ld values; read where there are norms, whose gradients are added to where
      * not NULL. */

@@ -25,7 +25,7 @@ import warnings
 from typing import (Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union)
 
 from . import _library as lib
-from ._views import Batch, Rows, Seen, Views
+from ._views import Batch, Rows, Seen, Views, need_arrays
 
 __all__ = ["Batch", "DoesNotFit", "Entry", "Error", "GraphError", "Iteration", "Message", "Plan", "Role", "Rows", "Run",
            "RunFailed", "Seen", "Step", "Warned", "check", "plan", "run", "version"]
@@ -378,6 +378,8 @@ class _Calls:
 
     def __init__(self, rewards: Mapping[str, Reward], environments: Mapping[str, Environment],
                  watches: Mapping[str, Watch]) -> None:
+        if rewards or watches:
+            need_arrays()
         self.raised: Optional[BaseException] = None
         self._held: List[Any] = []
         functions = [lib.Function(name=name.encode(), score=self._hold(lib.SCORE(self._score(f))))

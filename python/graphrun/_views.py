@@ -9,13 +9,32 @@ import ctypes
 import gc
 import json
 import weakref
-from typing import Any, Dict, List, Optional, Tuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 
-_TYPES = (np.float32, np.float64, np.int32, np.uint8)  # graphrun_type
+class _Numpy:
+    """numpy, loaded where an array is first asked for: checking, planning and the command line do without."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            import numpy
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("rows and columns are numpy's arrays: pip install numpy") from error
+        return getattr(numpy, name)
+
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = _Numpy()
+
+_TYPES = ("float32", "float64", "int32", "uint8")  # graphrun_type
 LEVELS = ("scalar", "group", "sequence", "token")  # graphrun_level
+
+
+def need_arrays() -> None:
+    """Fail now, and not in the first iteration, where there is no numpy."""
+    np.ndarray  # noqa: B018
 
 
 class Views:

@@ -237,6 +237,29 @@ log:
 END
 }
 
+# with_replay FROM TO KEYS: a graph of lib.sh over the same twelve records, with a replay between its rollout and what follows
+with_replay() {
+    head -12 train.jsonl >few.jsonl
+    sed -e 's/, schedule: cosine//; s/data: train.jsonl/data: few.jsonl/' -e "s|^  reward: *{op: reward, of: rollout|  replayed: {op: replay, of: rollout, $3}\\n  reward: {op: reward, of: replayed|" \
+        -e 's/\(_logprob: {.*\)of: rollout/\1of: replayed/; s/rollout.length}/replayed.length}/; s/^    of: rollout/    of: replayed/' -e 's/score: {op: compute, of: rollout/score: {op: compute, of: replayed/' -e '/^log:/,$d' "$1" >"$2"
+    cat >>"$2" <<'END'
+log:
+  new: batch_count(replayed.age == 0)
+  old: batch_count(replayed.age > 0)
+  oldest: batch_max(replayed.age)
+  gap: token_max(abs(replayed.logprob - old_logprob), replayed.age == 0)
+  old_gap: token_max(abs(replayed.logprob - old_logprob), replayed.age > 0)
+END
+}
+
+# Weights that do not move give what comes again the log-probs that it was sampled with, if it is what it was.
+comes_again() { # GRAPH STEPS
+    status 0 "$gr" exec "$1" --out came-again --steps "$2" --set models.actor.train.lr=0 --set models.actor.train.weight_decay=0
+    [ "$(metric came-again "$2" old)" -gt 0 ] && [ "$(metric came-again "$2" old_gap) $(metric came-again "$2" gap)" = "0 0" ] ||
+        fail "$1: $(metric came-again "$2" old) came again, whose log-probs are $(metric came-again "$2" old_gap) off"
+    rm -r came-again
+}
+
 # count.sh, a worker in sh: for each sequence the digits of its response. (In awk it would wait for more input than one request:
 # mawk reads by blocks but with -W interactive.)
 digit_worker() {

@@ -100,6 +100,10 @@ END
     has out '^\{"id": 1, "done": true, "reward": 1.0, "metrics": \{"tries": 1\}\}$'
 fi
 
+# Each conversation has a prompt of its own, also when it comes again in a later iteration.
+with_replay opens.yaml replay.yaml 'samples: 2, size: 50, keep: 1'
+comes_again replay.yaml 3
+
 # A validation.
 sed -e 's/^nodes:/&\n  held: {op: prompts, file: $data, batch: 8, max_tokens: 60, template: chat, messages: "{question}", every: 2}/' \
     -e "s|^  update:|  test: {op: generate, every: 2, model: actor, prompts: held, max_tokens: 4, turns: 2, max_context: 130, environment: {command: \"perl $here/opener.pl\", opens: true}}\n  paid: {op: reward, of: test, from: environment, every: 2}\n&|" \
@@ -138,4 +142,5 @@ has cut/samples.jsonl '"prompt": "x{49}Eassistant:"'
 
 refused "'opens' must be true or false" "$gr" plan opens.yaml --set nodes.rollout.environment.opens=maybe
 refused "'opens' goes with prompts of 'template: chat'" "$gr" plan opens.yaml --set 'nodes.prompts={op: prompts, file: train.jsonl, batch: 8, max_tokens: 60, template: "{question}"}'
+refused "has no prompt that is its own" "$gr" check opens.yaml --set 'nodes.both={op: join, of: rollout, responses: "{answer}", max_tokens: 8}' --set 'log.n=batch_count(both.length)'
 refused "'opens' does not go with 'serve'" "$gr" plan opens.yaml --set 'nodes.rollout.serve={port: 0}'

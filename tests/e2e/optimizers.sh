@@ -82,7 +82,8 @@ refused "'muon' is made for the weights of layers, and model 'actor' trains adap
 refused "'optimizer: host' does not go with 'muon'" "$gr" check muon.yaml --set 'models.actor.residency={optimizer: host}'
 model routed qwen3_moe 32 false false
 refused "'muon' is made for layers of attention and dense feed-forward networks, and model 'actor' has others" "$gr" check muon.yaml --set model=routed
-refused "optimizer 'muon' has not run there yet" "$gr" plan muon.yaml --device cuda --hardware h200
+status 0 "$gr" plan muon.yaml --device cuda --hardware h200 --format json -o plan.json
+status 0 "$gr" verify plan.json
 
 # ---- groups --------------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,10 @@
 /* tests/gpu/gpu_decode.c: attention of decode steps and copies of blocks against loops in double.
  *
  * Without arguments: one line a case (largest absolute error, relative norm of the error), exit 1 where one
- * fails, 77 where there is no device. --small: shorter and fewer slots of fewer heads. --bench: times, as
- * bytes of keys and values that must be read once over seconds.
+ * fails, 77 where there is no device. The products of a step of few sequences (gr_cu_decode_product) are
+ * measured by the error that rounding to bf16 brings. --small: shorter and fewer slots of fewer heads.
+ * --few: of these what steps of few sequences use. --bench: times, as bytes of keys and values that must be
+ * read once over seconds.
  */
 #include <cuda_runtime.h>
 #include <math.h>
@@ -471,6 +473,126 @@ static void check_rows(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
     batch_free(&b);
 }
 
+/* ---- in one kernel --------------------------------------------------------------------------------------
+ */
+
+typedef struct fused {
+    batch b;
+    gr_bf16 *q_norm, *k_norm, *raw; /* device */
+    float *frequency;
+    int32_t *position;
+    uint32_t *slot, *length, *table;
+} fused;
+
+/* Lengths to `longest`, some at the edges of blocks; all `exact` where that is not 0. */
+static fused fused_new(uint32_t heads, uint32_t kv_heads, uint32_t n, uint32_t longest, uint32_t exact,
+                       bool norms)
+{
+    static const uint32_t edges[] = {1, 15, 16, 17, 129, 0, 512, 513};
+    fused f = {.b = batch_new(heads, kv_heads, 128, n, 1)};
+    batch *b = &f.b;
+    int32_t position[32];
+    uint32_t slot[32];
+    float frequency[64];
+    for (uint32_t s = 0; s < n; s++) {
+        b->shared[s] = 0;
+        b->length[s] = exact ? exact : n > 2 && s < 8 ? edges[s] : 1 + random_below(longest);
+    }
+    batch_fill(b);
+    for (uint32_t s = 0; s < n; s++) {
+        const uint32_t last = b->length[s] ? b->length[s] - 1 : 0;
+        position[s] = (int32_t)last;
+        slot[s] =
+            b->length[s] ? b->table[(size_t)s * b->stride + last / BLOCK] * BLOCK + last % BLOCK : UINT32_MAX;
+    }
+    for (int i = 0; i < 64; i++) frequency[i] = powf(1e4f, -(float)i / 64);
+    f.frequency = device_of(frequency, sizeof(frequency));
+    b->h.frequency = f.frequency;
+    b->h.eps = 1e-6f;
+    f.position = device_of(position, n * 4);
+    f.slot = device_of(slot, n * 4);
+    f.length = device_of(b->length, n * 4);
+    f.table = device_of(b->table, (size_t)n * b->stride * 4);
+    f.raw = device_of(b->qkv, (size_t)n * width(b) * 2);
+    for (int i = 0; i < 2 && norms; i++) {
+        gr_bf16 w[128];
+        for (int k = 0; k < 128; k++) w[k] = to_bf16(1 + 0.3f * random_value());
+        *(i ? &f.k_norm : &f.q_norm) = device_of(w, sizeof(w));
+    }
+    return f;
+}
+
+static void fused_free(fused *f)
+{
+    void *const all[] = {f->q_norm,   f->k_norm, f->raw,    f->frequency,
+                         f->position, f->slot,   f->length, f->table};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) CUDA(cudaFree(all[i]));
+    batch_free(&f->b);
+}
+
+static gr_bf16 *run_fused(const fused *f, gr_bf16 *kv)
+{
+    const size_t outs = (size_t)f->b.n * f->b.h.heads * 128;
+    gr_bf16 *out = device(outs * 2), *result = host(outs * 2);
+    gr_cu_decode_fused_run(0,
+                           &(gr_cu_decode_fused){.heads = f->b.h,
+                                                 .qkv = f->raw,
+                                                 .q_norm = f->q_norm,
+                                                 .k_norm = f->k_norm,
+                                                 .position = f->position,
+                                                 .slot = f->slot,
+                                                 .length = f->length,
+                                                 .table = f->table,
+                                                 .table_stride = f->b.stride,
+                                                 .n = f->b.n,
+                                                 .kv = kv,
+                                                 .out = out},
+                           f->b.scores.scale);
+    CUDA(cudaGetLastError());
+    CUDA(cudaMemcpy(result, out, outs * 2, cudaMemcpyDeviceToHost));
+    CUDA(cudaFree(out));
+    return result;
+}
+
+/* Values that may differ by a rounding. */
+static void near(const char *name, const gr_bf16 *a, const gr_bf16 *b, size_t n)
+{
+    size_t wrong = 0, other = 0;
+    for (size_t i = 0; i < n; i++) {
+        const float x = of_bf16(a[i]), y = of_bf16(b[i]);
+        other += a[i] != b[i];
+        wrong += a[i] != b[i] && !(fabsf(x - y) <= 4e-3f + 0x1p-7f * fabsf(x));
+    }
+    printf("%-10s %zu of %zu values far away, %zu differ %s\n", name, wrong, n, other, wrong ? "FAIL" : "OK");
+    failures += wrong > 0;
+}
+
+/* In one kernel against three: rotation, pieces, combining. */
+static void check_fused(uint32_t heads, uint32_t kv_heads, uint32_t n, uint32_t longest, bool norms)
+{
+    fused f = fused_new(heads, kv_heads, n, longest, 0, norms);
+    batch *b = &f.b;
+    const size_t pool = b->n_blocks * block_elems(b), outs = (size_t)n * heads * 128;
+    gr_bf16 *first = b->d_kv, *kv = device_of(b->kv, pool * 2), *again = device_of(b->kv, pool * 2);
+    gr_bf16 *qkv = device((size_t)n * width(b) * 2), *pools[2] = {host(pool * 2), host(pool * 2)};
+    gr_cu_qk_rope_store(0, &b->h, f.raw, f.q_norm, f.k_norm, f.position, f.slot, qkv, first, n);
+    CUDA(cudaMemcpy(b->qkv, qkv, (size_t)n * width(b) * 2, cudaMemcpyDeviceToHost));
+    launch l = launch_of(b);
+    gr_bf16 *want = run(b, &l), *got = run_fused(&f, kv), *repeated = run_fused(&f, again);
+    printf("fused      heads %u/%u, %u slots, lengths to %u%s\n", heads, kv_heads, n, b->max_length,
+           norms ? ", normed" : "");
+    near("fused", want, got, outs);
+    same("fused", got, repeated, outs);
+    CUDA(cudaMemcpy(pools[0], first, pool * 2, cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(pools[1], kv, pool * 2, cudaMemcpyDeviceToHost));
+    near("fused pool", pools[0], pools[1], pool);
+    CUDA(cudaFree(kv));
+    CUDA(cudaFree(again));
+    CUDA(cudaFree(qkv));
+    free(pools[0]), free(pools[1]), free(want), free(got), free(repeated);
+    fused_free(&f);
+}
+
 /* ---- blocks ---------------------------------------------------------------------------------------------
  */
 
@@ -501,6 +623,188 @@ static void check_copy(uint32_t layers, uint32_t blocks, uint64_t elems, uint32_
     free(got);
     free(src);
     free(dst);
+}
+
+/* ---- products -------------------------------------------------------------------------------------------
+ */
+
+typedef struct product {
+    uint32_t t, in, out;
+    bool norm, bias, add, logits, activate;
+    gr_bf16 *x, *w, *g, *b,
+        *c; /* x [t, in], w [out, in], factors of the norm [in], bias [out], added [t, ld] */
+} product;
+
+static gr_bf16 *random_bf16(size_t n, float scale)
+{
+    gr_bf16 *x = host(n * sizeof(*x));
+    for (size_t i = 0; i < n; i++) x[i] = to_bf16(scale * random_value());
+    return x;
+}
+
+/* x normed: what is multiplied is x times the factors, rounded. */
+static void norm_row(const product *p, uint32_t row, double *to)
+{
+    const gr_bf16 *x = p->x + (size_t)row * p->in;
+    double sum = 0;
+    for (uint32_t i = 0; i < p->in; i++) sum += (double)of_bf16(x[i]) * (double)of_bf16(x[i]);
+    const double inverse = 1 / sqrt(sum / p->in + 1e-6);
+    for (uint32_t i = 0; i < p->in; i++) {
+        const double v = (double)of_bf16(x[i]);
+        to[i] = p->norm ? inverse * (double)of_bf16(to_bf16((float)(v * (double)of_bf16(p->g[i])))) : v;
+    }
+}
+
+static double dot(const product *p, const double *x, uint32_t row)
+{
+    const gr_bf16 *w = p->w + (size_t)row * p->in;
+    double sum = 0;
+    for (uint32_t i = 0; i < p->in; i++) sum += x[i] * (double)of_bf16(w[i]);
+    return sum;
+}
+
+static void *run_product(const product *p, uint32_t ld)
+{
+    const size_t size = p->logits ? 4 : 2, bytes = (size_t)p->t * ld * size;
+    void *x = device_of(p->x, (size_t)p->t * p->in * 2), *w = device_of(p->w, (size_t)p->out * p->in * 2),
+         *g = device_of(p->g, p->in * 2u), *b = device_of(p->b, p->out * 2u), *y = device(bytes);
+    if (p->add) CUDA(cudaMemcpy(y, p->c, bytes, cudaMemcpyHostToDevice)); /* in place */
+    CUDA(cudaDeviceSynchronize());
+    for (int i = 0; i < 1 + !p->add;
+         i++) /* twice where that is the same: the second is chained to the first */
+        gr_cu_decode_product_run(0, &(gr_cu_decode_product){.x = x,
+                                                            .w = w,
+                                                            .y = p->logits ? NULL : y,
+                                                            .logits = p->logits ? y : NULL,
+                                                            .bias = p->bias ? b : NULL,
+                                                            .add = p->add ? y : NULL,
+                                                            .norm = p->norm ? g : NULL,
+                                                            .scale = 0.5f,
+                                                            .eps = 1e-6f,
+                                                            .t = p->t,
+                                                            .in = p->in,
+                                                            .out = p->out,
+                                                            .ld = ld,
+                                                            .activate = p->activate});
+    CUDA(cudaGetLastError());
+    void *result = host(bytes), *const all[] = {x, w, g, b, y};
+    CUDA(cudaMemcpy(result, y, bytes, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) CUDA(cudaFree(all[i]));
+    return result;
+}
+
+static double wanted(const product *p, const double *x, uint32_t row, uint32_t column, uint32_t ld)
+{
+    const double z = dot(p, x, column);
+    if (p->activate) return z / (1 + exp(-z)) * dot(p, x, column + ld);
+    return 0.5 * z + (p->bias ? (double)of_bf16(p->b[column]) : 0) +
+           (p->add ? (double)of_bf16(p->c[(size_t)row * ld + column]) : 0);
+}
+
+static void check_product(product p)
+{
+    const uint32_t ld = p.activate ? p.out / 2 : p.out;
+    p.x = random_bf16((size_t)p.t * p.in, 1);
+    p.w = random_bf16((size_t)p.out * p.in, 1 / sqrtf((float)p.in));
+    p.g = random_bf16(p.in, 1);
+    p.b = random_bf16(p.out, 1);
+    p.c = random_bf16((size_t)p.t * ld, 1);
+    void *got = run_product(&p, ld), *again = run_product(&p, ld);
+    double *x = host(p.in * sizeof(*x)), most = 0;
+    const double least = p.logits ? 1e-4 : 1e-3, share = p.logits ? 0 : 0x1p-8;
+    uint64_t wrong = 0;
+    for (uint32_t row = 0; row < p.t; row++) {
+        norm_row(&p, row, x);
+        for (uint32_t i = 0; i < ld; i++) {
+            const size_t at = (size_t)row * ld + i;
+            const double want = wanted(&p, x, row, i, ld),
+                         y = p.logits ? (double)((float *)got)[at] : (double)of_bf16(((gr_bf16 *)got)[at]);
+            most = fabs(y - want) > most ? fabs(y - want) : most;
+            wrong += !(fabs(y - want) <= least + share * fabs(want));
+        }
+    }
+    const bool repeats = !memcmp(got, again, (size_t)p.t * ld * (p.logits ? 4 : 2)), ok = !wrong && repeats;
+    printf("product    %u x %u x %u%s%s%s%s%s: max abs %.2e, %llu wrong, %s %s\n", p.t, p.out, p.in,
+           p.norm ? ", normed" : "", p.bias ? ", bias" : "", p.add ? ", added" : "",
+           p.logits ? ", logits" : "", p.activate ? ", activated" : "", most, (unsigned long long)wrong,
+           repeats ? "repeats" : "does not repeat", ok ? "OK" : "FAIL");
+    failures += !ok;
+    void *const mine[] = {p.x, p.w, p.g, p.b, p.c, got, again, x};
+    for (size_t i = 0; i < sizeof(mine) / sizeof(*mine); i++) free(mine[i]);
+}
+
+enum { CHAIN = 1024, LINKS = 40 };
+
+/* x through LINKS products one behind the other, the first of them behind a copy. */
+static void run_chain(cudaStream_t st, const gr_bf16 *from, gr_bf16 *x, gr_bf16 *y, const gr_bf16 *w,
+                      const gr_bf16 *norm)
+{
+    CUDA(cudaMemcpyAsync(x, from, (size_t)CHAIN * 2, cudaMemcpyDeviceToDevice, st));
+    for (int i = 0; i < LINKS; i++)
+        gr_cu_decode_product_run(st, &(gr_cu_decode_product){.x = i % 2 ? y : x,
+                                                             .w = w + (size_t)(i % 4) * CHAIN * CHAIN,
+                                                             .y = i % 2 ? x : y,
+                                                             .norm = norm,
+                                                             .scale = 1,
+                                                             .eps = 1e-6f,
+                                                             .t = 1,
+                                                             .in = CHAIN,
+                                                             .out = CHAIN,
+                                                             .ld = CHAIN});
+    CUDA(cudaGetLastError());
+}
+
+/* As a captured graph, again and again, and with the end of each waited for: the same bits. */
+static void check_captured(void)
+{
+    cudaStream_t st;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    gr_bf16 *all = random_bf16((size_t)CHAIN * (4 * CHAIN + 2), 0.1f),
+            *d = device_of(all, (size_t)CHAIN * (4 * CHAIN + 2) * 2);
+    gr_bf16 *from = d, *norm = d + CHAIN, *w = d + 2 * (size_t)CHAIN, *x = device(CHAIN * 2u),
+            *y = device(CHAIN * 2u);
+    gr_bf16 want[CHAIN], got[CHAIN];
+    bool ok = true;
+    CUDA(cudaStreamCreate(&st));
+    run_chain(st, from, x, y, w, norm);
+    CUDA(cudaStreamSynchronize(st));
+    CUDA(cudaMemcpy(want, x, sizeof(want), cudaMemcpyDeviceToHost));
+    CUDA(cudaStreamBeginCapture(st, cudaStreamCaptureModeThreadLocal));
+    run_chain(st, from, x, y, w, norm);
+    CUDA(cudaStreamEndCapture(st, &graph));
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    for (int i = 0; i < 50; i++) {
+        for (int n = 0; n < 1 + i % 3; n++) CUDA(cudaGraphLaunch(exec, st));
+        CUDA(cudaStreamSynchronize(st));
+        CUDA(cudaMemcpy(got, x, sizeof(got), cudaMemcpyDeviceToHost));
+        ok = ok && !memcmp(want, got, sizeof(got));
+    }
+    printf("product    %d one behind the other, captured: %s\n", LINKS, ok ? "OK" : "FAIL");
+    failures += !ok;
+    CUDA(cudaGraphExecDestroy(exec));
+    CUDA(cudaGraphDestroy(graph));
+    CUDA(cudaStreamDestroy(st));
+    void *const mine[] = {d, x, y};
+    for (size_t i = 0; i < sizeof(mine) / sizeof(*mine); i++) CUDA(cudaFree(mine[i]));
+    free(all);
+}
+
+static void check_products(void)
+{
+    static const uint32_t rows[] = {1, 2, 3, 5, 8, 9, 16, 17, 32}, ins[] = {512, 1024, 1536, 2560, 4096},
+                          outs[] = {16, 48, 1040, 2112, 3168, 4224, 6400, 6336};
+    if (!gr_cu_decode_product_takes(NULL, 1, 512, 16)) return;
+    for (uint32_t i = 0; i < (small ? 9u : 45u); i++) {
+        const uint32_t t = rows[i % 9], in = ins[i % 5], out = outs[small ? i % 3 : (i * 3 + i / 8) % 8];
+        check_product((product){.t = t, .in = in, .out = out});
+        check_product((product){.t = t, .in = in, .out = out, .norm = true, .bias = i % 2});
+        check_product((product){.t = t, .in = in, .out = out, .add = true, .bias = i % 3 == 0});
+        check_product((product){.t = t, .in = in, .out = out, .logits = true});
+        check_product((product){.t = t, .in = in, .out = out, .norm = i % 2, .activate = true});
+    }
+    check_captured();
+    check_product((product){.t = 4, .in = 12288, .out = small ? 64 : 2048, .add = true});
 }
 
 /* ---- bench ----------------------------------------------------------------------------------------------
@@ -619,8 +923,191 @@ static void bench_case(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
     batch_free(&b);
 }
 
+/* Few slots: rotation, pieces and combining one after the other, or in one, as a captured graph of LAUNCHES.
+ */
+typedef struct few {
+    fused f;
+    gr_cu_decode d;
+    gr_cu_paged p;
+    gr_bf16 *qkv, *out;
+    void *work, *ws;
+} few;
+
+static void few_run(const few *b, bool in_one, cudaStream_t st)
+{
+    const fused *f = &b->f;
+    if (in_one) {
+        gr_cu_decode_fused_run(st,
+                               &(gr_cu_decode_fused){.heads = f->b.h,
+                                                     .qkv = f->raw,
+                                                     .q_norm = f->q_norm,
+                                                     .k_norm = f->k_norm,
+                                                     .position = f->position,
+                                                     .slot = f->slot,
+                                                     .length = f->length,
+                                                     .table = f->table,
+                                                     .table_stride = f->b.stride,
+                                                     .n = f->b.n,
+                                                     .kv = f->b.d_kv,
+                                                     .out = b->out},
+                               f->b.scores.scale);
+        return;
+    }
+    gr_cu_qk_rope_store(st, &f->b.h, f->raw, f->q_norm, f->k_norm, f->position, f->slot, b->qkv, f->b.d_kv,
+                        f->b.n);
+    gr_cu_decode_attention(st, &b->p, &b->d, b->qkv, b->out, b->work, b->ws);
+}
+
+static double few_time(const few *b, bool in_one)
+{
+    cudaStream_t st;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaEvent_t begin, end;
+    float ms[RUNS];
+    CUDA(cudaStreamCreate(&st));
+    CUDA(cudaEventCreate(&begin));
+    CUDA(cudaEventCreate(&end));
+    few_run(b, in_one, st);
+    CUDA(cudaStreamSynchronize(st));
+    CUDA(cudaStreamBeginCapture(st, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < LAUNCHES; i++) few_run(b, in_one, st);
+    CUDA(cudaStreamEndCapture(st, &graph));
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    for (int r = -2; r < RUNS; r++) {
+        CUDA(cudaEventRecord(begin, st));
+        CUDA(cudaGraphLaunch(exec, st));
+        CUDA(cudaEventRecord(end, st));
+        CUDA(cudaEventSynchronize(end));
+        if (r >= 0) CUDA(cudaEventElapsedTime(&ms[r], begin, end));
+    }
+    qsort(ms, RUNS, sizeof(*ms), by_value);
+    CUDA(cudaGraphExecDestroy(exec));
+    CUDA(cudaGraphDestroy(graph));
+    CUDA(cudaStreamDestroy(st));
+    CUDA(cudaEventDestroy(begin));
+    CUDA(cudaEventDestroy(end));
+    return (double)ms[RUNS / 2] * 1e3 / LAUNCHES;
+}
+
+static void bench_few(uint32_t heads, uint32_t n, uint32_t length)
+{
+    few m = {.f = fused_new(heads, 8, n, length, length, true)};
+    const batch *b = &m.f.b;
+    m.d = (gr_cu_decode){.length = m.f.length,
+                         .member = device_of(b->member, n * 4),
+                         .group_first = device_of(b->group_first, (b->n_groups + 1) * 4),
+                         .shared = device_of(b->shared, b->n_groups * 4),
+                         .n = n,
+                         .n_groups = b->n_groups,
+                         .max_length = length};
+    m.p = (gr_cu_paged){
+        .scores = b->scores, .heads = b->h, .kv = b->d_kv, .table = m.f.table, .table_stride = b->stride};
+    m.qkv = device((size_t)n * width(b) * 2);
+    m.out = device((size_t)n * heads * 128 * 2);
+    m.work = device(gr_cu_decode_work_bytes(&b->h, n, length));
+    m.ws = device(gr_cu_decode_attention_ws(&b->h, n, length));
+    gr_cu_decode_plan(0, &b->h, &m.d, 0, m.f.table, b->stride, m.work);
+    CUDA(cudaDeviceSynchronize());
+    const double three = few_time(&m, false), one = few_time(&m, true),
+                 bytes = (double)n * length * 8 * 128 * 4;
+    printf("few slots, heads %u/8, %u of %u keys: three kernels %.1f us, one %.1f us, a copy's %.1f\n", heads,
+           n, length, three, one, bytes / COPY_GBPS * 1e-3);
+    void *const mine[] = {
+        (void *)m.d.member, (void *)m.d.group_first, (void *)m.d.shared, m.qkv, m.out, m.work, m.ws};
+    for (size_t i = 0; i < sizeof(mine) / sizeof(*mine); i++) CUDA(cudaFree(mine[i]));
+    fused_free(&m.f);
+}
+
+/* ---- products of few rows: LAUNCHES of them one behind the other, each of weights of its own. ---- */
+
+static gr_bf16 *many_weights(size_t n)
+{
+    enum { PATTERN = 1 << 20 };
+    gr_bf16 *host = random_bf16(PATTERN, 1), *d = device(n * sizeof(*d));
+    for (size_t at = 0; at < n; at += PATTERN) {
+        const size_t some = n - at < PATTERN ? n - at : PATTERN;
+        CUDA(cudaMemcpy(d + at, at ? d : host, some * sizeof(*d), cudaMemcpyDefault));
+    }
+    free(host);
+    return d;
+}
+
+static void products_run(const gr_cu_decode_product *p, cudaStream_t st)
+{
+    for (int i = 0; i < LAUNCHES; i++) {
+        gr_cu_decode_product one = *p;
+        one.w += (size_t)i * p->in * p->out;
+        gr_cu_decode_product_run(st, &one);
+    }
+}
+
+static void bench_product(uint32_t t, uint32_t in, uint32_t out, bool norm, bool activate)
+{
+    cudaStream_t st;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaEvent_t begin, end;
+    float ms[RUNS];
+    gr_bf16 *x = many_weights((size_t)t * in), *y = device((size_t)t * out * 2),
+            *w = many_weights((size_t)LAUNCHES * in * out), *g = many_weights(in);
+    const gr_cu_decode_product p = {.x = x,
+                                    .w = w,
+                                    .y = y,
+                                    .norm = norm ? g : NULL,
+                                    .add = norm ? NULL : y,
+                                    .scale = 1,
+                                    .eps = 1e-6f,
+                                    .t = t,
+                                    .in = in,
+                                    .out = out,
+                                    .ld = activate ? out / 2 : out,
+                                    .activate = activate};
+    CUDA(cudaStreamCreate(&st));
+    CUDA(cudaEventCreate(&begin));
+    CUDA(cudaEventCreate(&end));
+    products_run(&p, st);
+    CUDA(cudaStreamSynchronize(st));
+    CUDA(cudaStreamBeginCapture(st, cudaStreamCaptureModeThreadLocal));
+    products_run(&p, st);
+    CUDA(cudaStreamEndCapture(st, &graph));
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    for (int r = -2; r < RUNS; r++) {
+        CUDA(cudaEventRecord(begin, st));
+        CUDA(cudaGraphLaunch(exec, st));
+        CUDA(cudaEventRecord(end, st));
+        CUDA(cudaEventSynchronize(end));
+        if (r >= 0) CUDA(cudaEventElapsedTime(&ms[r], begin, end));
+    }
+    qsort(ms, RUNS, sizeof(*ms), by_value);
+    printf("product of %u rows, %u x %u%s%s: %.2f us, a copy's %.2f\n", t, out, in, norm ? ", normed" : "",
+           activate ? ", activated" : "", (double)ms[RUNS / 2] * 1e3 / LAUNCHES, 2e-3 * in * out / COPY_GBPS);
+    CUDA(cudaGraphExecDestroy(exec));
+    CUDA(cudaGraphDestroy(graph));
+    CUDA(cudaStreamDestroy(st));
+    CUDA(cudaEventDestroy(begin));
+    CUDA(cudaEventDestroy(end));
+    void *const mine[] = {x, y, w, g};
+    for (size_t i = 0; i < sizeof(mine) / sizeof(*mine); i++) CUDA(cudaFree(mine[i]));
+}
+
+static void bench_products(void)
+{
+    static const uint32_t shapes[][4] = {{1024, 4096, 1, 0},  {2048, 1024, 0, 0},  {1024, 6144, 1, 1},
+                                         {3072, 1024, 0, 0},  {4096, 6144, 1, 0},  {4096, 4096, 0, 0},
+                                         {4096, 24576, 1, 1}, {12288, 4096, 0, 0}, {4096, 151936, 0, 0}};
+    static const uint32_t rows[] = {1, 8, 16, 32};
+    for (size_t r = 0; r < 4; r++)
+        for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
+            bench_product(rows[r], shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3]);
+}
+
 static void run_bench(void)
 {
+    if (gr_cu_decode_product_takes(NULL, 1, 512, 16)) bench_products();
+    static const uint32_t few[][2] = {{1, 512},  {4, 512},  {8, 512},   {16, 512},  {32, 512},
+                                      {1, 4096}, {8, 4096}, {16, 4096}, {1, 16384}, {4, 16384}};
+    for (size_t i = 0; i < sizeof(few) / sizeof(*few); i++) bench_few(i % 2 ? 32 : 16, few[i][0], few[i][1]);
     bench_case(16, 8, 128, 32, 8, 240, 512, false);   /* 0.6B, 1.7B */
     bench_case(32, 8, 128, 32, 8, 240, 512, false);   /* 8B */
     bench_case(16, 8, 128, 256, 1, 0, 752, false);    /* nothing shared */
@@ -630,6 +1117,16 @@ static void run_bench(void)
     bench_case(14, 2, 64, 32, 8, 240, 512, false);
 }
 
+static void check_fuses(void)
+{
+    const gr_cu_heads plain = {.heads = 2, .kv_heads = 1, .head_dim = 128};
+    const gr_scores scores = gr_scores_plain(128);
+    for (size_t i = 0; i < 5 && gr_cu_decode_fuses(&plain, &scores, 1); i++) {
+        static const uint32_t some[][3] = {{16, 8, 1}, {32, 8, 3}, {16, 8, 16}, {28, 4, 9}, {16, 1, 2}};
+        check_fused(some[i][0], some[i][1], some[i][2], small ? 300 : 3000, i != 3);
+    }
+}
+
 int main(int argc, char **argv)
 {
     int count = 0;
@@ -637,7 +1134,14 @@ int main(int argc, char **argv)
         puts("no CUDA device: skipped");
         return 77;
     }
-    small = argc > 1 && !strcmp(argv[1], "--small");
+    const bool few = argc > 1 && !strcmp(argv[1], "--few");
+    small = few || (argc > 1 && !strcmp(argv[1], "--small"));
+    if (few) {
+        check_fuses();
+        check_products();
+        printf("%s\n", failures ? "FAILED" : "all OK");
+        return failures > 0;
+    }
     if (argc > 1 && !strcmp(argv[1], "--bench")) {
         run_bench();
         return 0;
@@ -672,6 +1176,8 @@ int main(int argc, char **argv)
     check_rows(16, 8, 128, 5, 400, &kinds[1]); /* a window, and capped scores */
     check_rows(16, 8, 128, 5, 400, &kinds[7]);
     check_attention(8, 2, 128, small ? 1 : 3, 16, small ? 1500 : 5000, false, NULL);
+    check_fuses();
+    check_products();
     check_copy(1, 2, 256, 1);
     check_copy(3, 40, 2 * BLOCK * 8 * 128, 17);
     printf("%s\n", failures ? "FAILED" : "all OK");

@@ -192,7 +192,13 @@ static gr_bf16 *run(gr_queue *q, const gr_kernels *k, const operands *o, uint32_
     const product_case *c = &o->c;
     const size_t bytes = (size_t)n * o->cols * 2;
     gr_bf16 *y = device_poisoned(bytes), *x = o->x_dev + (size_t)first * o->inner;
-    const gr_product p = {n, c->in, c->out, x, o->w_dev, c->bias ? o->bias_dev : NULL, o->w_scales_dev};
+    const gr_product p = {.t = n,
+                          .in = c->in,
+                          .out = c->out,
+                          .x = x,
+                          .w = o->w_dev,
+                          .bias = c->bias ? o->bias_dev : NULL,
+                          .scales = o->w_scales_dev};
     gr_diag d;
     gr_diag_init(&d);
     if (c->back)

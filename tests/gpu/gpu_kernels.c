@@ -1020,29 +1020,32 @@ static void check_add(size_t n, gr_cu_dtype type)
     gradient_free(&x);
 }
 
-/* The CPU's bits: the same products and the same sum of the master, and its rounding. */
-static void check_blend(size_t n)
+/* The CPU's bits: the same products and the same sum, of a master or of weights themselves, and its rounding.
+ */
+static void check_blend(size_t n, bool mastered)
 {
     char name[96];
-    snprintf(name, sizeof(name), "blend n %zu", n);
+    snprintf(name, sizeof(name), "blend n %zu%s", n, mastered ? "" : " of weights");
     float *master = gr_malloc(n * sizeof(*master)), *from = gr_malloc(n * sizeof(*from));
     for (size_t i = 0; i < n; i++) {
         master[i] = (float)sin((double)i) * (i % 7 ? 1 : 1e-30f);
         from[i] = (float)cos(3.0 * (double)i);
     }
     gr_bf16 *taken = as_type(from, n, GR_CU_BF16);
-    float *d_master = device_copy(master, n * 4);
-    gr_bf16 *d_from = device_copy(taken, n * 2), *d_to = device_poisoned(n * 2);
+    gr_bf16 *begun = as_type(master, n, GR_CU_BF16);
+    float *d_master = mastered ? device_copy(master, n * 4) : NULL;
+    gr_bf16 *d_from = device_copy(taken, n * 2), *d_to = device_copy(begun, n * 2);
     gr_cu_blend(NULL, d_to, d_master, d_from, 0.999f, (float)(1 - 0.999), n);
     for (size_t i = 0; i < n; i++) {
-        const volatile float kept = 0.999f * master[i], share = (float)(1 - 0.999) * gr_bf16_to_f32(taken[i]);
+        const volatile float kept = 0.999f * (mastered ? master[i] : gr_bf16_to_f32(begun[i])),
+                             share = (float)(1 - 0.999) * gr_bf16_to_f32(taken[i]);
         master[i] = kept + share;
     }
     gr_bf16 *want = as_type(master, n, GR_CU_BF16), *to = take(name, d_to, n * 2);
-    float *got = take(name, d_master, n * 4);
-    report_equal(name, "master", got, master, n * 4);
+    float *got = mastered ? take(name, d_master, n * 4) : NULL;
+    if (mastered) report_equal(name, "master", got, master, n * 4);
     report_equal(name, "weights", to, want, n * 2);
-    free(master), free(from), free(taken), free(want), free(to), free(got);
+    free(master), free(from), free(taken), free(begun), free(want), free(to), free(got);
     CUDA(cudaFree(d_from));
 }
 
@@ -1069,7 +1072,8 @@ static void test_flat(void)
         check_sum_squares(4099, (gr_cu_dtype)type);
         check_sum_squares(9000001, (gr_cu_dtype)type);
     }
-    for (size_t i = 0; i < GR_LEN(sizes); i++) check_checksum(sizes[i]), check_blend(sizes[i]);
+    for (size_t i = 0; i < GR_LEN(sizes); i++)
+        check_checksum(sizes[i]), check_blend(sizes[i], true), check_blend(sizes[i], false);
     check_checksum(0);
     check_checksum(16);
     check_checksum(9000001);

@@ -1,9 +1,12 @@
 #!/bin/sh
-# Training state in fewer bytes on a CUDA device: a split master is the fp32 one after a step, every form has the same bits twice,
-# resumed, under a budget, with a disk, and no more memory than planned; a run goes on with another form. Skips (77) where there is no device.
+# Forms of training state on a CUDA device, in fewer bytes and of other optimizers: a split master is the fp32 one after a step, every
+# form has the same bits twice, resumed, under a budget, with a disk, and no more memory than planned; muon is near the CPU's; a run goes on
+# with another form. Skips (77) where there is no device.
+# usage: [FORMS="..."] state.sh GRAPHRUN
 probe=$("$1" plan --device cuda /dev/null 2>&1 || :)
 case $probe in *"CUDA device"* | *"has no device"*) echo "$probe"; echo "skipped"; exit 77 ;; esac
 . "$(dirname "$0")/../e2e/lib.sh"
+. "$project/tests/gpu/rows.sh"
 
 config small.json qwen3 64 false false
 sed -i 's/"head_dim": 16/"head_dim": 32/' small.json
@@ -38,7 +41,8 @@ sed -i 's/model: wide/model: small/' state.yaml
 run one-fp32 master=fp32 --steps 1 --set nodes.update.epochs=1 --set nodes.update.mini_batch=8
 run one-split master=split --steps 1 --set nodes.update.epochs=1 --set nodes.update.mini_batch=8
 same_weights one-fp32 one-split
-for form in master=split moments=int8 master=split,moments=int8,grads=bf16 optimizer=lion,master=split,moments=int8; do
+near_the_cpu '&' --set models.actor.train.optimizer=muon
+for form in ${FORMS:-master=split moments=int8 master=split,moments=int8,grads=bf16 optimizer=lion,master=split,moments=int8 optimizer=muon optimizer=muon,master=split,grads=bf16}; do
     echo "== $form"
     run whole $form
     run again $form
@@ -53,9 +57,15 @@ for form in master=split moments=int8 master=split,moments=int8,grads=bf16 optim
     same_weights whole moved
     disked kept $form
     same_weights whole kept
-    run there $form --set models.actor.residency.optimizer=host
-    echo "reward and norm: $(metric whole 6 reward_mean) $(metric whole 6 grad_norm), stepped on the host $(metric there 6 reward_mean) $(metric there 6 grad_norm)"
-    rm -r whole again half moved kept there
+    case $form in
+    optimizer=muon*) ;; # whose products are the device's
+    *)
+        run there $form --set models.actor.residency.optimizer=host
+        echo "reward and norm: $(metric whole 6 reward_mean) $(metric whole 6 grad_norm), stepped on the host $(metric there 6 reward_mean) $(metric there 6 grad_norm)"
+        rm -r there
+        ;;
+    esac
+    rm -r whole again half moved kept
 done
 run changed master=fp32 --steps 3
 refused 'replan' "$gr" exec --resume changed --device cuda --steps 6 --set models.actor.train.master=split

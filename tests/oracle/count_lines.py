@@ -61,6 +61,8 @@ TABLE = [
     ("rest_em", "ReST-EM", None),
     ("distill", "on-policy distillation, by samples", None),
     ("luffy", "LUFFY, demonstrations beside rollouts", None),
+    ("repo", "RePO, earlier responses beside new ones", None),
+    ("rlep", "RLEP, right responses come again", None),
     ("opsd", "on-policy self-distillation (OPSD)", None),
     ("gkd", "GKD, on-policy distillation over the whole vocabulary", None),
     ("opsd_full", "OPSD, whole distributions", None),

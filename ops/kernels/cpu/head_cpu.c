@@ -92,7 +92,7 @@ void gr_head_product(gr_queue *q, const gr_model_shape *s, const float *lm, cons
 {
     const bool capped = s->logit_softcap > 0;
     const gr_head_ws w = {.logits = logits};
-    const gr_product p = {n, s->hidden, s->vocab, hidden, lm, NULL, NULL};
+    const gr_product p = {.t = n, .in = s->hidden, .out = s->vocab, .x = hidden, .w = lm};
     struct head l = {.s = s, .v = gr_simd_best(), .n = n, .w = &w};
     l.inv_temperature = capped ? inv_temperature : inv_temperature * s->logit_scale;
     gr_cpu_product(q, &p, logits, gemm);
@@ -247,7 +247,7 @@ void gr_cpu_head_backward(gr_queue *q, const gr_model_shape *s, const void *norm
                                .slope = rows->slope,
                                .d_divergence = rows->d_divergence,
                                .inv_temperature = rows->inv_temperature};
-    const gr_product p = {rows->n, s->hidden, s->vocab, w.row, lm, NULL, NULL};
+    const gr_product p = {.t = rows->n, .in = s->hidden, .out = s->vocab, .x = w.row, .w = lm};
     gr_head_logits_back(q, s, &a, rows->n, w.logits);
     gr_cpu_product_dx(q, &p, w.logits, w.drow, w.gemm);
     if (grad_lm) gr_cpu_product_dw(q, &p, w.logits, grad_lm, grads, w.gemm);

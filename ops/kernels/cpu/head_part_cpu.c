@@ -125,7 +125,7 @@ static void part_backward(gr_queue *q, const gr_model_shape *s, const void *lm, 
                                .d_logprob = d_logprob,
                                .d_entropy = d_entropy,
                                .inv_temperature = rows->inv_temperature};
-    const gr_product p = {rows->n, s->hidden, s->vocab, x, lm, NULL, NULL};
+    const gr_product p = {.t = rows->n, .in = s->hidden, .out = s->vocab, .x = x, .w = lm};
     gr_head_logits_back(q, s, &a, rows->n, w.logits);
     gr_cpu_product_dx(q, &p, w.logits, d_hidden, w.gemm);
     if (grad_lm) gr_cpu_product_dw(q, &p, w.logits, grad_lm, grads, w.gemm);

@@ -21,16 +21,15 @@
  * Source of the running softmax: Milakov and Gimelshein, arXiv:1805.02867; of reading a shared prefix once:
  * Juravsky et al., Hydragen, arXiv:2402.05099.
  */
+#include "ops/kernels/cuda/chained.cuh"
 #include "ops/kernels/cuda/decode_sizes.h"
-
-#include <cuda_bf16.h>
-#include <cuda_runtime.h>
-#include <math_constants.h>
+#include "ops/kernels/cuda/decode_tiles.cuh"
 
 namespace
 {
 
-constexpr uint32_t BLOCK = 16; /* keys of a block of the pool: GR_KV_BLOCK */
+using namespace gr_decode;
+
 constexpr uint32_t PIECE = GR_CU_DECODE_PIECE;
 constexpr uint32_t CLASSES = PIECE / BLOCK;
 constexpr uint32_t ITEM = GR_CU_DECODE_ITEM;
@@ -147,6 +146,8 @@ __device__ void put_group(const list_args &a, uint32_t *place, bool count, uint3
 __global__ void __launch_bounds__(1024, 1) list_kernel(list_args a)
 {
     __shared__ uint32_t place[CLASSES];
+    gr_chain_release();
+    gr_chain_wait();
     const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
     if (threadIdx.x < CLASSES) place[threadIdx.x] = 0;
     for (uint32_t s = threadIdx.x; s < a.n; s += blockDim.x) a.out.pieces[s] = 0; /* of slots in no group */
@@ -178,73 +179,6 @@ struct args {
     float scale;                /* of a score, times log2(e); where capped, log2(e) */
     float softcap, in_cap;      /* 2 log2(e) scale / softcap */
     const __nv_bfloat16 *sinks; /* [heads] or NULL */
-};
-
-__device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-__device__ __forceinline__ uint32_t pack(float low, float high)
-{
-    const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<const uint32_t *>(&v);
-}
-
-__device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-__device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], uint32_t address)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
-}
-
-/* 16 bytes to shared memory; bytes 0: zeros are written and `from` is not read. */
-__device__ __forceinline__ void copy_async(uint32_t to, const void *from, uint32_t bytes, uint64_t policy)
-{
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
-                 "r"(bytes), "l"(policy)
-                 : "memory");
-}
-
-__device__ __forceinline__ void commit_group()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-template <int N> __device__ __forceinline__ void wait_groups()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-
-/* What differs by the padded head dimension: 64, 128 or 256 columns, of which the last ones may be zeros. A
- * stage is the 16 keys of a block, then its 16 values; a row's 16-byte chunks are permuted by its number
- * modulo 8, so that ldmatrix finds 8 rows in 8 different banks. */
-template <int DM> struct tile {
-    static constexpr int CHUNKS = DM / 8; /* of a row */
-    static constexpr uint32_t ROW_BYTES = DM * 2, HALF_BYTES = BLOCK * ROW_BYTES,
-                              STAGE_BYTES = 2 * HALF_BYTES;
-    static constexpr int STAGES = DM == 64 ? 6 : 3;
-    static constexpr int WARPS = DM == 256 ? 4 : 8;
-    static constexpr uint32_t WARP_BYTES = STAGES * STAGE_BYTES;
 };
 
 /* Brings blocks into the stages of a warp, item after item. */
@@ -314,13 +248,13 @@ template <int DM, bool EXACT> struct loader {
     }
 };
 
-/* 16 query rows of one kv head against one block at a time. A lane holds of each row pair (lane / 4 and 8
- * more) the columns that mma gives it. */
-template <int DM> struct rows {
+/* 16 query rows of an item. */
+template <int DM> struct rows : attending<DM> {
     using t = tile<DM>;
-    uint32_t q[DM / 16][4];
-    float o[DM / 8][4];
-    float max[2], sum[2];
+    using attending<DM>::q;
+    using attending<DM>::o;
+    using attending<DM>::max;
+    using attending<DM>::sum;
     uint32_t left[2]; /* keys of an item that a row sees, or has still to see */
 
     /* Slot and query head of row r of an item. */
@@ -350,65 +284,7 @@ template <int DM> struct rows {
                 const uint32_t c = kk * 16 + (i >> 1) * 8 + column;
                 q[kk][i] = c < d ? *reinterpret_cast<const uint32_t *>(from[i & 1] + c) : 0;
             }
-#pragma unroll
-        for (int j = 0; j < DM / 8; j++) o[j][0] = o[j][1] = o[j][2] = o[j][3] = 0;
-        max[0] = max[1] = -CUDART_INF_F;
-        sum[0] = sum[1] = 0;
-    }
-
-    __device__ __forceinline__ void scores(float (&s)[2][4], uint32_t keys) const
-    {
-        const uint32_t lane = threadIdx.x % 32, row = (lane & 7) + (lane >> 4) * 8;
-        const uint32_t at = keys + row * t::ROW_BYTES, flip = (((lane >> 3) & 1) ^ (lane & 7)) << 4;
-#pragma unroll
-        for (int kk = 0; kk < DM / 16; kk++) {
-            uint32_t k[4];
-            load_matrices(k, at + ((kk << 5) ^ flip));
-            mma(s[0], q[kk], k[0], k[1]);
-            mma(s[1], q[kk], k[2], k[3]);
-        }
-    }
-
-    __device__ __forceinline__ void weigh(float (&s)[2][4], float scale)
-    {
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            float most = fmaxf(fmaxf(s[0][2 * j], s[0][2 * j + 1]), fmaxf(s[1][2 * j], s[1][2 * j + 1]));
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-            most = fmaxf(max[j], most * scale);
-            const float keep = exp2_fast(max[j] - most);
-            max[j] = most;
-            float add = 0;
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-#pragma unroll
-                for (int e = 2 * j; e < 2 * j + 2; e++) {
-                    s[i][e] = exp2_fast(fmaf(s[i][e], scale, -most));
-                    add += s[i][e];
-                }
-            sum[j] = fmaf(sum[j], keep, add);
-#pragma unroll
-            for (int i = 0; i < DM / 8; i++) {
-                o[i][2 * j] *= keep;
-                o[i][2 * j + 1] *= keep;
-            }
-        }
-    }
-
-    __device__ __forceinline__ void add_values(const float (&s)[2][4], uint32_t values)
-    {
-        const uint32_t lane = threadIdx.x % 32, row = (lane & 7) + ((lane >> 3) & 1) * 8;
-        const uint32_t at = values + row * t::ROW_BYTES, flip = ((lane >> 4) ^ (lane & 7)) << 4;
-        const uint32_t p[4] = {pack(s[0][0], s[0][1]), pack(s[0][2], s[0][3]), pack(s[1][0], s[1][1]),
-                               pack(s[1][2], s[1][3])};
-#pragma unroll
-        for (int j = 0; j < DM / 16; j++) {
-            uint32_t v[4];
-            load_matrices_transposed(v, at + ((j << 5) ^ flip));
-            mma(o[2 * j], p, v[0], v[1]);
-            mma(o[2 * j + 1], p, v[2], v[3]);
-        }
+        this->clear();
     }
 
     /* softcap tanh(score / softcap), as 1 - 2 / (exp(2 x) + 1). */
@@ -441,7 +317,7 @@ template <int DM> struct rows {
     __device__ __forceinline__ void block(const args &a, uint32_t stage, uint32_t all, uint32_t hidden)
     {
         float s[2][4] = {};
-        scores(s, stage);
+        this->scores(s, stage);
         if (MORE && a.softcap) cap(a, s);
         if (all < BLOCK || (MORE && (hidden || left[0] < BLOCK || left[1] < BLOCK))) {
             const uint32_t column = threadIdx.x % 4 * 2;
@@ -456,8 +332,8 @@ template <int DM> struct rows {
         if (MORE)
 #pragma unroll
             for (int j = 0; j < 2; j++) left[j] -= min(left[j], BLOCK);
-        weigh(s, a.scale);
-        add_values(s, stage + t::HALF_BYTES);
+        this->weigh(s, a.scale);
+        this->add_values(s, stage + t::HALF_BYTES);
     }
 
     __device__ __forceinline__ void close(const args &a, uint32_t member, uint32_t first, uint32_t n,
@@ -488,6 +364,8 @@ __global__ void __launch_bounds__(tile<DM>::WARPS * 32, 1) piece_kernel(const ar
 {
     using t = tile<DM>;
     extern __shared__ __align__(1024) unsigned char memory[];
+    gr_chain_release();
+    gr_chain_wait();
     const uint32_t warp = threadIdx.x / 32, d = EXACT ? DM : a.head_dim;
     const uint32_t base = static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + warp * t::WARP_BYTES;
     const uint32_t units = *a.n_items * a.kv_heads, step = gridDim.x * (blockDim.x / 32);
@@ -531,6 +409,8 @@ __global__ void __launch_bounds__(tile<DM>::WARPS * 32, 1) piece_kernel(const ar
 __global__ void __launch_bounds__(256) combine_kernel(const args a)
 {
     const uint32_t at = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
+    gr_chain_release();
+    gr_chain_wait();
     if (at >= a.n * a.heads) return;
     const uint32_t n = a.pieces[at / a.heads], d = a.head_dim;
     const float2 *stat = reinterpret_cast<const float2 *>(a.stat) + (size_t)at * a.pieces_max;
@@ -590,7 +470,7 @@ template <int DM, bool EXACT, bool MORE> void launch_pieces_as(cudaStream_t st, 
     cudaFuncSetAttribute(piece_kernel<DM, EXACT, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(bytes));
     const uint32_t sms = static_cast<uint32_t>(attribute(cudaDevAttrMultiProcessorCount));
-    piece_kernel<DM, EXACT, MORE><<<sms, warps * 32, bytes, st>>>(a);
+    gr_chain(st, piece_kernel<DM, EXACT, MORE>, dim3(sms), dim3(warps * 32), bytes, a);
 }
 
 template <int DM, bool EXACT> void launch_pieces(cudaStream_t st, const args &a, bool more)
@@ -632,7 +512,7 @@ extern "C" void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const g
     a.per_kv = h->heads / h->kv_heads;
     a.each = d->each ? d->each : 1;
     a.out = list_at(work, d->n);
-    list_kernel<<<1, 1024, 0, st>>>(a);
+    gr_chain(st, list_kernel, dim3(1), dim3(1024), 0, a);
 }
 
 extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d,
@@ -675,7 +555,7 @@ extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, co
         launch_pieces<128, false>(st, a, more);
     else
         launch_pieces<256, false>(st, a, more);
-    combine_kernel<<<ceil_div(d->n * h->heads, 8), 256, 0, st>>>(a);
+    gr_chain(st, combine_kernel, dim3(ceil_div(d->n * h->heads, 8)), dim3(256), 0, a);
 }
 
 extern "C" void gr_cu_kv_copy(cudaStream_t st, gr_bf16 *kv, uint32_t layers, uint64_t layer_elems,

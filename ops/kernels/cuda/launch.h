@@ -255,11 +255,16 @@ typedef struct gr_cu_optim_range { /* as gr_optim_range, [n] each, from a multip
 } gr_cu_optim_range;
 /* One pass over all of them. how, r: host memory, read during the call. */
 void gr_cu_optim_step(cudaStream_t st, const gr_cu_optim *how, const gr_cu_optim_range *r);
+/* x [n] bf16 divided by the root of *squares, or by 1e-7 where that is less. */
+void gr_cu_to_unit(cudaStream_t st, gr_bf16 *x, uint64_t n, const double *squares);
+/* m += (1 - mu) (g - m), u = g + mu (m - g), of gradients scaled by grad_scale. */
+void gr_cu_muon_mix(cudaStream_t st, const void *g, gr_cu_dtype grads, float grad_scale, float mu, float *m,
+                    gr_bf16 *u, uint64_t n);
 /* y [n] = scale x [n], bf16; y == x is fine. n a multiple of 8. */
 void gr_cu_scale(cudaStream_t st, const gr_bf16 *x, float scale, gr_bf16 *y, uint64_t n);
 /* to [n] += from [n], both of one type. */
 void gr_cu_add(cudaStream_t st, void *to, const void *from, gr_cu_dtype type, uint64_t n);
-/* master [n] = decay master + share from, to [n] its rounding. */
+/* master [n] = decay master + share from, to [n] its rounding; master NULL: to is its own. */
 void gr_cu_blend(cudaStream_t st, gr_bf16 *to, float *master, const gr_bf16 *from, float decay, float share,
                  uint64_t n);
 /* *out = sum of squares in double. */
@@ -328,6 +333,42 @@ void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const gr_cu_decode
  * scratch of this call. */
 void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d, const gr_bf16 *qkv,
                             gr_bf16 *out, const void *work, void *ws);
+
+/* Few slots, n at most 8, none of which are rows of one: norms and rotation of q and k, their and v's write
+ * into the pool, and attention, in one. Old keys are read before the kernel in front has ended. */
+typedef struct gr_cu_decode_fused {
+    gr_cu_heads heads;
+    const gr_bf16 *qkv, *q_norm, *k_norm; /* [n, W] as the product gave it; norms NULL: none */
+    const int32_t *position;              /* [n] */
+    const uint32_t *slot,
+        *length;           /* [n] where the new key goes, and the keys with it; 0: empty, out is zero */
+    const uint32_t *table; /* [n, table_stride] */
+    uint32_t table_stride, n;
+    gr_bf16 *kv, *out; /* out [n, heads D] */
+} gr_cu_decode_fused;
+bool gr_cu_decode_fuses(const gr_cu_heads *h, const gr_scores *s, uint32_t n);
+void gr_cu_decode_fused_run(cudaStream_t st, const gr_cu_decode_fused *p, float scale);
+
+/* ---- products of a decode step ---------------------------------------------------------------------------
+ */
+
+/* y [t, out] = scale x [t, in] w [out, in]^T + bias + add, t at most 32: of the steps of a rollout, where
+ * nothing that w holds is written by the kernel in front (it is read before that has ended). norm: x's rows
+ * are normed: x times its factors, rounded to bf16, is multiplied, and the result has 1 / root mean square.
+ * activate: w is gate's rows, then up's, and y [t, out / 2] = silu(gate) * up, without bias and add. Sums
+ * have an order that follows from t, in, out and the device. */
+typedef struct gr_cu_decode_product {
+    const gr_bf16 *x, *w;
+    gr_bf16 *y;                /* add == y is fine */
+    float *logits;             /* instead of y; or NULL */
+    const gr_bf16 *bias, *add; /* [out], [t, out], or NULL */
+    const gr_bf16 *norm;       /* [in] or NULL; its factors are one + norm */
+    float scale, eps, one;
+    uint32_t t, in, out, ld; /* ld: between rows of y, logits and add */
+    bool activate;
+} gr_cu_decode_product;
+bool gr_cu_decode_product_takes(const gr_bf16 *w, uint32_t t, uint32_t in, uint32_t out);
+void gr_cu_decode_product_run(cudaStream_t st, const gr_cu_decode_product *p);
 
 /* ---- copies ---------------------------------------------------------------------------------------------
  */

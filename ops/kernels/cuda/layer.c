@@ -16,10 +16,46 @@
 /* ---- products -------------------------------------------------------------------------------------------
  */
 
+/* Of a decode step of few sequences, whose bits may depend on how many there are. Where ranks hand each other
+ * rows, the work in front of a product may be a library's, which is not to be overtaken. */
+static bool is_few(gr_queue *q, const gr_product *p)
+{
+    return p->step && !p->scales && !q->peers && !q->sharers && !q->holders && !gr_cu_context_of(q)->strict &&
+           gr_cu_decode_product_takes(p->w, p->t, p->in, p->out);
+}
+
+bool gr_cuda_product_norms(gr_queue *q, const gr_product *p)
+{
+    return is_few(q, p);
+}
+
+static void few(gr_queue *q, const gr_product *p, float scale, gr_bf16 *y, const gr_bf16 *add, bool activate)
+{
+    const gr_norm none = {0}, *norm = p->norm ? p->norm : &none;
+    gr_cu_decode_product_run(q->stream, &(gr_cu_decode_product){.x = p->x,
+                                                                .w = p->w,
+                                                                .y = y,
+                                                                .bias = p->bias,
+                                                                .add = add,
+                                                                .norm = norm->w,
+                                                                .scale = scale,
+                                                                .eps = norm->eps,
+                                                                .one = norm->plus_one,
+                                                                .t = p->t,
+                                                                .in = p->in,
+                                                                .out = p->out,
+                                                                .ld = activate ? p->out / 2 : p->out,
+                                                                .activate = activate});
+}
+
 /* y [t, out] = scale x w^T, + add where not NULL, else + bias: of forward passes alone, so that strict goes
  * with it. */
 static void linear(gr_queue *q, const gr_product *p, float scale, gr_bf16 *y, const gr_bf16 *add, void *ws)
 {
+    if (is_few(q, p)) {
+        few(q, p, scale, y, add, false);
+        return;
+    }
     if (p->scales) {
         gr_cuda_fp8_product(q, p, scale, y, NULL, NULL, ws);
         return;
@@ -53,7 +89,7 @@ static void residual(gr_queue *q, const gr_product *p, float scale, gr_bf16 *y, 
         gr_cuda_fp8_product(q, p, scale, y, add, temp, ws);
         return;
     }
-    if (!gr_cu_context_of(q)->strict && !p->bias) {
+    if (is_few(q, p) || (!gr_cu_context_of(q)->strict && !p->bias)) {
         linear(q, p, scale, y, add, ws);
         return;
     }
@@ -117,10 +153,14 @@ void gr_cuda_product_add(gr_queue *q, const gr_product *p, const void *add, floa
     if (sliced) gr_tp_sum(q, y, (uint64_t)p->t * p->out * sizeof(gr_bf16), GR_COMM_SUM_BF16);
 }
 
-/* In one where a decode step is large enough. */
+/* In one where a decode step is small, or large enough. */
 bool gr_cuda_product_activate(gr_queue *q, const gr_dense_desc *d, const gr_tokens *b, const gr_product *p,
                               void *h)
 {
+    if (d->act == GR_ACT_SILU && is_few(q, p)) {
+        few(q, p, 1, h, NULL, true);
+        return true;
+    }
     if (p->scales || !b->decode || d->act != GR_ACT_SILU || gr_cu_context_of(q)->strict ||
         !gr_cu_swiglu_fuses(p->w, p->t, p->in, d->inner))
         return false;
@@ -220,10 +260,10 @@ static void norm_whole(gr_queue *q, const gr_rotate *c, const void *from, void *
     const gr_attention_desc *d = c->d;
     const gr_cu_norm of_q = whole_norm(c, false, from), of_k = whole_norm(c, true, from);
     const uint64_t row = gr_qkv_width(d) * sizeof(gr_bf16), v = (uint64_t)d->kv_heads * d->head_dim * 2;
+    if (from != to) /* first: what follows may be chained to a kernel, not to a copy */
+        gr_cuda_copy_rows(q, (char *)to + row - v, row, (const char *)from + row - v, row, v, c->b->n);
     gr_cu_rmsnorm(q->stream, &of_q, to);
     gr_cu_rmsnorm(q->stream, &of_k, (gr_bf16 *)to + d->heads * d->head_dim);
-    if (from != to)
-        gr_cuda_copy_rows(q, (char *)to + row - v, row, (const char *)from + row - v, row, v, c->b->n);
 }
 
 void gr_cuda_rotate(gr_queue *q, const gr_rotate *c, const void *from, void *to, void *raw)
@@ -239,6 +279,31 @@ void gr_cuda_rotate(gr_queue *q, const gr_rotate *c, const void *from, void *to,
                             b->state, b->n);
     else
         gr_cu_qk_rope(q->stream, &h, whole ? to : from, q_norm, k_norm, b->position, to, b->n);
+}
+
+bool gr_cuda_rotate_attend(gr_queue *q, const gr_rotate *r, const gr_attend *c, const void *from, void *out)
+{
+    const gr_cu_heads h = heads_of(q, r, gr_qkv_rows(r->d));
+    const gr_scores scores = gr_attend_scores(c);
+    const gr_tokens *b = c->b;
+    if (!b->decode || b->decode->each > 1 || gr_cu_context_of(q)->strict ||
+        r->d->qk_norm == GR_QK_NORM_WHOLE || !gr_cu_decode_fuses(&h, &scores, b->n_seqs))
+        return false;
+    gr_cu_decode_fused_run(q->stream,
+                           &(gr_cu_decode_fused){.heads = h,
+                                                 .qkv = from,
+                                                 .q_norm = r->q_norm,
+                                                 .k_norm = r->k_norm,
+                                                 .position = b->position,
+                                                 .slot = b->slot,
+                                                 .length = b->decode->length,
+                                                 .table = b->block_table,
+                                                 .table_stride = b->table_stride,
+                                                 .n = b->n_seqs,
+                                                 .kv = b->state,
+                                                 .out = out},
+                           scores.scale);
+    return true;
 }
 
 static void whole_back(gr_queue *q, const gr_rotate *c, bool k, const void *raw, gr_bf16 *d, void *grad,

@@ -33,6 +33,7 @@ void gr_cuda_norm(gr_queue *q, const gr_norm *c, void *y);
 void gr_cuda_norm_add(gr_queue *q, const gr_norm *c, const void *add, void *y);
 void gr_cuda_norm_backward(gr_queue *q, const gr_norm *c, const void *dy, void *dx, bool add, void *grad,
                            gr_dtype grads, void *ws);
+bool gr_cuda_product_norms(gr_queue *q, const gr_product *p);
 void gr_cuda_product(gr_queue *q, const gr_product *p, void *y, void *ws);
 void gr_cuda_product_add(gr_queue *q, const gr_product *p, const void *add, float scale, bool sliced, void *y,
                          void *temp, void *ws);
@@ -45,6 +46,7 @@ void gr_cuda_scale(gr_queue *q, const void *x, float scale, uint64_t n, void *y)
 void gr_cuda_column_sums(gr_queue *q, const void *d, uint32_t t, uint32_t cols, void *grad, gr_dtype grads,
                          void *ws);
 void gr_cuda_rotate(gr_queue *q, const gr_rotate *c, const void *from, void *to, void *raw);
+bool gr_cuda_rotate_attend(gr_queue *q, const gr_rotate *r, const gr_attend *c, const void *from, void *out);
 void gr_cuda_rotate_backward(gr_queue *q, const gr_rotate *c, const void *raw, uint32_t raw_ld, void *d,
                              void *grad_q_norm, void *grad_k_norm, gr_dtype grads, void *ws);
 void gr_cuda_gate(gr_queue *q, uint32_t t, uint32_t n, const void *x, const void *g, uint32_t ld, void *y);

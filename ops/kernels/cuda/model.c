@@ -291,6 +291,25 @@ void gr_cuda_value_backward(gr_queue *q, const gr_model_shape *s, const gr_value
     gr_cu_value_backward(q->stream, x, row, &h, d_value, dx, &g, n, s->hidden, ws);
 }
 
+/* step: of a decode step, where the kernel in front does not write the output matrix. */
+static void sampled_logits(gr_queue *q, const gr_model_shape *s, const void *lm, const gr_cu_head_ws *w,
+                           uint32_t n, bool step)
+{
+    if (!step || gr_cu_context_of(q)->strict || !gr_cu_decode_product_takes(lm, n, s->hidden, s->vocab)) {
+        head_logits(q, s, lm, w->hidden, n, w->gemm, w->logits);
+        return;
+    }
+    gr_cu_decode_product_run(q->stream, &(gr_cu_decode_product){.x = w->hidden,
+                                                                .w = lm,
+                                                                .logits = w->logits,
+                                                                .scale = 1,
+                                                                .t = n,
+                                                                .in = s->hidden,
+                                                                .out = s->vocab,
+                                                                .ld = s->vocab});
+    if (s->logit_softcap > 0) gr_cu_head_cap(q->stream, w->logits, s->logit_softcap, (uint64_t)n * s->vocab);
+}
+
 void gr_cuda_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm_w, const void *lm,
                          const void *x, const uint32_t *row, uint32_t n, const gr_sampling *how,
                          const uint32_t (*draw)[2], int32_t *id, float *logprob, void *ws)
@@ -302,7 +321,7 @@ void gr_cuda_head_sample(gr_queue *q, const gr_model_shape *s, const void *norm_
     const gr_cu_sampling sampling = {how->temperature, how->top_p, how->top_k, how->seed, how->stream};
     if (!how->device) gr_device_write(q, w.how, &sampling, sizeof(sampling));
     gr_cuda_head_hidden(q, s, norm_w, x, row, n, w.hidden);
-    head_logits(q, s, lm, w.hidden, n, w.gemm, w.logits);
+    sampled_logits(q, s, lm, &w, n, how->device);
     gr_cu_sample(q->stream, w.logits, how->device ? how->device : w.how, draw, id, logprob, n, s->vocab,
                  w.sample);
 }
@@ -380,6 +399,16 @@ void gr_cuda_optim_step(gr_queue *q, const gr_optim *how, bool decay, const gr_o
                                      .chance = r->chance.key,
                                      .first = r->chance.first};
     gr_cu_optim_step(q->stream, &a, &range);
+}
+
+void gr_cuda_to_unit(gr_queue *q, void *x, uint64_t n, const double *squares)
+{
+    gr_cu_to_unit(q->stream, x, n, squares);
+}
+
+void gr_cuda_muon_mix(gr_queue *q, const gr_optim *how, const gr_optim_range *r, void *u, uint64_t n)
+{
+    gr_cu_muon_mix(q->stream, r->g, gr_cu_type(r->grads), how->grad_scale, (float)how->beta1, r->m, u, n);
 }
 
 void gr_cuda_code_run(gr_queue *q, const struct gr_code_call *c)

@@ -66,6 +66,8 @@ void gr_cuda_blend(gr_queue *q, void *to, float *master, const void *from, float
 void gr_cuda_checksum(gr_queue *q, const void *x, uint64_t bytes, uint64_t *parts);
 void gr_cuda_sum_squares(gr_queue *q, const void *x, gr_dtype type, uint64_t n, double *out, void *ws);
 void gr_cuda_optim_step(gr_queue *q, const gr_optim *how, bool decay, const gr_optim_range *r, uint64_t n);
+void gr_cuda_to_unit(gr_queue *q, void *x, uint64_t n, const double *squares);
+void gr_cuda_muon_mix(gr_queue *q, const gr_optim *how, const gr_optim_range *r, void *u, uint64_t n);
 void gr_cuda_code_run(gr_queue *q, const struct gr_code_call *c);
 
 #endif

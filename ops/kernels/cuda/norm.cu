@@ -5,6 +5,7 @@
  * of each thread are in flight. Bound by memory. The layout, and with it the order of sums, depends on H
  * alone.
  */
+#include "ops/kernels/cuda/chained.cuh"
 #include "ops/kernels/cuda/device.cuh"
 
 enum { VECS = 4, WARP_ROW = 8 * VECS * GR_WARP, BLOCK = 128 };
@@ -49,6 +50,8 @@ template <int N> GR_DEVICE float squares(const uint4 (&v)[N])
 template <bool WARP, bool ADD> GR_KERNEL void norm_kernel(const gr_cu_norm c, const gr_bf16 *add, gr_bf16 *y)
 {
     __shared__ float part[GR_WARP];
+    gr_chain_release();
+    gr_chain_wait();
     const uint32_t lane = WARP ? threadIdx.x % GR_WARP : threadIdx.x, lanes = WARP ? GR_WARP : blockDim.x;
     const uint32_t i = WARP ? blockIdx.x * (BLOCK / GR_WARP) + threadIdx.x / GR_WARP : blockIdx.x;
     if (i >= c.n)
@@ -82,9 +85,9 @@ static void launch_norm(cudaStream_t st, const gr_cu_norm *c, const gr_bf16 *add
     const uint32_t grid = gr_ceil_div(c->n, rows_of(c->H)), threads = threads_of(c->H);
     if (!c->n) return;
     if (c->H <= WARP_ROW)
-        norm_kernel<true, ADD><<<grid, threads, 0, st>>>(*c, add, y);
+        gr_chain(st, norm_kernel<true, ADD>, dim3(grid), dim3(threads), 0, *c, add, y);
     else
-        norm_kernel<false, ADD><<<grid, threads, 0, st>>>(*c, add, y);
+        gr_chain(st, norm_kernel<false, ADD>, dim3(grid), dim3(threads), 0, *c, add, y);
 }
 
 extern "C" void gr_cu_rmsnorm(cudaStream_t st, const gr_cu_norm *c, gr_bf16 *y)

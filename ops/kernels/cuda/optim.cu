@@ -603,8 +603,9 @@ GR_KERNEL void __launch_bounds__(BLOCK)
 {
     const uint64_t i = ((uint64_t)blockIdx.x * BLOCK + threadIdx.x) * 4;
     for (uint64_t k = i; k < n && k < i + 4; k++) {
-        const float x = __fadd_rn(__fmul_rn(decay, master[k]), __fmul_rn(share, gr_get(from + k)));
-        master[k] = x;
+        const float x = __fadd_rn(__fmul_rn(decay, master ? master[k] : gr_get(to + k)),
+                                  __fmul_rn(share, gr_get(from + k)));
+        if (master) master[k] = x;
         gr_put(to + k, x);
     }
 }
@@ -614,6 +615,42 @@ extern "C" void gr_cu_blend(cudaStream_t st, gr_bf16 *to, float *master, const g
 {
     const uint32_t grid = gr_ceil_div(n, (uint64_t)BLOCK * 4);
     if (n) blend_kernel<<<grid, BLOCK, 0, st>>>(to, master, from, decay, share, n);
+}
+
+/* ---- muon ------------------------------------------------------------------------------------------------
+ */
+
+GR_KERNEL void __launch_bounds__(BLOCK) unit_kernel(gr_bf16 *x, uint64_t n, const double *squares)
+{
+    const float scale = (float)(1 / fmax(sqrt(*squares), 1e-7));
+    const uint64_t i = (uint64_t)blockIdx.x * BLOCK + threadIdx.x;
+    if (i < n) gr_put(x + i, gr_get(x + i) * scale);
+}
+
+extern "C" void gr_cu_to_unit(cudaStream_t st, gr_bf16 *x, uint64_t n, const double *squares)
+{
+    if (n) unit_kernel<<<(uint32_t)gr_ceil_div(n, (uint64_t)BLOCK), BLOCK, 0, st>>>(x, n, squares);
+}
+
+template <typename G>
+GR_KERNEL void __launch_bounds__(BLOCK)
+    mix_kernel(const G *__restrict__ from, float grad_scale, float mu, float *m, gr_bf16 *u, uint64_t n)
+{
+    const uint64_t i = (uint64_t)blockIdx.x * BLOCK + threadIdx.x;
+    if (i >= n) return;
+    const float g = gr_get(from + i) * grad_scale, mean = fmaf(1 - mu, g - m[i], m[i]);
+    m[i] = mean;
+    gr_put(u + i, fmaf(mu, mean - g, g));
+}
+
+extern "C" void gr_cu_muon_mix(cudaStream_t st, const void *g, gr_cu_dtype grads, float grad_scale, float mu,
+                               float *m, gr_bf16 *u, uint64_t n)
+{
+    const uint32_t grid = (uint32_t)gr_ceil_div(n, (uint64_t)BLOCK);
+    if (n && grads == GR_CU_BF16)
+        mix_kernel<<<grid, BLOCK, 0, st>>>((const gr_bf16 *)g, grad_scale, mu, m, u, n);
+    else if (n)
+        mix_kernel<<<grid, BLOCK, 0, st>>>((const float *)g, grad_scale, mu, m, u, n);
 }
 
 /* ---- rounding

@@ -5,6 +5,7 @@
  * one token, so that the cosines and sines of its elements are computed once and stay in registers. Bound by
  * memory.
  */
+#include "ops/kernels/cuda/chained.cuh"
 #include "ops/kernels/cuda/device.cuh"
 
 enum { BLOCK = GR_ROPE_BLOCK, KV_BLOCK = 16 /* GR_KV_BLOCK of ops/kernels/kernels.h */ };
@@ -167,6 +168,8 @@ template <int N, bool STORE, uint32_t B>
 GR_KERNEL void __launch_bounds__(BLOCK) forward_kernel(const forward p)
 {
     typedef typename gr_raw<N>::type raw;
+    gr_chain_release();
+    gr_chain_wait();
     const group g = group_of(p, N);
     const uint32_t D = p.h.head_dim, n_qk = p.h.heads + p.h.kv_heads;
     const size_t at = (size_t)g.t * (n_qk + p.h.kv_heads) * D, from_at = raw_row(p.h, g.t); /* of head 0 */
@@ -201,6 +204,16 @@ GR_KERNEL void __launch_bounds__(BLOCK) forward_kernel(const forward p)
     }
 }
 
+/* Of a rollout behind a product or a norm, which are kernels; else on its own. */
+template <bool STORE>
+static void launch(cudaStream_t st, void (*kernel)(forward), uint32_t grid, const forward &p)
+{
+    if (STORE)
+        gr_chain(st, kernel, dim3(grid), dim3(BLOCK), 0, p);
+    else
+        kernel<<<grid, BLOCK, 0, st>>>(p);
+}
+
 template <bool STORE> static void launch_forward(cudaStream_t st, forward p)
 {
     if (!p.T) return;
@@ -214,13 +227,13 @@ template <bool STORE> static void launch_forward(cudaStream_t st, forward p)
     p.per_token = gr_ceil_div(p.n_heads, p.each);
     const uint32_t grid = gr_ceil_div((uint64_t)p.T * p.per_token * p.lanes, BLOCK);
     if (N == 8 && p.each == 1)
-        forward_kernel<8, STORE, 1><<<grid, BLOCK, 0, st>>>(p);
+        launch<STORE>(st, forward_kernel<8, STORE, 1>, grid, p);
     else if (N == 8)
-        forward_kernel<8, STORE, BATCH><<<grid, BLOCK, 0, st>>>(p);
+        launch<STORE>(st, forward_kernel<8, STORE, BATCH>, grid, p);
     else if (p.each == 1)
-        forward_kernel<4, STORE, 1><<<grid, BLOCK, 0, st>>>(p);
+        launch<STORE>(st, forward_kernel<4, STORE, 1>, grid, p);
     else
-        forward_kernel<4, STORE, BATCH><<<grid, BLOCK, 0, st>>>(p);
+        launch<STORE>(st, forward_kernel<4, STORE, BATCH>, grid, p);
 }
 
 extern "C" void gr_cu_qk_rope(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw,

@@ -4,6 +4,7 @@
  * step after sampling, so that it can count steps without a second kernel. Drafts are looked up by one CTA a
  * slot, which reads the texts of its group once: of most places it compares one token, the next to feed.
  */
+#include "ops/kernels/cuda/chained.cuh"
 #include "ops/kernels/cuda/launch.h"
 
 #include <cuda_runtime.h>
@@ -255,6 +256,8 @@ __device__ void advance(const gr_cu_slots &s, uint32_t slot, size_t report)
 
 __global__ void __launch_bounds__(1024, 1) advance_kernel(const gr_cu_slots s, uint32_t n)
 {
+    gr_chain_release();
+    gr_chain_wait();
     const size_t report = (size_t)*s.step * s.slots * s.each;
     for (uint32_t slot = threadIdx.x; slot < n; slot += blockDim.x) advance(s, slot, report);
     __syncthreads(); /* all have read the count */
@@ -299,5 +302,5 @@ extern "C" void gr_cu_slots_draft(cudaStream_t st, const gr_cu_slots *s, uint32_
 extern "C" void gr_cu_slots_advance(cudaStream_t st, const gr_cu_slots *s, uint32_t n)
 {
     const uint32_t threads = n < 1024 ? (n + 31) / 32 * 32 : 1024;
-    advance_kernel<<<1, threads, 0, st>>>(*s, n);
+    gr_chain(st, advance_kernel, dim3(1), dim3(threads), 0, *s, n);
 }

@@ -3,10 +3,11 @@
  * them. Groups of 8 slots share a prompt of 256 tokens; responses stand at their middle, the 256th token.
  * Lines of JSON.
  *
- *     bench_decode [--top-p P] [--drafts N] MODEL [SLOTS...]      MODEL: 0.6B, 1.7B, 8B
+ *     bench_decode [--top-p P] [--drafts N] [--many 1] MODEL [SLOTS...]      MODEL: 0.6B, 1.7B, 8B
  *
  * With --drafts a slot has N rows more, looked up in texts of tokens that differ: what a step takes whose
- * drafts are not found, the products' rows being there all the same. A line's share is what must be read at
+ * drafts are not found, the products' rows being there all the same. With --many 1 layers of few slots run
+ * through the kernels that those of many do. A line's share is what must be read at
  * least, weights and keys and values once a step, over the seconds, as part of a copy on the device. With
  * tests/gpu/kernel_trace.c it says what each kernel takes.
  */
@@ -14,9 +15,10 @@
 
 #include "ops/kernels/cuda/launch.h"
 #include "ops/kernels/layer.h"
+#include "ops/kernels/layer_ops.h"
 #include "ops/kernels/steps.h"
 
-#define K         gr_kernels_cuda
+#define K         (*kernels)
 #define STEPS     gr_steps_cuda
 #define COPY_GBPS 4260.0 /* device copy, bytes read and written, of the machine this was tuned on */
 
@@ -44,6 +46,53 @@ typedef struct options {
     float top_p;
     uint32_t drafts;
 } options;
+
+static const gr_kernels *kernels = &gr_kernels_cuda;
+
+/* ---- layers of few slots, run as those of many ------------------------------------------------------------
+ */
+
+static gr_product many(const gr_product *p)
+{
+    gr_product of = *p;
+    of.step = false;
+    return of;
+}
+
+static void many_product(gr_queue *q, const gr_product *p, void *y, void *ws)
+{
+    const gr_product of = many(p);
+    gr_kernels_cuda.layer->product(q, &of, y, ws);
+}
+
+static void many_product_add(gr_queue *q, const gr_product *p, const void *add, float scale, bool sliced,
+                             void *y, void *temp, void *ws)
+{
+    const gr_product of = many(p);
+    gr_kernels_cuda.layer->product_add(q, &of, add, scale, sliced, y, temp, ws);
+}
+
+static bool many_product_activate(gr_queue *q, const gr_dense_desc *d, const gr_tokens *b,
+                                  const gr_product *p, void *h)
+{
+    const gr_product of = many(p);
+    return gr_kernels_cuda.layer->product_activate(q, d, b, &of, h);
+}
+
+static void use_many(void)
+{
+    static gr_layer_ops layer;
+    static gr_kernels own;
+    layer = *gr_kernels_cuda.layer;
+    layer.product_norms = NULL;
+    layer.rotate_attend = NULL;
+    layer.product = many_product;
+    layer.product_add = many_product_add;
+    layer.product_activate = many_product_activate;
+    own = gr_kernels_cuda;
+    own.layer = &layer;
+    kernels = &own;
+}
 
 typedef struct world {
     gr_model_shape shape;
@@ -335,10 +384,11 @@ int main(int argc, char **argv)
     options o = {.top_p = 1};
     if (option(&argc, &argv, "--top-p")) o.top_p = strtof(argv[0], NULL);
     if (option(&argc, &argv, "--drafts")) o.drafts = (uint32_t)GR_MIN(strtoul(argv[0], NULL, 10), 32ul);
+    if (option(&argc, &argv, "--many") && atoi(argv[0])) use_many();
     size_t model = 0;
     while (model < GR_LEN(models) && (argc < 2 || strcmp(argv[1], models[model].name))) model++;
     if (model == GR_LEN(models)) {
-        fprintf(stderr, "usage: bench_decode [--top-p P] [--drafts N] 0.6B|1.7B|8B [SLOTS...]\n");
+        fprintf(stderr, "usage: bench_decode [--top-p P] [--drafts N] [--many 1] 0.6B|1.7B|8B [SLOTS...]\n");
         return 2;
     }
     world *w = gr_calloc(1, sizeof(*w));

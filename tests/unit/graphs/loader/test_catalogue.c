@@ -1,9 +1,9 @@
 /* The graph files of graphs/ against verl's own functions in float64, and against numbers worked out by hand.
  *
  * tests/oracle/verl_goldens.py made tests/golden/verl.txt, and paper_goldens.py tests/golden/papers.txt, for
- * what verl does not have; the class Batch of batches.py is drawn here again, number for number. What runs is
- * what the files say: they are loaded, their compute nodes evaluated and their losses differentiated on these
- * batches. Only reading data and asking models is left out.
+ * what verl does not have, and replay_goldens.py replay.txt; the class Batch of batches.py is drawn here
+ * again, number for number. What runs is what the files say: they are loaded, their compute nodes evaluated
+ * and their losses differentiated on these batches. Only reading data and asking models is left out.
  */
 #include "graphs/graph/graph.h"
 #include "ops/base/configs.h"
@@ -175,6 +175,8 @@ static const double *column_data(bench *x, const gr_column *c)
                  {"rollout.length", b->length},
                  {"pairs.second", b->second},
                  {"both.source", b->second},
+                 {"replayed.age", b->second},
+                 {"replayed.logprob", b->sampled},
                  {"prm_logprob", b->sampled},
                  {"teacher_logprob", b->ref},
                  {"other_logprob", b->old},
@@ -406,6 +408,8 @@ static const estimator estimators[] = {
     {"gae", "ppo", "gamma=0.9 lam=0.8", true, NULL},
     {"gae_returns", "ppo", "gamma=0.9 lam=0.8", true, "returns"},
     {"vapo", "vapo", "alpha=0.5", true, NULL},
+    {"grpo", "rlep", NULL, false, NULL},
+    {"repo", "repo", NULL, true, NULL},
     {"vapo_returns", "vapo", "alpha=0.5", true, "returns"},
     {"prime", "prime", NULL, true, NULL},
     {"qae", "qae", NULL, false, NULL},
@@ -496,6 +500,8 @@ static const loss_case losses[] = {
     {"distill", "distill", NULL, NULL, NULL},
     {"distill", "opsd", NULL, NULL, NULL},
     {"luffy", "luffy", NULL, NULL, NULL},
+    {"repo", "repo", NULL, NULL, NULL},
+    {"vanilla", "rlep", NULL, NULL, NULL},
     {"raft", "raft", NULL, NULL, NULL},
     {"rest_em", "rest_em", NULL, NULL, NULL},
     {"topr", "topr", NULL, NULL, NULL},
@@ -708,6 +714,7 @@ static void test_graph_files_agree_with_verl_and_the_papers(void **state)
     open_catalogue(c);
     uint32_t batches = compare_file(c, "tests/golden/verl.txt");
     assert_int_equal(compare_file(c, "tests/golden/papers.txt"), batches);
+    assert_int_equal(compare_file(c, "tests/golden/replay.txt"), batches);
     assert_true(batches >= 50);
     for (size_t i = 0; i < GR_LEN(c->compared); i++) /* the optimal token baseline where there are no tools */
         assert_true(c->compared[i] == batches || (i == 13 && c->compared[i] == batches / 2));

@@ -1,0 +1,341 @@
+/* ops/kernels/cuda/decode_fused.cu: of a decode step of few sequences all that stands between the product of
+ * q, k and v and the product out: norms, rotation, the write of the new key and value, attention. What bounds
+ * it is not bytes but how long one kernel waits for another: so it is one.
+ *
+ * A cluster of eight CTAs of four warps has a slot's kv head. Blocks of 16 keys go to its warps in turn, from
+ * the last one back; every warp works alone, as in decode.cu. Old keys are on their way before the kernel in
+ * front has ended (chained.cuh); the new one's place is left free for it, and it gets there without a way
+ * through memory. The 32 partial results are added in their order through distributed shared memory, each CTA
+ * a part of the columns. The order of sums follows from a slot's length alone.
+ */
+#include "ops/kernels/cuda/chained.cuh"
+#include "ops/kernels/cuda/decode_tiles.cuh"
+#include "ops/kernels/cuda/device.cuh"
+#include "ops/kernels/cuda/hopper.cuh"
+
+namespace
+{
+
+using namespace gr_decode;
+
+constexpr uint32_t D = 128, CTAS = 8, WARPS = 4, ALL_WARPS = CTAS * WARPS, THREADS = WARPS * GR_WARP;
+constexpr uint32_t QUERIES = 16;              /* of a kv head, at most */
+constexpr uint32_t STAGES = 2, Q_ROW = D + 8; /* rows of q are padded: no bank is met twice */
+constexpr uint32_t STAGE_BYTES = tile<D>::STAGE_BYTES, WARP_BYTES = STAGES * STAGE_BYTES;
+constexpr uint32_t SHARED_BYTES = WARPS * WARP_BYTES;
+
+static_assert(WARP_BYTES >= QUERIES * D * sizeof(float), "a warp's result lies where its keys were");
+
+struct args {
+    gr_cu_decode_fused p;
+    uint32_t width; /* of a row of q, k and v */
+    float scale;    /* of a score, times log2(e) */
+    size_t half;    /* elements of a block's keys */
+};
+
+#if GR_HOPPER
+
+/* A slot's kv head, for one warp. */
+struct work {
+    uint32_t slot, kv_head, rank, warp, lane, length, blocks;
+
+    __device__ work(const args &a)
+        : slot(blockIdx.z), kv_head(blockIdx.y), rank(blockIdx.x), warp(threadIdx.x / GR_WARP),
+          lane(threadIdx.x % GR_WARP), length(a.p.length[slot]), blocks((length + BLOCK - 1) / BLOCK)
+    {
+    }
+
+    /* How many blocks before the last one the i-th of this warp is; not below `blocks`: there is none. */
+    __device__ uint32_t back(uint32_t i) const
+    {
+        return (i * WARPS + warp) * CTAS + rank;
+    }
+
+    __device__ void fetch(const args &a, uint32_t i, uint32_t stages, uint64_t policy) const
+    {
+        const uint32_t from_end = back(i);
+        if (from_end < blocks) {
+            const uint32_t block = blocks - 1 - from_end, keys = min(length - block * BLOCK, BLOCK);
+            const uint32_t fresh = from_end ? BLOCK : keys - 1; /* its row is written by prepare */
+            const uint32_t at = a.p.table[(size_t)slot * a.p.table_stride + block];
+            const gr_bf16 *k = a.p.kv + at * 2 * a.half + (size_t)kv_head * BLOCK * D;
+            const uint32_t to = stages + i % STAGES * STAGE_BYTES;
+#pragma unroll
+            for (uint32_t n = 0; n < BLOCK * D / 8 / GR_WARP; n++) {
+                const uint32_t place = n * GR_WARP + lane, row = place / (D / 8), chunk = place % (D / 8);
+                const uint32_t shared = to + row * D * 2 + ((chunk ^ (row & 7)) << 4),
+                               bytes = row < keys ? 16 : 0;
+                const size_t from = row < keys ? (size_t)place * 8 : 0;
+                if (row == fresh) continue;
+                copy_async(shared, k + from, bytes, policy);
+                copy_async(shared + tile<D>::HALF_BYTES, k + a.half + from, bytes, policy);
+            }
+        }
+        commit_group();
+    }
+};
+
+/* One head of D by a warp, a lane's elements 2 lane, 2 lane + 1 and their partners D / 2 further on. */
+struct head {
+    float low[2], high[2];
+
+    __device__ void load(const gr_bf16 *from, uint32_t lane)
+    {
+        const uint32_t a = *(const uint32_t *)(from + 2 * lane),
+                       b = *(const uint32_t *)(from + D / 2 + 2 * lane);
+        low[0] = gr_low(a), low[1] = gr_high(a);
+        high[0] = gr_low(b), high[1] = gr_high(b);
+    }
+
+    __device__ void store(gr_bf16 *to, uint32_t lane) const
+    {
+        *(uint32_t *)(to + 2 * lane) = gr_pair(low[0], low[1]);
+        *(uint32_t *)(to + D / 2 + 2 * lane) = gr_pair(high[0], high[1]);
+    }
+
+    __device__ void norm(const head &factor, float eps, float one)
+    {
+        const float sum =
+            gr_warp_sum(low[0] * low[0] + low[1] * low[1] + high[0] * high[0] + high[1] * high[1]);
+        const float inverse = rsqrtf(sum / (float)D + eps);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            low[i] *= inverse * (one + factor.low[i]);
+            high[i] *= inverse * (one + factor.high[i]);
+        }
+    }
+
+    __device__ void rotate(const float (&cosine)[2], const float (&sine)[2])
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float a = low[i], b = high[i];
+            low[i] = fmaf(a, cosine[i], -(b * sine[i]));
+            high[i] = fmaf(b, cosine[i], a * sine[i]);
+        }
+    }
+};
+
+/* What turns the slot's queries and its new key, found before they are there. */
+struct turning {
+    float cosine[2], sine[2];
+    head q_norm, k_norm;
+
+    __device__ turning(const args &a, const work &w)
+    {
+        const gr_cu_heads &h = a.p.heads;
+        const float position = (float)a.p.position[w.slot];
+        if (a.p.q_norm) q_norm.load(a.p.q_norm, w.lane);
+        if (a.p.k_norm) k_norm.load(a.p.k_norm, w.lane);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            gr_sine_cosine(position * h.frequency[2 * w.lane + i], &sine[i], &cosine[i]);
+            if (h.factor != 0) cosine[i] *= h.factor, sine[i] *= h.factor;
+        }
+    }
+};
+
+/* A key or value into its row of a block in shared memory, as work::fetch lays it. */
+__device__ __forceinline__ void store_shared(uint32_t half, uint32_t row, const head &x, uint32_t lane)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+        const float *two = i ? x.high : x.low;
+        const uint32_t chunk = i * (D / 16) + lane / 4;
+        asm volatile(
+            "st.shared.b32 [%0], %1;" ::"r"(half + row * D * 2 + ((chunk ^ (row & 7)) << 4) + lane % 4 * 4),
+            "r"(gr_pair(two[0], two[1]))
+            : "memory");
+    }
+}
+
+/* The slot's queries of the kv head into shared memory, normed and rotated, and, by the first CTA, its new
+ * key and value into the pool and into `first`, where that CTA's first warp has their block. Ends with a
+ * barrier. */
+__device__ void prepare(const args &a, const work &w, const turning &turn, gr_bf16 *q, uint32_t first)
+{
+    const gr_cu_heads &h = a.p.heads;
+    const uint32_t queries = h.heads / h.kv_heads, tasks = queries + (w.rank == 0 ? 2 : 0);
+    const gr_bf16 *raw = a.p.qkv + (size_t)w.slot * a.width;
+    for (uint32_t i = w.warp; i < tasks; i += WARPS) { /* queries, then the key, then the value */
+        const bool query = i < queries, key = i == queries;
+        const uint32_t from = query ? w.kv_head * queries + i : h.heads + (key ? 0 : h.kv_heads) + w.kv_head;
+        head x;
+        x.load(raw + (size_t)from * D, w.lane);
+        if (query && a.p.q_norm) x.norm(turn.q_norm, h.eps, h.one);
+        if (key && a.p.k_norm) x.norm(turn.k_norm, h.eps, h.one);
+        if (query || key) x.rotate(turn.cosine, turn.sine);
+        if (query) {
+            x.store(q + i * Q_ROW, w.lane);
+            continue;
+        }
+        const uint32_t place = a.p.slot[w.slot];
+        x.store(a.p.kv + place / BLOCK * 2 * a.half + (key ? 0 : a.half) +
+                    ((size_t)w.kv_head * BLOCK + place % BLOCK) * D,
+                w.lane);
+        store_shared(first + (key ? 0 : tile<D>::HALF_BYTES), (w.length - 1) % BLOCK, x, w.lane);
+    }
+    __syncthreads();
+}
+
+__device__ void read_queries(attending<D> &r, const gr_bf16 *q, uint32_t queries, uint32_t lane)
+{
+#pragma unroll
+    for (int kk = 0; kk < (int)D / 16; kk++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint32_t row = lane / 4 + 8 * (i & 1), column = kk * 16 + (i >> 1) * 8 + lane % 4 * 2;
+            r.q[kk][i] = row < queries ? *(const uint32_t *)(q + row * Q_ROW + column) : 0;
+        }
+}
+
+__device__ void attend_block(attending<D> &r, uint32_t stage, uint32_t keys, float scale)
+{
+    float s[2][4] = {};
+    r.scores(s, stage);
+    if (keys < BLOCK) {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (i * 8 + threadIdx.x % 4 * 2 + (e & 1) >= keys) s[i][e] = -CUDART_INF_F;
+    }
+    r.weigh(s, scale);
+    r.add_values(s, stage + tile<D>::HALF_BYTES);
+}
+
+/* A warp's part of the result to shared memory: acc [QUERIES, D], stat [QUERIES] maximum and sum. */
+__device__ void leave(const attending<D> &r, uint32_t queries, uint32_t lane, float *acc, float2 *stat)
+{
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        float sum = r.sum[j] + __shfl_xor_sync(GR_ALL, r.sum[j], 1);
+        sum += __shfl_xor_sync(GR_ALL, sum, 2);
+        const uint32_t row = lane / 4 + 8 * j;
+        if (row >= queries) continue;
+        if (lane % 4 == 0) stat[row] = make_float2(r.max[j], sum);
+#pragma unroll
+        for (int i = 0; i < (int)D / 8; i++)
+            *(float2 *)(acc + row * D + i * 8 + lane % 4 * 2) = make_float2(r.o[i][2 * j], r.o[i][2 * j + 1]);
+    }
+}
+
+/* Where shared memory of another CTA of the cluster is, and what lies there. */
+__device__ __forceinline__ uint32_t of_rank(uint32_t shared, uint32_t rank)
+{
+    uint32_t there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(rank));
+    return there;
+}
+
+__device__ __forceinline__ float read_there(uint32_t at)
+{
+    float v;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ float2 read_two_there(uint32_t at)
+{
+    float2 v;
+    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
+    return v;
+}
+
+/* This CTA's columns of all queries, of all warps' parts. */
+__device__ void combine(const args &a, const work &w, uint32_t queries, uint32_t acc, uint32_t stat)
+{
+    constexpr uint32_t COLUMNS = D / CTAS;
+    const uint32_t column = w.rank * COLUMNS + threadIdx.x % COLUMNS;
+    for (uint32_t row = threadIdx.x / COLUMNS; row < queries; row += THREADS / COLUMNS) {
+        float2 s[ALL_WARPS];
+        float most = -CUDART_INF_F, sum = 0, o = 0;
+#pragma unroll
+        for (uint32_t i = 0; i < ALL_WARPS; i++) {
+            s[i] = read_two_there(of_rank(stat, i / WARPS) + (i % WARPS * QUERIES + row) * sizeof(float2));
+            most = fmaxf(most, s[i].x);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < ALL_WARPS; i++) {
+            const float weight = exp2_fast(s[i].x - most);
+            const uint32_t at =
+                of_rank(acc, i / WARPS) + i % WARPS * WARP_BYTES + (row * D + column) * sizeof(float);
+            sum = fmaf(s[i].y, weight, sum);
+            o = fmaf(read_there(at), weight, o);
+        }
+        a.p.out[((size_t)w.slot * a.p.heads.heads + w.kv_head * queries + row) * D + column] =
+            gr_round(o / sum);
+    }
+}
+
+__device__ void make_zero(const args &a, const work &w, uint32_t queries)
+{
+    gr_bf16 *out = a.p.out + ((size_t)w.slot * a.p.heads.heads + w.kv_head * queries) * D;
+    for (uint32_t i = w.rank * THREADS + threadIdx.x; i < queries * D; i += CTAS * THREADS) out[i] = 0;
+}
+
+#endif
+
+__global__ void __launch_bounds__(THREADS, 4) fused_kernel(const args a)
+{
+#if GR_HOPPER
+    extern __shared__ __align__(1024) unsigned char memory[];
+    __shared__ __align__(16) gr_bf16 q[QUERIES * Q_ROW];
+    __shared__ __align__(16) float2 stat[WARPS * QUERIES];
+    const work w(a);
+    const uint32_t queries = a.p.heads.heads / a.p.heads.kv_heads;
+    const uint32_t base = (uint32_t)__cvta_generic_to_shared(memory), stages = base + w.warp * WARP_BYTES;
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    gr_chain_release();
+    if (!w.length) { /* of the whole cluster */
+        gr_chain_wait();
+        make_zero(a, w, queries);
+        return;
+    }
+    for (uint32_t i = 0; i < STAGES; i++) w.fetch(a, i, stages, policy);
+    const turning turn(a, w);
+    gr_chain_wait();
+    prepare(a, w, turn, q, base);
+    attending<D> r;
+    r.clear();
+    read_queries(r, q, queries, w.lane);
+    for (uint32_t i = 0; w.back(i) < w.blocks; i++) {
+        const uint32_t block = w.blocks - 1 - w.back(i);
+        wait_groups<STAGES - 1>();
+        __syncwarp();
+        attend_block(r, stages + i % STAGES * STAGE_BYTES, w.length - block * BLOCK, a.scale);
+        __syncwarp(); /* all have left the stage that is filled now */
+        w.fetch(a, i + STAGES, stages, policy);
+    }
+    wait_groups<0>();
+    __syncwarp();
+    leave(r, queries, w.lane, (float *)(memory + w.warp * WARP_BYTES), stat + w.warp * QUERIES);
+    gr_cluster_meet();
+    combine(a, w, queries, base, (uint32_t)__cvta_generic_to_shared(stat));
+    gr_cluster_meet(); /* others may still read what is here */
+#else
+    (void)a;
+#endif
+}
+
+} // namespace
+
+extern "C" bool gr_cu_decode_fuses(const gr_cu_heads *h, const gr_scores *s, uint32_t n)
+{
+    return n && n <= 8 && h->head_dim == D && h->heads / h->kv_heads <= QUERIES && !s->window &&
+           !s->softcap && !s->sinks && (!h->rotated || h->rotated == D) && gr_chain_there();
+}
+
+extern "C" void gr_cu_decode_fused_run(cudaStream_t st, const gr_cu_decode_fused *p, float scale)
+{
+    const gr_cu_heads *h = &p->heads;
+    args a = {};
+    a.p = *p;
+    a.width = (h->heads + 2 * h->kv_heads) * D;
+    if (h->raw_ld) a.width = h->raw_ld;
+    a.scale = scale * 1.4426950408889634f;
+    a.half = (size_t)BLOCK * h->kv_heads * D;
+    cudaFuncSetAttribute(fused_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+    gr_chain_clusters(st, fused_kernel, CTAS, dim3(CTAS, h->kv_heads, p->n), dim3(THREADS), SHARED_BYTES, a);
+}
