@@ -6,26 +6,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORK          160000000 /* steps looked at (gr_transfers.work): seconds */
-#define QUICK_WORK    3000000
-#define EFFORT        400000 /* works laid out, over all residencies of all programs, about */
-#define FIRST_LOOK    60
-#define LEAST_STATES  800
-#define MOST_STATES   16384
-#define MAX_LEVELS    48       /* programs gone through whose bits are the same */
-#define MOST_EFFORT   10000000 /* works laid out, so that they are */
-#define PROBE_EFFORT  1000000  /* the same, where it is only asked whether anything fits */
-#define MOST_MARGINS  6
-#define PACK_TRIES    40
-#define PROBE_TRIES   10
-#define QUICK_TRIES   5
-#define PACKING       60 /* work of offsets in one order, a copy */
-#define MOST_LATER    24 /* candidates whose loads are placed later, of a list */
-#define FEW_WAITING   24 /* candidates packed of a list whose steps wait for bytes that others still use */
-#define MOST_WAITING  4000000 /* and more of few copies: each counts as the square of their number */
-#define EVERY_PACKING 24      /* offsets not found for so many: only what takes less is tried */
-#define LESS_TO_PACK  256     /* by such a part */
-#define MOST_FREE     4       /* programs whose residencies are searched, with any levels */
+#define WORK         160000000 /* steps looked at (gr_transfers.work): seconds */
+#define QUICK_WORK   3000000
+#define EFFORT       400000 /* works laid out, over all residencies of all programs, about */
+#define FIRST_LOOK   60     /* residencies of a program, or so many works laid out */
+#define FIRST_WORKS  20000
+#define LEAST_STATES 800
+#define MOST_STATES  16384
+#define MAX_LEVELS   48       /* programs gone through whose bits are the same */
+#define MOST_EFFORT  10000000 /* works laid out, so that they are */
+#define PROBE_EFFORT 1000000  /* the same, where it is only asked whether anything fits */
+#define MOST_MARGINS 6
+#define PACK_TRIES   40
+#define PROBE_TRIES  10
+#define QUICK_TRIES  5
+#define PACKING      60 /* work of offsets in one order, a copy */
+#define MOST_LATER   24 /* candidates whose loads are placed later, of a list */
+#define FEW_WAITING  24 /* candidates packed of a list whose steps wait for bytes that others still use */
+#define MOST_WAITING \
+    4000000               /* and more of few copies, or not found for: each is the square of their number */
+#define EVERY_PACKING 24  /* offsets not found for so many: only what takes less is tried */
+#define LESS_TO_PACK  256 /* by such a part */
+#define MOST_FREE     4   /* programs whose residencies are searched, with any levels */
 
 static gr_room arena_room;
 
@@ -70,7 +72,8 @@ static void search_if_it_fits(gr_schedule_search *s, uint32_t level, uint32_t mo
 {
     size_t begin = s->found.n;
     bool fits = false;
-    gr_search_set(s, level, FIRST_LOOK);
+    const size_t works = gr_level_set_take(s, level)->n_tasks;
+    gr_search_set(s, level, GR_MAX(FIRST_LOOK, (uint32_t)(FIRST_WORKS / GR_MAX(works, (size_t)1))));
     for (size_t i = begin; i < s->found.n; i++) fits |= may_fit(s, &s->found.all[i]);
     if (!fits) return;
     s->found.n = begin;
@@ -239,22 +242,25 @@ static void keep_faster(packed *best, gr_plan *p, size_t at)
     *best = (packed){p, at};
 }
 
-/* Where offsets were not found for many of a list, only what takes less than any of those is tried, and less
- * and less. */
+/* Where offsets were not found for many of a list, of few copies many more, only what takes less than any of
+ * those is tried, and less and less. */
 typedef struct patience {
     uint64_t least;
     uint32_t failed;
+    uint64_t effort; /* squares of their numbers of copies */
 } patience;
 
 static bool is_in_vain(const gr_schedule_search *s, const patience *left, const candidate *c)
 {
-    return left->failed >= EVERY_PACKING && s->found.all[c->residency].live >= left->least;
+    return left->failed >= EVERY_PACKING && left->effort > MOST_WAITING &&
+           s->found.all[c->residency].live >= left->least;
 }
 
 static void lose_patience(const gr_schedule_search *s, patience *left, const candidate *c)
 {
     const uint64_t live = s->found.all[c->residency].live;
     left->least = GR_MIN(left->least, live - live / LESS_TO_PACK);
+    left->effort += (uint64_t)s->transfers.n_copies * s->transfers.n_copies;
     left->failed++;
 }
 
@@ -264,7 +270,7 @@ static packed pack_fastest(gr_schedule_search *s, const candidate *list, size_t 
 {
     packed best = {0};
     uint32_t later = 0, waiting = 0;
-    patience left = {UINT64_MAX, 0};
+    patience left = {.least = UINT64_MAX};
     uint64_t waited = 0;
     for (size_t i = 0; i < n && (!best.plan || list[i].ns < best.plan->ns); i++) {
         uint64_t lacks;
@@ -295,7 +301,7 @@ static packed pack_fastest(gr_schedule_search *s, const candidate *list, size_t 
 /* The first of them for which they are, as it is, in no more time. */
 static packed pack_first(gr_schedule_search *s, const candidate *list, size_t n, uint64_t most)
 {
-    patience left = {UINT64_MAX, 0};
+    patience left = {.least = UINT64_MAX};
     for (size_t i = 0; i < n; i++) {
         uint64_t lacks;
         if (is_in_vain(s, &left, &list[i])) continue;
