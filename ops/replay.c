@@ -7,6 +7,7 @@
 #include "ops/kernels/workspace.h"
 #include "runtime/base/files.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,13 +94,14 @@ static void check_replay(gr_graph *g, gr_node *n, gr_diag *d)
 /* ---- the store -------------------------------------------------------------------------------------------
  */
 
-/* What a file is. */
+/* What a file is. Without gaps, which would be other bytes each time. */
 typedef struct store_head {
     char magic[16];
-    gr_rows_bounds bounds;
+    uint32_t size, prompt_tokens, response_tokens, masked, turns; /* bounds of its responses */
     uint32_t step;
     uint64_t data; /* whose records these are */
 } store_head;
+static_assert(sizeof(store_head) == 48, "store_head has gaps");
 
 static const char magic[16] = "graphrun store1";
 
@@ -344,6 +346,11 @@ static gr_status run_replay(const gr_call *c, gr_diag *d)
     return GR_OK;
 }
 
+bool gr_replay_is_new(const void *state, uint32_t seq)
+{
+    return ((const replay_state *)state)->place[seq] == GR_NONE;
+}
+
 /* ---- what is kept ----------------------------------------------------------------------------------------
  */
 
@@ -452,9 +459,21 @@ static gr_status save(const void *state, const void *block, const char *dir, gr_
 
 static store_head head_of(const replay_state *t)
 {
-    store_head h = {.bounds = store_bounds(t->node), .data = gr_data_hash(t->data)};
+    const gr_rows_bounds b = store_bounds(t->node);
+    store_head h = {.size = b.seqs,
+                    .prompt_tokens = b.prompt_tokens,
+                    .response_tokens = b.response_tokens,
+                    .masked = b.masked,
+                    .turns = b.turns,
+                    .data = gr_data_hash(t->data)};
     memcpy(h.magic, magic, sizeof(magic));
     return h;
+}
+
+static bool same_bounds(const store_head *a, const store_head *b)
+{
+    return a->size == b->size && a->prompt_tokens == b->prompt_tokens &&
+           a->response_tokens == b->response_tokens && a->masked == b->masked && a->turns == b->turns;
 }
 
 static bool is_sound_conversation(const gr_rows *rows, uint32_t at)
@@ -485,14 +504,14 @@ static gr_status check_store(const replay_state *t, const store *s, const char *
     const store_head want = head_of(t);
     if (memcmp(s->head->magic, magic, sizeof(magic)))
         return gr_diag_error(d, at, GR_E_INVALID, "it holds no responses of a replay");
-    if (!gr_rows_same_bounds(&s->head->bounds, &want.bounds))
+    if (!same_bounds(s->head, &want))
         return gr_diag_error(
             d, at, GR_E_INVALID,
             "'%s' kept responses of other bounds (size, max_tokens): go on with those, or begin "
             "a new run from the model of this checkpoint",
             t->node->name);
     bool sound = true;
-    for (uint32_t i = 0; i < want.bounds.seqs && sound && s->head->data == want.data; i++)
+    for (uint32_t i = 0; i < want.size && sound && s->head->data == want.data; i++)
         sound = !s->born[i] || is_sound(t, s, i);
     return sound ? GR_OK : gr_diag_error(d, at, GR_E_INVALID, "its responses are damaged");
 }
@@ -516,13 +535,14 @@ static gr_status read_store(replay_state *t, void *block, const char *path, gr_d
 static gr_status restore(void *state, void *block, const char *dir, gr_diag *d)
 {
     replay_state *t = state;
+    const store s = store_at(t->node, block);
     char *path = dir ? path_of(t, dir) : NULL;
     gr_status st = GR_OK;
     memset(block, 0, store_bytes(t->node));
     if (path && gr_path_exists(path)) st = read_store(t, block, path, d);
-    const uint32_t step = store_at(t->node, block).head->step;
-    *store_at(t->node, block).head = head_of(t);
-    store_at(t->node, block).head->step = step;
+    const uint32_t step = s.head->step;
+    *s.head = head_of(t);
+    s.head->step = step;
     free(path);
     return st;
 }

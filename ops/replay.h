@@ -27,4 +27,7 @@ uint32_t gr_replay_object(gr_tasks *p, const gr_node *n);
  * is. */
 void gr_replay_keep(void *state, void *store, const gr_rows *rows, const float *value);
 
+/* Whether a sequence of its rows was sampled in this iteration. state: of the node. */
+bool gr_replay_is_new(const void *state, uint32_t seq);
+
 #endif

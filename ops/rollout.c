@@ -328,7 +328,7 @@ static uint32_t trips_max(const gr_node *n, const gr_choices *how)
                    had = n->bounds.kept ? b.response_tokens / how->prefill_tokens + 1 : 0;
     uint64_t prefill = n->placement.task.groups * read + n->placement.task.seqs * had;
     uint64_t trips = (uint64_t)n->placement.task.seqs * b.response_tokens * gr_turns_tries(n) + prefill +
-                     gr_turns_trips(n);
+                     gr_turns_trips(n) + gr_turns_rereads(n, how);
     return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
 }
 
@@ -494,6 +494,7 @@ gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag
                       .room = gr_rollout_pooled(n, n->bounds).response_tokens};
     r->groups = gr_calloc(r->work.groups, sizeof(*r->groups));
     r->to_admit = gr_calloc(r->work.groups, sizeof(*r->to_admit));
+    if (n->bounds.turns) r->again = gr_calloc(r->work.seqs, sizeof(*r->again));
     if (n->bounds.kept) gr_kept_open(r);
     if (r->cfg->speculate.tokens) name_metrics(r);
     *state = r;
@@ -514,6 +515,7 @@ void gr_rollout_close(void *state)
     gr_turns_close(r);
     gr_kept_close(r);
     free(r->to_admit);
+    free(r->again);
     free(r->tables);
     free(r->group_tables);
     free(r->slots);
@@ -601,7 +603,7 @@ static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr
 {
     take_arrays(r, how);
     r->current = r->n_groups = r->n_seqs = r->trip = 0;
-    r->finished = r->n_slots = r->n_running = 0;
+    r->finished = r->n_slots = r->n_running = r->n_left = r->n_again = 0;
     r->tokens = r->spared = 0;
     r->pace = (gr_rollout_pace){0};
     r->draft.steps = r->draft.drafts = r->draft.drafted = r->draft.accepted = 0;
@@ -682,16 +684,22 @@ static void skip_finished(const gr_rollout *r, gr_rollout_group *g, const gr_row
         g->admitted++;
 }
 
-void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, const gr_rows *rows)
+/* A sequence into s, which waits or goes on from `cached` on. */
+static void put(gr_rollout *r, gr_rollout_slot *s, uint32_t seq, const gr_rows *rows)
 {
-    uint32_t shared = gr_full_blocks(g->prompt);
-    skip_finished(r, g, rows);
-    s->group = (uint32_t)(g - r->groups);
+    s->seq = seq;
     s->waits = false;
     s->drafts = (gr_draft_record){0};
-    s->seq = s->group * r->cfg->samples + g->admitted;
+    s->next = gr_rows_ids(rows, seq)[s->cached];
+    if (r->turns) gr_turns_start(r, s, rows);
+}
+
+/* What a sample of a group goes on from: the blocks and the state of its prompt. */
+static void share_prompt(gr_rollout *r, gr_rollout_slot *s, const gr_rollout_group *g)
+{
+    const uint32_t shared = gr_full_blocks(g->prompt);
+    s->alone = false;
     s->cached = g->prompt - 1;
-    s->next = gr_rows_ids(rows, s->seq)[g->prompt - 1];
     s->n_own = gr_own_blocks(g->prompt, r->room);
     gr_rollout_copy_table(r, s->table, g->table, shared);
     take_own(r, s, shared);
@@ -701,10 +709,41 @@ void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, co
         r->held_from[r->n_held] = g->held;
         r->held_to[r->n_held++] = s->held;
     }
-    g->admitted++;
-    g->running++;
+}
+
+void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, const gr_rows *rows)
+{
     skip_finished(r, g, rows);
-    if (r->turns) gr_turns_start(r, s, rows);
+    s->group = (uint32_t)(g - r->groups);
+    share_prompt(r, s, g);
+    g->running++;
+    put(r, s, s->group * r->cfg->samples + g->admitted++, rows);
+    skip_finished(r, g, rows);
+}
+
+/* Own blocks of a sequence whose prompt is read into them, too. */
+static uint32_t blocks_alone(const gr_rollout *r, uint32_t seq, const gr_rows *rows)
+{
+    return gr_own_blocks(1, r->groups[rows->group[seq]].prompt - 1 + r->room);
+}
+
+uint32_t gr_rollout_next_again(const gr_rollout *r, const gr_rows *rows)
+{
+    for (uint32_t i = 0; i < r->n_again; i++)
+        if (gr_rollout_fits(r, 0, 1, blocks_alone(r, r->again[i], rows))) return i;
+    return GR_NONE;
+}
+
+void gr_rollout_place_again(gr_rollout *r, gr_rollout_slot *s, uint32_t which, const gr_rows *rows)
+{
+    const uint32_t seq = r->again[which];
+    memmove(r->again + which, r->again + which + 1, (--r->n_again - which) * sizeof(*r->again));
+    s->group = rows->group[seq];
+    s->alone = true;
+    s->cached = 0;
+    s->n_own = blocks_alone(r, seq, rows);
+    take_own(r, s, 0);
+    put(r, s, seq, rows);
 }
 
 bool gr_rollout_is_new(const gr_rollout_slot *s, const gr_rows *rows)
@@ -729,9 +768,19 @@ static bool admit_sample(gr_rollout *r, gr_rollout_group *g, const gr_rows *rows
     return true;
 }
 
+/* Those that begin anew come before others, unless nothing else would give back what they lack. False: they
+ * wait for that. */
+static bool admit_again(gr_rollout *r, const gr_rows *rows)
+{
+    for (uint32_t i; r->n_slots < r->bounds.samples && (i = gr_rollout_next_again(r, rows)) != GR_NONE;)
+        gr_rollout_place_again(r, &r->slots[r->n_slots++], i, rows);
+    return !r->n_again || !r->n_slots;
+}
+
 static void admit(gr_rollout *r, const gr_rows *rows)
 {
     r->n_copies = r->n_held = 0;
+    if (!admit_again(r, rows)) return;
     for (gr_rollout_group *g; (g = gr_rollout_current(r));) {
         if (!g->begun && !gr_rollout_begin_group(r, g)) return;
         if (g->cached < g->prompt - 1) return;
@@ -886,7 +935,8 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     r->pace.read += r->n_prefill;
     write_arrays(r, c->queue, &device, &host);
     copy_states(c, r);
-    return !r->n_tokens && r->n_slots ? gr_turns_wait(r, &rows, d) : GR_OK; /* there is nothing else to do */
+    const bool waits = r->n_slots || r->n_left;
+    return !r->n_tokens && waits ? gr_turns_wait(r, &rows, d) : GR_OK; /* there is nothing else to do */
 }
 
 /* routing: where choices are recorded, filled in here. */
@@ -948,17 +998,22 @@ static bool ends_in_stop_text(gr_rollout *r, const int32_t *response, uint32_t n
     return found;
 }
 
-void gr_rollout_give_back(gr_rollout *r, const gr_rollout_slot *s)
+/* A group's prompt is needed while one of its samples reads it, or is to come. */
+static void give_back_prompt(gr_rollout *r, gr_rollout_group *g)
 {
-    gr_rollout_group *g = &r->groups[s->group];
-    const uint32_t shared = gr_full_blocks(g->prompt), at = r->bounds.window_at,
-                   prompt = gr_prompt_blocks(g->prompt);
-    give_blocks(&r->pool[0], s->table + shared, s->n_own);
-    if (at) give_blocks(&r->pool[1], s->table + at + shared, gr_ring_blocks(r->bounds.ring, s->n_own));
-    r->finished++;
+    const uint32_t at = r->bounds.window_at, prompt = gr_prompt_blocks(g->prompt);
     if (--g->running || g->admitted < r->cfg->samples) return;
     give_blocks(&r->pool[0], g->table, prompt);
     if (at) give_blocks(&r->pool[1], g->table + at, prompt);
+}
+
+void gr_rollout_give_back(gr_rollout *r, const gr_rollout_slot *s)
+{
+    gr_rollout_group *g = &r->groups[s->group];
+    const uint32_t shared = s->alone ? 0 : gr_full_blocks(g->prompt), at = r->bounds.window_at;
+    give_blocks(&r->pool[0], s->table + shared, s->n_own);
+    if (at) give_blocks(&r->pool[1], s->table + at + shared, gr_ring_blocks(r->bounds.ring, s->n_own));
+    if (!s->alone) give_back_prompt(r, g);
 }
 
 /* One that runs, out of those that do. */
@@ -984,6 +1039,7 @@ static void end_conversation(gr_rollout *r, gr_rows *rows, uint32_t seq)
 
 void gr_rollout_finished(gr_rollout *r, const gr_rows *rows, uint32_t seq)
 {
+    r->finished++;
     if (r->kept) gr_kept_ended(r, rows, seq);
     gr_session_finished(r->session, r->node, rows, seq);
 }
@@ -1050,6 +1106,15 @@ static void read_choices(const gr_call *c, const gr_rollout *r, const step_array
                          r->out_choices);
 }
 
+/* A running sample, or its turn, has ended; a conversation that goes on waits in its slot. */
+static void end_running(gr_rollout *r, gr_rows *rows, uint32_t i)
+{
+    const bool leaves = r->turns && gr_turns_step(r, &r->slots[i], rows);
+    if (!r->turns) gr_rollout_finished(r, rows, r->slots[i].seq);
+    set_aside(r, i);
+    if (!r->turns || leaves) end_sample(r, r->n_running);
+}
+
 /* The sampled tokens of a running sample, up to the first that was not drafted. Returns whether it has ended.
  */
 static bool take_sampled(const gr_call *c, gr_rollout *r, gr_rollout_slot *s, gr_rows *rows)
@@ -1081,14 +1146,7 @@ static void run_sample(const gr_call *c, gr_rollout *r)
     gr_device_read(c->queue, r->out_id, a.out_id, n * sizeof(*r->out_id));
     gr_device_read(c->queue, r->out_logprob, a.out_logprob, n * sizeof(*r->out_logprob));
     for (uint32_t i = r->n_running; i-- > 0;) /* from the end: ending one moves the last into its place */
-        if (take_sampled(c, r, &r->slots[i], &rows)) {
-            if (r->turns)
-                gr_turns_step(r, &r->slots[i], &rows);
-            else
-                gr_rollout_finished(r, &rows, r->slots[i].seq);
-            set_aside(r, i);
-            if (!r->turns) end_sample(r, r->n_running);
-        }
+        if (take_sampled(c, r, &r->slots[i], &rows)) end_running(r, &rows, i);
 }
 
 /* Of this rank's sequences: what was drafted, what of it was sampled, of a draft on average, and tokens of a

@@ -142,6 +142,7 @@ typedef struct gr_rollout_slot { /* a running sample */
     uint32_t cached;
     int32_t next; /* the token to feed */
     bool waits;   /* for what an environment answers */
+    bool alone;   /* its prompt, too, is in blocks of its own: that of its group may be gone */
     uint32_t n_own;
     uint32_t *table; /* [stride] */
     uint32_t held;   /* the place of its state of one size, where there are any */
@@ -197,6 +198,8 @@ typedef struct gr_rollout {
     uint32_t trip;          /* of the iteration, from 0 */
     gr_free_blocks pool[2]; /* of all layers, and of those with a window, where these have others */
     uint32_t finished, n_seqs;
+    uint32_t n_left;          /* that have left their slots, and wait for the answer to their last turn */
+    uint32_t *again, n_again; /* of these, sequences that begin anew and want slots, in order */
     gr_rollout_pace pace;
     uint64_t tokens, spared;      /* sampled so far; those of max_tokens that finished ones did not need */
     uint32_t n_tokens, n_prefill; /* of the current step */
@@ -254,9 +257,13 @@ void gr_rollout_put_prompt(gr_rollout *r, const gr_rows *prompts, uint32_t promp
 bool gr_rollout_begin_group(gr_rollout *r, gr_rollout_group *g);
 /* The next sample of a group into s, whose own blocks are free; adds to the copies. */
 void gr_rollout_place(gr_rollout *r, gr_rollout_slot *s, gr_rollout_group *g, const gr_rows *rows);
+/* Of the sequences that have left their slots and begin anew, the first for which there are blocks, by its
+ * place among them, or GR_NONE; and that one into s. */
+uint32_t gr_rollout_next_again(const gr_rollout *r, const gr_rows *rows);
+void gr_rollout_place_again(gr_rollout *r, gr_rollout_slot *s, uint32_t which, const gr_rows *rows);
 /* Whether a sample that was placed runs at once: it waits for nobody, and has nothing to be read before. */
 bool gr_rollout_is_new(const gr_rollout_slot *s, const gr_rows *rows);
-/* The blocks of a sample that has ended, and of its group with the last one. */
+/* The blocks of a sample that is in its slot no more, and of its group's prompt with the last one. */
 void gr_rollout_give_back(gr_rollout *r, const gr_rollout_slot *s);
 /* Returns whether the sample has ended; of a conversation, whether its turn has. */
 bool gr_rollout_add_token(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows, int32_t id, float logprob);
@@ -267,7 +274,7 @@ static inline gr_rollout_group *gr_rollout_current(const gr_rollout *r)
 {
     return r->current < r->n_groups ? &r->groups[r->to_admit[r->current]] : NULL;
 }
-/* A sequence has ended: who listens is told. */
+/* A sequence has ended: it counts as finished, and who listens is told. */
 void gr_rollout_finished(gr_rollout *r, const gr_rows *rows, uint32_t seq);
 
 /* Tokens of a sequence so far. */
@@ -296,8 +303,9 @@ void gr_turns_restore(gr_rollout *r, const gr_rows *rows);
 void gr_turns_start(gr_rollout *r, gr_rollout_slot *s, const gr_rows *rows);
 /* The response tokens at which the turn of a sequence is cut. */
 uint32_t gr_turns_limit(const gr_rollout *r, uint32_t seq);
-/* A turn has its last token: the environment is asked to answer. */
-void gr_turns_step(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows);
+/* A turn has its last token: the environment is asked to answer. True: whatever it says, nothing is sampled
+ * behind it, and the conversation leaves its slot (n_left). */
+GR_NODISCARD bool gr_turns_step(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows);
 /* Take what has been answered. peers: the ranks that run it together, which all take the same; NULL: this one
  * alone. end is called of each conversation that has ended; the others' slots wait no
  * more, and their rows have what was said. */
@@ -318,6 +326,8 @@ gr_status gr_turns_report(const gr_rollout *r, const gr_rows *rows, gr_diag *d);
 uint32_t gr_turns_draws(const gr_rollout *r, uint32_t seq);
 /* How many times the loop may turn for conversations beyond what their tokens take. */
 uint64_t gr_turns_trips(const gr_node *n);
+/* And for reading prompts once more, where conversations begin anew that have left their slots. */
+uint64_t gr_turns_rereads(const gr_node *n, const gr_choices *how);
 /* How often the tokens of a conversation may be sampled: tries. */
 static inline uint32_t gr_turns_tries(const gr_node *n)
 {

@@ -463,6 +463,13 @@ gr_status gr_kept_save(const void *state, const void *block, const char *dir, gr
     return st;
 }
 
+static bool same_bounds(const gr_rows_bounds *a, const gr_rows_bounds *b)
+{
+    return a->groups == b->groups && a->seqs == b->seqs && a->prompt_tokens == b->prompt_tokens &&
+           a->response_tokens == b->response_tokens && a->masked == b->masked && a->turns == b->turns &&
+           a->measures == b->measures && a->kept == b->kept;
+}
+
 /* Of a file nothing is trusted: every number is used as an index. */
 static bool are_ids(const gr_rollout *r, const gr_rows *rows, uint32_t seq)
 {
@@ -524,7 +531,7 @@ static gr_status check_file(gr_rollout *r, const gr_rows *rows, const char *path
             d, at, GR_E_INVALID,
             "'%s' kept its rows on %u ranks, which each have their own: go on with as many, not %u",
             r->node->name, k->ranks, r->session->ranks);
-    if (!gr_rows_same_bounds(&k->bounds, &r->work))
+    if (!same_bounds(&k->bounds, &r->work))
         return gr_diag_error(
             d, at, GR_E_INVALID,
             "'%s' kept rows of other bounds (batch, samples, max_tokens, over, lag): go on with "

@@ -142,7 +142,7 @@ static uint32_t trips_max(const gr_node *n, const gr_choices *how)
                                gr_turns_tries(n) +
                            prefill +
                            4 * gr_turns_trips(n); /* a turn's last chunk, and two until the host knows */
-    return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
+    return (uint32_t)GR_MIN(trips + gr_turns_rereads(n, how), (uint64_t)UINT32_MAX - 1);
 }
 
 /* Sequences that run at once. */
@@ -430,7 +430,10 @@ static void end_turn(gr_rollout *r, gr_rows *rows, uint32_t seq)
     const uint32_t at = s->slot_of[seq];
     s->stale[at] = !rows->ended[seq] && rows->response_len[seq] < r->longest;
     s->since[at] = NEVER;
-    gr_turns_step(r, &r->slots[at], rows);
+    if (!gr_turns_step(r, &r->slots[at], rows)) return;
+    s->slot_of[seq] = GR_NONE;
+    gr_rollout_give_back(r, &r->slots[at]);
+    r->slots[at].seq = GR_NONE;
 }
 
 static void end_conversation(gr_rollout *r, gr_rows *rows, uint32_t seq)
@@ -531,6 +534,13 @@ static uint32_t free_slot(const gr_rollout *r, uint32_t from)
 {
     while (from < r->bounds.samples && r->slots[from].seq != GR_NONE) from++;
     return from;
+}
+
+static uint32_t last_slot(const gr_rollout *r)
+{
+    uint32_t n = r->bounds.samples;
+    while (n > 0 && r->slots[n - 1].seq == GR_NONE) n--;
+    return n;
 }
 
 /* The device runs it from here on. */
@@ -671,10 +681,24 @@ static void place_prompt(gr_rollout *r, gr_rollout_group *g, const gr_rollout_sl
         g->held = r->bounds.samples + (r->steps->own_prompts++ & 1);
 }
 
+/* Those that begin anew come before others, unless nothing else would give back what they lack. False: they
+ * wait for that. */
+static bool place_again(gr_rollout *r, const gr_rows *rows)
+{
+    for (uint32_t at, i;
+         (at = free_slot(r, 0)) < r->bounds.samples && (i = gr_rollout_next_again(r, rows)) != GR_NONE;) {
+        gr_rollout_place_again(r, &r->slots[at], i, rows);
+        r->steps->slot_of[r->slots[at].seq] = at;
+        r->steps->since[at] = NEVER;
+    }
+    return !r->n_again || !last_slot(r);
+}
+
 /* Groups in order, as far as slots, blocks and tokens of the prefill go. */
 static uint32_t admit(gr_rollout *r, const gr_rows *rows, const gr_choices *how, const gr_steps_input *in,
                       uint32_t n_changes)
 {
+    if (!place_again(r, rows)) return n_changes;
     uint32_t at = free_slot(r, 0);
     for (gr_rollout_group *g; (g = gr_rollout_current(r)); r->current++) {
         const uint32_t own = gr_own_blocks(g->prompt, r->room);
@@ -689,13 +713,6 @@ static uint32_t admit(gr_rollout *r, const gr_rows *rows, const gr_choices *how,
         }
     }
     return n_changes;
-}
-
-static uint32_t last_slot(const gr_rollout *r)
-{
-    uint32_t n = r->bounds.samples;
-    while (n > 0 && r->slots[n - 1].seq == GR_NONE) n--;
-    return n;
 }
 
 /* The slots that may have something to run: a sequence that has had steps for its longest response has ended,
@@ -768,14 +785,17 @@ static uint32_t list_groups(gr_rollout *r, const gr_steps_input *in, uint32_t n_
     const uint32_t each = r->bounds.rows / r->bounds.samples;
     uint64_t *order = r->steps->order;
     uint32_t n = 0, n_groups = 0, last = GR_NONE;
-    for (uint32_t i = 0; i < n_slots; i++)
-        if (r->slots[i].seq != GR_NONE) order[n++] = (uint64_t)r->slots[i].group << 32 | i;
+    for (uint32_t i = 0; i < n_slots; i++) {
+        const gr_rollout_slot *s = &r->slots[i];
+        const uint64_t group = s->alone ? r->work.groups + (uint64_t)i : s->group;
+        if (s->seq != GR_NONE) order[n++] = group << 32 | i;
+    }
     qsort(order, n, sizeof(*order), by_order);
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t g = (uint32_t)(order[i] >> 32);
         for (uint32_t k = 0; k < each; k++) in->member[i * each + k] = (uint32_t)order[i] * each + k;
         if (g == last) continue;
-        in->shared[n_groups] = gr_full_blocks(r->groups[g].prompt) * GR_KV_BLOCK;
+        in->shared[n_groups] = g < r->work.groups ? gr_full_blocks(r->groups[g].prompt) * GR_KV_BLOCK : 0;
         in->group_first[n_groups++] = i * each;
         last = g;
     }
@@ -819,7 +839,7 @@ static void write_prefill(gr_rollout *r, const gr_call *c)
 /* Where every conversation waits and nothing is to be read, the next answer. */
 static gr_status wait_for_turns(gr_rollout *r, const gr_rows *rows, uint32_t n_changes, gr_diag *d)
 {
-    bool waits = false, runs = n_changes || r->steps->n_tokens;
+    bool waits = r->n_left, runs = n_changes || r->steps->n_tokens;
     for (uint32_t i = 0; i < r->bounds.samples; i++) {
         waits = waits || r->slots[i].seq != GR_NONE;
         runs = runs || (r->slots[i].seq != GR_NONE && !r->slots[i].waits);

@@ -25,6 +25,7 @@ typedef struct turn {
     bool last;         /* no other follows: the model has had them all, or there is no room */
     bool open;         /* it has begun, and is not over */
     bool asked;        /* the environment has a message that it has not answered */
+    bool left;         /* and the conversation, whose last turn that was, has no slot any more */
     uint64_t asked_ns; /* when it got that */
     /* This and the next, of rows that are kept: an answer for which it has no slot so far; and, from 1 on,
      * the message that tells what was said before the run went on here; 0: none does. */
@@ -197,6 +198,12 @@ uint64_t gr_turns_trips(const gr_node *n)
     return (uint64_t)n->placement.task.seqs * n->bounds.turns * 2 * gr_turns_tries(n);
 }
 
+uint64_t gr_turns_rereads(const gr_node *n, const gr_choices *how)
+{
+    const uint64_t each = n->bounds.prompt_tokens / how->prefill_tokens + 1;
+    return n->bounds.turns ? n->placement.task.seqs * (gr_turns_tries(n) - 1) * each : 0;
+}
+
 void gr_turns_meet(gr_task *w, const gr_node *n)
 {
     const uint32_t parts = n->placement.parts;
@@ -255,6 +262,7 @@ void gr_turns_begin(gr_rollout *r, gr_rows *rows)
     free(t->failure);
     t->failure = NULL;
     t->failures = 0;
+    for (uint32_t seq = 0; seq < r->work.seqs; seq++) t->at[seq].left = false; /* of kept rows: it gets one */
     t->encoder = gr_data_encoder(prompts_of(r));
     t->form = gr_tool_form_of(t->served ? gr_served_chat(t->served) : gr_encoder_chat(t->encoder));
     if (t->env) begin_asking(r);
@@ -373,7 +381,13 @@ static void answer_call(gr_rollout *r, const gr_rows *rows, uint32_t seq)
     json_decref(calls);
 }
 
-void gr_turns_step(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows)
+/* Calls may go on behind a turn that was cut. */
+static bool leaves(const gr_rollout *r, const turn *at)
+{
+    return at->last && !r->cfg->serve.host;
+}
+
+bool gr_turns_step(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows)
 {
     turn *at = &r->turns->at[s->seq];
     const uint32_t seq = s->seq;
@@ -387,6 +401,9 @@ void gr_turns_step(gr_rollout *r, gr_rollout_slot *s, gr_rows *rows)
         answer_call(r, rows, seq);
     else
         say(r, rows, seq, at->number, at->begin, rows->response_len[seq], at->last);
+    at->left = leaves(r, at);
+    r->n_left += at->left;
+    return at->left;
 }
 
 /* ---- told again ------------------------------------------------------------------------------------------
@@ -460,7 +477,7 @@ static void forget(gr_rollout *r, gr_rows *rows, gr_rollout_slot *s)
     clear_scores(r, rows, seq);
     rows->n_turns[seq] = rows->response_len[seq] = 0;
     rows->ended[seq] = rows->truncated[seq] = 0;
-    s->cached = gr_rollout_opens(r->node) ? 0 : rows->prompt_len[seq] - 1;
+    s->cached = gr_rollout_opens(r->node) || s->alone ? 0 : rows->prompt_len[seq] - 1;
     clear_turn(&r->turns->at[seq], r->turns->at[seq].attempt);
 }
 
@@ -651,7 +668,20 @@ static bool take_answer(gr_rollout *r, gr_rows *rows, gr_rollout_slot *s, const 
     return go_on(r, rows, s, a);
 }
 
-/* NULL: it is kept, and has no slot in this iteration so far. */
+/* The answer to a last turn: it has ended without a slot, or begins anew and wants one. */
+static void take_last(gr_rollout *r, gr_rows *rows, uint32_t seq, const gr_answer *a)
+{
+    gr_rollout_slot none = {.seq = seq};
+    r->n_left--;
+    r->turns->at[seq].left = false;
+    if (take_answer(r, rows, &none, a)) {
+        gr_rollout_finished(r, rows, seq);
+    } else {
+        r->again[r->n_again++] = seq;
+    }
+}
+
+/* NULL: it has no slot in this iteration, or not so far. */
 static gr_rollout_slot *slot_of(const gr_rollout *r, uint32_t seq)
 {
     const uint32_t n = r->steps ? r->bounds.samples : r->n_slots;
@@ -682,13 +712,16 @@ static gr_status take_one(gr_rollout *r, gr_rows *rows, gr_answer *a,
         keep_tools(&t->at[seq], a);
     } else if (hear_again(r, rows, seq, a)) {
         if (s) s->waits = t->at[seq].again;
-    } else if (!s) {
+    } else if (!s && !t->at[seq].left) {
         t->at[seq].early = a;
         t->n_early++;
         return GR_OK;
     } else {
         if (t->env) st = gr_environment_taken(t->env, a, d);
-        if (!st && take_answer(r, rows, s, a)) end(r, rows, seq);
+        if (!st && !s)
+            take_last(r, rows, seq, a);
+        else if (!st && take_answer(r, rows, s, a))
+            end(r, rows, seq);
     }
     gr_answer_free(a);
     return st ? st : told(t, d);

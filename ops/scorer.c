@@ -388,7 +388,8 @@ static void response_finished(void *user, const gr_rows *rows, uint32_t seq)
     gr_scorer *s = user;
     bool any = true;
     const gr_rows_part own = gr_rows_own(s->session, rows, 0, *rows->n_groups);
-    const bool is_own = seq >= own.seq && seq < own.seq_end;
+    const uint32_t group = seq == GR_NONE ? GR_NONE : rows->group[seq]; /* others' are not there yet */
+    const bool is_own = group >= own.group && group < own.group_end;
     if (is_own && !s->failed) s->failed = submit_once(s, rows, seq, &s->messages);
     if (!is_own && !gr_workers_pending(s->workers)) return;
     while (!s->failed && any) s->failed = collect(s, rows, 0, &any, &s->messages);

@@ -424,16 +424,25 @@ static void close_summary(void *state)
 /* ---- running ---------------------------------------------------------------------------------------------
  */
 
-static void summarize_rows(gr_session *s, const gr_rows *rows, const rows_metrics *m)
+/* Whether a sequence is one of this iteration's; those that a replay brings again say nothing of the policy.
+ */
+static bool is_new(const gr_session *s, const gr_node *node, uint32_t seq)
 {
-    double tokens = 0, truncated = 0, all = 0, n = GR_MAX(*rows->n_seqs, 1u);
+    return !node->op->replays || gr_replay_is_new(s->state[node->index], seq);
+}
+
+static void summarize_rows(gr_session *s, const gr_node *node, const gr_rows *rows, const rows_metrics *m)
+{
+    double tokens = 0, truncated = 0, all = 0, n = 0;
     for (uint32_t i = 0; i < *rows->n_seqs; i++) {
-        tokens += gr_rows_sampled(rows, i);
         all += rows->response_len[i] + rows->prompt_len[i];
+        if (!is_new(s, node, i)) continue;
+        tokens += gr_rows_sampled(rows, i);
         truncated += rows->truncated[i];
+        n++;
     }
-    gr_session_metric(s, m->response_tokens, tokens / n);
-    gr_session_metric(s, m->truncated, truncated / n);
+    gr_session_metric(s, m->response_tokens, tokens / GR_MAX(n, 1.0));
+    gr_session_metric(s, m->truncated, truncated / GR_MAX(n, 1.0));
     gr_session_metric(s, m->tokens, all);
 }
 
@@ -458,12 +467,17 @@ double gr_shown_number(const gr_shown *s, const gr_shown_column *c, uint32_t seq
     return mean ? sum / n : sum; /* the mean of none is NaN */
 }
 
-static double mean_score(const gr_rows *rows, const gr_column *c, const void *data)
+static double mean_score(const gr_session *session, const gr_node *node, const gr_rows *rows,
+                         const gr_column *c, const void *data)
 {
     const gr_shown s = {.rows = rows, .reward = {c, data}};
-    double sum = 0;
-    for (uint32_t i = 0; i < *rows->n_seqs; i++) sum += gr_shown_number(&s, &s.reward, i, false);
-    return sum / GR_MAX(*rows->n_seqs, 1u);
+    double sum = 0, n = 0;
+    for (uint32_t i = 0; i < *rows->n_seqs; i++) {
+        if (!is_new(session, node, i)) continue;
+        sum += gr_shown_number(&s, &s.reward, i, false);
+        n++;
+    }
+    return sum / GR_MAX(n, 1.0);
 }
 
 /* Mean over tokens of the k3 estimator, exp(x) - x - 1 with x = ref - policy (Schulman, "Approximating KL
@@ -581,8 +595,8 @@ static gr_status summarize_subject(summary_state *t, gr_team *team, gr_diag *d)
     const gr_rows *rows = &t->env.blocks[about->rows->index], *scored = &t->env.blocks[about->scored->index];
     const float *reward = column_data(&t->env, about->reward), *policy = column_data(&t->env, t->policy),
                 *ref = column_data(&t->env, t->ref);
-    summarize_rows(s, scored, &t->rows);
-    if (reward) gr_session_metric(s, t->reward, mean_score(scored, about->reward, reward));
+    summarize_rows(s, about->scored, scored, &t->rows);
+    if (reward) gr_session_metric(s, t->reward, mean_score(s, about->scored, scored, about->reward, reward));
     if (ref && (policy || gr_rows_maker(about->rows)->op->generates))
         gr_session_metric(s, t->kl, mean_kl(about->rows, rows, policy, ref));
     return show_samples(t, scored, team, d);
@@ -607,11 +621,11 @@ static gr_status run_summary(const gr_call *c, gr_diag *d)
 static void summarize_validated(summary_state *t, const validated *v)
 {
     gr_session *s = t->session;
-    if (is_rollout(v->node)) summarize_rows(s, &t->env.blocks[v->node->index], &v->rows);
+    if (is_rollout(v->node)) summarize_rows(s, v->node, &t->env.blocks[v->node->index], &v->rows);
     if (v->score)
-        gr_session_metric(
-            s, v->metric,
-            mean_score(&t->env.blocks[v->score->rows->index], v->score, column_data(&t->env, v->score)));
+        gr_session_metric(s, v->metric,
+                          mean_score(s, v->score->rows, &t->env.blocks[v->score->rows->index], v->score,
+                                     column_data(&t->env, v->score)));
 }
 
 static gr_status run_validation(const gr_call *c, gr_diag *d)

@@ -1033,6 +1033,15 @@ static double coding_bytes(const declaring *w, uint32_t bucket)
     return 2.5 * 28 * (double)gr_bucket_elems(gr_model_trains(w->n->model), bucket);
 }
 
+/* And to a GPU as much arithmetic as memory: with them an element takes as long as 30 bytes of a copy, of
+ * which it reads and writes 14 to 22 (docs/PERFORMANCE.md, an H200). */
+static double device_bytes(const declaring *w, uint32_t bucket)
+{
+    const double bytes = step_bytes(w, bucket),
+                 coded = 30 * (double)gr_bucket_elems(gr_model_trains(w->n->model), bucket);
+    return w->k->queued && w->n->model->train.moments == GR_I8 ? GR_MAX(bytes, coded) : bytes;
+}
+
 /* What is summed over nodes is declared one bucket ahead of the norm that reads it: the sum of the next one
  * runs beside it. */
 static void declare_norms(declaring *w)
@@ -1123,7 +1132,7 @@ static void declare_step(declaring *w)
                        [STEP_TALLY] = {rebalances(w, b) ? o->tally.tally : GR_NONE, GR_READ},
                        [STEP_MUON] = {muon, GR_READ}},
             N_STEP, "step.%u", b);
-        step->cost.bytes = step_bytes(w, b) / shards;
+        step->cost.bytes = device_bytes(w, b) / shards;
         if (m->train.moments == GR_I8) step->cost.host_bytes = coding_bytes(w, b) / shards;
         if (w->how->host_step) step->uses.host_with = state;
         gr_sharding_stepped(w->p, w->k, m, b);

@@ -8,7 +8,7 @@
  *           {"call": 7, "method": "POST", "path": "/v1/x", "session"?: "...", "body"?: {...}}
  *     in    {"token": "..."}                                                       first: what callers must
  * bring
- *           {"call": 7, "status": 200, "reply": {...}}
+ *           {"call": 7, "status": 200, "reply": {...}}          or a list of events
  *
  * It ends with its input.
  *
@@ -62,8 +62,23 @@ static json_t *error_of(const char *code, const char *why)
                      code);
 }
 
+/* Server-sent events, as clients of OpenAI read an answer that comes in chunks. */
+static enum MHD_Result send_events(struct MHD_Connection *c, unsigned status, const json_t *events)
+{
+    static const gr_http_header now[] = {{MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache"}};
+    gr_str text = {0};
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        char *event = json_dumps(json_array_get(events, i), JSON_COMPACT);
+        if (event) gr_str_printf(&text, "data: %s\n\n", event);
+        free(event);
+    }
+    gr_str_puts(&text, "data: [DONE]\n\n");
+    return gr_http_send(c, status, "text/event-stream", &text, now, GR_LEN(now));
+}
+
 static enum MHD_Result send_reply(struct MHD_Connection *c, unsigned status, const json_t *reply)
 {
+    if (json_is_array(reply)) return send_events(c, status, reply);
     char *body = json_dumps(reply, JSON_COMPACT);
     gr_str text = {.text = body, .len = body ? strlen(body) : 0};
     return body ? gr_http_send(c, status, "application/json", &text, NULL, 0) : MHD_NO;

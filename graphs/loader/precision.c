@@ -86,10 +86,6 @@ static void check_model(gr_loader *l, gr_model *m)
         gr_diag_error(l->d, m->precision.at, GR_E_INVALID,
                       "model '%s' has %s, whose products are not built in FP8: leave 'precision' out",
                       m->name, unfit);
-    else if (gr_model_has_lora(m))
-        gr_diag_error(l->d, m->precision.at, GR_E_INVALID,
-                      "model '%s': 'precision: fp8' with adapters is not built: leave it or 'lora' out",
-                      m->name);
     else if (key)
         gr_diag_error(l->d, m->precision.at, GR_E_INVALID,
                       "model '%s': 'precision: fp8' needs whole layers on each rank, and '%s' divides them: "

@@ -495,7 +495,9 @@ static void explain_formulas(const gr_graph *g, const gr_node *n, gr_str *out)
             gr_loss_explain(f->loss->loss, &text);
         else
             gr_expr_explain(f->expr, &text);
-        explain_indented(out, f->key, &text);
+        char *key = gr_printf("%s%s%s", f->records ? f->records->name : "", f->records ? "." : "", f->key);
+        explain_indented(out, key, &text);
+        free(key);
         gr_str_release(&text);
     }
 }
@@ -580,6 +582,6 @@ void gr_graph_explain(const gr_graph *g, gr_str *out)
         else
             gr_str_puts(out, "its update makes one optimizer step, so it is stop_gradient(logprob)\n");
     }
-    if (g->n_state || g->n_log) gr_str_puts(out, "at the end of the iteration\n");
+    if (g->n_state || g->n_log || g->n_record_state) gr_str_puts(out, "at the end of the iteration\n");
     explain_formulas(g, NULL, out);
 }

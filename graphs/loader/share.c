@@ -15,18 +15,10 @@ static gr_loc key_at(const gr_node *update)
     return gr_value_get(update->value, "share_prompts")->at;
 }
 
-/* What of a layer knows nothing of tokens that stand elsewhere; NULL: nothing. */
-static const char *layer_unfit(const gr_layer_desc *d)
-{
-    if (d->mixer == GR_MIXER_LATENT) return "layers of latent attention";
-    if (d->mixer == GR_MIXER_DELTA) return "layers of the gated delta rule";
-    return d->attention.window ? "layers with a sliding window" : NULL;
-}
-
 static const char *model_unfit(const gr_model_shape *s)
 {
     const char *why = NULL;
-    for (uint32_t i = 0; i < s->n_kinds && !why; i++) why = layer_unfit(&s->kinds[i]);
+    for (uint32_t i = 0; i < s->n_kinds && !why; i++) why = gr_layer_unshared(&s->kinds[i]);
     return why;
 }
 

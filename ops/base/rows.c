@@ -78,13 +78,6 @@ void gr_rows_check(const gr_node *n, gr_diag *d)
             b->response_tokens, UINT32_MAX);
 }
 
-bool gr_rows_same_bounds(const gr_rows_bounds *a, const gr_rows_bounds *b)
-{
-    return a->groups == b->groups && a->seqs == b->seqs && a->prompt_tokens == b->prompt_tokens &&
-           a->response_tokens == b->response_tokens && a->masked == b->masked && a->turns == b->turns &&
-           a->measures == b->measures && a->kept == b->kept;
-}
-
 uint64_t gr_rows_bytes(const gr_rows_bounds *b)
 {
     gr_workspace c = {0};

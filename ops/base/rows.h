@@ -138,9 +138,6 @@ void gr_seqs_range(gr_seqs *s, uint32_t first, uint32_t end);
 uint32_t gr_rows_append(gr_rows *to, uint32_t longest, const gr_rows *from, uint32_t from_longest,
                         uint32_t seq);
 
-/* Whether blocks of these bounds are alike. */
-bool gr_rows_same_bounds(const gr_rows_bounds *a, const gr_rows_bounds *b);
-
 /* Fill a column (host-visible memory) with a field that follows from the rows: token, logprob, length,
  * truncated, position. */
 void gr_rows_column(const gr_rows *r, const gr_column *c, void *out);

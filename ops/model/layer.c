@@ -169,6 +169,13 @@ bool gr_layer_same(const gr_layer_desc *a, const gr_layer_desc *b)
     return same;
 }
 
+const char *gr_layer_unshared(const gr_layer_desc *d)
+{
+    if (d->mixer == GR_MIXER_LATENT) return "layers of latent attention";
+    if (d->mixer == GR_MIXER_DELTA) return "layers of the gated delta rule";
+    return d->attention.window ? "layers with a sliding window" : NULL;
+}
+
 /* ---- tokens that are cut over ranks ---------------------------------------------------------------------
  */
 

@@ -186,6 +186,10 @@ static inline uint32_t gr_qkv_width(const gr_attention_desc *a)
     return (a->heads + 2 * a->kv_heads) * a->head_dim;
 }
 
+/* What of a layer reads each sequence from its beginning, so that several cannot read tokens that they begin
+ * with once; a text. NULL: nothing. */
+const char *gr_layer_unshared(const gr_layer_desc *d);
+
 /* What one of so many ranks attends with, each to all tokens: as many heads, and their keys, each. Of one:
  * all. A gate stays with the tokens. */
 gr_attention_desc gr_attention_cut(const gr_attention_desc *a, uint32_t ranks);

@@ -264,9 +264,8 @@ static char *only_true(const reader *r, const json_t *v)
 static char *no_stream(const reader *r, const json_t *v)
 {
     (void)r;
-    return json_is_false(v)
-               ? NULL
-               : gr_strdup("'stream' is not served: an answer comes whole, once its turn has ended");
+    return json_is_false(v) ? NULL
+                            : gr_strdup("'stream' is served of /v1/chat/completions alone: ids come whole");
 }
 
 static char *same_ignore_eos(const reader *r, const json_t *v)
@@ -329,6 +328,25 @@ static char *set_flag(const reader *r, const json_t *v, bool *out)
     if (!json_is_boolean(v)) return gr_printf("'%s' is %s; true or false is wanted", r->key, gr_json_kind(v));
     *out = json_is_true(v);
     return NULL;
+}
+
+static char *set_stream(const reader *r, const json_t *v)
+{
+    return set_flag(r, v, &r->call->stream);
+}
+
+static char *set_stream_options(const reader *r, const json_t *v)
+{
+    const char *key;
+    json_t *value;
+    if (!json_is_object(v)) return gr_printf("'%s' is %s; an object is wanted", r->key, gr_json_kind(v));
+    json_object_foreach((json_t *)(uintptr_t)v, key, value)
+    {
+        if (strcmp(key, "include_usage"))
+            return gr_printf("'%s' is no key of '%s' that is served here", key, r->key);
+    }
+    value = json_object_get(v, "include_usage");
+    return value ? set_flag(r, value, &r->call->stream_usage) : NULL;
 }
 
 /* Of a chat a truth value, of sampling_params how many alternatives: none but the token itself. */
@@ -433,9 +451,9 @@ static const key chat_keys[] = {SAMPLING,
                                 {"tokens", take_context},
                                 {"add_generation_prompt", only_true},
                                 {"response_format", plain_text},
-                                {"stream", no_stream},
+                                {"stream", set_stream},
                                 {"store", empty},
-                                {"stream_options", any},
+                                {"stream_options", set_stream_options},
                                 {"user", any},
                                 {"metadata", any},
                                 {"request_id", any},

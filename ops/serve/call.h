@@ -48,9 +48,10 @@ typedef struct gr_serve_call {
     json_t *variables;    /* of the template: tools among them; NULL: none */
     const json_t *prompt; /* tokenize: a text, of the body; NULL */
     gr_ids ids;           /* the whole context of GR_CALL_TOKENS; of a chat, what it must begin with */
-    bool has_ids, whole; /* whole: of a chat, too, they are the whole context */
-    uint32_t max_tokens; /* 0: not said */
+    bool has_ids, whole;  /* whole: of a chat, too, they are the whole context */
+    uint32_t max_tokens;  /* 0: not said */
     bool logprobs, tokens_as_ids, return_ids;
+    bool stream, stream_usage; /* of a chat: the answer comes as chunks; the last one says how many tokens */
     bool bare; /* tokenize: without what the template puts where the model speaks, or without BOS */
 } gr_serve_call;
 

@@ -133,6 +133,41 @@ json_t *gr_reply_chat(const gr_serve_config *c, const gr_serve_call *call, const
     return reply;
 }
 
+/* With a choice, which is taken over; NULL: none. */
+static json_t *chunk_of(const json_t *reply, json_t *choice)
+{
+    static const char *const same[] = {"id", "created", "model"};
+    json_t *chunk = json_pack("{s:s, s:[]}", "object", "chat.completion.chunk", "choices");
+    for (size_t i = 0; i < GR_LEN(same); i++)
+        json_object_set(chunk, same[i], json_object_get(reply, same[i]));
+    if (choice) json_array_append_new(json_object_get(chunk, "choices"), choice);
+    return chunk;
+}
+
+/* All that was said is the first chunk, why it ended the second. */
+json_t *gr_reply_stream(const gr_serve_call *call, json_t *reply)
+{
+    json_t *said = json_incref(json_array_get(json_object_get(reply, "choices"), 0)),
+           *delta = json_object_get(said, "message"), *calls = json_object_get(delta, "tool_calls"),
+           *ids = json_object_get(reply, "prompt_token_ids"),
+           *end = json_pack("{s:i, s:{}, s:O, s:n}", "index", 0, "delta", "finish_reason",
+                            json_object_get(said, "finish_reason"), "logprobs");
+    for (size_t i = 0; i < json_array_size(calls); i++)
+        json_object_set_new(json_array_get(calls, i), "index", json_integer((json_int_t)i));
+    json_object_set(said, "delta", delta);
+    json_object_del(said, "message");
+    json_object_set_new(said, "finish_reason", json_null());
+    json_t *first = chunk_of(reply, said), *chunks = json_pack("[o, o]", first, chunk_of(reply, end));
+    if (ids) json_object_set(first, "prompt_token_ids", ids);
+    if (call->stream_usage) {
+        json_t *usage = chunk_of(reply, NULL);
+        json_object_set(usage, "usage", json_object_get(reply, "usage"));
+        json_array_append_new(chunks, usage);
+    }
+    json_decref(reply);
+    return chunks;
+}
+
 json_t *gr_reply_generate(const gr_serve_call *call, const gr_serve_said *said, const gr_ids *context,
                           const char *id)
 {

@@ -18,6 +18,9 @@ json_t *gr_reply_chat(const gr_serve_config *c, const gr_serve_call *call, const
 json_t *gr_reply_generate(const gr_serve_call *call, const gr_serve_said *said, const gr_ids *context,
                           const char *id);
 
+/* A chat's answer in chunks, as a list: reply, which is taken over, is that of gr_reply_chat. */
+json_t *gr_reply_stream(const gr_serve_call *call, json_t *reply);
+
 /* The message of a chat's answer, as it is compared with what comes back: contents and arguments as templates
  * take them. */
 json_t *gr_reply_message(const gr_serve_call *call, const gr_serve_said *said);

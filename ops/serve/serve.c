@@ -421,6 +421,7 @@ void gr_serve_answer(gr_serve *s, uint32_t number, const gr_serve_said *said)
     snprintf(id, sizeof(id), "%" PRIu64 "-%" PRIu32, x->id, x->turns);
     x->reply = x->call.kind == GR_CALL_CHAT ? gr_reply_chat(&s->cfg, &x->call, said, &x->ids, id)
                                             : gr_reply_generate(&x->call, said, &x->ids, id);
+    if (x->call.stream) x->reply = gr_reply_stream(&x->call, x->reply);
     answer(s, x->open, 200, json_incref(x->reply));
     x->open = NOT_OPEN;
     x->turns++;

@@ -41,7 +41,8 @@ int gr_wire_fd(const gr_wire *w);        /* readable when a call has come */
  * where it ends again and again. */
 GR_NODISCARD gr_status gr_wire_next(gr_wire *w, json_t **call, gr_diag *d);
 
-/* Answer call number `call`. reply: read during the call. Never blocks. */
+/* Answer call number `call`. reply: read during the call; a list is sent as server-sent events, one each.
+ * Never blocks. */
 void gr_wire_answer(gr_wire *w, json_int_t call, unsigned status, const json_t *reply);
 
 #endif

@@ -2,8 +2,9 @@
 """Which mesh the planner chooses for a training iteration, for models of 8B to 671B on hosts of 8 GPUs: what docs/MESHES.md says.
 
     tests/bench/bench_meshes.py GRAPHRUN chosen [MODEL...]        `plan --explore` with `parallel: auto`, of 8, 64, 512 and 4,096 GPUs
-    tests/bench/bench_meshes.py GRAPHRUN recipes [MODEL...]       published recipes, as they are and as the planner would have it
+    tests/bench/bench_meshes.py GRAPHRUN recipes [MODEL | SOURCE:MODEL]...   published recipes, as they are and as the planner would have it
     tests/bench/bench_meshes.py GRAPHRUN meshes RANKS MODEL MESH...   these alone: RANKS as 64x8, MESH as tensor=4,pipeline=8
+    tests/bench/bench_meshes.py GRAPHRUN idle                     what stages wait at the ends of mini-batches, and what less of it would give
     tests/bench/bench_meshes.py - picture ROWS                    an SVG of the table that `chosen` printed (docs/pictures/meshes.svg)
     tests/bench/bench_meshes.py - ranks TITLE GPUS MESH           an SVG of which ranks of the first hosts do what together
 
@@ -75,8 +76,7 @@ models:
   actor: {checkpoint: $model, train: {lr: 1.0e-6}}
 nodes:
   docs: {op: sequences, file: none.jsonl, shuffle: false, batch: $sequences, prompt: "{question}", response: "{answer}", max_prompt_tokens: $half, max_tokens: $half}
-  before: {op: logprob, model: actor, of: docs}
-  update: {op: update, model: actor, of: docs, loss: "-token_mean(logprob) + 0 * token_mean(before)"}
+  update: {op: update, model: actor, of: docs, loss: "-token_mean(logprob)"}
 run: {steps: 3, seed: 1}
 """
 
@@ -151,11 +151,9 @@ def chosen(planner, models):
 
 
 def as_planned(mesh):
-    """What of a recipe a plan can say: stages beside experts are refused, so both halves of such a recipe."""
+    """A recipe with stages beside experts, which runs on CPU ranks alone so far, and both halves of it."""
     if mesh.get("pipeline", 1) > 1 and mesh.get("expert", 1) > 1:
-        stages = {a: n for a, n in mesh.items() if a != "expert"}
-        divided = {a: n for a, n in mesh.items() if a != "pipeline"}
-        return [stages, divided]
+        return [mesh, *({a: n for a, n in mesh.items() if a != left} for left in ("expert", "pipeline"))]
     return [mesh]
 
 
@@ -163,7 +161,7 @@ def recipes(planner, models):
     print("| recipe | model | GPUs | step | their mesh | as planned | s | planner's choice | s | gain | planned in |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for source, name, hosts, sequences, tokens, mesh in RECIPES:
-        if name not in models:
+        if name not in models and f"{source}:{name}" not in models:
             continue
         size = dict(sequences=sequences, tokens=tokens)
         given = []
@@ -184,6 +182,43 @@ def meshes(planner, ranks, name, rest):
         mesh = {axis: int(n) for axis, n in (x.split("=") for x in text.split(",") if "=" in x)}
         seconds, peak, why, _, _ = planner.take("h200", ranks, name, mesh)
         print(f"{ranks} {name} {mesh_name(mesh)}: " + (f"{seconds:.3g} s, {peak:.0f} GiB" if seconds else why), flush=True)
+
+
+# Meshes with stages: those of published recipes without experts, and the fastest of our own with stages, of 8B to 671B.
+STAGED = [("h100-80g", f"{hosts}x8", name, mesh, dict(sequences=n, tokens=tokens)) for _, name, hosts, n, tokens, mesh in RECIPES
+          if mesh.get("pipeline", 1) > 1 and mesh.get("expert", 1) == 1]
+STAGED += [("h200", ranks, name, mesh, {}) for ranks, name, mesh in (
+    ("8x8", "8B", dict(pipeline=2)), ("64x8", "32B", dict(tensor=2, pipeline=2)), ("8x8", "70B", dict(pipeline=8)),
+    ("512x8", "70B", dict(tensor=4, pipeline=2)), ("8x8", "235B-A22B", dict(pipeline=32)),
+    ("512x8", "235B-A22B", dict(tensor=2, pipeline=32)), ("512x8", "671B", dict(tensor=4, pipeline=8)))]
+
+
+def idle_of(text, stages):
+    """Seconds of an iteration, and what a rank of it waits at both ends of a mini-batch: there are as many trips more than
+    micro-batches as stages but one."""
+    p = json.loads(text)
+    steps = p["ranks"][0]["steps"]
+    waits, trips = 0.0, 0
+    for i, s in enumerate(steps):
+        if s["kind"] == "loop" and s["what"].endswith(".micro_batches"):
+            body = sum(x["seconds"] for x in steps[i + 1:s["body_last"] + 1] if x["lane"] == "compute")
+            trips = round(s["seconds"] / body)
+            waits += s["seconds"] * (stages - 1) / trips
+    return p["seconds"], waits, trips - stages + 1
+
+
+def idle(planner):
+    print("| model | GPUs | sequences | mesh | micro-batches | s | waits s | with 2 chunks a rank, at best | without waiting |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for hardware, ranks, name, mesh, size in STAGED:
+        out, err, status, _, _ = planner.plan(hardware, ranks, name, mesh, "--format", "json", **size)
+        hosts = int(ranks.split("x")[0])
+        row = f"| {name} | {8 * hosts:,} {hardware} | {size.get('sequences', 512)} x {size.get('tokens', 8192):,} | {mesh_name(mesh)} | "
+        if status:
+            print(row + "does not fit | | | | |", flush=True)
+            continue
+        seconds, waits, micro = idle_of(out, mesh["pipeline"])
+        print(f"{row}{micro} | {seconds:.3g} | {waits:.3g} | {seconds - waits / 2:.3g} | {seconds - waits:.3g} |", flush=True)
 
 
 # ---- the picture ----
@@ -305,6 +340,8 @@ def main():
         planner = Planner(graphrun, folder)
         if what == "chosen":
             chosen(planner, rest or CHOSEN)
+        elif what == "idle":
+            idle(planner)
         elif what == "recipes":
             recipes(planner, rest or list(MODELS))
         elif what == "meshes":

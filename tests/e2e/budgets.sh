@@ -59,7 +59,7 @@ spills() {
     config deep.json llama 32 false false
     sed -i 's/"num_hidden_layers": 2/"num_hidden_layers": 12/' deep.json
     "$gr" init --config deep.json --tokenizer "$project/graphs/quickstart" --seed 1 -o deep >/dev/null
-    sed -e 's/batch: 8/batch: 32/; s/mini_batch: 4/mini_batch: 32/' grpo.yaml >deep.yaml
+    sed -e 's/batch: 8/batch: 16/; s/mini_batch: 4/mini_batch: 16/' grpo.yaml >deep.yaml
     run="deep.yaml --set model=deep --set nodes.update.micro_tokens=448 --set nodes.old_logprob.micro_tokens=448"
     run="$run --set nodes.rollout.concurrent=8 --set nodes.rollout.kv_blocks=16"
     status 3 "$gr" plan $run --budget 4KiB
@@ -67,14 +67,14 @@ spills() {
     status 0 "$gr" plan $run --budget $least --format json -o plan.json
     grep -q '"kind": *"offload", *"what": *"update.in.' plan.json || fail "nothing is moved from forward to backward"
     status 0 "$gr" verify plan.json
-    status 0 "$gr" exec $run --steps 2 --out all-deep
+    status 0 "$gr" exec $run --steps 1 --out all-deep
     rm -rf run
-    status 0 "$gr" exec $run --steps 2 --budget $least --out run --check-memory
+    status 0 "$gr" exec $run --steps 1 --budget $least --out run --check-memory
     same_weights all-deep run
     same_metrics all-deep run
 }
 
-n=3
+n=2
 [ "$slow" = 0 ] || n=20
 spills
 sweep wide $n

@@ -68,6 +68,11 @@ for g in grpo dr_grpo gspo cispo sapo gmpo gpg clip_cov kl_cov dppo_tv dppo_kl d
     bypass_reinforce; do
     step graphs/$g.yaml start --set lr=0
     step graphs/$g.yaml whole --set lr=1 --set nodes.update.micro_tokens=3000
+    if [ "$slow" = 1 ]; then # a conversation of one turn is a response that nobody answers, whatever is trained on it
+        step graphs/$g.yaml turn --set lr=1 --set nodes.update.micro_tokens=3000 --set nodes.rollout.turns=1 --set nodes.rollout.max_context=14 \
+            --set "nodes.rollout.environment={command: \"perl $here/say.pl slow\"}"
+        cmp whole.weights turn.weights || fail "$g: a conversation of one turn gives another gradient"
+    fi
     for micro in 200 130 48; do
         step graphs/$g.yaml cut --set lr=1 --set nodes.update.micro_tokens=$micro
         paste start.weights whole.weights cut.weights | awk '

@@ -84,6 +84,22 @@ status 3 "$gr" plan kv.yaml --budget 4KiB
 status 0 "$gr" exec kv.yaml --budget "$(least_budget)" --out least --check-memory
 same_weights whole-kv least
 
+# ---- adapters: they are merged, and what comes of it is rounded; new ones change nothing
+sed 's/train: {/train: {lora: {rank: 4, alpha: 8}, /' all.yaml >lora.yaml
+sed 's/train: fp8/train: bf16/' lora.yaml >lora-mixed.yaml
+status 0 "$gr" exec lora.yaml --set model=wide --set nodes.update.epochs=1 --set nodes.update.mini_batch=8 --steps 2 --out one-lora --check-memory
+for name in loss entropy kl reward_mean; do
+    [ "$(metric one-lora 1 $name)" = "$(metric one-all 1 $name)" ] || fail "new adapters change $name"
+done
+[ "$(metric one-lora 1 logprob_gap_max) $(metric one-lora 2 logprob_gap_max)" = "0 0" ] || fail "adapters: a gap of $(metric one-lora 2 logprob_gap_max)"
+[ "$(metric one-lora 2 kl)" != "$(metric one-all 2 kl)" ] || fail "adapters are not what is trained"
+status 0 "$gr" exec lora.yaml --out whole-lora
+any_budget lora whole-lora
+any_stop lora whole-lora 4 1
+rm -r part1
+status 0 "$gr" exec lora-mixed.yaml --set model=wide --steps 2 --out lora-mixed
+metric lora-mixed 2 logprob_gap_max | awk '{ exit !($1 > 1e-3 && $1 < 0.7) }' || fail "adapters: a gap of $(metric lora-mixed 2 logprob_gap_max)"
+
 # ---- budgets and stops; older weights have a copy of their own
 any_budget all whole-all
 any_stop all whole-all 4 1
@@ -110,6 +126,9 @@ if runs_ranks; then
         all.yaml >pools.yaml
     status 0 "$gr" exec pools.yaml --ranks 2 --out pools --set run.check=1
     same_weights whole-all pools
+    sed 's/train: {opt/train: {lora: {rank: 4, alpha: 8}, opt/' pools.yaml >lora-pools.yaml
+    status 0 "$gr" exec lora-pools.yaml --ranks 2 --out lora-pools --set run.check=1
+    same_weights whole-lora lora-pools
 fi
 
 # ---- refused, with the place
@@ -119,12 +138,13 @@ wrong() { # PATTERN SED
 }
 wrong "wrong.yaml:4:[0-9]+: error: 'rollout' must be (one of )?bf16(,| or) fp8" 's/rollout: fp8/rollout: fp4/'
 wrong "wrong.yaml:4:[0-9]+: error: .*'roll'" 's/rollout: fp8/roll: fp8/'
-wrong "wrong.yaml:4:[0-9]+: error: model 'actor': 'precision: fp8' with adapters is not built" 's/train: {opt/train: {lora: {rank: 2}, opt/'
 hybrid_model hybrid
 sed 's/rollout: fp8, train: bf16/kv: fp8/' mixed.yaml >wrong.yaml
 refused "error: model 'actor' has layers of the gated delta rule, whose state is not kept in FP8" "$gr" check wrong.yaml --set model=hybrid
 refused "error: model 'actor': 'precision: .kv: fp8.' rounds the keys of rollouts .* 'strict: true' cannot hold" "$gr" check wrong.yaml --set strict=true
-refused "has keys and values in FP8, which run on the CPU device alone so far.*: the cuda device has no kernels" "$gr" plan wrong.yaml --hardware h200
+config heads.json qwen3 96 false false
+"$gr" init --config heads.json --tokenizer "$project/graphs/quickstart" --seed 1 -o heads >/dev/null
+refused "has heads whose size is no multiple of 16, of which keys and values in FP8 cannot be read.*: the cuda device has no kernels" "$gr" plan wrong.yaml --hardware h200 --set model=heads
 sed -i 's/actor: {/&tensor: 2, /' wrong.yaml
 refused "error: model 'actor': 'precision: .kv: fp8.' is not built where 'tensor' divides layers" "$gr" check wrong.yaml --ranks 2
 model moe qwen3_moe 32 false false

@@ -18,7 +18,7 @@ while (my $line = <STDIN>) {
     ($host, $port, $path) = $url =~ m{^http://([^:/]+):(\d+)(/.*)/v1$} or die "no url: $line";
     once("died") && exit 3 if $way eq "die";
     if ($way eq "hang" && $id % 2) { sleep 1 while 1 }
-    my $n = $way =~ /^(chat|prefix|whole)$/ ? chat($question) : tokens($prompt);
+    my $n = $way =~ /^(chat|prefix|whole|stream)$/ ? chat($question) : tokens($prompt);
     print qq({"id": 99999999999}\n) if $way eq "lie" && $id % 2;
     printf qq({"id": %d, "reward": %g, "metrics": {"calls": 1}}\n), $id, $n / 10;
 }
@@ -55,17 +55,19 @@ sub said {
     return split /,/, $ids;
 }
 
-sub chat { # by messages; `prefix`: with the ids so far beside them; `whole`: with all ids of the context
+sub chat { # by messages; `prefix`: with the ids so far beside them; `whole`: with all ids of the context; `stream`: told in chunks
     my @messages = (sprintf '{"role":"user","content":"%s"}', shift);
     my ($n, $so_far) = (0, "");
     for my $turn (0, 1) {
         my $at = "/v1/chat/completions" . ($way eq "whole" && $turn ? "/tokens" : "");
-        my $reply = ask($at, '{"model":"actor","messages":[' . join(",", @messages) . "]$so_far,"
+        my $stream = $way eq "stream" ? '"stream":true,"stream_options":{"include_usage":true},' : "";
+        my $reply = ask($at, '{"model":"actor",' . $stream . '"messages":[' . join(",", @messages) . "]$so_far,"
             . '"tools":[{"type":"function","function":{"name":"count"}}],'
             . '"logprobs":true,"return_tokens_as_token_ids":true,"return_token_ids":true}');
         my @said = said($reply);
         my ($context) = $reply =~ /"prompt_token_ids":\[([0-9,]*)\]/;
         my ($message) = $reply =~ /"message":(\{.*?\}),"finish_reason"/;
+        $message = streamed($reply, scalar @said) if $stream;
         $n += @said;
         $message = '{"role":"assistant","content":"(shortened)"}' if $way eq "prefix";
         $so_far = ",\"required_prefix_token_ids\":[$context," . join(",", @said) . "]" if $way eq "prefix";
@@ -76,6 +78,16 @@ sub chat { # by messages; `prefix`: with the ids so far beside them; `whole`: wi
     return $n;
 }
 
+sub streamed { # the message of an answer in chunks: what was said, why it ended, and how many tokens it was
+    my ($reply, $n) = @_;
+    $reply =~ s/\s*data: \[DONE\]\s*$// or die "no end: $reply";
+    my ($said, $end, $usage, @more) = map { /^data: (\{"object":"chat.completion.chunk",.*\})$/ ? $1 : die "no event: $_" } split /\n\n/, $reply;
+    my ($message) = $said =~ /"finish_reason":null,.*"delta":(\{"role":"assistant".*?\})\}\]/ or die "no message: $said";
+    $end =~ /"delta":\{\},"finish_reason":"(stop|length|tool_calls)"/ or die "no reason: $end";
+    $usage =~ /"choices":\[\],.*"completion_tokens":$n,/ && !@more or die "no usage: $usage @more";
+    return $message;
+}
+
 sub lies { # all of these are refused by name, and change nothing
     my ($turn, @context) = @_;
     my ($first, @rest) = @context;
@@ -83,7 +95,8 @@ sub lies { # all of these are refused by name, and change nothing
     $post->("a wrong token", 401, "/inference/v1/generate", ids(@context), token => "wrong");
     $post->("no token", 401, "/inference/v1/generate", ids(@context), token => "");
     $post->("another model", 400, "/v1/chat/completions", '{"model":"other","messages":[{"role":"user","content":"1"}]}');
-    $post->("a stream", 400, "/v1/chat/completions", '{"stream":true,"messages":[{"role":"user","content":"1"}]}');
+    $post->("a stream of ids", 400, "/inference/v1/generate", '{"token_ids":[5],"stream":true}');
+    $post->("options of a stream", 400, "/v1/chat/completions", '{"stream":true,"stream_options":{"include":1},"messages":[{"role":"user","content":"1"}]}');
     $post->("a temperature", 400, "/inference/v1/generate", '{"token_ids":[5],"sampling_params":{"temperature":0.5}}');
     $post->("a seed", 400, "/inference/v1/generate", '{"token_ids":[5],"sampling_params":{"seed":1}}');
     $post->("too many tokens", 400, "/inference/v1/generate", '{"token_ids":[5],"sampling_params":{"max_tokens":5}}');

@@ -104,6 +104,16 @@ fi
 with_replay opens.yaml replay.yaml 'samples: 2, size: 50, keep: 1'
 comes_again replay.yaml 3
 
+# A server.
+if [ -x "$(dirname "$gr")/graphrun-http" ] && perl -MIO::Socket::INET -e 1 2>/dev/null; then
+    perl "$here/server.pl" &
+    until [ -s PORT ]; do sleep 0.02; done
+    status 0 "$gr" exec opens.yaml --out server --steps 1 --set run.samples=8 \
+        --set "nodes.rollout.environment={http: \"http://127.0.0.1:$(cat PORT)/opens\", opens: true, metrics: [calls]}"
+    has server/samples.jsonl '"prompt": "system:sumE\[add\]user:goEassistant:".*\{"by": "environment", "text": "\+[1-4]="\}'
+    [ "$(metric server 1 rollout.failed) $(metric server 1 off)" = "0 0" ] || fail "a server's openings"
+fi
+
 # A validation.
 sed -e 's/^nodes:/&\n  held: {op: prompts, file: $data, batch: 8, max_tokens: 60, template: chat, messages: "{question}", every: 2}/' \
     -e "s|^  update:|  test: {op: generate, every: 2, model: actor, prompts: held, max_tokens: 4, turns: 2, max_context: 130, environment: {command: \"perl $here/opener.pl\", opens: true}}\n  paid: {op: reward, of: test, from: environment, every: 2}\n&|" \

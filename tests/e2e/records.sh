@@ -57,3 +57,8 @@ status 0 "$gr" exec drawn.yaml --steps 3 --out drawn
 change '1 / (step - 1)'
 status 0 "$gr" exec wrong.yaml --set data=few.jsonl --steps 1 --out odd
 has out "'next' of 'prompts.last' is no number for 8 records, which keep what they had"
+
+# A node that nobody reads keeps nothing, and harms nobody.
+sed 's/^  rollout:/  spare: {op: prompts, file: $data, batch: 4, template: "{question}", max_tokens: 16, state: {a: {init: 0, next: step}}}\n&/' grpo.yaml >spare.yaml
+status 0 "$gr" exec spare.yaml --steps 2 --out spare
+has err "node 'spare' is left out"

@@ -4,12 +4,14 @@
 . "$(dirname "$0")/lib.sh"
 
 with_replay grpo.yaml replay.yaml 'samples: 3, size: 20, keep: "1 + reward"'
+echo '  own: "batch_mean(reward, replayed.age == 0)"' >>replay.yaml
 status 0 "$gr" exec replay.yaml --out replay --check-memory
 [ "$(metric replay 1 new) $(metric replay 1 old) $(metric replay 1 replayed.replayed)" = "32 0 0" ] || fail "the first iteration has old ones"
 for k in 2 3 4 5 6; do
     [ "$(metric replay $k new)" = 32 ] && [ "$(metric replay $k old)" -gt 0 ] && [ "$(metric replay $k old)" = "$(metric replay $k replayed.replayed)" ] ||
         fail "iteration $k: $(metric replay $k new) new, $(metric replay $k old) old"
     [ "$(metric replay $k gap)" = 0 ] || fail "a new response has another log-prob"
+    [ "$(metric replay $k own)" = "$(metric replay $k reward_mean)" ] || fail "reward_mean is not of this iteration's own"
     [ "$(metric replay $k replayed.kept)" = 20 ] || fail "not as many are kept as have a place"
 done
 lacks replay/metrics.jsonl logprob_gap_max
@@ -18,6 +20,8 @@ any_stop replay replay 6 3
 [ "$slow" = 0 ] || any_budget replay replay
 status 0 "$gr" plan replay.yaml --format json -o plan.json
 has plan.json '"replayed.store"'
+status 0 "$gr" check replay.yaml --explain
+has out '^    replayed.keep$'
 store=$(json_number plan.json host_peak_bytes)
 status 0 "$gr" plan replay.yaml --format json -o plan.json --set nodes.replayed.size=2000
 [ "$(json_number plan.json host_peak_bytes)" -gt $((store + 1980 * 6 * 8)) ] || fail "the plan does not count what is kept"
@@ -89,7 +93,7 @@ sed -i 's/keep: "1 + reward"/keep: replayed.length/' some.yaml
 status 0 "$gr" exec some.yaml --out some --steps 3
 sed 's/^  rollout: {/&over: 1.5, lag: 2, /; s/^  new: .*//; /^log:/,$d' replay.yaml >lag.yaml
 status 0 "$gr" exec lag.yaml --out lag --steps 4
-[ "$slow" = 0 ] || any_stop lag lag 4 3
+[ "$slow" = 0 ] || any_stop lag lag 4 1
 
 # Two ranks keep the same, and any number of ranks goes on with it.
 if runs_ranks; then

@@ -1,12 +1,14 @@
 # An environment for tests: answers each turn with "+N=", N the number of the turn's tokens, pays a tenth a token, and is done
 # where the model writes a 3 after its first turn. What it is asked is added to the file ASKED. Its argument is a way to
 # misbehave, or to answer otherwise: messages, slow, die, die-always, hang, lie, large; gate: it lets a conversation end only
-# where at most 100 others that have ended have no line in the file `scored`.
+# where at most 100 others that have ended have no line in the file `scored`; last: nothing ends a conversation but its last turn, and
+# that of none is answered before all of so many are asked (the second argument); die-last: one dies where it is asked such a turn.
 use strict;
 use Fcntl;
 $| = 1;
 my $way = shift // "";
 my $ended = 0;
+my ($all, @last) = $ARGV[0] // 0;
 sub lines {
     open(my $f, "<", shift) or return 0;
     my $n = 0;
@@ -33,10 +35,13 @@ while (my $line = <STDIN>) {
         print "{\"id\":$id,\"reward\":", $n / 10, ",\"messages\":[{\"role\":\"tool\",\"content\":\"+$n\"},{\"role\":\"user\",\"content\":\"?E\"}]}\n";
         next;
     }
-    my $done = $turn && $text =~ /3/ ? "true" : "false";
+    my $done = $turn && $text =~ /3/ && $way !~ /last/ ? "true" : "false";
+    exit 3 if $way eq "die-last" && $line =~ /"last":true/ && sysopen(my $f, "died", O_WRONLY | O_CREAT | O_EXCL);
     if ($way eq "gate" && ($done eq "true" || $line =~ /"last":true/)) {
         $ended++;
         select(undef, undef, undef, 0.01) while $ended > 100 + lines("scored");
     }
-    printf "{\"id\":%d,\"text\":\"+%d=\",\"done\":%s,\"reward\":%g,\"metrics\":{\"calls\":1}}\n", $id, $n, $done, $n / 10;
+    push @last, sprintf "{\"id\":%d,\"text\":\"+%d=\",\"done\":%s,\"reward\":%g,\"metrics\":{\"calls\":1}}\n", $id, $n, $done, $n / 10;
+    next if $way eq "last" && $line =~ /"last":true/ && ++$ended % ($all || 1);
+    print $way eq "last" && $line !~ /"last":true/ ? pop @last : splice(@last);
 }

@@ -51,7 +51,7 @@ cat >template <<'END'
 END
 sed -E "s|\"chat_template\": \".*\"|\"chat_template\": \"$(cat template)\"|" "$project/tests/cli/model/tokenizer_config.json" >chat-model/tokenizer_config.json
 "$gr" init --config chat-model/config.json --tokenizer chat-model --seed 1 -o chat >/dev/null
-for way in chat prefix whole; do
+for way in chat prefix whole stream; do
     served $way.yaml $way
     sed -i 's/max_context: 32/max_context: 60/' $way.yaml
     rm -f told
@@ -65,6 +65,7 @@ for way in chat prefix whole; do
     has $way-run/samples.jsonl "\{\"by\": \"environment\", \"text\": \"$tail\"\}"
 done
 same_metrics chat-run prefix-run
+same_metrics chat-run stream-run
 if python3 -c 'import urllib' 2>/dev/null; then # the shipped graph and its harness
     cat >agent.yaml <<END
 graph: agent

@@ -37,6 +37,8 @@ sub answer {
         open(my $f, ">", "busy-$id-" . length $body);
         ($status, $reply) = (503, "come again");
     }
+    $reply = '{"messages":[{"role":"user","content":"go"}],"tools":[{"type":"function","function":{"name":"add"}}]}'
+        if $way eq "opens" && $body =~ /"type":"start"/;
     ($status, $reply) = (500, "out of\norder") if $way eq "broken" && $body =~ /"turn":1|"response"/;
     $reply = "<html>" if $way eq "garbage" && $body =~ /"turn":1/;
     $reply = "[]" if $way eq "list" && $body =~ /"turn":1/;

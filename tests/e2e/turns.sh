@@ -35,6 +35,20 @@ for few in concurrent=1 concurrent=5 kv_blocks=3; do
     same_weights turns few
     rm -rf few
 done
+# A conversation has its slot up to its last turn: what its environment says then, however late, holds nobody up. One that begins
+# anew behind it gets a slot again.
+turns last.yaml "last 1"
+status 0 "$gr" exec last.yaml --out last --steps 2
+turns late.yaml "last 32"
+sed -i 's/timeout: 5s/timeout: 60s/' late.yaml
+status 0 "$gr" exec late.yaml --set nodes.rollout.concurrent=3 --out late --steps 2
+same_weights last late
+same_metrics last late
+turns die-last.yaml die-last
+status 0 "$gr" exec die-last.yaml --set nodes.rollout.kv_blocks=3 --out die-last --steps 2
+[ -e died ] || fail "no process died at a last turn"
+rm died
+same_weights last die-last
 any_budget turns turns
 any_stop turns turns 6 2 5
 
@@ -96,7 +110,8 @@ same_weights turns die
 same_metrics turns die
 for way in die-always hang lie large; do
     turns $way.yaml $way
-    sed -i 's/timeout: 5s/timeout: 1s, retries: 0, workers: 32, in_flight: 1/' $way.yaml
+    if [ $way = hang ]; then limit=1s; else limit=60s; fi
+    sed -i "s/timeout: 5s/timeout: $limit, retries: 0, workers: 32, in_flight: 1/" $way.yaml
     status 0 "$gr" exec $way.yaml --out $way --steps 2
     [ "$(metric $way 1 rollout.failed)" -gt 0 ] || fail "$way: no conversation failed"
     has out "node 'rollout': [0-9]+ conversations failed and count nowhere; the first: sequence [0-9]+: "

@@ -5,9 +5,7 @@
 # of passes. Runs have the same bits twice, under budgets that make state move, and resumed; what is measured is within
 # what was planned. A value head trains. Skips (77) where there is no device.
 # usage: delta.sh GRAPHRUN
-probe=$("$1" plan --device cuda /dev/null 2>&1 || :)
-case $probe in *"CUDA device"* | *"has no device"*) echo "$probe"; echo "skipped"; exit 77 ;; esac
-. "$(dirname "$0")/../e2e/lib.sh"
+. "$(dirname "$0")/one.sh"
 
 cat >model.json <<END
 {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "hidden_size": 64, "intermediate_size": 96,

@@ -7,6 +7,8 @@
  */
 #include "ops/kernels/cuda/attention.h"
 #include "ops/kernels/cuda/attention_simple.h"
+#include "ops/model/fp8.h"
+#include "runtime/base/half.h"
 #include "tests/gpu/check.h"
 
 #define KV_BLOCK    16
@@ -327,20 +329,56 @@ static void check_backward(gr_cu_attention *a, const batch *b, const reference *
     free(first);
 }
 
+/* Keys and values that FP8 has exactly, with a power of 2 for their scale. */
+static gr_bf16 *exact_fp8(const batch *b, const gr_bf16 *qkv)
+{
+    const size_t width = width_of(b), bytes = b->tokens * width * sizeof(*qkv);
+    gr_bf16 *to = gr_malloc(bytes + 1);
+    memcpy(to, qkv, bytes);
+    for (uint32_t t = 0; t < b->tokens; t++)
+        for (uint32_t h = 0; h < 2 * b->kv_heads; h++) {
+            gr_bf16 *x = to + t * width + (b->heads + h) * b->d;
+            const float scale = ldexpf(1, (int)((t + h) % 5) - 10);
+            for (uint32_t i = 0; i < b->d; i++)
+                x[i] = bf16_of(gr_e4m3_to_f32(gr_f32_to_e4m3(of_bf16(x[i]) * 150)) * scale);
+            x[(t + h) % b->d] = bf16_of(GR_E4M3_MAX * scale);
+        }
+    return to;
+}
+
+/* x [D], head h of keys or then of values, to its place in a pool. */
+static void to_pool(const gr_cu_heads *heads, char *block, uint32_t h, uint32_t place, const gr_bf16 *x)
+{
+    const uint32_t d = heads->head_dim, value = h / heads->kv_heads, head = h % heads->kv_heads;
+    const size_t half = gr_cu_kv_half_bytes(heads), at = ((size_t)head * KV_BLOCK + place) * d;
+    char *to = block + value * half;
+    if (!heads->kv_fp8) {
+        memcpy(to + at * sizeof(*x), x, d * sizeof(*x));
+        return;
+    }
+    float most = 0;
+    for (uint32_t i = 0; i < d; i++) most = fmaxf(most, fabsf(of_bf16(x[i])));
+    const gr_fp8_scale s = gr_fp8_scale_of(most);
+    for (uint32_t i = 0; i < d; i++) to[at + i] = (char)gr_f32_to_e4m3(of_bf16(x[i]) * s.inverse);
+    ((float *)(void *)(block + 2 * half))[(head * 2 + value) * KV_BLOCK + place] = s.scale;
+}
+
 /* New tokens of each sequence, the rest being in the pool already: the rows must be those of the whole, to
- * the bit. */
-static void check_extend(gr_cu_attention *simple, const batch *b, const gr_bf16 *qkv, sides *s,
+ * the bit. fp8: of the pool. */
+static void check_extend(gr_cu_attention *simple, const batch *b, const gr_bf16 *qkv, sides *s, bool fp8,
                          const char *name, gr_diag *d)
 {
+    const gr_cu_heads heads = {.heads = b->heads, .kv_heads = b->kv_heads, .head_dim = b->d, .kv_fp8 = fp8};
     const gr_cu_attention_shape shape = {b->heads, b->kv_heads, b->d, true};
     const gr_cu_sequences seqs = sequences_of(b, s);
     const size_t width = width_of(b), o_width = (size_t)b->heads * b->d;
     const uint32_t stride = (b->longest + KV_BLOCK - 1) / KV_BLOCK + 1, n_blocks = b->n_seqs * stride;
-    const size_t block = (size_t)2 * KV_BLOCK * b->kv_heads * b->d;
+    const size_t block = gr_cu_kv_block(&heads);
     uint32_t *table = gr_malloc(n_blocks * 4), *offset = gr_calloc(b->n_seqs + 1, 4),
              *cached = gr_calloc(b->n_seqs, 4);
-    gr_bf16 *pool = gr_malloc(n_blocks * block * 2), *current = gr_malloc(b->tokens * width * 2 + 1);
-    memset(pool, 0xff, n_blocks * block * 2);
+    char *pool = gr_malloc(n_blocks * block);
+    gr_bf16 *current = gr_malloc(b->tokens * width * 2 + 1);
+    memset(pool, 0xff, n_blocks * block);
     for (uint32_t i = 0; i < n_blocks; i++)
         table[i] = (uint32_t)((uint64_t)i * 7919 % n_blocks); /* a permutation */
     uint32_t longest = 0;
@@ -352,23 +390,20 @@ static void check_extend(gr_cu_attention *simple, const batch *b, const gr_bf16 
         memcpy(current + offset[i] * width, qkv + (b->offset[i] + cached[i]) * width, n * width * 2);
         for (uint32_t t = 0; t < b->length[i]; t++)
             for (uint32_t h = 0; h < 2 * b->kv_heads; h++)
-                memcpy(pool + table[i * stride + t / KV_BLOCK] * block +
-                           ((size_t)h * KV_BLOCK + t % KV_BLOCK) * b->d,
-                       qkv + (b->offset[i] + t) * width + (b->heads + h) * b->d, b->d * 2);
+                to_pool(&heads, pool + table[i * stride + t / KV_BLOCK] * block, h, t % KV_BLOCK,
+                        qkv + (b->offset[i] + t) * width + (b->heads + h) * b->d);
     }
     const uint32_t tokens = offset[b->n_seqs];
     gr_bf16 *out = device_poisoned((tokens + EXTRA_ROWS) * o_width * 2),
-            *pool_dev = device_copy(pool, n_blocks * block * 2),
-            *current_dev = device_copy(current, tokens * width * 2);
+            *current_dev = device_copy(current, tokens * width * 2),
+            *qkv_dev = device_copy(qkv, b->tokens * width * 2);
+    void *pool_dev = device_copy(pool, n_blocks * block);
     uint32_t *table_dev = device_copy(table, n_blocks * 4),
              *offset_dev = device_copy(offset, (b->n_seqs + 1) * 4),
              *cached_dev = device_copy(cached, b->n_seqs * 4);
-    const gr_cu_paged paged = {.heads = {.heads = b->heads, .kv_heads = b->kv_heads, .head_dim = b->d},
-                               .kv = pool_dev,
-                               .table = table_dev,
-                               .table_stride = stride,
-                               .scores = s->scores};
-    expect_ok(gr_cu_attention_forward(simple, NULL, &shape, &s->scores, &seqs, s->qkv, s->o, NULL, s->ws,
+    const gr_cu_paged paged = {
+        .heads = heads, .kv = pool_dev, .table = table_dev, .table_stride = stride, .scores = s->scores};
+    expect_ok(gr_cu_attention_forward(simple, NULL, &shape, &s->scores, &seqs, qkv_dev, s->o, NULL, s->ws,
                                       s->ws_bytes, d),
               d, name);
     gr_cu_extend_attention(NULL, &paged, current_dev, offset_dev, cached_dev, b->n_seqs, tokens, longest,
@@ -384,7 +419,7 @@ static void check_extend(gr_cu_attention *simple, const batch *b, const gr_bf16 
     expect_memory_check(name, "o", got + tokens * o_width, EXTRA_ROWS * o_width * 2);
     void *const host[] = {table, offset, cached, pool, current, whole, got, want};
     for (size_t i = 0; i < GR_LEN(host); i++) free(host[i]);
-    void *const device[] = {out, pool_dev, current_dev, table_dev, offset_dev, cached_dev};
+    void *const device[] = {out, pool_dev, current_dev, qkv_dev, table_dev, offset_dev, cached_dev};
     for (size_t i = 0; i < GR_LEN(device); i++) CUDA(cudaFree(device[i]));
 }
 
@@ -447,7 +482,13 @@ static void check_batch(gr_cu_attention *const kind[2], batch *b, gr_diag *d)
             check_shared(kind[i], b, qkv, &s, name, d);
         } else {
             snprintf(name, sizeof(name), "extend %u/%u of %u, %s", b->heads, b->kv_heads, b->d, b->name);
-            check_extend(kind[i], b, qkv, &s, name, d);
+            check_extend(kind[i], b, qkv, &s, false, name, d);
+            if (b->d % 16 == 0) {
+                gr_bf16 *exact = exact_fp8(b, qkv);
+                strcat(name, ", FP8");
+                check_extend(kind[i], b, exact, &s, true, name, d);
+                free(exact);
+            }
         }
         CUDA(cudaDeviceSynchronize());
         sides_release(&s);

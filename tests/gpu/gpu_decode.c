@@ -13,12 +13,15 @@
 #include <string.h>
 
 #include "ops/kernels/cuda/decode_sizes.h"
+#include "ops/model/fp8.h"
+#include "runtime/base/half.h"
 
 enum { BLOCK = 16 };
 #define COPY_GBPS 4260.0 /* device copy, read and written, of the machine this was tuned on */
 
 static int failures;
 static bool small; /* as --small asks */
+static bool fp8;   /* the pool of the batches that are made is in FP8 */
 
 static void check_cuda(cudaError_t e, const char *what)
 {
@@ -105,9 +108,10 @@ typedef struct batch {
     gr_cu_heads h;
     uint32_t n, n_groups, max_length, stride, n_blocks;
     uint32_t *length, *member, *group_first, *shared, *table; /* host */
-    gr_bf16 *kv, *qkv;                                        /* host */
+    char *kv;                                                 /* host */
+    gr_bf16 *qkv;                                             /* host */
     gr_scores scores;                                         /* sinks: host */
-    gr_bf16 *d_kv;                                            /* kept between launches of one case */
+    void *d_kv;                                               /* kept between launches of one case */
 } batch;
 
 static uint32_t width(const batch *b)
@@ -115,20 +119,48 @@ static uint32_t width(const batch *b)
     return (b->h.heads + 2 * b->h.kv_heads) * b->h.head_dim;
 }
 
-static size_t block_elems(const batch *b)
+static size_t pool_bytes(const batch *b)
 {
-    return (size_t)2 * BLOCK * b->h.kv_heads * b->h.head_dim;
+    return b->n_blocks * gr_cu_kv_block(&b->h);
 }
 
-static gr_bf16 *key_at(const batch *b, uint32_t slot, uint32_t key, uint32_t kv_head)
+/* A kv head's key, or value, of a position: where it lies in the pool, and its scale if that is in FP8. */
+typedef struct kept {
+    gr_bf16 *wide;
+    uint8_t *eight; /* the same place */
+    float *scale;
+} kept;
+
+static kept kept_at(const batch *b, uint32_t slot, uint32_t key, uint32_t kv_head, bool value)
 {
-    const uint32_t block = b->table[(size_t)slot * b->stride + key / BLOCK];
-    return b->kv + block * block_elems(b) + ((size_t)kv_head * BLOCK + key % BLOCK) * b->h.head_dim;
+    char *block = b->kv + b->table[(size_t)slot * b->stride + key / BLOCK] * (size_t)gr_cu_kv_block(&b->h);
+    const size_t half = gr_cu_kv_half_bytes(&b->h),
+                 at = ((size_t)kv_head * BLOCK + key % BLOCK) * b->h.head_dim;
+    float *scales = (float *)(void *)(block + 2 * half);
+    char *from = block + (value ? half : 0);
+    return (kept){(gr_bf16 *)(void *)from + at, (uint8_t *)from + at,
+                  scales + (kv_head * 2 + value) * BLOCK + key % BLOCK};
 }
 
-static gr_bf16 *value_at(const batch *b, uint32_t slot, uint32_t key, uint32_t kv_head)
+static double kept_get(const batch *b, kept k, uint32_t i)
 {
-    return key_at(b, slot, key, kv_head) + block_elems(b) / 2;
+    if (b->h.kv_fp8) return (double)gr_e4m3_to_f32(k.eight[i]) * (double)*k.scale;
+    return (double)of_bf16(k.wide[i]);
+}
+
+static void kept_set_random(const batch *b, kept k)
+{
+    const uint32_t d = b->h.head_dim;
+    float x[256], most = 0;
+    for (uint32_t i = 0; i < d; i++) x[i] = random_value();
+    for (uint32_t i = 0; i < d; i++) most = fmaxf(most, fabsf(x[i]));
+    const gr_fp8_scale s = gr_fp8_scale_of(most);
+    if (b->h.kv_fp8) *k.scale = s.scale;
+    for (uint32_t i = 0; i < d; i++)
+        if (b->h.kv_fp8)
+            k.eight[i] = gr_f32_to_e4m3(x[i] * s.inverse);
+        else
+            k.wide[i] = to_bf16(x[i]);
 }
 
 /* Tables over shuffled blocks; shared keys in the same blocks. What lies behind a slot's length stays NaN. */
@@ -151,16 +183,13 @@ static void fill_tables(batch *b)
 
 static void fill_keys(batch *b)
 {
-    memset(b->kv, 0xFF, b->n_blocks * block_elems(b) * sizeof(*b->kv));
+    memset(b->kv, 0xFF, pool_bytes(b));
     for (uint32_t g = 0; g < b->n_groups; g++)
         for (uint32_t s = b->group_first[g], first = 1; s < b->group_first[g + 1]; s++) {
             if (!b->length[s]) continue;
             for (uint32_t key = first ? 0 : b->shared[g]; key < b->length[s]; key++)
-                for (uint32_t h = 0; h < b->h.kv_heads; h++)
-                    for (uint32_t i = 0; i < b->h.head_dim; i++) {
-                        key_at(b, s, key, h)[i] = to_bf16(random_value());
-                        value_at(b, s, key, h)[i] = to_bf16(random_value());
-                    }
+                for (uint32_t h = 0; h < 2 * b->h.kv_heads; h++)
+                    kept_set_random(b, kept_at(b, s, key, h / 2, h % 2));
             first = 0;
         }
 }
@@ -168,7 +197,8 @@ static void fill_keys(batch *b)
 static batch batch_new(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t n_groups,
                        uint32_t group)
 {
-    batch b = {.h = {.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim}, .n_groups = n_groups};
+    batch b = {.h = {.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .kv_fp8 = fp8},
+               .n_groups = n_groups};
     b.n = n_groups * group;
     b.scores = gr_scores_plain(head_dim);
     b.length = host(b.n * sizeof(*b.length));
@@ -193,12 +223,12 @@ static void batch_fill(batch *b)
     b->max_length = most + random_below(100);
     b->stride = (b->max_length + BLOCK - 1) / BLOCK + random_below(3);
     b->table = host((size_t)b->n * b->stride * sizeof(*b->table));
-    b->kv = host(b->n_blocks * block_elems(b) * sizeof(*b->kv));
+    b->kv = host(pool_bytes(b));
     b->qkv = host((size_t)b->n * width(b) * sizeof(*b->qkv));
     fill_tables(b);
     fill_keys(b);
     for (size_t i = 0; i < (size_t)b->n * width(b); i++) b->qkv[i] = to_bf16(2 * random_value());
-    b->d_kv = device_of(b->kv, b->n_blocks * block_elems(b) * sizeof(*b->kv));
+    b->d_kv = device_of(b->kv, pool_bytes(b));
 }
 
 static void batch_free(batch *b)
@@ -276,9 +306,9 @@ static void attend(const batch *b, uint32_t slot, uint32_t head, double *out)
     const uint32_t from = n ? gr_scores_first(b->scores.window, n - 1) : 0;
     double *p = host(n * sizeof(*p)), most = sinks ? (double)of_bf16(sinks[head]) : -INFINITY, sum = 0;
     for (uint32_t k = from; k < n; k++) {
-        const gr_bf16 *key = key_at(b, slot, k, kv_head);
+        const kept key = kept_at(b, slot, k, kv_head, false);
         p[k] = 0;
-        for (uint32_t i = 0; i < d; i++) p[k] += (double)of_bf16(q[i]) * (double)of_bf16(key[i]);
+        for (uint32_t i = 0; i < d; i++) p[k] += (double)of_bf16(q[i]) * kept_get(b, key, i);
         p[k] *= (double)b->scores.scale;
         if (b->scores.softcap) p[k] = (double)b->scores.softcap * tanh(p[k] / (double)b->scores.softcap);
         most = p[k] > most ? p[k] : most;
@@ -286,10 +316,10 @@ static void attend(const batch *b, uint32_t slot, uint32_t head, double *out)
     if (sinks) sum = exp((double)of_bf16(sinks[head]) - most);
     for (uint32_t i = 0; i < d; i++) out[i] = 0;
     for (uint32_t k = from; k < n; k++) {
-        const gr_bf16 *value = value_at(b, slot, k, kv_head);
+        const kept value = kept_at(b, slot, k, kv_head, true);
         const double w = exp(p[k] - most);
         sum += w;
-        for (uint32_t i = 0; i < d; i++) out[i] += w * (double)of_bf16(value[i]);
+        for (uint32_t i = 0; i < d; i++) out[i] += w * kept_get(b, value, i);
     }
     for (uint32_t i = 0; i < d && n; i++) out[i] /= sum;
     free(p);
@@ -315,10 +345,10 @@ static void compare(const char *name, const batch *b, const gr_bf16 *got)
     free(want);
     const double relative = norm > 0 ? sqrt(error / norm) : sqrt(error);
     const bool ok = !wrong && relative < 6e-3;
-    printf("%-10s heads %u/%u D %u, %u slots in %u groups, lengths to %u: max abs %.2e, norm %.2e, wrong "
+    printf("%-10s heads %u/%u D %u%s, %u slots in %u groups, lengths to %u: max abs %.2e, norm %.2e, wrong "
            "%llu %s\n",
-           name, b->h.heads, b->h.kv_heads, b->h.head_dim, b->n, b->n_groups, b->max_length, most, relative,
-           (unsigned long long)wrong, ok ? "OK" : "FAIL");
+           name, b->h.heads, b->h.kv_heads, b->h.head_dim, b->h.kv_fp8 ? " FP8" : "", b->n, b->n_groups,
+           b->max_length, most, relative, (unsigned long long)wrong, ok ? "OK" : "FAIL");
     failures += !ok;
 }
 
@@ -572,7 +602,7 @@ static void check_fused(uint32_t heads, uint32_t kv_heads, uint32_t n, uint32_t 
 {
     fused f = fused_new(heads, kv_heads, n, longest, 0, norms);
     batch *b = &f.b;
-    const size_t pool = b->n_blocks * block_elems(b), outs = (size_t)n * heads * 128;
+    const size_t pool = pool_bytes(b) / sizeof(gr_bf16), outs = (size_t)n * heads * 128;
     gr_bf16 *first = b->d_kv, *kv = device_of(b->kv, pool * 2), *again = device_of(b->kv, pool * 2);
     gr_bf16 *qkv = device((size_t)n * width(b) * 2), *pools[2] = {host(pool * 2), host(pool * 2)};
     gr_cu_qk_rope_store(0, &b->h, f.raw, f.q_norm, f.k_norm, f.position, f.slot, qkv, first, n);
@@ -608,7 +638,7 @@ static void check_copy(uint32_t layers, uint32_t blocks, uint64_t elems, uint32_
     }
     gr_bf16 *d_kv = device_of(kv, total * 2);
     uint32_t *d_src = device_of(src, n * 4), *d_dst = device_of(dst, n * 4);
-    gr_cu_kv_copy(0, d_kv, layers, layer, elems, d_src, d_dst, n);
+    gr_cu_kv_copy(0, d_kv, layers, layer * 2, elems * 2, d_src, d_dst, n);
     CUDA(cudaGetLastError());
     CUDA(cudaMemcpy(got, d_kv, total * 2, cudaMemcpyDeviceToHost));
     for (uint32_t l = 0; l < layers; l++)
@@ -879,12 +909,11 @@ static void bench_case(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
     b.n_blocks = n_groups * (shared / BLOCK) + b.n * (own / BLOCK + 2);
     b.table = host((size_t)b.n * b.stride * 4);
     fill_tables(&b);
-    const size_t pool = b.n_blocks * block_elems(&b);
-    b.kv = host(pool * 2);
-    for (size_t i = 0; i < pool; i++) b.kv[i] = to_bf16((float)(int16_t)random_u32() * 0x1p-15f);
+    b.kv = host(pool_bytes(&b)); /* numbers in either type */
+    for (size_t i = 0; i < pool_bytes(&b); i++) b.kv[i] = (char)(random_u32() & 0x3f);
     b.qkv = host((size_t)b.n * width(&b) * 2);
     for (size_t i = 0; i < (size_t)b.n * width(&b); i++) b.qkv[i] = to_bf16(random_value());
-    b.d_kv = device_of(b.kv, pool * 2);
+    b.d_kv = device_of(b.kv, pool_bytes(&b));
     bench m = {.h = b.h,
                .d = {.length = device_of(b.length, b.n * 4),
                      .member = device_of(b.member, b.n * 4),
@@ -904,12 +933,12 @@ static void bench_case(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
     m.ws = device(gr_cu_decode_attention_ws(&m.h, b.n, b.max_length));
     bench_plan(&m);
     const double us = time_of(bench_attention, &m), plan_us = time_of(bench_plan, &m);
-    const double bytes = keys * kv_heads * head_dim * 4, gbps = bytes / us * 1e-3;
-    printf(
-        "decode attention heads %u/%u D %u, %u x %u slots, shared %u, own %s%u: %.1f us, %.1f MB, %.0f GB/s, "
-        "%.1f %% of %.0f; plan %.1f us a step\n",
-        heads, kv_heads, head_dim, n_groups, group, shared, exact ? "" : "1..", own, us, bytes * 1e-6, gbps,
-        100 * gbps / COPY_GBPS, COPY_GBPS, plan_us);
+    const double bytes = keys / BLOCK * (double)gr_cu_kv_block(&b.h), gbps = bytes / us * 1e-3;
+    printf("decode attention%s heads %u/%u D %u, %u x %u slots, shared %u, own %s%u: %.1f us, %.1f MB, %.0f "
+           "GB/s, "
+           "%.1f %% of %.0f; plan %.1f us a step\n",
+           fp8 ? " FP8" : "", heads, kv_heads, head_dim, n_groups, group, shared, exact ? "" : "1..", own, us,
+           bytes * 1e-6, gbps, 100 * gbps / COPY_GBPS, COPY_GBPS, plan_us);
     void *const mine[] = {(void *)m.d.length,
                           (void *)m.d.member,
                           (void *)m.d.group_first,
@@ -1127,25 +1156,9 @@ static void check_fuses(void)
     }
 }
 
-int main(int argc, char **argv)
+/* Of all sizes and scores, with the pool in one type. */
+static void test_attention(void)
 {
-    int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess || !count) {
-        puts("no CUDA device: skipped");
-        return 77;
-    }
-    const bool few = argc > 1 && !strcmp(argv[1], "--few");
-    small = few || (argc > 1 && !strcmp(argv[1], "--small"));
-    if (few) {
-        check_fuses();
-        check_products();
-        printf("%s\n", failures ? "FAILED" : "all OK");
-        return failures > 0;
-    }
-    if (argc > 1 && !strcmp(argv[1], "--bench")) {
-        run_bench();
-        return 0;
-    }
     static const uint32_t heads[][2] = {{16, 8}, {32, 8}, {14, 2}, {4, 1}, {34, 1}};
     static const uint32_t dims[] = {128, 64, 16, 256, 8, 96, 40};
     static const uint32_t groups[] = {1, 3, 8, 16};
@@ -1155,6 +1168,7 @@ int main(int argc, char **argv)
     for (size_t h = 0; h < 5; h++)
         for (size_t d = 0; d < 7; d++) {
             const uint32_t group = groups[(h + d) % 4];
+            if (fp8 && dims[d] % 16) continue;
             check_attention(heads[h][0], heads[h][1], dims[d], slots / group + 1, group, long_one,
                             d < 2 || h == 2, NULL);
         }
@@ -1176,10 +1190,40 @@ int main(int argc, char **argv)
     check_rows(16, 8, 128, 5, 400, &kinds[1]); /* a window, and capped scores */
     check_rows(16, 8, 128, 5, 400, &kinds[7]);
     check_attention(8, 2, 128, small ? 1 : 3, 16, small ? 1500 : 5000, false, NULL);
+}
+
+int main(int argc, char **argv)
+{
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || !count) {
+        puts("no CUDA device: skipped");
+        return 77;
+    }
+    const bool few = argc > 1 && !strcmp(argv[1], "--few");
+    small = few || (argc > 1 && !strcmp(argv[1], "--small"));
+    if (few) {
+        check_fuses();
+        check_products();
+        printf("%s\n", failures ? "FAILED" : "all OK");
+        return failures > 0;
+    }
+    if (argc > 1 && !strcmp(argv[1], "--bench")) {
+        for (int i = 0; i < 2; i++) {
+            fp8 = i;
+            run_bench();
+        }
+        return 0;
+    }
+    for (int i = 0; i < 2; i++) {
+        fp8 = i;
+        test_attention();
+    }
+    fp8 = false;
     check_fuses();
     check_products();
     check_copy(1, 2, 256, 1);
     check_copy(3, 40, 2 * BLOCK * 8 * 128, 17);
+    check_copy(2, 12, 2 * BLOCK * 3 * (16 + 4) / 2, 5); /* as blocks in FP8 */
     printf("%s\n", failures ? "FAILED" : "all OK");
     return failures > 0;
 }

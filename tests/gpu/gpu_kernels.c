@@ -9,7 +9,9 @@
 #include "runtime/base/half.h"
 #include "tests/gpu/device.h"
 
+#include "ops/kernels/cuda/fp8.h"
 #include "ops/kernels/kernels.h"
+#include "ops/model/fp8.h"
 #include "ops/simd/simd.h"
 #include "runtime/base/half.h"
 
@@ -172,7 +174,8 @@ static void test_norm(void)
 
 typedef struct rope_case {
     uint32_t T, heads, kv_heads, D;
-    bool norm, in_place, store;
+    bool norm, in_place;
+    enum { NONE, WIDE, EIGHT } store; /* into the pool: in bf16, in FP8 */
     gr_cu_dtype grads;
     int32_t first; /* position of token 0 */
 } rope_case;
@@ -203,7 +206,8 @@ static rope_data rope_data_new(const rope_case *c, const char *name)
                         .kv_heads = c->kv_heads,
                         .head_dim = c->D,
                         .frequency = device_copy(r.frequency, c->D / 2 * sizeof(float)),
-                        .eps = 1e-6f};
+                        .eps = 1e-6f,
+                        .kv_fp8 = c->store == EIGHT};
     r.d_position = device_copy(r.position, c->T * sizeof(*r.position));
     return r;
 }
@@ -259,29 +263,76 @@ static void check_rope_out(const rope_data *r, const gr_bf16 *out)
     report_equal(r->name, "v", &same, &(bool){true}, sizeof(same));
 }
 
-/* Every element of the pool: what out has where a slot says so, else as it was. */
-static void check_pool(const rope_data *r, const gr_bf16 *out, const gr_bf16 *pool, const uint32_t *slot,
+/* x [d] as a pool in FP8 has it. */
+static void want_eight(const gr_bf16 *x, uint32_t d, uint8_t *values, float *scale)
+{
+    float most = 0;
+    bool finite = true;
+    for (uint32_t i = 0; i < d; i++) {
+        finite = finite && isfinite(of_bf16(x[i]));
+        most = fmaxf(most, fabsf(of_bf16(x[i])));
+    }
+    const gr_fp8_scale s = gr_fp8_scale_of(most);
+    for (uint32_t i = 0; i < d; i++) values[i] = gr_f32_to_e4m3(of_bf16(x[i]) * s.inverse);
+    *scale = finite ? s.scale : NAN;
+}
+
+/* Head k, of keys first, of a token to its place. */
+static void want_in_pool(const rope_data *r, const gr_bf16 *x, char *pool, uint32_t slot, uint32_t k)
+{
+    const rope_case *c = r->c;
+    const uint32_t head = k % c->kv_heads, value = k / c->kv_heads;
+    const size_t half = gr_cu_kv_half_bytes(&r->h), at = ((size_t)head * 16 + slot % 16) * c->D;
+    char *block = pool + slot / 16 * gr_cu_kv_block(&r->h), *to = block + value * half;
+    float *scales = (float *)(void *)(block + 2 * half);
+    if (c->store == EIGHT)
+        want_eight(x, c->D, (uint8_t *)to + at, scales + (head * 2 + value) * 16 + slot % 16);
+    else
+        memcpy(to + 2 * at, x, c->D * 2u);
+}
+
+/* Every byte of the pool: what out has where a slot says so, else as it was. */
+static void check_pool(const rope_data *r, const gr_bf16 *out, const void *pool, const uint32_t *slot,
                        size_t blocks)
 {
     const rope_case *c = r->c;
-    const size_t half = 16ull * c->kv_heads * c->D, n = blocks * 2 * half;
-    gr_bf16 *want = gr_malloc(n * 2);
-    memset(want, 0xff, n * 2);
+    const size_t bytes = blocks * gr_cu_kv_block(&r->h);
+    char *want = gr_malloc(bytes);
+    memset(want, 0xff, bytes);
     for (uint32_t t = 0; t < c->T; t++)
-        for (uint32_t k = 0; slot[t] != UINT32_MAX && k < 2 * c->kv_heads; k++) {
-            const size_t at = slot[t] / 16 * 2 * half + k / c->kv_heads * half +
-                              ((size_t)(k % c->kv_heads) * 16 + slot[t] % 16) * c->D;
-            memcpy(want + at, out + (size_t)t * r->W + (c->heads + k) * c->D, c->D * 2u);
-        }
-    report_equal(r->name, "pool", pool, want, n * 2);
+        for (uint32_t k = 0; slot[t] != UINT32_MAX && k < 2 * c->kv_heads; k++)
+            want_in_pool(r, out + (size_t)t * r->W + (c->heads + k) * c->D, want, slot[t], k);
+    report_equal(r->name, "pool", pool, want, bytes);
     free(want);
+}
+
+/* Rows as a pool in FP8 gives them back. */
+static void check_heads(const rope_data *r, const gr_bf16 *device, const gr_bf16 *out)
+{
+    const rope_case *c = r->c;
+    const size_t bytes = (size_t)c->T * r->W * 2;
+    gr_bf16 *want = gr_malloc(bytes), *x = device_poisoned(bytes);
+    memcpy(want, out, bytes);
+    for (uint32_t t = 0; t < c->T; t++)
+        for (uint32_t k = 0; k < 2 * c->kv_heads; k++) {
+            gr_bf16 *head = want + (size_t)t * r->W + (c->heads + k) * c->D;
+            uint8_t values[256];
+            float scale;
+            want_eight(head, c->D, values, &scale);
+            for (uint32_t i = 0; i < c->D; i++) head[i] = bf16_of(gr_e4m3_to_f32(values[i]) * scale);
+        }
+    CUDA(cudaMemcpy(x, device, bytes, cudaMemcpyDeviceToDevice));
+    gr_cu_fp8_heads(NULL, x + c->heads * c->D, c->T, r->W, 2 * c->kv_heads, c->D);
+    gr_bf16 *got = take(r->name, x, bytes);
+    report_equal(r->name, "rounded", got, want, bytes);
+    free(got), free(want);
 }
 
 static void check_rope_forward(const rope_data *r)
 {
     const rope_case *c = r->c;
     const size_t bytes = (size_t)c->T * r->W * 2, blocks = (c->T + 15) / 16 + 3;
-    const size_t pool_bytes = blocks * 2 * 16 * c->kv_heads * c->D * 2;
+    const size_t pool_bytes = blocks * gr_cu_kv_block(&r->h);
     gr_bf16 *raw = device_copy(r->raw, bytes), *out = c->in_place ? raw : device_poisoned(bytes);
     gr_bf16 *q = c->norm ? r->d_norm[0] : NULL, *k = c->norm ? r->d_norm[1] : NULL;
     if (c->store) {
@@ -289,10 +340,12 @@ static void check_rope_forward(const rope_data *r)
         for (uint32_t t = 0; t < c->T; t++)
             slot[t] = t % 11 == 3 ? UINT32_MAX : (uint32_t)(blocks * 16 - 1 - t);
         uint32_t *d_slot = device_copy(slot, c->T * sizeof(*slot));
-        gr_bf16 *pool = device_poisoned(pool_bytes);
+        void *pool = device_poisoned(pool_bytes);
         gr_cu_qk_rope_store(NULL, &r->h, raw, q, k, r->d_position, d_slot, out, pool, c->T);
-        gr_bf16 *h_out = host_copy(out, bytes), *h_pool = take(r->name, pool, pool_bytes);
+        gr_bf16 *h_out = host_copy(out, bytes);
+        void *h_pool = take(r->name, pool, pool_bytes);
         check_pool(r, h_out, h_pool, slot, blocks);
+        if (c->store == EIGHT) check_heads(r, out, h_out);
         free(h_out), free(h_pool), free(slot);
         CUDA(cudaFree(d_slot));
     } else {
@@ -366,35 +419,80 @@ static void check_rope_backward(const rope_data *r)
     CUDA(cudaFree(ws));
 }
 
+/* Values that are no numbers, or all 0: a pool in FP8 says of them what they are. */
+static void check_store_odd(void)
+{
+    static const rope_case c = {4, 1, 1, 32, false, true, EIGHT, GR_CU_F32, 0};
+    const uint32_t slot[4] = {3, 2, 17, 16};
+    rope_data r = rope_data_new(&c, "qk_rope store FP8, odd values");
+    const size_t bytes = (size_t)c.T * r.W * 2, pool_bytes = 2 * gr_cu_kv_block(&r.h);
+    gr_bf16 *v = r.raw + 2 * c.D; /* of token 0 */
+    v[5] = 0x7f80;                /* infinity, and of the next one NaN */
+    v[r.W + 31] = 0x7fc0;
+    memset(v + 2 * r.W, 0, c.D * 2u);
+    v[3 * r.W] = 0x7f7f; /* the largest */
+    gr_bf16 *raw = device_copy(r.raw, bytes);
+    void *pool = device_poisoned(pool_bytes);
+    uint32_t *d_slot = device_copy(slot, sizeof(slot));
+    gr_cu_qk_rope_store(NULL, &r.h, raw, NULL, NULL, r.d_position, d_slot, raw, pool, c.T);
+    gr_bf16 *out = host_copy(raw, bytes);
+    char *got = take(r.name, pool, pool_bytes);
+    const float *scales = (const float *)(void *)(got + 2 * gr_cu_kv_half_bytes(&r.h)) + 16; /* of values */
+    const float *next = (const float *)(const void *)((const char *)scales + gr_cu_kv_block(&r.h));
+    const bool odd[4] = {isnan(scales[3]), isnan(scales[2]), next[1] > 0, isfinite(next[0])};
+    report_equal(r.name, "scales", odd, (const bool[4]){true, true, true, true}, sizeof(odd));
+    char *want = gr_malloc(pool_bytes);
+    memset(want, 0xff, pool_bytes);
+    for (uint32_t t = 2; t < c.T; t++)
+        for (uint32_t k = 0; k < 2; k++)
+            want_in_pool(&r, out + (size_t)t * r.W + (1 + k) * c.D, want, slot[t], k);
+    const size_t second = gr_cu_kv_block(&r.h);
+    report_equal(r.name, "block", got + second, want + second, second);
+    free(out), free(got), free(want);
+    CUDA(cudaFree(raw));
+    CUDA(cudaFree(d_slot));
+    rope_data_free(&r);
+}
+
 static void test_rope(void)
 {
     static const rope_case cases[] = {
-        {1, 1, 1, 8, true, false, false, GR_CU_F32, 3},
-        {1, 2, 1, 16, true, false, true, GR_CU_F32, 0},
-        {37, 4, 2, 16, true, false, false, GR_CU_F32, 0},
-        {61, 3, 3, 24, true, true, true, GR_CU_F32, 5},
-        {53, 8, 2, 64, false, true, false, GR_CU_F32, 0},     /* as llama, in place */
-        {53, 9, 3, 64, false, false, true, GR_CU_F32, 0},     /* with the pool */
-        {129, 14, 2, 64, false, true, true, GR_CU_BF16, 900}, /* as qwen2.5 0.5B */
-        {301, 16, 8, 128, true, false, false, GR_CU_F32, 0},  /* as qwen3 0.6B */
-        {301, 16, 8, 128, true, false, true, GR_CU_F32, 40000},
-        {4001, 16, 8, 128, true, false, false, GR_CU_F32, 11}, /* all three shares of heads */
-        {997, 32, 8, 128, true, true, true, GR_CU_BF16, 0},    /* as qwen3 8B */
-        {70, 5, 5, 80, true, false, true, GR_CU_F32, 0},
-        {33, 4, 1, 256, true, true, true, GR_CU_F32, 130000},
-        {33, 20, 4, 256, false, false, false, GR_CU_F32, 130000},
+        {1, 1, 1, 8, true, false, NONE, GR_CU_F32, 3},
+        {1, 2, 1, 16, true, false, WIDE, GR_CU_F32, 0},
+        {37, 4, 2, 16, true, false, NONE, GR_CU_F32, 0},
+        {61, 3, 3, 24, true, true, WIDE, GR_CU_F32, 5},
+        {53, 8, 2, 64, false, true, NONE, GR_CU_F32, 0},      /* as llama, in place */
+        {53, 9, 3, 64, false, false, WIDE, GR_CU_F32, 0},     /* with the pool */
+        {129, 14, 2, 64, false, true, WIDE, GR_CU_BF16, 900}, /* as qwen2.5 0.5B */
+        {301, 16, 8, 128, true, false, NONE, GR_CU_F32, 0},   /* as qwen3 0.6B */
+        {301, 16, 8, 128, true, false, WIDE, GR_CU_F32, 40000},
+        {4001, 16, 8, 128, true, false, NONE, GR_CU_F32, 11}, /* all three shares of heads */
+        {997, 32, 8, 128, true, true, WIDE, GR_CU_BF16, 0},   /* as qwen3 8B */
+        {70, 5, 5, 80, true, false, WIDE, GR_CU_F32, 0},
+        {33, 4, 1, 256, true, true, WIDE, GR_CU_F32, 130000},
+        {33, 20, 4, 256, false, false, NONE, GR_CU_F32, 130000},
+        {1, 2, 1, 16, true, false, EIGHT, GR_CU_F32, 0}, /* with the pool in FP8 */
+        {53, 9, 3, 64, false, false, EIGHT, GR_CU_F32, 0},
+        {301, 16, 8, 128, true, false, EIGHT, GR_CU_F32, 40000},
+        {997, 32, 8, 128, true, true, EIGHT, GR_CU_BF16, 0},
+        {70, 5, 5, 80, true, false, EIGHT, GR_CU_F32, 0},
+        {33, 4, 1, 256, true, true, EIGHT, GR_CU_F32, 130000},
     };
     for (size_t i = 0; i < GR_LEN(cases); i++) {
         const rope_case *c = &cases[i];
         char name[96];
         snprintf(name, sizeof(name), "qk_rope T %u %u/%u D %u%s%s%s %s", c->T, c->heads, c->kv_heads, c->D,
-                 c->norm ? " norm" : "", c->in_place ? " in place" : "", c->store ? " store" : "",
+                 c->norm ? " norm" : "", c->in_place ? " in place" : "",
+                 c->store == EIGHT ? " store FP8"
+                 : c->store        ? " store"
+                                   : "",
                  type_name(c->grads));
         rope_data r = rope_data_new(c, name);
         check_rope_forward(&r);
         check_rope_backward(&r);
         rope_data_free(&r);
     }
+    check_store_odd();
 }
 
 /* ---- column sums, SwiGLU --------------------------------------------------------------------------------

@@ -1,14 +1,10 @@
 #!/bin/sh
 # Adapters on a CUDA device: equalities of the first iteration, the same bits twice, resumed and under budgets, near what the
 # CPU computes; and what is refused there. Skips (77) where there is no device.
-probe=$("$1" plan --device cuda /dev/null 2>&1 || :)
-case $probe in *"CUDA device"* | *"has no device"*) echo "$probe"; echo "skipped"; exit 77 ;; esac
-. "$(dirname "$0")/../e2e/lib.sh"
+. "$(dirname "$0")/one.sh"
 . "$project/tests/gpu/rows.sh"
 
-config small.json qwen3 64 false false
-sed -i 's/"head_dim": 16/"head_dim": 32/' small.json
-"$gr" init --config small.json --tokenizer "$project/graphs/quickstart" --seed 1 -o small >/dev/null
+small_model small
 lora='train: {lora: {rank: 8, alpha: 16}, '
 sed -e 's/, schedule: cosine//' -e "s/train: {/$lora/" -e 's/model: model/model: small/' -e 's/lr: 1.0e-2/lr: 3.0e-2/' \
     -e 's/metrics: .*/metrics: {ratio_max: token_max(exp(logprob - old_logprob)), kl_max: token_max(abs(ref_logprob - logprob))}/' \

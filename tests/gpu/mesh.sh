@@ -70,9 +70,23 @@ strict() {
     done
 }
 
+# Stages of a model with adapters, or in FP8.
+stages_of() { # NAME OPTIONS...
+    name=$1
+    shift
+    train $name-one "$@" --steps 6
+    both pipeline $name-two "$@" --steps 6
+    for key in loss grad_norm reward_mean entropy; do near $key $name-one $name-two; done
+    both pipeline $name-again "$@" --steps 6
+    same $name-two $name-again
+    within_plan $name-two
+}
+
 if [ "${2:-all}" = pipeline ]; then # the first iteration of one rank is near
     train one --steps 6
     along pipeline
+    stages_of lora --set models.actor.train.lora.rank=8
+    stages_of fp8 --set models.actor.precision.train=fp8 --set models.actor.precision.rollout=fp8
     echo "all is well"
     exit 0
 fi

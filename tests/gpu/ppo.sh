@@ -1,9 +1,7 @@
 #!/bin/sh
 # PPO with a critic and a reward model on a CUDA device: the same bits twice and resumed,
 # values and scores near those of the CPU. Skips (77) where there is no device.
-probe=$("$1" plan --device cuda /dev/null 2>&1 || :)
-case $probe in *"CUDA device"* | *"has no device"*) echo "$probe"; echo "skipped"; exit 77 ;; esac
-. "$(dirname "$0")/../e2e/lib.sh"
+. "$(dirname "$0")/one.sh"
 
 ppo_graph ppo.yaml
 classifier judge model

@@ -2,13 +2,9 @@
 # `share_prompts` on a CUDA device: the first iteration's numbers are near those of responses that read their own prompts, and
 # under strict the same; runs repeat to the bit, resumed or not; nothing is above the plan. Skips (77) where there is no device.
 # usage: share.sh GRAPHRUN
-probe=$("$1" plan --device cuda /dev/null 2>&1 || :)
-case $probe in *"CUDA device"* | *"has no device"*) echo "$probe"; echo "skipped"; exit 77 ;; esac
-. "$(dirname "$0")/../e2e/lib.sh"
+. "$(dirname "$0")/one.sh"
 
-config small.json qwen3 64 false false
-sed -i 's/"head_dim": 16/"head_dim": 32/' small.json
-"$gr" init --config small.json --tokenizer "$project/graphs/quickstart" --seed 1 -o small >/dev/null
+small_model small
 sed -e 's/, schedule: cosine//' -e 's/model: model/model: small/' grpo.yaml >usual.yaml
 { echo 'strict: true'; cat usual.yaml; } >strict.yaml
 { echo 'deterministic: false'; cat usual.yaml; } >loose.yaml

@@ -3,14 +3,10 @@
 # form has the same bits twice, resumed, under a budget, with a disk, and no more memory than planned; muon is near the CPU's; a run goes on
 # with another form. Skips (77) where there is no device.
 # usage: [FORMS="..."] state.sh GRAPHRUN
-probe=$("$1" plan --device cuda /dev/null 2>&1 || :)
-case $probe in *"CUDA device"* | *"has no device"*) echo "$probe"; echo "skipped"; exit 77 ;; esac
-. "$(dirname "$0")/../e2e/lib.sh"
+. "$(dirname "$0")/one.sh"
 . "$project/tests/gpu/rows.sh"
 
-config small.json qwen3 64 false false
-sed -i 's/"head_dim": 16/"head_dim": 32/' small.json
-"$gr" init --config small.json --tokenizer "$project/graphs/quickstart" --seed 1 -o wide >/dev/null
+small_model wide
 sed -e 's/, schedule: cosine//' -e 's/model: model/model: wide/' -e 's/lr: 1.0e-2/lr: 3.0e-2/' grpo.yaml >state.yaml
 
 run() { # NAME FORM OPTIONS...: FORM is settings of `train` with commas between

@@ -48,6 +48,20 @@ grep -q '"by": "environment"' "$work/strict/samples.jsonl" || fail "nobody answe
 echo "strict: turns of $(values turns strict)"
 run slow --set strict=true --set way="$said slow"
 same strict slow
+# A conversation leaves its slot with its last turn: nobody waits for what is said then, and one that begins anew gets a slot again.
+one="--set nodes.rollout.environment.workers=1 --set nodes.rollout.environment.timeout=60 --set nodes.rollout.environment.in_flight=600"
+# shellcheck disable=SC2086 # settings have no spaces
+{
+    run last --set strict=true --set way="$said last 1" $one
+    run late --set strict=true --set way="$said last 512" --set nodes.rollout.concurrent=37 $one
+    same last late
+    rm -f died
+    run die-last --set strict=true --set way="$said die-last" --set nodes.rollout.kv_blocks=41
+    [ -e died ] || fail "no process died at a last turn"
+    rm -f died
+    same last die-last
+    echo "last turns: as they should be"
+}
 sed 's/{op: generate, /{op: generate, speculate: {always: true, tokens: 3, match: 1, from: group}, /' "$work/turns.yaml" >"$work/drafts.yaml"
 graph=drafts
 run drafts --set strict=true --set way="$said"

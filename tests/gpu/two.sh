@@ -13,7 +13,9 @@ train() { # OUT OPTIONS...
 }
 
 same() { # RUN RUN
-    for f in model optimizer; do
+    weights=model
+    [ ! -e "$work/$1/checkpoints/step-6/actor/adapter_model.safetensors" ] || weights=adapter_model
+    for f in $weights optimizer; do
         cmp "$work/$1/checkpoints/step-6/actor/$f.safetensors" "$work/$2/checkpoints/step-6/actor/$f.safetensors" ||
             { echo "$f of $1 and $2 differ"; exit 1; }
     done

@@ -32,19 +32,20 @@ class Hidden(Environment):
 
     def __init__(self):
         super().__init__()
-        self.number = 0
+        self.number = self.steps = 0
 
     def reset(self, seed=None, episode_id=None, number=5, **more):
-        self.number = number
+        self.number, self.steps = number, 0
         return Told(said="guess", done=False, reward=0.0)
 
     def step(self, action, timeout_s=None, **more):
+        self.steps += 1
         right = action.number == self.number
         return Told(said="right" if right else "low" if action.number < self.number else "high", done=right, reward=float(right))
 
     @property
     def state(self):
-        return State(episode_id="0", step_count=0)
+        return State(episode_id="0", step_count=self.steps)
 
 
 def main():
@@ -56,24 +57,35 @@ def main():
     threading.Thread(target=server.run, daemon=True).start()
     while not server.started:
         time.sleep(0.05)
-    adapter = subprocess.Popen([sys.executable, ADAPTER, f"http://127.0.0.1:{port}", "", "said"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def start(*more):
+        return subprocess.Popen([sys.executable, ADAPTER, f"http://127.0.0.1:{port}", "", "said", *more], stdin=subprocess.PIPE,
+                                stdout=subprocess.PIPE, text=True)
 
-    def ask(**m):
+    def ask(last=False, **m):
+        if m["type"] == "step":
+            m["last"] = last
         print(json.dumps(m), file=adapter.stdin, flush=True)
         return json.loads(adapter.stdout.readline())
 
+    adapter = start()
     assert ask(id=1, type="start", record={"reset": {"number": 7}}) == {"id": 1, "text": "guess"}
     assert ask(id=2, type="start", record={}) == {"id": 2, "text": "guess"}
     assert ask(id=1, type="step", text='I say {"number": 3}') == {"id": 1, "text": "low", "done": False, "reward": 0.0}
-    assert ask(id=2, type="step", text='{"number": 5}') == {"id": 2, "text": "right", "done": True, "reward": 1.0}
+    assert ask(id=2, type="step", text='{"number": 5}') == {"id": 2, "text": "right", "done": True, "reward": 1.0, "metrics": {"step_count": 1}}
     assert ask(id=1, type="step", text="no idea")["text"].startswith("This is no action")
     assert "error" in ask(id=1, type="step", text='{"nmber": 3}')
     assert ask(id=3, type="start", record={"reset": {"number": 1}}) == {"id": 3, "text": "guess"}
-    assert ask(id=3, type="step", text='{"number": 1}')["reward"] == 1.0
+    assert ask(id=3, type="step", text='{"number": 2}') == {"id": 3, "text": "high", "done": False, "reward": 0.0}
+    assert ask(id=3, type="step", text="no idea", last=True)["metrics"] == {"step_count": 1}
+    adapter.stdin.close()
+    adapter.wait(20)
+    adapter = start("user")
+    assert ask(id=1, type="start", record={}) == {"id": 1, "messages": [{"role": "user", "content": "guess"}]}
+    assert ask(id=1, type="step", text='{"number": 3}')["messages"] == [{"role": "user", "content": "low"}]
     adapter.stdin.close()
     adapter.wait(20)
     server.should_exit = True
-    print("openenv: three conversations as the server plays them")
+    print("openenv: four conversations as the server plays them, and its state at their ends")
 
 
 main()

@@ -1,22 +1,22 @@
 #!/bin/sh
 # Graphs on several ranks of this machine: the numbers of one rank up to rounding, whatever is sharded; checkpoints that
-# any number of ranks goes on from; one voice. With GR_SLOW=1, 50 points instead of 4.
+# any number of ranks goes on from; one voice. With GR_SLOW=1, 50 points instead of 3.
 . "$(dirname "$0")/lib.sh"
 
-# From equal state, one step on 2 and 4 ranks: at 4 points of a run on one, or at 50.
-points=4
+# From equal state, one step on 2 and 4 ranks: at 3 points of a run on one, or at 50.
+points=3
 [ "$slow" = 0 ] || points=50
 set -- --set models.actor.train.schedule=constant --set run.checkpoint.every=1
 status 0 "$gr" exec grpo.yaml "$@" --out one --steps $points
 for n in 2 4; do each_step one $points 1e-5 "$gr" exec --ranks $n; done
 
 # What is sharded, and how it is gathered, changes nothing; nor does a rank more than there are groups for all.
-status 0 "$gr" exec grpo.yaml --ranks 4 --steps 2 --out whole
+status 0 "$gr" exec grpo.yaml --ranks 2 --steps 2 --out whole
 for way in direct whole layer; do
     gather="--set models.actor.gather=$way"
     [ $way != direct ] || gather=
     # shellcheck disable=SC2086
-    status 0 "$gr" exec grpo.yaml --ranks 4 --steps 2 --out $way-shards --check-memory \
+    status 0 "$gr" exec grpo.yaml --ranks 2 --steps 2 --out $way-shards --check-memory \
         --set models.actor.residency.rollout_weights=keep $gather
     has $way-shards/plan.json '"kind": "sync"'
     same_weights whole $way-shards

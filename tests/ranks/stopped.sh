@@ -20,10 +20,7 @@ by_chance() { # N: a number below it, in chance
 }
 
 left() { # processes of the run
-    for p in /proc/[0-9]*; do
-        tr '\0' '\n' 2>/dev/null <"$p/environ" | grep -qx "GR_TEST_MARK=$mark" && echo "${p#/proc/}"
-    done
-    return 0
+    grep -lzx "GR_TEST_MARK=$mark" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3
 }
 
 # begin STEPS RANKS [COMMAND...]: a run, by COMMAND where RANKS is 0, in the background, with a mark on all that belongs to it

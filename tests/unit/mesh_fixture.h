@@ -3,9 +3,8 @@
 #ifndef GR_TESTS_MESH_FIXTURE_H
 #define GR_TESTS_MESH_FIXTURE_H
 
+#include "tests/unit/parsed.h"
 #include "tests/unit/planned.h"
-#include "tests/unit/test_folder.h"
-#include "graphs/loader/load.h"
 
 static const char *const config_text =
     "{\"model_type\": \"qwen3\", \"vocab_size\": 512, \"hidden_size\": 32, \"num_hidden_layers\": 3, "
@@ -46,18 +45,11 @@ typedef struct config {
 
 static inline gr_status try_load(gr_graph **g, const config *c, gr_diag *d)
 {
-    char *path = gr_printf("%s/config.json", dir), *text;
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(c->experts ? experts_text : config_text, f);
-    fclose(f);
-    text = gr_printf(graph_text, path, c->model ? c->model : "", path, c->rollout ? c->rollout : "",
-                     c->loss ? c->loss : by_token, c->more ? c->more : "");
-    gr_load_options o = {.need_shapes = true, .ranks = c->ranks, .hosts = c->hosts};
-    gr_status st = gr_graph_parse(g, text, strlen(text), "mesh.yaml", &o, d);
-    free(text);
+    char *path = put_config(c->experts ? experts_text : config_text);
+    char *text = gr_printf(graph_text, path, c->model ? c->model : "", path, c->rollout ? c->rollout : "",
+                           c->loss ? c->loss : by_token, c->more ? c->more : "");
     free(path);
-    return st;
+    return parse_text(g, text, c->ranks, c->hosts, d);
 }
 
 static inline gr_graph *load(const config *c)
@@ -65,10 +57,7 @@ static inline gr_graph *load(const config *c)
     gr_graph *g = NULL;
     gr_diag d;
     gr_diag_init(&d);
-    gr_status st = try_load(&g, c, &d);
-    for (size_t i = 0; st && i < d.n; i++) print_message("%s\n", d.messages[i].text);
-    assert_int_equal(st, GR_OK);
-    gr_diag_release(&d);
+    assert_loaded(try_load(&g, c, &d), &d);
     return g;
 }
 

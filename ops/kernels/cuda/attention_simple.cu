@@ -258,7 +258,7 @@ static problem problem_of(const gr_cu_simple *s, const gr_bf16 *qkv)
 void gr_cu_simple_forward(cudaStream_t st, const gr_cu_simple *s, const gr_bf16 *qkv, gr_bf16 *out,
                           float *stats)
 {
-    run_forward<false>(st, problem_of(s, qkv), s->n_seqs, s->longest, out, stats);
+    run_forward<PACKED>(st, problem_of(s, qkv), s->n_seqs, s->longest, out, stats);
 }
 
 void gr_cu_simple_backward(cudaStream_t st, const gr_cu_simple *s, const gr_bf16 *qkv, const gr_bf16 *out,

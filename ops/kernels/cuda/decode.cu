@@ -22,8 +22,11 @@
  * Juravsky et al., Hydragen, arXiv:2402.05099.
  */
 #include "ops/kernels/cuda/chained.cuh"
+#include "ops/kernels/cuda/decode_fp8.cuh"
 #include "ops/kernels/cuda/decode_sizes.h"
 #include "ops/kernels/cuda/decode_tiles.cuh"
+
+#include <type_traits>
 
 namespace
 {
@@ -171,9 +174,11 @@ __global__ void __launch_bounds__(1024, 1) list_kernel(list_args a)
  */
 
 struct args {
-    const __nv_bfloat16 *kv, *qkv;
+    const char *kv;
+    const __nv_bfloat16 *qkv;
     const uint32_t *n_items, *pieces, *item, *member, *length;
-    float *acc, *stat; /* [n, heads, pieces_max, D] and [.., 2]: maximum and sum */
+    uint64_t kv_half, kv_block; /* bytes of a block's keys, and of a block */
+    float *acc, *stat;          /* [n, heads, pieces_max, D] and [.., 2]: maximum and sum */
     __nv_bfloat16 *out;
     uint32_t n, heads, kv_heads, head_dim, width, pieces_max;
     float scale;                /* of a score, times log2(e); where capped, log2(e) */
@@ -181,11 +186,14 @@ struct args {
     const __nv_bfloat16 *sinks; /* [heads] or NULL */
 };
 
+template <int DM, bool FP8> using tile_of = std::conditional_t<FP8, tile_fp8<DM>, tile<DM>>;
+
 /* Brings blocks into the stages of a warp, item after item. */
-template <int DM, bool EXACT> struct loader {
-    using t = tile<DM>;
-    uint32_t unit, units, step; /* unit: an item times a kv head */
-    uint32_t word, next;        /* of this item and of the following one: word i in lane i */
+template <int DM, bool EXACT, bool FP8> struct loader {
+    using t = tile_of<DM, FP8>;
+    static constexpr uint32_t SIZE = FP8 ? 1 : 2, EACH = 16 / SIZE; /* of a value; values of a chunk */
+    uint32_t unit, units, step;                                     /* unit: an item times a kv head */
+    uint32_t word, next; /* of this item and of the following one: word i in lane i */
     uint32_t block, n_blocks, stage, base;
     uint64_t once, again; /* cache policies */
 
@@ -215,19 +223,30 @@ template <int DM, bool EXACT> struct loader {
         const uint32_t lane = threadIdx.x % 32, d = EXACT ? DM : a.head_dim;
         const uint32_t left = __shfl_sync(~0u, word, N_KEYS) - block * BLOCK; /* rows that hold keys */
         const uint64_t policy = __shfl_sync(~0u, word, ONCE) ? once : again;
-        const size_t half = (size_t)a.kv_heads * BLOCK * d;
-        const __nv_bfloat16 *k = a.kv + __shfl_sync(~0u, word, BLOCKS + block) * (2 * half) +
-                                 (size_t)(unit % a.kv_heads) * BLOCK * d;
+        const char *from_block = a.kv + __shfl_sync(~0u, word, BLOCKS + block) * a.kv_block;
+        const char *k = from_block + (size_t)(unit % a.kv_heads) * BLOCK * d * SIZE;
         const uint32_t to = base + stage * t::STAGE_BYTES;
 #pragma unroll
         for (int i = 0; i < t::CHUNKS / 2; i++) {
             const uint32_t at = i * 32 + lane, row = at / t::CHUNKS, chunk = at % t::CHUNKS;
-            const bool real = row < left && (EXACT || chunk * 8 < d);
-            const size_t from = real ? (EXACT ? (size_t)at * 8 : (size_t)row * d + chunk * 8) : 0;
-            const uint32_t place = to + row * t::ROW_BYTES + ((chunk ^ (row & 7)) << 4);
+            const bool real = row < left && (EXACT || chunk * EACH < d);
+            const size_t from = real ? (EXACT ? (size_t)at : ((size_t)row * d / EACH + chunk)) * 16 : 0;
+            const uint32_t place = to + row * t::ROW_BYTES + ((chunk ^ flip(row)) << 4);
             copy_async(place, k + from, real ? 16 : 0, policy);
-            copy_async(place + t::HALF_BYTES, k + half + from, real ? 16 : 0, policy);
+            copy_async(place + t::HALF_BYTES, k + a.kv_half + from, real ? 16 : 0, policy);
         }
+        if (FP8 && lane < 2 * BLOCK / 4) /* scales */
+            copy_async(to + 2 * t::HALF_BYTES + lane * 16,
+                       from_block + 2 * a.kv_half + (unit % a.kv_heads) * 2 * BLOCK * 4 + lane * 16, 16,
+                       policy);
+    }
+
+    static __device__ __forceinline__ uint32_t flip(uint32_t row)
+    {
+        if constexpr (FP8)
+            return t::flip(row);
+        else
+            return row & 7;
     }
 
     /* The next block into the next stage, as one group of copies: an empty one where no block is left. */
@@ -248,13 +267,43 @@ template <int DM, bool EXACT> struct loader {
     }
 };
 
-/* 16 query rows of an item. */
-template <int DM> struct rows : attending<DM> {
-    using t = tile<DM>;
+template <int DM> struct attending_bf16 : attending<DM> {
     using attending<DM>::q;
     using attending<DM>::o;
-    using attending<DM>::max;
-    using attending<DM>::sum;
+
+    /* row [2]: where rows lane / 4 and 8 more begin. */
+    __device__ __forceinline__ void load_queries(const __nv_bfloat16 *const (&row)[2], uint32_t d)
+    {
+        const uint32_t column = threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int kk = 0; kk < DM / 16; kk++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const uint32_t c = kk * 16 + (i >> 1) * 8 + column;
+                q[kk][i] = c < d ? *reinterpret_cast<const uint32_t *>(row[i & 1] + c) : 0;
+            }
+    }
+
+    /* Row lane / 4 (j 0) or 8 more, unnormalised, to d floats. */
+    __device__ __forceinline__ void store(float *to, int j, uint32_t d) const
+    {
+        const uint32_t column = threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < DM / 8; i++)
+            if (i * 8 < d)
+                *reinterpret_cast<float2 *>(to + i * 8 + column) = make_float2(o[i][2 * j], o[i][2 * j + 1]);
+    }
+};
+
+template <int DM, bool FP8>
+using attending_of = std::conditional_t<FP8, attending_fp8<DM>, attending_bf16<DM>>;
+
+/* 16 query rows of an item. */
+template <int DM, bool FP8> struct rows : attending_of<DM, FP8> {
+    using t = tile_of<DM, FP8>;
+    using base = attending_of<DM, FP8>;
+    using base::max;
+    using base::sum;
     uint32_t left[2]; /* keys of an item that a row sees, or has still to see */
 
     /* Slot and query head of row r of an item. */
@@ -269,7 +318,7 @@ template <int DM> struct rows : attending<DM> {
     __device__ __forceinline__ void open(const args &a, uint32_t member, uint32_t first, uint32_t n,
                                          uint32_t kv_head, uint32_t d)
     {
-        const uint32_t lane = threadIdx.x % 32, column = lane % 4 * 2;
+        const uint32_t lane = threadIdx.x % 32;
         const __nv_bfloat16 *from[2];
 #pragma unroll
         for (int j = 0; j < 2; j++) { /* rows that are not there repeat the last one, and are not written */
@@ -277,14 +326,8 @@ template <int DM> struct rows : attending<DM> {
             const size_t s = row_of(a, member, first + min(lane / 4 + 8 * j, n - 1), kv_head, &head);
             from[j] = a.qkv + s * a.width + (size_t)head * d;
         }
-#pragma unroll
-        for (int kk = 0; kk < DM / 16; kk++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const uint32_t c = kk * 16 + (i >> 1) * 8 + column;
-                q[kk][i] = c < d ? *reinterpret_cast<const uint32_t *>(from[i & 1] + c) : 0;
-            }
         this->clear();
+        this->load_queries(from, d);
     }
 
     /* softcap tanh(score / softcap), as 1 - 2 / (exp(2 x) + 1). */
@@ -333,13 +376,14 @@ template <int DM> struct rows : attending<DM> {
 #pragma unroll
             for (int j = 0; j < 2; j++) left[j] -= min(left[j], BLOCK);
         this->weigh(s, a.scale);
+        if constexpr (FP8) this->scale_weights(s, stage, all);
         this->add_values(s, stage + t::HALF_BYTES);
     }
 
     __device__ __forceinline__ void close(const args &a, uint32_t member, uint32_t first, uint32_t n,
                                           uint32_t kv_head, uint32_t index, uint32_t d) const
     {
-        const uint32_t lane = threadIdx.x % 32, column = lane % 4 * 2;
+        const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             float l = sum[j] + __shfl_xor_sync(~0u, sum[j], 1);
@@ -350,19 +394,15 @@ template <int DM> struct rows : attending<DM> {
             const size_t s = row_of(a, member, first + row, kv_head, &head);
             const size_t place = (s * a.heads + head) * a.pieces_max + index;
             if (lane % 4 == 0) *reinterpret_cast<float2 *>(a.stat + 2 * place) = make_float2(max[j], l);
-#pragma unroll
-            for (int i = 0; i < DM / 8; i++)
-                if (i * 8 < d)
-                    *reinterpret_cast<float2 *>(a.acc + place * d + i * 8 + column) =
-                        make_float2(o[i][2 * j], o[i][2 * j + 1]);
+            this->store(a.acc + place * d, j, d);
         }
     }
 };
 
-template <int DM, bool EXACT, bool MORE>
-__global__ void __launch_bounds__(tile<DM>::WARPS * 32, 1) piece_kernel(const args a)
+template <int DM, bool EXACT, bool MORE, bool FP8>
+__global__ void __launch_bounds__(tile_of<DM, FP8>::WARPS * 32, 1) piece_kernel(const args a)
 {
-    using t = tile<DM>;
+    using t = tile_of<DM, FP8>;
     extern __shared__ __align__(1024) unsigned char memory[];
     gr_chain_release();
     gr_chain_wait();
@@ -372,7 +412,7 @@ __global__ void __launch_bounds__(tile<DM>::WARPS * 32, 1) piece_kernel(const ar
     const uint32_t first = warp * gridDim.x + blockIdx.x;
     if (first >= units) return;
 
-    loader<DM, EXACT> in;
+    loader<DM, EXACT, FP8> in;
     in.open(a, first, units, step, base);
     uint32_t next = in.word, stage = 0;
 #pragma unroll 1
@@ -384,7 +424,7 @@ __global__ void __launch_bounds__(tile<DM>::WARPS * 32, 1) piece_kernel(const ar
         const uint32_t member = __shfl_sync(~0u, word, MEMBER), row = __shfl_sync(~0u, word, FIRST_ROW);
         const uint32_t n_rows = __shfl_sync(~0u, word, N_ROWS), keys = __shfl_sync(~0u, word, N_KEYS);
         const uint32_t hidden = MORE ? __shfl_sync(~0u, word, HIDDEN) : 0;
-        rows<DM> r;
+        rows<DM, FP8> r;
         r.open(a, member, row, n_rows, kv_head, d);
         if (MORE) r.look(a, member, row, n_rows, __shfl_sync(~0u, word, KEY));
 #pragma unroll 1
@@ -461,24 +501,26 @@ int attribute(cudaDeviceAttr what)
     return value;
 }
 
-template <int DM, bool EXACT, bool MORE> void launch_pieces_as(cudaStream_t st, const args &a)
+template <int DM, bool EXACT, bool MORE, bool FP8> void launch_pieces_as(cudaStream_t st, const args &a)
 {
-    using t = tile<DM>;
+    using t = tile_of<DM, FP8>;
     const uint32_t most =
         static_cast<uint32_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) / t::WARP_BYTES;
     const uint32_t warps = most < t::WARPS ? most : t::WARPS, bytes = warps * t::WARP_BYTES;
-    cudaFuncSetAttribute(piece_kernel<DM, EXACT, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    cudaFuncSetAttribute(piece_kernel<DM, EXACT, MORE, FP8>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(bytes));
     const uint32_t sms = static_cast<uint32_t>(attribute(cudaDevAttrMultiProcessorCount));
-    gr_chain(st, piece_kernel<DM, EXACT, MORE>, dim3(sms), dim3(warps * 32), bytes, a);
+    gr_chain(st, piece_kernel<DM, EXACT, MORE, FP8>, dim3(sms), dim3(warps * 32), bytes, a);
 }
 
-template <int DM, bool EXACT> void launch_pieces(cudaStream_t st, const args &a, bool more)
+template <int DM, bool EXACT> void launch_pieces(cudaStream_t st, const args &a, bool more, bool fp8)
 {
-    if (more)
-        launch_pieces_as<DM, EXACT, true>(st, a);
+    if (fp8)
+        more ? launch_pieces_as<DM, EXACT, true, true>(st, a)
+             : launch_pieces_as<DM, EXACT, false, true>(st, a);
     else
-        launch_pieces_as<DM, EXACT, false>(st, a);
+        more ? launch_pieces_as<DM, EXACT, true, false>(st, a)
+             : launch_pieces_as<DM, EXACT, false, false>(st, a);
 }
 
 /* ---- copying blocks -------------------------------------------------------------------------------------
@@ -522,7 +564,9 @@ extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, co
     const gr_cu_heads *h = &p->heads;
     const list l = list_at(const_cast<void *>(work), d->n);
     args a;
-    a.kv = reinterpret_cast<const __nv_bfloat16 *>(p->kv);
+    a.kv = static_cast<const char *>(p->kv);
+    a.kv_half = gr_cu_kv_half_bytes(h);
+    a.kv_block = gr_cu_kv_block(h);
     a.qkv = reinterpret_cast<const __nv_bfloat16 *>(qkv);
     a.n_items = l.n_items;
     a.pieces = l.pieces;
@@ -546,24 +590,24 @@ extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, co
     a.in_cap = s->softcap ? 2 * 1.4426950408889634f * s->scale / s->softcap : 0;
     a.sinks = static_cast<const __nv_bfloat16 *>(s->sinks);
     if (h->head_dim == 128)
-        launch_pieces<128, true>(st, a, more);
+        launch_pieces<128, true>(st, a, more, h->kv_fp8);
     else if (h->head_dim == 64)
-        launch_pieces<64, true>(st, a, more);
+        launch_pieces<64, true>(st, a, more, h->kv_fp8);
     else if (h->head_dim < 64)
-        launch_pieces<64, false>(st, a, more);
+        launch_pieces<64, false>(st, a, more, h->kv_fp8);
     else if (h->head_dim < 128)
-        launch_pieces<128, false>(st, a, more);
+        launch_pieces<128, false>(st, a, more, h->kv_fp8);
     else
-        launch_pieces<256, false>(st, a, more);
+        launch_pieces<256, false>(st, a, more, h->kv_fp8);
     gr_chain(st, combine_kernel, dim3(ceil_div(d->n * h->heads, 8)), dim3(256), 0, a);
 }
 
-extern "C" void gr_cu_kv_copy(cudaStream_t st, gr_bf16 *kv, uint32_t layers, uint64_t layer_elems,
-                              uint64_t block_elems, const uint32_t *src, const uint32_t *dst, uint32_t n)
+extern "C" void gr_cu_kv_copy(cudaStream_t st, void *kv, uint32_t layers, uint64_t layer_bytes,
+                              uint64_t block_bytes, const uint32_t *src, const uint32_t *dst, uint32_t n)
 {
     if (!n) return;
-    const uint64_t vectors = block_elems / 8;
+    const uint64_t vectors = block_bytes / sizeof(uint4);
     const uint32_t parts = static_cast<uint32_t>((vectors + 1023) / 1024);
-    copy_kernel<<<dim3(parts, n, layers), 256, 0, st>>>(reinterpret_cast<uint4 *>(kv), layer_elems / 8,
+    copy_kernel<<<dim3(parts, n, layers), 256, 0, st>>>(static_cast<uint4 *>(kv), layer_bytes / sizeof(uint4),
                                                         vectors, src, dst);
 }

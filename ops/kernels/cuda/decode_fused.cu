@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(THREADS, 4) fused_kernel(const args a)
 
 extern "C" bool gr_cu_decode_fuses(const gr_cu_heads *h, const gr_scores *s, uint32_t n)
 {
-    return n && n <= 8 && h->head_dim == D && h->heads / h->kv_heads <= QUERIES && !s->window &&
+    return n && n <= 8 && h->head_dim == D && !h->kv_fp8 && h->heads / h->kv_heads <= QUERIES && !s->window &&
            !s->softcap && !s->sinks && (!h->rotated || h->rotated == D) && gr_chain_there();
 }
 

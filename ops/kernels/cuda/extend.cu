@@ -10,5 +10,9 @@ void gr_cu_extend_attention(cudaStream_t st, const gr_cu_paged *p, const gr_bf16
     gr_flash::problem a = gr_flash::paged_problem(p, qkv);
     a.offset = offset;
     a.cached = cached;
-    gr_flash::run_forward<true>(st, a, n_seqs, longest < n_tokens ? longest : n_tokens, out, NULL);
+    if (longest > n_tokens) longest = n_tokens;
+    if (p->heads.kv_fp8)
+        gr_flash::run_forward<gr_flash::PAGED_FP8>(st, a, n_seqs, longest, out, NULL);
+    else
+        gr_flash::run_forward<gr_flash::PAGED>(st, a, n_seqs, longest, out, NULL);
 }

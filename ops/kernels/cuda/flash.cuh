@@ -22,7 +22,7 @@
 #include <math_constants.h>
 #include <stdint.h>
 
-#include "ops/kernels/cuda/launch.h"
+#include "ops/kernels/cuda/fp8.cuh"
 
 namespace gr_flash
 {
@@ -33,15 +33,20 @@ constexpr int PIECE = 256;              /* keys whose softmax is summed on its o
 constexpr float LEAST = -1e30f; /* below every score; finite, so that rows that see nothing stay numbers */
 constexpr float LN2 = 0.69314718055994531f, LOG2E = 1.4426950408889634f;
 
+/* Where keys and values are: with the queries, or in blocks of the pool, of which FP8 becomes bf16 on its way
+ * into a tile. */
+enum form { PACKED, PAGED, PAGED_FP8 };
+
 /* One call over packed sequences. */
 struct problem {
-    const uint16_t *qkv;    /* [T, W] */
-    const uint32_t *offset; /* [n_seqs + 1] into T */
-    const uint32_t *prefix; /* [n_seqs] the sequence that one goes on from, or its own; NULL: none does */
-    uint32_t n_seqs;        /* where there is a prefix */
-    const uint32_t *cached; /* tokens of each sequence before these; NULL: none */
-    const uint16_t *kv;     /* paged keys and values; NULL: those of qkv */
-    const uint32_t *table;  /* [n_seqs, table_stride] */
+    const uint16_t *qkv;        /* [T, W] */
+    const uint32_t *offset;     /* [n_seqs + 1] into T */
+    const uint32_t *prefix;     /* [n_seqs] the sequence that one goes on from, or its own; NULL: none does */
+    uint32_t n_seqs;            /* where there is a prefix */
+    const uint32_t *cached;     /* tokens of each sequence before these; NULL: none */
+    const uint16_t *kv;         /* paged keys and values; NULL: those of qkv */
+    uint64_t kv_half, kv_block; /* bytes of a block's keys, and of a block */
+    const uint32_t *table;      /* [n_seqs, table_stride] */
     uint32_t table_stride, heads, kv_heads, d, first_seq;
     /* ops/kernels/scores.h. A kernel's MORE says whether it looks at reach and softcap at all. */
     float scale, softcap;
@@ -87,7 +92,9 @@ inline problem paged_problem(const gr_cu_paged *c, const uint16_t *qkv)
 {
     problem p = {};
     p.qkv = qkv;
-    p.kv = c->kv;
+    p.kv = static_cast<const uint16_t *>(c->kv);
+    p.kv_half = gr_cu_kv_half_bytes(&c->heads);
+    p.kv_block = gr_cu_kv_block(&c->heads);
     p.table = c->table;
     p.table_stride = c->table_stride;
     p.heads = c->heads.heads;
@@ -96,6 +103,12 @@ inline problem paged_problem(const gr_cu_paged *c, const uint16_t *qkv)
     p.set(&c->scores);
     return p;
 }
+
+/* A row in FP8: its values, NULL for zeros, and what they are multiplied by. */
+struct row_fp8 {
+    const uint8_t *values;
+    float scale;
+};
 
 /* The part of a problem that one block of threads works on. */
 struct place {
@@ -141,6 +154,15 @@ struct place {
         const uint32_t block = p.table[(size_t)seq * p.table_stride + key / KV_BLOCK];
         return p.kv + (size_t)block * 2 * KV_BLOCK * p.kv_heads * p.d +
                (size_t)(kv_head * KV_BLOCK + key % KV_BLOCK) * p.d;
+    }
+    /* The same in a pool in FP8, of keys or of values. */
+    __device__ row_fp8 fp8_at(const problem &p, uint32_t key, bool value) const
+    {
+        const uint32_t block = p.table[(size_t)seq * p.table_stride + key / KV_BLOCK], at = key % KV_BLOCK;
+        const uint8_t *from = reinterpret_cast<const uint8_t *>(p.kv) + block * p.kv_block;
+        const float *scales = reinterpret_cast<const float *>(from + 2 * p.kv_half);
+        return {from + (value ? p.kv_half : 0) + (size_t)(kv_head * KV_BLOCK + at) * p.d,
+                scales[(kv_head * 2 + value) * KV_BLOCK + at]};
     }
     /* Keys of a token of the batch. */
     __device__ const uint16_t *packed_k(const problem &p, uint32_t token) const
@@ -235,6 +257,30 @@ __device__ inline void fill(uint32_t tile, const uint16_t *any, uint32_t d, F ro
         const uint16_t *from = row_of(row);
         const bool in = from != nullptr && chunk * 8u < d;
         copy16(chunk_at<DP>(tile, row, chunk), in ? from + chunk * 8 : any, in);
+    }
+}
+
+__device__ inline void store16(uint32_t to, uint4 x)
+{
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
+}
+
+/* As fill, of rows in FP8; not asynchronous. */
+template <int DP, int N, typename F> __device__ inline void fill_fp8(uint32_t tile, uint32_t d, F row_of)
+{
+    constexpr int CHUNKS = DP / 16;
+    static_assert(N * CHUNKS % THREADS == 0, "every thread copies the same number of chunks");
+#pragma unroll
+    for (int i = 0; i < N * CHUNKS / THREADS; i++) {
+        const int at = i * THREADS + threadIdx.x, row = at / CHUNKS, chunk = at % CHUNKS;
+        const row_fp8 from = row_of(row);
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (from.values && chunk * 16u < d) v = *reinterpret_cast<const uint4 *>(from.values + chunk * 16);
+        const uint2 a = gr_fp8_scaled(v.x, from.scale), b = gr_fp8_scaled(v.y, from.scale),
+                    c = gr_fp8_scaled(v.z, from.scale), e = gr_fp8_scaled(v.w, from.scale);
+        store16(chunk_at<DP>(tile, row, 2 * chunk), make_uint4(a.x, a.y, b.x, b.y));
+        store16(chunk_at<DP>(tile, row, 2 * chunk + 1), make_uint4(c.x, c.y, e.x, e.y));
     }
 }
 
@@ -466,7 +512,7 @@ template <int DP> struct merged_pieces {
 
 /* A block of threads: 64 rows of one kv head of one sequence. Bound by the tensor cores and, at short
  * lengths, by the softmax between them; keys of the next step are fetched while this one's softmax runs. */
-template <int DP, bool PAGED, bool MORE>
+template <int DP, form KV, bool MORE>
 __global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS)
     forward(problem p, uint16_t *out, float *lse)
 {
@@ -485,17 +531,26 @@ __global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS)
     const uint32_t first_tile = first_key / KEYS, first_piece = first_key / PIECE;
     const uint32_t q_tile = (uint32_t)__cvta_generic_to_shared(shared), k_tile = q_tile + S::TILES_AT,
                    v_tile = k_tile + KEYS * DP * 2;
-    if (!PAGED) p.kv = nullptr; /* lets the compiler drop the lookup */
+    if (KV == PACKED) p.kv = nullptr; /* lets the compiler drop the lookup */
     const auto q_row = [&](int r) { return row0 + r < w.rows ? p.qkv + w.q_at(p, row0 + r) : nullptr; };
     const auto k_row = [&](uint32_t key) { return key < n_keys ? w.k_at(p, key) : nullptr; };
+    const auto fp8_row = [&](uint32_t key, bool value) {
+        return key < n_keys ? w.fp8_at(p, key, value) : row_fp8{nullptr, 0};
+    };
     const auto fill_k = [&](uint32_t key0) {
-        fill<DP, KEYS>(k_tile, p.qkv, p.d, [&](int r) { return k_row(key0 + r); });
+        if (KV == PAGED_FP8)
+            fill_fp8<DP, KEYS>(k_tile, p.d, [&](int r) { return fp8_row(key0 + r, false); });
+        else
+            fill<DP, KEYS>(k_tile, p.qkv, p.d, [&](int r) { return k_row(key0 + r); });
     };
     const auto fill_v = [&](uint32_t key0) {
-        fill<DP, KEYS>(v_tile, p.qkv, p.d, [&](int r) {
-            const uint16_t *k = k_row(key0 + r);
-            return k ? k + place::v_after(p) : nullptr;
-        });
+        if (KV == PAGED_FP8)
+            fill_fp8<DP, KEYS>(v_tile, p.d, [&](int r) { return fp8_row(key0 + r, true); });
+        else
+            fill<DP, KEYS>(v_tile, p.qkv, p.d, [&](int r) {
+                const uint16_t *k = k_row(key0 + r);
+                return k ? k + place::v_after(p) : nullptr;
+            });
     };
 
     fill<DP, ROWS>(q_tile, p.qkv, p.d, q_row);
@@ -566,39 +621,39 @@ template <typename F> inline void by_seqs(problem p, uint32_t n_seqs, F launch)
     for (; p.first_seq < n_seqs; p.first_seq += 65535) launch(p, min(n_seqs - p.first_seq, 65535u));
 }
 
-template <int DP, bool PAGED, bool MORE>
+template <int DP, form KV, bool MORE>
 inline void launch_forward(cudaStream_t st, const problem &p, uint32_t n_seqs, uint32_t longest,
                            uint16_t *out, float *lse)
 {
     const uint32_t tiles = (longest * (p.heads / p.kv_heads) + ROWS - 1) / ROWS;
     constexpr int shared = forward_shape<DP>::SHARED;
-    cudaFuncSetAttribute(forward<DP, PAGED, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    cudaFuncSetAttribute(forward<DP, KV, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     by_seqs(p, n_seqs, [&](const problem &part, uint32_t n) {
-        forward<DP, PAGED, MORE><<<dim3(tiles, p.kv_heads, n), THREADS, shared, st>>>(part, out, lse);
+        forward<DP, KV, MORE><<<dim3(tiles, p.kv_heads, n), THREADS, shared, st>>>(part, out, lse);
     });
 }
 
-template <bool PAGED, bool MORE>
+template <form KV, bool MORE>
 inline void run_forward_as(cudaStream_t st, const problem &p, uint32_t n_seqs, uint32_t longest,
                            uint16_t *out, float *lse)
 {
     if (p.d <= 64)
-        launch_forward<64, PAGED, MORE>(st, p, n_seqs, longest, out, lse);
+        launch_forward<64, KV, MORE>(st, p, n_seqs, longest, out, lse);
     else if (p.d <= 128)
-        launch_forward<128, PAGED, MORE>(st, p, n_seqs, longest, out, lse);
+        launch_forward<128, KV, MORE>(st, p, n_seqs, longest, out, lse);
     else
-        launch_forward<256, PAGED, MORE>(st, p, n_seqs, longest, out, lse);
+        launch_forward<256, KV, MORE>(st, p, n_seqs, longest, out, lse);
 }
 
-template <bool PAGED>
+template <form KV>
 inline void run_forward(cudaStream_t st, const problem &p, uint32_t n_seqs, uint32_t longest, uint16_t *out,
                         float *lse)
 {
     if (!n_seqs || !longest) return;
     if (p.more())
-        run_forward_as<PAGED, true>(st, p, n_seqs, longest, out, lse);
+        run_forward_as<KV, true>(st, p, n_seqs, longest, out, lse);
     else
-        run_forward_as<PAGED, false>(st, p, n_seqs, longest, out, lse);
+        run_forward_as<KV, false>(st, p, n_seqs, longest, out, lse);
 }
 
 } /* namespace gr_flash */

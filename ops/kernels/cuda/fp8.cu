@@ -2,44 +2,34 @@
  * each value is read once. Products of few rows are bound by reading the weights: each lane has 64 bytes of
  * them on the way at a time.
  */
-#include "ops/kernels/cuda/device.cuh"
+#include "ops/kernels/cuda/fp8.cuh"
 #include "ops/kernels/cuda/fp8.h"
-
-#include <cuda_fp8.h>
 
 enum { BLOCK = 256, WARPS = BLOCK / GR_WARP, SIDE = 128 /* GR_FP8_BLOCK */, VECTOR = 8 };
 
-/* As gr_fp8_scale_of: most is |.| of a block's largest value, as bits, so that NaN counts as the largest. */
-struct block_scale {
-    float scale, inverse;
-};
+/* ---- heads: a warp a head, 8 values a lane ---------------------------------------------------------------
+ */
 
-GR_DEVICE block_scale scale_of(uint32_t most)
+GR_KERNEL void __launch_bounds__(BLOCK)
+    heads_kernel(gr_bf16 *x, uint64_t n, uint32_t ld, uint32_t heads, uint32_t D)
 {
-    const float m = __uint_as_float(most), floor = 0x1p-100f, top = m < floor ? floor : m;
-    return block_scale{__fdiv_rn(top, 448.0f), __fdiv_rn(448.0f, top)};
+    const uint64_t i = (uint64_t)blockIdx.x * WARPS + threadIdx.x / GR_WARP;
+    const uint32_t at = threadIdx.x % GR_WARP * VECTOR;
+    if (i >= n) return; /* whole warps */
+    uint4 *place = (uint4 *)(x + i / heads * ld + i % heads * D + at);
+    const uint4 v = at < D ? *place : make_uint4(0, 0, 0, 0);
+    const gr_block_scale s = gr_scale_of(__reduce_max_sync(GR_ALL, gr_largest(v)));
+    const uint2 eight = gr_fp8_rounded(v, s.inverse), low = gr_fp8_scaled(eight.x, s.scale),
+                high = gr_fp8_scaled(eight.y, s.scale);
+    if (at < D) *place = make_uint4(low.x, low.y, high.x, high.y);
 }
 
-GR_DEVICE uint32_t largest(uint4 v)
+extern "C" void gr_cu_fp8_heads(cudaStream_t st, gr_bf16 *x, uint32_t T, uint32_t ld, uint32_t heads,
+                                uint32_t D)
 {
-    const uint32_t part[4] = {v.x, v.y, v.z, v.w};
-    uint32_t most = 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++) most = max(most, max(part[i] & 0x7fff0000u, part[i] << 16 & 0x7fffffffu));
-    return most;
-}
-
-GR_DEVICE uint2 rounded(uint4 v, float inverse)
-{
-    float f[VECTOR];
-    uint32_t two[VECTOR / 2];
-    gr_unpack(v, f);
-#pragma unroll
-    for (int i = 0; i < VECTOR / 2; i++)
-        two[i] = __nv_cvt_float2_to_fp8x2(
-            make_float2(__fmul_rn(f[2 * i], inverse), __fmul_rn(f[2 * i + 1], inverse)), __NV_SATFINITE,
-            __NV_E4M3);
-    return make_uint2(two[0] | two[1] << 16, two[2] | two[3] << 16);
+    const uint64_t n = (uint64_t)T * heads;
+    assert(D % 16 == 0 && D <= VECTOR * GR_WARP);
+    if (n) heads_kernel<<<gr_ceil_div(n, WARPS), BLOCK, 0, st>>>(x, n, ld, heads, D);
 }
 
 /* ---- weights: a block of threads a block of values -------------------------------------------------------
@@ -60,18 +50,18 @@ GR_KERNEL void __launch_bounds__(BLOCK)
     for (int i = 0; i < TURNS; i++) {
         const bool there = col < cols && row + i * ROWS < rows;
         v[i] = there ? *(const uint4 *)(w + (size_t)(row + i * ROWS) * cols + col) : make_uint4(0, 0, 0, 0);
-        m = max(m, largest(v[i]));
+        m = max(m, gr_largest(v[i]));
     }
     m = __reduce_max_sync(GR_ALL, m);
     if (threadIdx.x % GR_WARP == 0) most[threadIdx.x / GR_WARP] = m;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < WARPS; i++) m = max(m, most[i]);
-    const block_scale s = scale_of(m);
+    const gr_block_scale s = gr_scale_of(m);
 #pragma unroll
     for (int i = 0; i < TURNS; i++)
         if (col < cols && row + i * ROWS < rows)
-            *(uint2 *)(values + (size_t)(row + i * ROWS) * cols + col) = rounded(v[i], s.inverse);
+            *(uint2 *)(values + (size_t)(row + i * ROWS) * cols + col) = gr_fp8_rounded(v[i], s.inverse);
     if (threadIdx.x == 0) scales[(size_t)blockIdx.y * ld + blockIdx.x] = s.scale;
     if (blockIdx.x == 0 && gridDim.x + threadIdx.x < ld) /* what fills up the row */
         scales[(size_t)blockIdx.y * ld + gridDim.x + threadIdx.x] = 0;
@@ -151,11 +141,11 @@ GR_KERNEL void __launch_bounds__(BLOCK)
     const bool there = row < t && col < cols;
     const size_t at = (size_t)row * cols + col;
     const uint4 v = there && row < n ? *(const uint4 *)(x + at) : make_uint4(0, 0, 0, 0);
-    uint32_t m = largest(v);
+    uint32_t m = gr_largest(v);
 #pragma unroll
     for (int i = LANES / 2; i; i /= 2) m = max(m, __shfl_xor_sync(GR_ALL, m, i));
-    const block_scale s = scale_of(m);
-    if (there) *(uint2 *)(values + at) = rounded(v, s.inverse);
+    const gr_block_scale s = gr_scale_of(m);
+    if (there) *(uint2 *)(values + at) = gr_fp8_rounded(v, s.inverse);
     if (row < t && threadIdx.x % LANES == 0) scales[(size_t)block * t + row] = s.scale;
 }
 
@@ -233,14 +223,14 @@ GR_DEVICE void round_raw(const gr_cu_fp8_product &p, uint32_t block, uint32_t to
         const bool there = row < p.t && k + VECTOR * i < p.in;
         v[i] = there ? __ldg((const uint4 *)(p.raw + (size_t)row * p.in + k + VECTOR * i))
                      : make_uint4(0, 0, 0, 0);
-        m = max(m, largest(v[i]));
+        m = max(m, gr_largest(v[i]));
     }
     m = max(m, __shfl_xor_sync(GR_ALL, m, 1));
     m = max(m, __shfl_xor_sync(GR_ALL, m, 2));
-    const block_scale s = scale_of(m);
+    const gr_block_scale s = gr_scale_of(m);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const uint2 q = rounded(v[i], s.inverse);
+        const uint2 q = gr_fp8_rounded(v[i], s.inverse);
         r.x[2 * i] = q.x, r.x[2 * i + 1] = q.y;
     }
 #pragma unroll

@@ -24,6 +24,10 @@ void gr_cu_fp8_turn(cudaStream_t st, const uint8_t *values, const float *scales,
 void gr_cu_fp8_rows(cudaStream_t st, const gr_bf16 *x, uint8_t *values, float *scales, uint32_t n, uint32_t t,
                     uint32_t cols);
 
+/* Heads of D values each, `heads` of them behind each other in each of T rows ld apart: they become what a
+ * pool in FP8 gives back of them (gr_cu_paged), in place. D a multiple of 16, up to 256. */
+void gr_cu_fp8_heads(cudaStream_t st, gr_bf16 *x, uint32_t T, uint32_t ld, uint32_t heads, uint32_t D);
+
 #define GR_CU_FP8_RAW 16
 
 /* y [t, out] = scale (x W^T + bias) + add, rounded once. y == add is fine. */

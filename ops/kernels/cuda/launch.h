@@ -40,6 +40,7 @@ typedef struct gr_cu_heads {
     float factor;           /* on cosines and sines; 0: 1 */
     uint32_t rotated;       /* of a head, the first elements; 0: D */
     uint32_t raw_ld;        /* between rows of raw; 0: W */
+    bool kv_fp8;            /* the pool's keys and values are in FP8; then D is a multiple of 16 */
 } gr_cu_heads;
 
 /* ---- embedding ------------------------------------------------------------------------------------------
@@ -92,7 +93,7 @@ void gr_cu_qk_rope(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw, co
  * block * GR_KV_BLOCK + place within it; UINT32_MAX: not stored. */
 void gr_cu_qk_rope_store(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw, const gr_bf16 *q_norm,
                          const gr_bf16 *k_norm, const int32_t *position, const uint32_t *slot, gr_bf16 *out,
-                         gr_bf16 *kv, uint32_t T);
+                         void *kv, uint32_t T);
 /* d [T, W] in place: from the gradient of gr_cu_qk_rope's output to that of raw. grad_q_norm, grad_k_norm [D]
  * += their parts where not NULL. */
 uint64_t gr_cu_qk_rope_backward_ws(const gr_cu_heads *h, uint32_t T);
@@ -286,11 +287,23 @@ void gr_cu_code_run(cudaStream_t st, const struct gr_code_call *c);
 /* ---- rollout: the paged pool -----------------------------------------------------------------------------
  */
 
-/* One layer's part of the pool: blocks of GR_KV_BLOCK (16) tokens; a block is K [kv_heads, 16, D], then V
- * [kv_heads, 16, D], bf16. Block b begins at element b * 2 * 16 * kv_heads * D. */
+/* One layer's part of the pool: blocks of GR_KV_BLOCK (16) tokens, one behind the other; a block is K
+ * [kv_heads, 16, D], then V [kv_heads, 16, D], bf16. In FP8 both are E4M3, and behind them stand fp32 scales
+ * [kv_heads] [of K, of V] [16]: of a position's head, values and scales as ops/model/fp8.h has them. A key or
+ * value that is not finite has a scale that is no number. */
+static inline uint64_t gr_cu_kv_half_bytes(const gr_cu_heads *h)
+{
+    return UINT64_C(16) * h->kv_heads * h->head_dim * (h->kv_fp8 ? 1 : sizeof(gr_bf16));
+}
+
+static inline uint64_t gr_cu_kv_block(const gr_cu_heads *h)
+{
+    return 2 * gr_cu_kv_half_bytes(h) + (h->kv_fp8 ? UINT64_C(2) * 16 * sizeof(float) * h->kv_heads : 0);
+}
+
 typedef struct gr_cu_paged {
     gr_cu_heads heads;
-    const gr_bf16 *kv;
+    const void *kv;
     const uint32_t *table; /* [seqs, table_stride] block of each 16 positions */
     uint32_t table_stride;
     gr_scores scores; /* sinks: device */
@@ -344,7 +357,7 @@ typedef struct gr_cu_decode_fused {
         *length;           /* [n] where the new key goes, and the keys with it; 0: empty, out is zero */
     const uint32_t *table; /* [n, table_stride] */
     uint32_t table_stride, n;
-    gr_bf16 *kv, *out; /* out [n, heads D] */
+    gr_bf16 *kv, *out; /* out [n, heads D]; kv: not in FP8 */
 } gr_cu_decode_fused;
 bool gr_cu_decode_fuses(const gr_cu_heads *h, const gr_scores *s, uint32_t n);
 void gr_cu_decode_fused_run(cudaStream_t st, const gr_cu_decode_fused *p, float scale);
@@ -373,8 +386,9 @@ void gr_cu_decode_product_run(cudaStream_t st, const gr_cu_decode_product *p);
 /* ---- copies ---------------------------------------------------------------------------------------------
  */
 
-/* Copy blocks src[i] to dst[i], for all layers: layer l's part begins at l * layer_elems. */
-void gr_cu_kv_copy(cudaStream_t st, gr_bf16 *kv, uint32_t layers, uint64_t layer_elems, uint64_t block_elems,
+/* Copy blocks src[i] to dst[i], for all layers: layer l's part begins at l * layer_bytes. Both sizes are
+ * multiples of 16. */
+void gr_cu_kv_copy(cudaStream_t st, void *kv, uint32_t layers, uint64_t layer_bytes, uint64_t block_bytes,
                    const uint32_t *src, const uint32_t *dst, uint32_t n);
 
 /* ---- rollout: state of the slots --------------------------------------------------------------------------

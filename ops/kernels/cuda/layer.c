@@ -8,6 +8,7 @@
 
 #include "ops/kernels/cuda/context.h"
 #include "ops/kernels/cuda/experts.h"
+#include "ops/kernels/cuda/fp8.h"
 #include "ops/kernels/cuda/layout.h"
 #include "ops/kernels/cuda/model.h"
 #include "ops/kernels/cuda/strict.h"
@@ -238,7 +239,8 @@ static gr_cu_heads heads_of(gr_queue *q, const gr_rotate *c, uint32_t raw_ld)
                          .one = c->plus_one,
                          .factor = factor != 1 ? factor : 0,
                          .rotated = d->rope.type == GR_ROPE_NONE ? 0 : d->rope.dims,
-                         .raw_ld = raw_ld};
+                         .raw_ld = raw_ld,
+                         .kv_fp8 = d->kv_fp8};
 }
 
 /* The norm over all of q, or over all of k, in rows of q, k and v. */
@@ -279,6 +281,9 @@ void gr_cuda_rotate(gr_queue *q, const gr_rotate *c, const void *from, void *to,
                             b->state, b->n);
     else
         gr_cu_qk_rope(q->stream, &h, whole ? to : from, q_norm, k_norm, b->position, to, b->n);
+    if (!b->state && h.kv_fp8) /* as rollouts see them */
+        gr_cu_fp8_heads(q->stream, (gr_bf16 *)to + h.heads * h.head_dim, b->n, gr_qkv_width(c->d),
+                        2 * h.kv_heads, h.head_dim);
 }
 
 bool gr_cuda_rotate_attend(gr_queue *q, const gr_rotate *r, const gr_attend *c, const void *from, void *out)

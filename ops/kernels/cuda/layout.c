@@ -162,15 +162,16 @@ uint64_t gr_cu_value_ws_bytes(const gr_model_shape *s, uint32_t chunk_rows, unsi
 
 uint64_t gr_cu_kv_block_bytes(const gr_attention_desc *d)
 {
-    return 2ull * GR_KV_BLOCK * d->kv_heads * d->head_dim * sizeof(gr_bf16);
+    const gr_cu_heads h = gr_cu_heads_of(d);
+    return gr_cu_kv_block(&h);
 }
 
 const char *gr_cu_attend_unfit(const gr_attention_desc *d)
 {
     const uint32_t vector = gr_rope_width(d->head_dim), half = d->rope.dims / 2;
-    if (d->kv_fp8)
-        return "keys and values in FP8, which run on the CPU device alone so far: leave 'kv' out of "
-               "'precision'";
+    if (d->kv_fp8 && d->head_dim % 16)
+        return "heads whose size is no multiple of 16, of which keys and values in FP8 cannot be read: leave "
+               "'kv' out of 'precision'";
     if (d->gate && d->qk_norm == GR_QK_NORM_WHOLE) return "norms over all heads of q beside an output gate";
     if (d->rope.type == GR_ROPE_NONE || (half % vector == 0 && d->head_dim / 2 % vector == 0)) return NULL;
     return d->rope.dims == d->head_dim ? NULL : "an odd part of each head rotated";

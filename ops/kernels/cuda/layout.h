@@ -14,7 +14,8 @@
 /* Heads without the table of frequencies: attention does not rotate. */
 static inline gr_cu_heads gr_cu_heads_of(const gr_attention_desc *d)
 {
-    return (gr_cu_heads){.heads = d->heads, .kv_heads = d->kv_heads, .head_dim = d->head_dim};
+    return (gr_cu_heads){
+        .heads = d->heads, .kv_heads = d->kv_heads, .head_dim = d->head_dim, .kv_fp8 = d->kv_fp8};
 }
 
 /* deterministic: of its backward. */

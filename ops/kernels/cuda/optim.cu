@@ -183,8 +183,8 @@ GR_KERNEL void __launch_bounds__(BLOCK) optim_kernel(const optim k, const optim_
 
 /* ---- moments of 8 bits (ops/simd/moments.h) ----------------------------------------------------------- */
 
-/* A thread has so many elements of a block of moments, and a quarter of a warp has a block: the more in a thread,
- * the fewer exchanges, and inverses of scales, for each. */
+/* A thread has so many elements of a block of moments, and a quarter of a warp has a block: the more in a
+ * thread, the fewer exchanges, and inverses of scales, for each. */
 enum { EIGHT = 8, BLOCK_LANES = GR_MOMENT_BLOCK / EIGHT };
 
 struct codes { /* of one moment; whole blocks */
@@ -350,8 +350,7 @@ template <typename O, typename G, typename W> static void launch8_with(const opt
 {
     const gr_cu_optim_range &r = c.r;
     const optim8_arrays<G, W> a = {
-        w,       (const G *)r.g, {(uint2 *)r.m, r.m_scale}, {(uint2 *)r.v, r.v_scale}, r.n,
-        r.first, r.chance};
+        w, (const G *)r.g, {(uint2 *)r.m, r.m_scale}, {(uint2 *)r.v, r.v_scale}, r.n, r.first, r.chance};
     optim8_kernel<O, G, W><<<gr_ceil_div(r.n, BLOCK * EIGHT), BLOCK, 0, c.st>>>(c.k, a);
 }
 

@@ -6,9 +6,12 @@
  * memory.
  */
 #include "ops/kernels/cuda/chained.cuh"
-#include "ops/kernels/cuda/device.cuh"
+#include "ops/kernels/cuda/fp8.cuh"
 
 enum { BLOCK = GR_ROPE_BLOCK, KV_BLOCK = 16 /* GR_KV_BLOCK of ops/kernels/kernels.h */ };
+
+/* What goes into the pool. */
+enum store { NONE, WIDE, EIGHT /* FP8 */ };
 
 template <int N> struct pair { /* a lane's share of a head */
     float low[N], high[N];
@@ -65,6 +68,12 @@ GR_DEVICE float group_sum(float x, uint32_t lanes)
     return x;
 }
 
+GR_DEVICE uint32_t group_max(uint32_t x, uint32_t lanes)
+{
+    for (uint32_t o = lanes / 2; o; o /= 2) x = max(x, __shfl_xor_sync(GR_ALL, x, o));
+    return x;
+}
+
 template <int N>
 GR_DEVICE void rotate(pair<N> &x, const float (&cosine)[N], const float (&sine)[N], float sign)
 {
@@ -93,20 +102,30 @@ struct forward {
     const gr_bf16 *raw, *q_norm, *k_norm;
     const int32_t *position;
     const uint32_t *slot;
-    gr_bf16 *out, *kv;
+    gr_bf16 *out;
+    char *kv;
+    uint64_t kv_half, kv_block; /* bytes: of all keys of a block, and of a block */
     uint32_t T, lanes;
     uint32_t n_heads;         /* that are walked: all, or q and k where v stays in place */
     uint32_t each, per_token; /* heads a group walks, groups that share a token */
 };
 
 /* Where head `head` (k or v) of a token goes in the pool. */
-GR_DEVICE gr_bf16 *pool_at(const forward &p, uint32_t slot, uint32_t head)
+template <typename V> GR_DEVICE V *pool_at(const forward &p, uint32_t slot, uint32_t head)
 {
-    const uint32_t D = p.h.head_dim, kv_heads = p.h.kv_heads, k = head - p.h.heads;
-    const size_t half = (size_t)KV_BLOCK * kv_heads * D; /* k [kv_heads, 16, D], then v */
+    const uint32_t kv_heads = p.h.kv_heads, k = head - p.h.heads;
     const uint32_t within = k < kv_heads ? k : k - kv_heads;
-    gr_bf16 *block = p.kv + (slot / KV_BLOCK) * 2 * half + (k < kv_heads ? 0 : half);
-    return block + ((size_t)within * KV_BLOCK + slot % KV_BLOCK) * D;
+    char *half = p.kv + slot / KV_BLOCK * p.kv_block + (k < kv_heads ? 0 : p.kv_half);
+    return (V *)half + ((size_t)within * KV_BLOCK + slot % KV_BLOCK) * p.h.head_dim;
+}
+
+/* Its scale, where the pool is in FP8. */
+GR_DEVICE float *scale_at(const forward &p, uint32_t slot, uint32_t head)
+{
+    const uint32_t kv_heads = p.h.kv_heads, k = head - p.h.heads;
+    const uint32_t row = k < kv_heads ? 2 * k : 2 * (k - kv_heads) + 1; /* [kv_heads] [of K, of V] */
+    float *scales = (float *)(p.kv + slot / KV_BLOCK * p.kv_block + 2 * p.kv_half);
+    return scales + row * KV_BLOCK + slot % KV_BLOCK;
 }
 
 template <int N>
@@ -163,8 +182,29 @@ GR_DEVICE void load_heads(const gr_bf16 *raw, const group &g, uint32_t head, uin
     }
 }
 
+template <typename V>
+GR_DEVICE void store_wide(const forward &p, uint32_t slot, uint32_t head, places at, const V (&y)[2])
+{
+    gr_bf16 *to = pool_at<gr_bf16>(p, slot, head);
+    *(V *)(to + at.low) = y[0];
+    *(V *)(to + at.high) = y[1];
+}
+
+/* most: of the head. first: the lane has its first element. */
+template <typename V>
+GR_DEVICE void store_eight(const forward &p, uint32_t slot, uint32_t head, places at, const V (&y)[2],
+                           uint32_t most, bool first)
+{
+    typedef decltype(gr_fp8_rounded(V(), 0)) packed;
+    const gr_block_scale s = gr_scale_of(most);
+    uint8_t *to = pool_at<uint8_t>(p, slot, head);
+    *(packed *)(to + at.low) = gr_fp8_rounded(y[0], s.inverse);
+    *(packed *)(to + at.high) = gr_fp8_rounded(y[1], s.inverse);
+    if (first) *scale_at(p, slot, head) = most < 0x7f800000u ? s.scale : NAN;
+}
+
 /* B: heads at once; 1 where a group has one. */
-template <int N, bool STORE, uint32_t B>
+template <int N, store STORE, uint32_t B>
 GR_KERNEL void __launch_bounds__(BLOCK) forward_kernel(const forward p)
 {
     typedef typename gr_raw<N>::type raw;
@@ -175,7 +215,7 @@ GR_KERNEL void __launch_bounds__(BLOCK) forward_kernel(const forward p)
     const size_t at = (size_t)g.t * (n_qk + p.h.kv_heads) * D, from_at = raw_row(p.h, g.t); /* of head 0 */
     raw low[B], high[B];
     load_heads(p.raw + from_at, g, g.first, D, low, high);
-    const uint32_t slot = STORE && g.live ? p.slot[g.t] : UINT32_MAX;
+    const uint32_t slot = STORE != NONE && g.live ? p.slot[g.t] : UINT32_MAX;
     float cosine[N], sine[N];
     angles(p.h, g.live ? g.at : 0, g.live ? p.position[g.t] : 0, cosine, sine);
     for (uint32_t from = 0; from < p.each; from += B) { /* as often for all groups: lanes exchange sums */
@@ -189,36 +229,38 @@ GR_KERNEL void __launch_bounds__(BLOCK) forward_kernel(const forward p)
             gr_unpack(low[j], x.low);
             gr_unpack(high[j], x.high);
             finish_head(p, x, head, g.in, here, cosine, sine);
-            if (!here) continue;
             const raw y[2] = {head < n_qk ? gr_pack(x.low) : low[j], head < n_qk ? gr_pack(x.high) : high[j]};
+            const uint32_t most =
+                STORE == EIGHT ? group_max(max(gr_largest(y[0]), gr_largest(y[1])), p.lanes) : 0;
+            if (!here) continue;
             if (head < n_qk || p.out != p.raw) {
                 *(raw *)(p.out + at + head * D + g.in.low) = y[0];
                 *(raw *)(p.out + at + head * D + g.in.high) = y[1];
             }
-            if (STORE && head >= p.h.heads && slot != UINT32_MAX) {
-                gr_bf16 *to = pool_at(p, slot, head);
-                *(raw *)(to + g.in.low) = y[0];
-                *(raw *)(to + g.in.high) = y[1];
-            }
+            if (STORE == NONE || head < p.h.heads || slot == UINT32_MAX) continue;
+            if (STORE == EIGHT)
+                store_eight(p, slot, head, g.in, y, most, g.at == 0);
+            else
+                store_wide(p, slot, head, g.in, y);
         }
     }
 }
 
 /* Of a rollout behind a product or a norm, which are kernels; else on its own. */
-template <bool STORE>
+template <store STORE>
 static void launch(cudaStream_t st, void (*kernel)(forward), uint32_t grid, const forward &p)
 {
-    if (STORE)
+    if (STORE != NONE)
         gr_chain(st, kernel, dim3(grid), dim3(BLOCK), 0, p);
     else
         kernel<<<grid, BLOCK, 0, st>>>(p);
 }
 
-template <bool STORE> static void launch_forward(cudaStream_t st, forward p)
+template <store STORE> static void launch_forward(cudaStream_t st, forward p)
 {
     if (!p.T) return;
     const uint32_t D = p.h.head_dim, N = gr_rope_width(D);
-    p.n_heads = p.h.heads + p.h.kv_heads * (STORE || p.out != p.raw ? 2 : 1);
+    p.n_heads = p.h.heads + p.h.kv_heads * (STORE != NONE || p.out != p.raw ? 2 : 1);
     p.lanes = gr_rope_lanes(D);
     /* Few tokens: a head a group, for parallelism. Many: more heads, for fewer sines. A head's result is the
      * same. */
@@ -240,16 +282,21 @@ extern "C" void gr_cu_qk_rope(cudaStream_t st, const gr_cu_heads *h, const gr_bf
                               const gr_bf16 *q_norm, const gr_bf16 *k_norm, const int32_t *position,
                               gr_bf16 *out, uint32_t T)
 {
-    forward p = {*h, raw, q_norm, k_norm, position, NULL, out, NULL, T, 0, 0, 0, 0};
-    launch_forward<false>(st, p);
+    forward p = {*h, raw, q_norm, k_norm, position, NULL, out, NULL, 0, 0, T, 0, 0, 0, 0};
+    launch_forward<NONE>(st, p);
 }
 
 extern "C" void gr_cu_qk_rope_store(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw,
                                     const gr_bf16 *q_norm, const gr_bf16 *k_norm, const int32_t *position,
-                                    const uint32_t *slot, gr_bf16 *out, gr_bf16 *kv, uint32_t T)
+                                    const uint32_t *slot, gr_bf16 *out, void *kv, uint32_t T)
 {
-    forward p = {*h, raw, q_norm, k_norm, position, slot, out, kv, T, 0, 0, 0, 0};
-    launch_forward<true>(st, p);
+    forward p = {
+        *h, raw, q_norm, k_norm, position, slot, out, (char *)kv, gr_cu_kv_half_bytes(h), gr_cu_kv_block(h),
+        T,  0,   0,      0,      0};
+    if (h->kv_fp8)
+        launch_forward<EIGHT>(st, p);
+    else
+        launch_forward<WIDE>(st, p);
 }
 
 /* ---- gradient

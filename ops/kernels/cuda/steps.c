@@ -154,8 +154,7 @@ void gr_cuda_steps_copy(gr_steps *s, gr_queue *q, const gr_steps_blocks *b, cons
                         const uint32_t *dst, uint32_t n)
 {
     (void)s;
-    gr_cu_kv_copy(stream_of(q), b->kv, b->layers, b->layer_bytes / sizeof(gr_bf16),
-                  b->block_bytes / sizeof(gr_bf16), src, dst, n);
+    gr_cu_kv_copy(stream_of(q), b->kv, b->layers, b->layer_bytes, b->block_bytes, src, dst, n);
 }
 
 static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)

@@ -212,6 +212,7 @@ void gr_cu_strict_attention(cudaStream_t st, const gr_cu_paged *c, const gr_cu_d
                             gr_bf16 *out, void *ws)
 {
     if (!d->n) return;
+    assert(!c->heads.kv_fp8); /* not of a graph that is strict */
     const problem p = paged_problem(c, qkv);
     partial to;
     to.length = d->length;

@@ -24,7 +24,7 @@ A build with -Dcuda=enabled -Dbench=true has the programs; PyTorch and transform
 MODEL is 0.6B, 1.7B, 7B, 8B, 14B, 32B or, with experts, 30B-A3B, 8B-A1.3B (12 of its 48 layers) and 1B-A0.3B (Qwen3's shapes, random weights), gemma2-2B,
 gemma3-1B, 2B-hybrid or 9B-hybrid. Without :fp32 gradients and moments are bf16 and there is no
 master, as the PyTorch side has them. Keys are budget (bytes, max, or a percentage of the unlimited plan's peak), host-budget, disk (DIR@SIZE), policy, steps
-(iterations of the run), and keys of the graph, such as rollout_in=fp8, train_in=fp8 and share_prompts=8. PyTorch's side of an iteration is there for 0.6B, 1.7B and 8B. `--rows NAME` stands for a list: table (the published one, about nine minutes),
+(iterations of the run), and keys of the graph, such as rollout_in=fp8, kv_in=fp8, train_in=fp8 and share_prompts=8. PyTorch's side of an iteration is there for 0.6B, 1.7B and 8B. `--rows NAME` stands for a list: table (the published one, about nine minutes),
 memory (twelve configurations, about three), families (twelve of three families, about two). Each row writes its lines to DIR/results.jsonl as it has them; a row that fails,
 or takes longer than --timeout, is a line too, and the next goes on. After each row DIR/table.md holds the tables of all so
 far: of what was measured; and of memory and predicted seconds, where the arena and all beside it are to be within 1 % of the
@@ -209,7 +209,7 @@ class Bench:
 
     def single(self, row):
         model, label, s, options = self.settings(row)
-        keep = {k: s[k] for k in ("model", "data", "prompt_tokens", "response_tokens", "rollout_in") if k in s}
+        keep = {k: s[k] for k in ("model", "data", "prompt_tokens", "response_tokens", "rollout_in", "kv_in") if k in s}
         out = os.path.join(self.a.out, row.replace(":", "-"))
         run = common.execute(self.a.graphrun, os.path.join(HERE, "generate.yaml"), out, self.a.device, keep, options)
         seconds = run.node_seconds("rollout")

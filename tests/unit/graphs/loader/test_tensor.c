@@ -4,9 +4,8 @@
 #include "ops/parallel/reshard.h"
 #include "ops/parallel/sharding.h"
 #include "tests/unit/plan_edit.h"
-#include "tests/unit/test_folder.h"
+#include "tests/unit/parsed.h"
 #include "scheduler/cost/cost.h"
-#include "graphs/loader/load.h"
 
 static const char *const config_text =
     "{\"model_type\": \"%s\", \"vocab_size\": 64, \"hidden_size\": 24, \"num_hidden_layers\": 3, "
@@ -45,18 +44,13 @@ static const char *or_none(const char *text)
 
 static gr_status try_load(gr_graph **g, const config *c, gr_diag *d)
 {
-    char *path = gr_printf("%s/config.json", dir), *text;
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fprintf(f, config_text, c->type ? c->type : "qwen3", c->untied ? "false" : "true");
-    fclose(f);
-    text = gr_printf(graph_text, path, or_none(c->model), path, or_none(c->rollout), or_none(c->old),
-                     or_none(c->more));
-    gr_load_options o = {.need_shapes = true, .ranks = c->ranks, .hosts = c->hosts};
-    gr_status st = gr_graph_parse(g, text, strlen(text), "slices.yaml", &o, d);
-    free(text);
+    char *described = gr_printf(config_text, c->type ? c->type : "qwen3", c->untied ? "false" : "true"),
+         *path = put_config(described);
+    char *text = gr_printf(graph_text, path, or_none(c->model), path, or_none(c->rollout), or_none(c->old),
+                           or_none(c->more));
+    free(described);
     free(path);
-    return st;
+    return parse_text(g, text, c->ranks, c->hosts, d);
 }
 
 static gr_graph *load(const config *c)
@@ -64,10 +58,7 @@ static gr_graph *load(const config *c)
     gr_graph *g = NULL;
     gr_diag d;
     gr_diag_init(&d);
-    gr_status st = try_load(&g, c, &d);
-    for (size_t i = 0; st && i < d.n; i++) print_message("%s\n", d.messages[i].text);
-    assert_int_equal(st, GR_OK);
-    gr_diag_release(&d);
+    assert_loaded(try_load(&g, c, &d), &d);
     return g;
 }
 

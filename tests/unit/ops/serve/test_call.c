@@ -1,5 +1,5 @@
 /* What calls of the endpoint may ask for, and what is refused. */
-#include "ops/serve/call.h"
+#include "ops/serve/reply.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
@@ -61,7 +61,8 @@ static void test_what_changes_nothing_may_be_said(void **state)
         GR_CALL_CHAT,
         CHAT(
             ", \"temperature\": 0.5, \"top_p\": 1, \"top_k\": -1, \"n\": 1, \"stop\": \"END\", \"seed\": null"
-            ", \"max_completion_tokens\": 16, \"stream\": false, \"tools\": [], \"tool_choice\": \"auto\""
+            ", \"max_completion_tokens\": 16, \"stream\": true, \"stream_options\": {\"include_usage\": "
+            "true}, \"tools\": [], \"tool_choice\": \"auto\""
             ", \"user\": \"me\", \"presence_penalty\": 0.0, \"logprobs\": true, \"top_logprobs\": 0"));
     wants_call(GR_CALL_TOKENS,
                TOKENS("\"stop_token_ids\": [7], \"logprobs\": 1, \"min_p\": 0, \"repetition_penalty\": 1.0"));
@@ -76,7 +77,10 @@ static void test_what_would_change_something_is_refused(void **state)
     wants_refusal(GR_CALL_CHAT, CHAT(", \"top_k\": 5"), "'top_k' is 0 here");
     wants_refusal(GR_CALL_CHAT, CHAT(", \"n\": 2"), "'n' is 1 here");
     wants_refusal(GR_CALL_CHAT, CHAT(", \"seed\": 2"), "'seed' is no key of this request");
-    wants_refusal(GR_CALL_CHAT, CHAT(", \"stream\": true"), "'stream' is not served");
+    wants_refusal(GR_CALL_CHAT, CHAT(", \"stream\": 1"), "'stream' is a number; true or false is wanted");
+    wants_refusal(GR_CALL_CHAT, CHAT(", \"stream_options\": {\"include_all\": true}"),
+                  "'include_all' is no key of 'stream_options' that is served here");
+    wants_refusal(GR_CALL_TOKENS, "{\"token_ids\": [1], \"stream\": true}", "'stream' is served of /v1/chat");
     wants_refusal(GR_CALL_CHAT, CHAT(", \"stop\": [\"END\", \"x\"]"),
                   "a text of 'stop' is none of the rollout's");
     wants_refusal(GR_CALL_CHAT, CHAT(", \"max_tokens\": 17"),
@@ -138,6 +142,54 @@ static void test_messages_are_as_templates_take_them(void **state)
     json_decref(body);
 }
 
+/* What a client puts together of the chunks is the answer that comes whole. */
+static void test_a_stream_says_what_a_whole_answer_says(void **state)
+{
+    (void)state;
+    const int32_t said_ids[] = {4, 2}, context_ids[] = {1, 2, 3};
+    const float logprobs[] = {-1, -2};
+    const gr_serve_config c = {.rules = {.model = "actor"}};
+    json_t *calls = json_loads("[{\"name\": \"f\", \"arguments\": {\"n\": 1}}]", 0, NULL);
+    const gr_serve_said said = {.ids = said_ids,
+                                .logprobs = logprobs,
+                                .n = 2,
+                                .text = "Well.<call>",
+                                .n_text = 11,
+                                .tool_calls = calls,
+                                .n_before = 5};
+    const gr_ids context = {.id = (int32_t *)(uintptr_t)context_ids, .n = 3};
+    const gr_serve_call call = {.kind = GR_CALL_CHAT,
+                                .variables = json_pack("{s:[{}]}", "tools"),
+                                .logprobs = true,
+                                .tokens_as_ids = true,
+                                .return_ids = true,
+                                .stream = true,
+                                .stream_usage = true};
+    json_t *whole = gr_reply_chat(&c, &call, &said, &context, "7-0"),
+           *choice = json_array_get(json_object_get(whole, "choices"), 0),
+           *chunks = gr_reply_stream(&call, gr_reply_chat(&c, &call, &said, &context, "7-0"));
+    assert_int_equal(json_array_size(chunks), 3);
+    json_t *first = json_array_get(chunks, 0), *one = json_array_get(json_object_get(first, "choices"), 0),
+           *end = json_array_get(json_object_get(json_array_get(chunks, 1), "choices"), 0),
+           *delta = json_object_get(one, "delta"),
+           *told = json_array_get(json_object_get(delta, "tool_calls"), 0);
+    assert_int_equal(json_integer_value(json_object_get(told, "index")), 0);
+    json_object_del(told, "index");
+    assert_true(json_equal(delta, json_object_get(choice, "message")));
+    assert_true(json_equal(json_object_get(one, "token_ids"), json_object_get(choice, "token_ids")));
+    assert_true(json_equal(json_object_get(one, "logprobs"), json_object_get(choice, "logprobs")));
+    assert_true(
+        json_equal(json_object_get(first, "prompt_token_ids"), json_object_get(whole, "prompt_token_ids")));
+    assert_true(json_is_null(json_object_get(one, "finish_reason")));
+    assert_string_equal(json_string_value(json_object_get(end, "finish_reason")), "tool_calls");
+    assert_true(
+        json_equal(json_object_get(json_array_get(chunks, 2), "usage"), json_object_get(whole, "usage")));
+    json_decref(chunks);
+    json_decref(whole);
+    json_decref(calls);
+    json_decref(call.variables);
+}
+
 static void test_paths(void **state)
 {
     (void)state;
@@ -153,6 +205,7 @@ int main(void)
         cmocka_unit_test(test_what_changes_nothing_may_be_said),
         cmocka_unit_test(test_what_would_change_something_is_refused),
         cmocka_unit_test(test_messages_are_as_templates_take_them),
+        cmocka_unit_test(test_a_stream_says_what_a_whole_answer_says),
         cmocka_unit_test(test_paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

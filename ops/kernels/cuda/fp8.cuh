@@ -1,0 +1,78 @@
+/* ops/kernels/cuda/fp8.cuh: bf16 rounded to FP8 as ops/model/fp8.h says, and read again. */
+#ifndef GR_OPS_KERNELS_CUDA_FP8_CUH
+#define GR_OPS_KERNELS_CUDA_FP8_CUH
+
+#include "ops/kernels/cuda/device.cuh"
+
+#include <cuda_fp8.h>
+
+/* As gr_fp8_scale_of: most is |.| of a block's largest value, as bits, so that NaN counts as the largest. */
+struct gr_block_scale {
+    float scale, inverse;
+};
+
+GR_DEVICE gr_block_scale gr_scale_of(uint32_t most)
+{
+    const float m = __uint_as_float(most), floor = 0x1p-100f, top = m < floor ? floor : m;
+    return gr_block_scale{__fdiv_rn(top, 448.0f), __fdiv_rn(448.0f, top)};
+}
+
+/* Of two bf16. */
+GR_DEVICE uint32_t gr_largest(uint32_t two)
+{
+    return max(two & 0x7fff0000u, two << 16 & 0x7fffffffu);
+}
+
+GR_DEVICE uint32_t gr_largest(uint2 v)
+{
+    return max(gr_largest(v.x), gr_largest(v.y));
+}
+
+GR_DEVICE uint32_t gr_largest(uint4 v)
+{
+    return max(gr_largest(make_uint2(v.x, v.y)), gr_largest(make_uint2(v.z, v.w)));
+}
+
+GR_DEVICE uint32_t gr_fp8_two(uint32_t two, float inverse)
+{
+    return __nv_cvt_float2_to_fp8x2(
+        make_float2(__fmul_rn(gr_low(two), inverse), __fmul_rn(gr_high(two), inverse)), __NV_SATFINITE,
+        __NV_E4M3);
+}
+
+GR_DEVICE uint32_t gr_fp8_rounded(uint2 v, float inverse)
+{
+    return gr_fp8_two(v.x, inverse) | gr_fp8_two(v.y, inverse) << 16;
+}
+
+GR_DEVICE uint2 gr_fp8_rounded(uint4 v, float inverse)
+{
+    return make_uint2(gr_fp8_rounded(make_uint2(v.x, v.y), inverse),
+                      gr_fp8_rounded(make_uint2(v.z, v.w), inverse));
+}
+
+/* Of four E4M3 those at bytes 0 and 2 (odd: 1 and 3), as bf16, which has all of their values. Their exponent
+ * and mantissa become the lowest bits of exponent and the highest of mantissa of a bf16, subnormal ones too,
+ * whose value is then 2^-120 of theirs. A NaN reads as 480: what has one has a scale that is no number. */
+template <bool odd> GR_DEVICE uint32_t gr_fp8_wide(uint32_t four)
+{
+    const uint32_t sign = (odd ? four : four << 8) & 0x80008000u,
+                   size = (odd ? four >> 4 : four << 4) & 0x07f007f0u, bits = sign | size;
+    __nv_bfloat162 two;
+    memcpy(&two, &bits, sizeof(two));
+    const __nv_bfloat16 up = __ushort_as_bfloat16(0x7b80); /* 2^120 */
+    two = __hmul2(two, __nv_bfloat162(up, up));
+    uint32_t wide;
+    memcpy(&wide, &two, sizeof(wide));
+    return wide;
+}
+
+/* Four E4M3 times f, in bf16. */
+GR_DEVICE uint2 gr_fp8_scaled(uint32_t four, float f)
+{
+    const uint32_t even = gr_fp8_wide<false>(four), odd = gr_fp8_wide<true>(four);
+    return make_uint2(gr_pair(__fmul_rn(gr_low(even), f), __fmul_rn(gr_low(odd), f)),
+                      gr_pair(__fmul_rn(gr_high(even), f), __fmul_rn(gr_high(odd), f)));
+}
+
+#endif
