@@ -32,7 +32,7 @@ typedef struct kind {
 
 typedef struct audit {
     const char *run;
-    char *disk; /* as --disk says it; NULL: there is none */
+    char *disk;        /* as --disk says it; NULL: there is none */
     uint64_t from, to; /* the checkpoint of iteration from, 0: the beginning; iterations up to to */
     bool has_end;      /* the run has a checkpoint of iteration to */
     char *scratch;
@@ -183,8 +183,16 @@ static void become(const audit *x, char *const argv[])
 static gr_status execute(const audit *x, bool replan, int *status, gr_diag *d)
 {
     char *until = gr_printf("%llu", (unsigned long long)x->to);
-    char *argv[] = {(char *)"graphrun", (char *)"exec", (char *)"--resume", x->scratch, (char *)"--until",
-                    until,              NULL,           NULL,               NULL,       NULL};
+    char *argv[] = {(char *)"graphrun",
+                    (char *)"exec",
+                    (char *)"--resume",
+                    x->scratch,
+                    (char *)"--until",
+                    until,
+                    NULL,
+                    NULL,
+                    NULL,
+                    NULL};
     size_t n = 6;
     if (replan) argv[n++] = (char *)"--replan";
     if (x->disk) argv[n++] = (char *)"--disk";
