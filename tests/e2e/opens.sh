@@ -100,10 +100,6 @@ END
     has out '^\{"id": 1, "done": true, "reward": 1.0, "metrics": \{"tries": 1\}\}$'
 fi
 
-# Each conversation has a prompt of its own, also when it comes again in a later iteration.
-with_replay opens.yaml replay.yaml 'samples: 2, size: 50, keep: 1'
-comes_again replay.yaml 3
-
 # A server.
 if [ -x "$(dirname "$gr")/graphrun-http" ] && perl -MIO::Socket::INET -e 1 2>/dev/null; then
     perl "$here/server.pl" &
@@ -113,6 +109,10 @@ if [ -x "$(dirname "$gr")/graphrun-http" ] && perl -MIO::Socket::INET -e 1 2>/de
     has server/samples.jsonl '"prompt": "system:sumE\[add\]user:goEassistant:".*\{"by": "environment", "text": "\+[1-4]="\}'
     [ "$(metric server 1 rollout.failed) $(metric server 1 off)" = "0 0" ] || fail "a server's openings"
 fi
+
+# Each conversation has a prompt of its own, also when it comes again in a later iteration.
+with_replay opens.yaml replay.yaml 'samples: 2, size: 50, keep: 1'
+comes_again replay.yaml 3
 
 # A validation.
 sed -e 's/^nodes:/&\n  held: {op: prompts, file: $data, batch: 8, max_tokens: 60, template: chat, messages: "{question}", every: 2}/' \

@@ -210,6 +210,8 @@ static void products(void)
     check_groups(groups_of("128 experts, 768 x 2048, 300 rows", 128, 768, 2048, 300, 0));
     check_groups(groups_of("512 experts, 264 x 520, 5000 rows", 512, 264, 520, 5000, 0));
     check_groups(groups_of("3 experts, 2880 x 5760, 700 rows", 3, 2880, 5760, 700, 0));
+    check_groups(
+        groups_of("96 experts, 768 x 1024, edges", 96, 768, 1024, 0, 2)); /* several of a CTA's tiles */
 }
 
 /* Rows of a group have the same bits whatever else is in it, and in the others. */

@@ -77,7 +77,7 @@ template <int FORM> __device__ __forceinline__ void consume(const args &a, pipe 
     tiles<FORM> all(a, start);
     for (tile at; all.next(at);) {
         float z[COLUMNS / 2];
-        multiply<FORM>(in, group, at, z);
+        multiply<FORM>(in, group, at, z, alone());
         if (FORM == GR_CU_EXPERTS_Y && a.bias) add_bias(a, at, z);
         store_rows(a, at, at.row + mine, z);
     }

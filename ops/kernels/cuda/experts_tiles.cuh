@@ -197,15 +197,20 @@ __device__ __forceinline__ void produce(const args &a, Pipe &p, const uint32_t *
 /* ---- consumers ---- */
 
 /* Terms from `terms` on, up to a multiple of 16, of all tiles of a stage, which are turned, become zeros:
- * those behind a group's last belong to the next one. */
+ * those behind a group's last belong to the next one. A thread has 16 bytes of a term in half of the tiles.
+ */
 template <class Pipe> __device__ __forceinline__ void clear_terms(uint32_t stage, uint32_t terms)
 {
-    const uint32_t thread = threadIdx.x - GR_WARPGROUP, vectors = (16 - terms % 16) % 16 * (PART * 2 / 16);
-    for (uint32_t i = thread; i < vectors * (A_PARTS + B_PARTS); i += CONSUMERS) {
-        const uint32_t to =
-            stage + i / vectors * PART * Pipe::ROW_BYTES + terms * (PART * 2) + i % vectors * 16;
-        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
-    }
+    constexpr uint32_t PARTS = A_PARTS + B_PARTS, ACROSS = PART * 2 / 16, PART_BYTES = PART * Pipe::ROW_BYTES;
+    static_assert(CONSUMERS == 2 * 16 * ACROSS && PARTS % 2 == 0, "a thread's part of them");
+    const uint32_t thread = threadIdx.x - GR_WARPGROUP, term = terms + thread / ACROSS % 16,
+                   first = thread / (16 * ACROSS) * (PARTS / 2),
+                   to = stage + first * PART_BYTES + term * (PART * 2) + thread % ACROSS * 16;
+#pragma unroll
+    for (uint32_t i = 0; i < PARTS / 2; i++)
+        if (term < (terms + 15) / 16 * 16)
+            asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to + i * PART_BYTES), "r"(0)
+                         : "memory");
     gr_writes_shown();
     asm volatile("bar.sync 1, %0;" ::"n"((int)CONSUMERS) : "memory");
 }
@@ -246,9 +251,18 @@ __device__ __forceinline__ void multiply_rest(const Pipe &in, uint32_t group, ui
         multiply_step<GR_CU_EXPERTS_DW, 4>(in, group, add, z);
 }
 
-/* z: the warpgroup's elements of a tile, 64 rows; as gr_pipe::multiply. */
-template <int FORM, class Pipe>
-__device__ __forceinline__ void multiply(Pipe &in, uint32_t group, const tile &t, float (&z)[COLUMNS / 2])
+/* What comes behind a tile's products: nothing. */
+struct alone {
+    enum { GROUPS = 0 }; /* that last commits */
+    __device__ __forceinline__ void last(float (&)[COLUMNS / 2]) const
+    {
+    }
+};
+
+/* z: the warpgroup's elements of a tile, 64 rows; as gr_pipe::multiply. `after` goes into them, too. */
+template <int FORM, class Pipe, class After>
+__device__ __forceinline__ void multiply(Pipe &in, uint32_t group, const tile &t, float (&z)[COLUMNS / 2],
+                                         const After &after)
 {
     constexpr bool WHOLE = FORM != GR_CU_EXPERTS_DW; /* terms behind the last are zeros */
     const uint32_t end = WHOLE ? t.terms : t.terms / Pipe::TERMS * Pipe::TERMS;
@@ -260,17 +274,17 @@ __device__ __forceinline__ void multiply(Pipe &in, uint32_t group, const tile &t
         if (k) in.leave(before);
         before = in.stage;
     }
-    if (WHOLE || end == t.terms) {
-        gr_products_wait<0>();
-        in.leave(before);
-        return;
+    if (!WHOLE && end < t.terms) {
+        multiply_rest(in, group, t.terms - end, end, z);
+        gr_products_wait<1>();
+        if (end) in.leave(before);
+        before = in.stage;
+        in.next();
     }
-    multiply_rest(in, group, t.terms - end, end, z);
-    gr_products_wait<1>();
-    if (end) in.leave(before);
+    after.last(z);
+    gr_products_wait<After::GROUPS>();
+    in.leave(before);
     gr_products_wait<0>();
-    in.leave(in.stage);
-    in.next();
 }
 
 #endif
@@ -282,7 +296,8 @@ static inline bool take(const gr_cu_experts_product *p)
 
 } // namespace gr_groups
 
-/* GR_CU_EXPERTS_DW of gr_cu_experts_product_run; rows > 0. */
+/* GR_CU_EXPERTS_DW of gr_cu_experts_product_run; rows > 0. The second one: of gradients in bf16. */
 bool gr_cu_experts_gradient_run(cudaStream_t st, const gr_cu_experts_product *p);
+bool gr_cu_experts_gradient16_run(cudaStream_t st, const gr_cu_experts_product *p);
 
 #endif

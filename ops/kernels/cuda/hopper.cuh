@@ -130,7 +130,7 @@ GR_DEVICE void gr_row_copy(uint32_t to, const void *from, uint32_t bytes, uint32
         : "memory");
 }
 
-/* From shared memory back; of this thread's group, see gr_rows_commit. */
+/* From shared memory back; of this thread's group, see gr_stores_commit. */
 GR_DEVICE void gr_row_store(void *to, uint32_t from, uint32_t bytes)
 {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
@@ -138,21 +138,50 @@ GR_DEVICE void gr_row_store(void *to, uint32_t from, uint32_t bytes)
                  : "memory");
 }
 
-GR_DEVICE void gr_rows_commit()
+/* A box of a stack of matrices (gr_box_map) whose first element is (column, row) of matrix z. */
+GR_DEVICE void gr_box_copy(uint32_t to, const CUtensorMap *from, uint32_t barrier, uint32_t column,
+                           uint32_t row, uint32_t z)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
+                 "{%3, %4, %5}], [%2];" ::"r"(to),
+                 "l"(from), "r"(barrier), "r"(column), "r"(row), "r"(z)
+                 : "memory");
+}
+
+/* From shared memory back, but for what lies outside the matrix; of this thread's group, see
+ * gr_stores_commit. */
+GR_DEVICE void gr_box_store(const CUtensorMap *to, uint32_t from, uint32_t column, uint32_t row, uint32_t z)
+{
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(to),
+                 "r"(from), "r"(column), "r"(row), "r"(z)
+                 : "memory");
+}
+
+GR_DEVICE void gr_stores_commit()
 {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/* Until the rows of this thread's groups have left shared memory. */
-GR_DEVICE void gr_rows_left()
+/* Until what this thread's groups store has left shared memory, but for the last N groups. */
+template <int N> GR_DEVICE void gr_stores_left()
 {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
 }
 
-/* Until they have arrived. */
-GR_DEVICE void gr_rows_stored()
+/* Until all of it has arrived. */
+GR_DEVICE void gr_stores_arrived()
 {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+/* Four blocks of 8 x 8 bf16: lanes 0 to 7 have the addresses of the first one's rows, 16 bytes each, 8 to 15
+ * those of the second, and so on; lane l two values of each block, row l / 4, columns 2 (l % 4) and the next.
+ */
+GR_DEVICE void gr_blocks_store(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a),
+                 "r"(b), "r"(c), "r"(d)
+                 : "memory");
 }
 
 /* What this thread wrote to shared memory is there for the tensor cores and the copy engine, behind a barrier

@@ -56,6 +56,18 @@ bool gr_tile_map(CUtensorMap *map, const gr_bf16 *p, uint64_t all, uint64_t colu
                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+bool gr_box_map(CUtensorMap *map, const gr_bf16 *p, uint64_t stack, uint64_t rows, uint64_t columns)
+{
+    const encode_function encode = known().encode;
+    const cuuint64_t size[] = {columns, rows, stack},
+                     stride[] = {columns * sizeof(*p), rows * columns * sizeof(*p)};
+    const cuuint32_t box[] = {GR_TILE_DEPTH, 64, 1}, step[] = {1, 1, 1};
+    return encode &&
+           encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)p, size, stride, box, step,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 uint32_t gr_pipe_clusters()
 {
     return (uint32_t)known().processors / GR_PIPE_CLUSTER;

@@ -28,17 +28,20 @@ enum {
  * false: the driver has no such maps. */
 bool gr_tile_map(CUtensorMap *map, const gr_bf16 *p, uint64_t all, uint64_t columns, uint32_t rows);
 
+/* Boxes of 64 rows by 64 columns of row-major matrices [rows, columns], `stack` of them behind each other;
+ * columns a multiple of 8, p on 16 bytes. A box ends where its matrix does. */
+bool gr_box_map(CUtensorMap *map, const gr_bf16 *p, uint64_t stack, uint64_t rows, uint64_t columns);
+
 /* Whether this device has what they need, for these rows. */
 bool gr_pipe_takes(const gr_bf16 *w, uint32_t columns);
 
 /* Clusters that are there at once. */
 uint32_t gr_pipe_clusters();
 
-/* kernel(args, x's map, W's map) on at most so many clusters. false: not launched. */
-template <class Args>
-static inline bool gr_pipe_launch(cudaStream_t st, void (*kernel)(Args, CUtensorMap, CUtensorMap),
-                                  uint32_t shared, uint32_t tiles, const Args &a, const CUtensorMap &x,
-                                  const CUtensorMap &w)
+/* kernel(args, maps: of x, of W, ...) on at most so many clusters. false: not launched. */
+template <class Args, class... Maps>
+static inline bool gr_pipe_launch(cudaStream_t st, void (*kernel)(Args, Maps...), uint32_t shared,
+                                  uint32_t tiles, const Args &a, const Maps &...maps)
 {
     const uint32_t clusters = gr_pipe_clusters();
     cudaLaunchAttribute cluster = {};
@@ -54,7 +57,7 @@ static inline bool gr_pipe_launch(cudaStream_t st, void (*kernel)(Args, CUtensor
     how.numAttrs = 1;
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared) ==
                cudaSuccess &&
-           cudaLaunchKernelEx(&how, kernel, a, x, w) == cudaSuccess;
+           cudaLaunchKernelEx(&how, kernel, a, maps...) == cudaSuccess;
 }
 
 template <int HALF, int STAGES, int DEPTH = GR_TILE_DEPTH> struct gr_pipe {

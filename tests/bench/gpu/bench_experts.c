@@ -77,8 +77,18 @@ static void dense(gr_queue *q, int which, void *arg)
     need(s->b, gr_cu_gemm_run(s->gemm, q->stream, &call, s->gemm_ws, &s->b->d));
 }
 
+/* Seconds of products, and of dense ones. */
+typedef struct seconds {
+    double ours, dense;
+} seconds;
+
+static seconds add(seconds a, seconds b)
+{
+    return (seconds){a.ours + b.ours, a.dense + b.dense};
+}
+
 /* Seconds of both, and the median of the ratios of neighbours. */
-static void measure(state *s, gr_queue *q, const char *name, double sum[2])
+static seconds measure(state *s, gr_queue *q, const char *name)
 {
     const double flops = 2.0 * s->p.rows * (double)s->p.in * (double)s->p.out * 1e-12;
     double ours[TIMES], theirs[TIMES], share[TIMES];
@@ -98,8 +108,7 @@ static void measure(state *s, gr_queue *q, const char *name, double sum[2])
     print_result(row, flops / median(ours), "TFLOP/s");
     snprintf(row, sizeof(row), "experts %s: dense product beside it", name);
     print_result(row, flops / median(theirs), "TFLOP/s");
-    sum[0] += median(ours);
-    sum[1] += median(theirs);
+    return (seconds){median(ours), median(theirs)};
 }
 
 static gr_cu_experts_product product(const state *s, gr_cu_experts_form form, bool down, const void *a,
@@ -117,33 +126,41 @@ static gr_cu_experts_product product(const state *s, gr_cu_experts_form form, bo
                                    .type = form == GR_CU_EXPERTS_DW ? GR_CU_F32 : GR_CU_BF16};
 }
 
+static seconds gradients(state *s, gr_queue *q, gr_cu_dtype type)
+{
+    const bool half = type == GR_CU_BF16;
+    s->p = product(s, GR_CU_EXPERTS_DW, true, s->rows, s->h, s->grad);
+    s->p.type = type;
+    const seconds down = measure(s, q, half ? "down dw, bf16 gradients" : "down dw");
+    s->p = product(s, GR_CU_EXPERTS_DW, false, s->gate_up, s->rows, s->grad);
+    s->p.type = type;
+    return add(down, measure(s, q, half ? "gate_up dw, bf16 gradients" : "gate_up dw"));
+}
+
+static void print_share(const char *row, seconds sum)
+{
+    print_result(row, sum.dense / sum.ours, "");
+}
+
 static void measure_products(state *s, gr_queue *q)
 {
     const struct {
         const char *name;
         gr_cu_experts_product p;
-    } all[] = {
-        {"gate_up", product(s, GR_CU_EXPERTS_Y, false, s->rows, s->w_gate_up, s->gate_up)},
-        {"down", product(s, GR_CU_EXPERTS_Y, true, s->h, s->w_down, s->rows)},
-        {"down dx", product(s, GR_CU_EXPERTS_DX, true, s->rows, s->w_down, s->h)},
-        {"down dw", product(s, GR_CU_EXPERTS_DW, true, s->rows, s->h, s->grad)},
-        {"gate_up dw", product(s, GR_CU_EXPERTS_DW, false, s->gate_up, s->rows, s->grad)},
-        {"gate_up dx", product(s, GR_CU_EXPERTS_DX, false, s->gate_up, s->w_gate_up, s->rows)},
-    };
-    double sum[2] = {0}, forward = 0;
-    for (size_t i = 0; i < GR_LEN(all); i++) {
-        s->p = all[i].p;
-        measure(s, q, all[i].name, sum);
-        if (i == 1) forward = sum[1] / sum[0];
+    } rows[] = {{"gate_up", product(s, GR_CU_EXPERTS_Y, false, s->rows, s->w_gate_up, s->gate_up)},
+                {"down", product(s, GR_CU_EXPERTS_Y, true, s->h, s->w_down, s->rows)},
+                {"down dx", product(s, GR_CU_EXPERTS_DX, true, s->rows, s->w_down, s->h)},
+                {"gate_up dx", product(s, GR_CU_EXPERTS_DX, false, s->gate_up, s->w_gate_up, s->rows)}};
+    seconds sum = {0, 0};
+    for (size_t i = 0; i < GR_LEN(rows); i++) {
+        s->p = rows[i].p;
+        sum = add(sum, measure(s, q, rows[i].name));
+        if (i == 1) print_share("experts forward products, share of dense ones", sum);
     }
-    print_result("experts forward products, share of dense ones", forward, "");
-    print_result("experts update products, share of dense ones", sum[1] / sum[0], "");
-    s->p = all[3].p;
-    s->p.type = GR_CU_BF16;
-    measure(s, q, "down dw, bf16 gradients", sum);
-    s->p = all[4].p;
-    s->p.type = GR_CU_BF16;
-    measure(s, q, "gate_up dw, bf16 gradients", sum);
+    print_share("experts update products, fp32 gradients, share of dense ones",
+                add(sum, gradients(s, q, GR_CU_F32)));
+    print_share("experts update products, bf16 gradients, share of dense ones",
+                add(sum, gradients(s, q, GR_CU_BF16)));
 }
 
 /* ---- around the products ---- */
