@@ -185,7 +185,7 @@ static const command commands[] = {
      "answer calls of OpenAI's form with a checkpoint (a folder, or RUN[@STEP|@best]): print the plan and "
      "the "
      "URL, and go on until SIGINT or SIGTERM; docs/ENVIRONMENTS.md has the calls and what --set may set"},
-    {"audit", "RUN [STEP]", 2, 0, 0, true,
+    {"audit", "RUN [STEP]", 2, BIT(DISK), 0, true,
      "run iterations again from their checkpoint, in another folder, and compare metrics and weights with "
      "the recorded bits"},
 };

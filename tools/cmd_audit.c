@@ -32,6 +32,7 @@ typedef struct kind {
 
 typedef struct audit {
     const char *run;
+    char *disk;        /* as --disk says it; NULL: there is none */
     uint64_t from, to; /* the checkpoint of iteration from, 0: the beginning; iterations up to to */
     bool has_end;      /* the run has a checkpoint of iteration to */
     char *scratch;
@@ -46,6 +47,7 @@ static void release(audit *x)
     gr_status st = x->scratch ? gr_path_remove(x->scratch, NULL) : GR_OK;
     (void)st; /* a folder of temporary files */
     free(x->scratch);
+    free(x->disk);
     free(x->was.machine);
     free(x->was.numerics);
     free(x->is.machine);
@@ -181,14 +183,20 @@ static void become(const audit *x, char *const argv[])
 static gr_status execute(const audit *x, bool replan, int *status, gr_diag *d)
 {
     char *until = gr_printf("%llu", (unsigned long long)x->to);
-    char *const argv[] = {(char *)"graphrun",
-                          (char *)"exec",
-                          (char *)"--resume",
-                          x->scratch,
-                          (char *)"--until",
-                          until,
-                          replan ? (char *)"--replan" : NULL,
-                          NULL};
+    char *argv[] = {(char *)"graphrun",
+                    (char *)"exec",
+                    (char *)"--resume",
+                    x->scratch,
+                    (char *)"--until",
+                    until,
+                    NULL,
+                    NULL,
+                    NULL,
+                    NULL};
+    size_t n = 6;
+    if (replan) argv[n++] = (char *)"--replan";
+    if (x->disk) argv[n++] = (char *)"--disk";
+    if (x->disk) argv[n++] = x->disk;
     void (*before)(int) = signal(SIGINT, SIG_IGN); /* the terminal tells the child, too: it ends by itself */
     const pid_t pid = fork();
     if (!pid) {
@@ -466,7 +474,7 @@ static void say(const audit *x)
 
 int gr_cmd_audit(const gr_args *a, gr_diag *d)
 {
-    audit x = {.run = a->operand[0]};
+    audit x = {.run = a->operand[0], .disk = a->ask.disk ? gr_strdup(a->ask.disk) : NULL};
     gr_status st = choose_iterations(&x, a->operand[1], d);
     if (st) {
         release(&x);

@@ -67,6 +67,7 @@ static void look(explorer *x, layout *l, uint32_t hurry)
     gr_diag_init(&ignored);
     gr_status st = gr_request_options(&o, &with.ask, &ignored);
     o.hurry = hurry;
+    o.sketch = true;
     if (!st) st = gr_request_load(&g, &with.ask, &o, &ignored);
     if (!st) keep_meshes(x, g);
     if (!st) st = gr_plan_graph(&p, g, &o, NULL);

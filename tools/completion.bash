@@ -26,7 +26,7 @@ _graphrun()
         report) words='--help --out --format' ;;
         watch) words='--help --port --host' ;;
         serve) words='--help --set --device --hardware --budget --host-budget --port --host --model --out' ;;
-        audit) words='--help' ;;
+        audit) words='--help --disk' ;;
         esac
     fi
     case $word in

@@ -79,3 +79,4 @@ complete -c graphrun -n '__fish_seen_subcommand_from serve' -l port -x -d 'port 
 complete -c graphrun -n '__fish_seen_subcommand_from serve' -l host -x -d 'address to listen on; default: 127.0.0.1, which this machine alone can reach'
 complete -c graphrun -n '__fish_seen_subcommand_from serve' -l model -x -d 'model of the run, where it has several'
 complete -c graphrun -n '__fish_seen_subcommand_from serve' -l out -s o -r -F -d 'keep graph, plan and trace there; default: nothing is kept'
+complete -c graphrun -n '__fish_seen_subcommand_from audit' -l disk -r -F -d 'a folder on a disk, and how much of it each rank may take for state that device and host have no room for; nothing is left there'

@@ -117,6 +117,7 @@ _graphrun() {
         '--out=[keep graph, plan and trace there; default\: nothing is kept]:DIR:_files' \
         '*:file:_files' ;;
     audit) _arguments -S '--help[show the options]' \
+        '--disk=[a folder on a disk, and how much of it each rank may take for state that device and host have no room for; nothing is left there]:DIR\:BYTES:_files' \
         '*:file:_files' ;;
     esac
 }

@@ -70,6 +70,7 @@ static uint64_t plan_with(const advice *v, const change *c, bool priced)
     if (c->set) with.set[with.n_set++] = c->set;
     gr_diag_init(&ignored);
     bool fits = !options_with(&o, &with, c, &ignored);
+    o.sketch = true;
     o.quick = !priced;
     o.hurry = priced ? PRICE : 0;
     fits = fits && !gr_request_load(&g, &with, &o, &ignored) && !gr_plan_meshes(&p, g, &o, &ignored);

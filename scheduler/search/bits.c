@@ -291,6 +291,20 @@ static bool is_within(const gr_schedule_search *s, const gr_plan *p)
     return gr_plan_within(p, s->o->budget_bytes, s->o->host_budget_bytes, s->o->disk_budget_bytes);
 }
 
+/* Only where what passes keep waits in the host pool does anything fit: the smallest plan does. All is
+ * searched once more with that. */
+static void search_spilled(gr_schedule_search *s, uint32_t *walk, found_plan *f)
+{
+    memset(walk, 0, s->src->n_knobs * sizeof(*walk));
+    found_plan other = find_with_least_bits(s, walk);
+    if (other.plan) {
+        const found_plan was = *f;
+        *f = other;
+        other = was;
+    }
+    release(&other);
+}
+
 gr_plan *gr_find_plan(gr_schedule_search *s, uint32_t *level)
 {
     uint32_t *walk = gr_calloc(s->src->n_knobs + 1, sizeof(*walk));
@@ -298,12 +312,13 @@ gr_plan *gr_find_plan(gr_schedule_search *s, uint32_t *level)
     const bool priced = s->o->bits == GR_BITS_PREFER || s->o->bits == GR_BITS_ANY;
     if (priced && (f.plan || !is_hopeless(s))) search_freely(s, walk, &f);
     if (s->o->bits == GR_BITS_FIT && f.plan && !s->o->quick && lowers_bits(s, walk)) search_other_bits(s, &f);
-    free(walk);
     s->spills->spills = true;
     if (!f.plan) {
         f.plan = find_least(s, f.level);
         f.taken = s->taken;
+        if (!s->o->quick && s->src->n_knobs && is_within(s, f.plan)) search_spilled(s, walk, &f);
     }
+    free(walk);
     if (!s->o->quick && is_within(s, f.plan) && !has_luxury(s, f.level)) try_spills(s, &f);
     if (s->src->n_knobs) memcpy(level, f.level, s->src->n_knobs * sizeof(*level));
     s->taken = f.taken;

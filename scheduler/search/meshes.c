@@ -134,12 +134,14 @@ static void choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, gr_
     candidate c[MESHES_MAX];
     gr_plan_options how = *o;
     const size_t n = candidates_of(g, m, c);
+    how.sketch = true;
     how.quick = true;
     size_t fit = compare(g, m, &how, c, n);
     how.quick = false;
     how.hurry = GR_MAX(o->hurry, (uint32_t)SHORT);
     if (!o->quick) fit = compare(g, m, &how, c, fit);
-    if (!o->quick) compare(g, m, o, c, GR_MIN(fit, (size_t)WHOLE));
+    how.hurry = o->hurry;
+    if (!o->quick) compare(g, m, &how, c, GR_MIN(fit, (size_t)WHOLE));
     /* where nothing fits, the plan says what is missing */
     gr_graph_set_mesh(g, m->index, fit ? &c[0].mesh : &(gr_mesh){{0}});
     if (fit && d) tell(m, c, fit, n, d);

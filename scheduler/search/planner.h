@@ -20,6 +20,7 @@ typedef struct gr_plan_options {
     uint32_t hosts; /* that the graph's ranks are on, as many on each; 0: 1 */
     uint32_t hurry; /* see gr_schedule_options */
     bool quick;     /* whether it fits, not how best: see gr_schedule_options */
+    bool sketch;    /* its time and bytes are asked for, and nobody runs it: it is not proven, nor bound */
 } gr_plan_options;
 
 /* A plan, and what it was made from. Of several roles of ranks, that of the first holds the others; the

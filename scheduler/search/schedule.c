@@ -6,22 +6,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORK          160000000 /* steps looked at (gr_transfers.work): seconds */
-#define QUICK_WORK    3000000
-#define EFFORT        400000 /* works laid out, over all residencies of all programs, about */
-#define FIRST_LOOK    60
-#define LEAST_STATES  800
-#define MOST_STATES   16384
-#define MAX_LEVELS    48       /* programs gone through whose bits are the same */
-#define MOST_EFFORT   10000000 /* works laid out, so that they are */
-#define PROBE_EFFORT  1000000  /* the same, where it is only asked whether anything fits */
-#define MOST_MARGINS  6
-#define PACK_TRIES    40
-#define PROBE_TRIES   10
-#define QUICK_TRIES   5
-#define PACKING       60  /* work of offsets in one order, a copy */
-#define MOST_LATER    24  /* candidates whose loads are placed later, of a list */
-#define MOST_WAITING  64  /* candidates packed of a list whose steps wait for bytes that others still use */
+#define WORK         160000000 /* steps looked at (gr_transfers.work): seconds */
+#define QUICK_WORK   3000000
+#define EFFORT       400000 /* works laid out, over all residencies of all programs, about */
+#define FIRST_LOOK   60     /* residencies of a program, or so many works laid out */
+#define FIRST_WORKS  20000
+#define LEAST_STATES 800
+#define MOST_STATES  16384
+#define MAX_LEVELS   48       /* programs gone through whose bits are the same */
+#define MOST_EFFORT  10000000 /* works laid out, so that they are */
+#define PROBE_EFFORT 1000000  /* the same, where it is only asked whether anything fits */
+#define MOST_MARGINS 6
+#define PACK_TRIES   40
+#define PROBE_TRIES  10
+#define QUICK_TRIES  5
+#define PACKING      60 /* work of offsets in one order, a copy */
+#define MOST_LATER   24 /* candidates whose loads are placed later, of a list */
+#define FEW_WAITING  24 /* candidates packed of a list whose steps wait for bytes that others still use */
+#define MOST_WAITING \
+    4000000               /* and more of few copies, or not found for: each is the square of their number */
 #define EVERY_PACKING 24  /* offsets not found for so many: only what takes less is tried */
 #define LESS_TO_PACK  256 /* by such a part */
 #define MOST_FREE     4   /* programs whose residencies are searched, with any levels */
@@ -69,7 +72,8 @@ static void search_if_it_fits(gr_schedule_search *s, uint32_t level, uint32_t mo
 {
     size_t begin = s->found.n;
     bool fits = false;
-    gr_search_set(s, level, FIRST_LOOK);
+    const size_t works = gr_level_set_take(s, level)->n_tasks;
+    gr_search_set(s, level, GR_MAX(FIRST_LOOK, (uint32_t)(FIRST_WORKS / GR_MAX(works, (size_t)1))));
     for (size_t i = begin; i < s->found.n; i++) fits |= may_fit(s, &s->found.all[i]);
     if (!fits) return;
     s->found.n = begin;
@@ -238,29 +242,36 @@ static void keep_faster(packed *best, gr_plan *p, size_t at)
     *best = (packed){p, at};
 }
 
-/* Where offsets were not found for many of a list, only what takes less than any of those is tried, and less
- * and less. */
+/* Where offsets were not found for many of a list, of few copies many more, only what takes less than any of
+ * those is tried, and less and less. */
 typedef struct patience {
     uint64_t least;
-    uint32_t tried;
+    uint32_t failed;
+    uint64_t effort; /* squares of their numbers of copies */
 } patience;
 
-static bool is_in_vain(const gr_schedule_search *s, patience *left, const candidate *c)
+static bool is_in_vain(const gr_schedule_search *s, const patience *left, const candidate *c)
 {
-    const uint64_t live = s->found.all[c->residency].live;
-    if (left->tried >= EVERY_PACKING && live >= left->least) return true;
-    left->least = GR_MIN(left->least, live - live / LESS_TO_PACK);
-    left->tried++;
-    return false;
+    return left->failed >= EVERY_PACKING && left->effort > MOST_WAITING &&
+           s->found.all[c->residency].live >= left->least;
 }
 
-/* The fastest of them for which offsets are found, with loads that stand later where need be. Of a few it is
- * seen how long their steps wait for bytes. */
+static void lose_patience(const gr_schedule_search *s, patience *left, const candidate *c)
+{
+    const uint64_t live = s->found.all[c->residency].live;
+    left->least = GR_MIN(left->least, live - live / LESS_TO_PACK);
+    left->effort += (uint64_t)s->transfers.n_copies * s->transfers.n_copies;
+    left->failed++;
+}
+
+/* The fastest of them for which offsets are found, with loads that stand later where need be. Of a few, and
+ * of many where they are small, it is seen how long their steps wait for bytes. */
 static packed pack_fastest(gr_schedule_search *s, const candidate *list, size_t n)
 {
     packed best = {0};
     uint32_t later = 0, waiting = 0;
-    patience left = {UINT64_MAX, 0};
+    patience left = {.least = UINT64_MAX};
+    uint64_t waited = 0;
     for (size_t i = 0; i < n && (!best.plan || list[i].ns < best.plan->ns); i++) {
         uint64_t lacks;
         if (is_in_vain(s, &left, &list[i])) continue;
@@ -268,9 +279,11 @@ static packed pack_fastest(gr_schedule_search *s, const candidate *list, size_t 
         if (p) {
             const bool waits = p->ns > gr_near_ns(list[i].ns);
             keep_faster(&best, p, i);
-            if (!waits || waiting++ == MOST_WAITING) break;
+            waited += (uint64_t)s->transfers.n_copies * s->transfers.n_copies;
+            if (!waits || (++waiting > FEW_WAITING && waited > MOST_WAITING)) break;
             continue;
         }
+        lose_patience(s, &left, &list[i]);
         if (!lacks) continue;
         const gr_residency *st = &s->found.all[list[i].residency];
         const bool again = !list[i].wide && st->wide_ns < st->ns; /* its wider form came before */
@@ -288,12 +301,13 @@ static packed pack_fastest(gr_schedule_search *s, const candidate *list, size_t 
 /* The first of them for which they are, as it is, in no more time. */
 static packed pack_first(gr_schedule_search *s, const candidate *list, size_t n, uint64_t most)
 {
-    patience left = {UINT64_MAX, 0};
+    patience left = {.least = UINT64_MAX};
     for (size_t i = 0; i < n; i++) {
         uint64_t lacks;
         if (is_in_vain(s, &left, &list[i])) continue;
         gr_plan *p = pack(s, &list[i], &lacks);
         if (p && p->ns <= most) return (packed){p, i};
+        lose_patience(s, &left, &list[i]);
         gr_plan_free(p);
     }
     return (packed){0};
@@ -446,8 +460,24 @@ static void add_better(gr_schedule_search *s, set_list *l, uint32_t set, size_t 
     free(level);
 }
 
-/* Of the sets in which descents found what fits, those with the fastest, and then what is next to the first.
- */
+/* Those with one level of one knob that keeps the bits better, or worse, of each in the list, which grows. */
+static void add_near(gr_schedule_search *s, set_list *l, size_t most)
+{
+    uint32_t *level = gr_calloc(s->src->n_knobs + 1, sizeof(*level));
+    for (size_t i = 0; i < l->n; i++)
+        for (size_t k = 0; k < 2 * s->src->n_knobs && l->n < most; k++) {
+            const gr_knob *knob = &s->src->knobs[k / 2];
+            memcpy(level, s->sets[l->set[i]].level, s->src->n_knobs * sizeof(*level));
+            const uint32_t now = level[k / 2];
+            if (!gr_keeps_bits(knob) || (k % 2 ? now + 1 == knob->n_levels : !now)) continue;
+            level[k / 2] = k % 2 ? now + 1 : now - 1;
+            add_set(s, l, level);
+        }
+    free(level);
+}
+
+/* Of the sets in which descents found what fits, those with the fastest, and then what is next to the first;
+ * of small programs what is next to all of them, and to where the way down ended. */
 static void add_found(gr_schedule_search *s, set_list *l, size_t begin, size_t most)
 {
     size_t n;
@@ -456,6 +486,10 @@ static void add_found(gr_schedule_search *s, set_list *l, size_t begin, size_t m
     for (size_t i = 0; i < n && l->n < most; i++)
         add_set(s, l, s->sets[s->found.all[list[i].residency].level].level);
     if (n) add_better(s, l, s->found.all[list[0].residency].level, most);
+    if (most > MAX_LEVELS) {
+        add_set(s, l, s->sets[s->stand.set].level);
+        add_near(s, l, most);
+    }
     free(list);
 }
 

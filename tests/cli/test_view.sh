@@ -52,7 +52,7 @@ agree() { # OPTION...
     plan "$@" --format svg -o "$dir/moves.svg"
     grep -qF "$n transition steps" "$dir/moves.svg" || fail "the picture has not the table's $n transitions: plan $*"
 }
-agree --budget 24MiB
+agree --budget 18MiB
 agree --budget 32MiB --ranks 4
 
 # Model, batch, speed and devices, in both.

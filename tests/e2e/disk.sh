@@ -30,6 +30,8 @@ run() {
 $(sed -nE 's/^disk: planned (.*), measured (.*), read .*, written .*/\1|\2/p' out | tr -d ' ' | tr '|' ' ')
 END
     [ -n "$want" ] && [ "$want" = "$is" ] || fail "$name: planned $want on the disk, measured $is: $(cat out)"
+    status 0 "$gr" audit "$name" --disk "$disk:64MiB"
+    has out '^the same bits'
 }
 
 status 0 "$gr" exec grpo.yaml --set models.actor.train.schedule=constant --steps 4 --out plain
@@ -86,6 +88,7 @@ fi
 # What is no disk, or too small a one.
 refused "must be a folder and a size, such as /nvme:500GiB" "$gr" plan grpo.yaml --disk "$disk"
 refused "must be a folder and a size" "$gr" plan grpo.yaml --disk "$disk:much"
+refused "must be a folder and a size" "$gr" audit killed --disk "$disk:much"
 refused 'the plan keeps .* on a disk, and --disk 4.00 KiB' "$gr" exec --resume killed --disk "$disk:4KiB" --steps 5
 set -- --policy every_node --host-budget "$(most all.json)" --out none --steps 1
 status 2 "$gr" exec grpo.yaml "$@" --disk "$work/grpo.yaml:64MiB"
