@@ -460,24 +460,8 @@ static void add_better(gr_schedule_search *s, set_list *l, uint32_t set, size_t 
     free(level);
 }
 
-/* Those with one level of one knob that keeps the bits better, or worse, of each in the list, which grows. */
-static void add_near(gr_schedule_search *s, set_list *l, size_t most)
-{
-    uint32_t *level = gr_calloc(s->src->n_knobs + 1, sizeof(*level));
-    for (size_t i = 0; i < l->n; i++)
-        for (size_t k = 0; k < 2 * s->src->n_knobs && l->n < most; k++) {
-            const gr_knob *knob = &s->src->knobs[k / 2];
-            memcpy(level, s->sets[l->set[i]].level, s->src->n_knobs * sizeof(*level));
-            const uint32_t now = level[k / 2];
-            if (!gr_keeps_bits(knob) || (k % 2 ? now + 1 == knob->n_levels : !now)) continue;
-            level[k / 2] = k % 2 ? now + 1 : now - 1;
-            add_set(s, l, level);
-        }
-    free(level);
-}
-
 /* Of the sets in which descents found what fits, those with the fastest, and then what is next to the first;
- * of small programs what is next to all of them, and to where the way down ended. */
+ * of small programs also where the way down ended. */
 static void add_found(gr_schedule_search *s, set_list *l, size_t begin, size_t most)
 {
     size_t n;
@@ -486,10 +470,7 @@ static void add_found(gr_schedule_search *s, set_list *l, size_t begin, size_t m
     for (size_t i = 0; i < n && l->n < most; i++)
         add_set(s, l, s->sets[s->found.all[list[i].residency].level].level);
     if (n) add_better(s, l, s->found.all[list[0].residency].level, most);
-    if (most > MAX_LEVELS) {
-        add_set(s, l, s->sets[s->stand.set].level);
-        add_near(s, l, most);
-    }
+    if (most > MAX_LEVELS) add_set(s, l, s->sets[s->stand.set].level);
     free(list);
 }
 
