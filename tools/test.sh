@@ -3,5 +3,5 @@
 set -eu
 cd "$(dirname "$0")/.."
 tools/setup.sh
-# One more than there are cores: many tests wait for time limits.
-meson test -C build --print-errorlogs --num-processes $(($(nproc) + 1))
+# Two for each core: many tests wait for ranks or time limits.
+meson test -C build --print-errorlogs --num-processes $((2 * $(nproc)))

@@ -41,7 +41,9 @@ typedef struct world {
     pthread_mutex_t lock; /* of the api */
     pthread_t thread;
     bool started;
-    atomic_bool quit;
+    pthread_mutex_t quit_lock;
+    pthread_cond_t quits;
+    bool quit;
     atomic_int stage; /* changed with the lock held: signs of life are given while ranks are together */
     void (*lost)(const char *message);
     uint32_t rank, ranks;
@@ -452,6 +454,33 @@ static void watch_alone(world *w, uint64_t since)
     end_alone(w, atomic_load(&w->stage) == JOINING ? "MPI_Init" : "MPI_Finalize");
 }
 
+/* Until the next beat is due. false: this process leaves. */
+static bool wait_for_beat(world *w)
+{
+    struct timespec due;
+    clock_gettime(CLOCK_MONOTONIC, &due);
+    const uint64_t ns = (uint64_t)due.tv_nsec + BEAT_NS;
+    due.tv_sec += (time_t)(ns / SECOND_NS);
+    due.tv_nsec = (long)(ns % SECOND_NS);
+    int late = 0;
+    pthread_mutex_lock(&w->quit_lock);
+    while (!w->quit && !late) late = pthread_cond_timedwait(&w->quits, &w->quit_lock, &due);
+    const bool goes_on = !w->quit;
+    pthread_mutex_unlock(&w->quit_lock);
+    return goes_on;
+}
+
+static void end_watch(world *w)
+{
+    pthread_mutex_lock(&w->quit_lock);
+    w->quit = true;
+    pthread_cond_signal(&w->quits);
+    pthread_mutex_unlock(&w->quit_lock);
+    if (w->started) pthread_join(w->thread, NULL);
+    pthread_cond_destroy(&w->quits);
+    pthread_mutex_destroy(&w->quit_lock);
+}
+
 /* A process that was stopped as a whole, or a machine that was, has heard nothing, and has no right to
  * complain. */
 static void *watch(void *arg)
@@ -459,7 +488,7 @@ static void *watch(void *arg)
     world *w = arg;
     uint64_t awake = gr_now_ns(), since = awake;
     int before = JOINING;
-    while (!atomic_load(&w->quit)) {
+    do {
         const uint64_t now = gr_now_ns();
         const int stage = atomic_load(&w->stage);
         if (now - awake > 5 * SECOND_NS || stage != before) {
@@ -474,8 +503,7 @@ static void *watch(void *arg)
         } else if (stage != TOGETHER) {
             watch_alone(w, since);
         }
-        nanosleep(&(struct timespec){.tv_nsec = (long)BEAT_NS}, NULL);
-    }
+    } while (wait_for_beat(w));
     return NULL;
 }
 
@@ -550,8 +578,7 @@ static void close_world(mpi_comm *m)
         enter_stage(w, LEAVING, GR_WATCHDOG_LEAVES);
     }
     if (m->group) w->api->stop();
-    atomic_store(&w->quit, true);
-    if (w->started) pthread_join(w->thread, NULL);
+    end_watch(w);
     gr_watchdog_at(GR_WATCHDOG_LEFT, false);
     pthread_mutex_destroy(&w->lock);
     free(w->hosts);
@@ -712,6 +739,16 @@ static gr_status find_room(gr_diag *d)
         gr_bytes_format(room, is), gr_bytes_format(wanted, wants), temporary);
 }
 
+static void init_quit(world *w)
+{
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_mutex_init(&w->quit_lock, NULL);
+    pthread_cond_init(&w->quits, &clock);
+    pthread_condattr_destroy(&clock);
+}
+
 static gr_status start_watch(world *w, gr_diag *d)
 {
     const int error = pthread_create(&w->thread, NULL, watch, w);
@@ -728,6 +765,7 @@ gr_status gr_comm_open_mpi(gr_comm **out, void (*lost)(const char *message), gr_
     world *w = gr_calloc(1, sizeof(*w));
     w->lost = lost;
     pthread_mutex_init(&w->lock, NULL);
+    init_quit(w);
     if (!st) st = find_room(d);
     if (!st) st = load(w, d);
     mpi_comm *m = comm_of(w, true);

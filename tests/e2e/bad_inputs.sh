@@ -131,18 +131,18 @@ exec_fails "tokenizer.*ids" --set model=many
 exec_fails 'absent.jsonl' --set data=absent.jsonl
 : >empty.jsonl
 exec_fails 'empty.jsonl' --set data=empty.jsonl
-sed '7000s/.*/{"question": "1+1=", /' train.jsonl >line.jsonl
-exec_fails 'line.jsonl:7000' --set data=line.jsonl
-sed '7000s/.*/[1]/' train.jsonl >array.jsonl
-exec_fails 'array.jsonl:7000' --set data=array.jsonl
-sed '7000s/question/query/' train.jsonl >field.jsonl
-exec_fails "field.jsonl:7000.*question" --set data=field.jsonl
-sed '7000s/"answer"/"reply"/' train.jsonl >answer.jsonl
-exec_fails "answer.jsonl:7000.*answer" --set data=answer.jsonl
-sed '7000s/"question": "/&1+1+1+1+1+/' train.jsonl >toolong.jsonl
-exec_fails 'toolong.jsonl:7000.*8' --set data=toolong.jsonl
-sed '7000s/:.*/: "1+1=", "answer": ""}/' train.jsonl >mute.jsonl # no number in it
-exec_fails "mute.jsonl:7000.*'answer_extract' finds nothing" --set data=mute.jsonl
+sed '700s/.*/{"question": "1+1=", /' train.jsonl >line.jsonl
+exec_fails 'line.jsonl:700' --set data=line.jsonl
+sed '700s/.*/[1]/' train.jsonl >array.jsonl
+exec_fails 'array.jsonl:700' --set data=array.jsonl
+sed '700s/question/query/' train.jsonl >field.jsonl
+exec_fails "field.jsonl:700.*question" --set data=field.jsonl
+sed '700s/"answer"/"reply"/' train.jsonl >answer.jsonl
+exec_fails "answer.jsonl:700.*answer" --set data=answer.jsonl
+sed '700s/"question": "/&1+1+1+1+1+/' train.jsonl >toolong.jsonl
+exec_fails 'toolong.jsonl:700.*8' --set data=toolong.jsonl
+sed '700s/:.*/: "1+1=", "answer": ""}/' train.jsonl >mute.jsonl # no number in it
+exec_fails "mute.jsonl:700.*'answer_extract' finds nothing" --set data=mute.jsonl
 sed 's/question/query/' train.jsonl >all.jsonl
 exec_fails "^grpo.yaml:[0-9]+:[0-9]+: error: no field 'question'" --set data=all.jsonl # where the graph names it
 has err '^all.jsonl:1:1: note: the first record has query, answer'

@@ -65,7 +65,7 @@ bad "error: 'sh absent.sh' exited with status [0-9]+" 'sh absent.sh'
 has err 'note: it said: .*absent.sh'
 bad "was killed by signal 15" 'kill -15 $$'
 bad "holds no rows" 'true'
-bad "output of 'cat train.jsonl; echo 5':8001:1: error: the row is a number; an object is wanted" 'cat train.jsonl; echo 5'
+bad "output of 'cat train.jsonl; echo 5':1001:1: error: the row is a number; an object is wanted" 'cat train.jsonl; echo 5'
 bad "output of 'echo loading; cat train.jsonl':1:[0-9]+: error: not JSON" 'echo loading; cat train.jsonl'
 
 # A curriculum: each epoch from the smallest to the largest, here by the sum of an addition of 20 records.

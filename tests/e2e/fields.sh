@@ -53,14 +53,14 @@ done
 no() { # PATTERN SED: of the data, in which a record is wrong that no iteration draws
     sed "$2" sums.jsonl >wrong.jsonl
     refused "$1" "$gr" exec all.yaml --out no --set nodes.prompts.file=wrong.jsonl --steps 1
-    has err "wrong.jsonl:7000:1: note: an expression reads it, as 'prompts.sum'"
+    has err "wrong.jsonl:700:1: note: an expression reads it, as 'prompts.sum'"
     rm -rf no
 }
-no "wrong.jsonl:7000:1: error: field 'sum' is a string; a number is wanted" '7000s/"sum": [0-9]*/"sum": "many"/'
-no "wrong.jsonl:7000:1: error: field 'sum' is null" '7000s/"sum": [0-9]*/"sum": null/'
-no "wrong.jsonl:7000:1: error: field 'sum' is true; a number is wanted" '7000s/"sum": [0-9]*/"sum": true/'
-no "wrong.jsonl:7000:1: error: no field 'sum'; did you mean 'num'" '7000s/"sum": \([0-9]*\),/"num": \1,/'
-no "wrong.jsonl:7000:1: error: field 'sum' is a list; a number is wanted" '7000s/"sum": [0-9]*/"sum": [1]/'
+no "wrong.jsonl:700:1: error: field 'sum' is a string; a number is wanted" '700s/"sum": [0-9]*/"sum": "many"/'
+no "wrong.jsonl:700:1: error: field 'sum' is null" '700s/"sum": [0-9]*/"sum": null/'
+no "wrong.jsonl:700:1: error: field 'sum' is true; a number is wanted" '700s/"sum": [0-9]*/"sum": true/'
+no "wrong.jsonl:700:1: error: no field 'sum'; did you mean 'num'" '700s/"sum": \([0-9]*\),/"num": \1,/'
+no "wrong.jsonl:700:1: error: field 'sum' is a list; a number is wanted" '700s/"sum": [0-9]*/"sum": [1]/'
 refused "sums.jsonl:1:1: error: field 'answer' is a string; a number is wanted" "$gr" exec all.yaml --out no --set 'nodes.score.expr=reward + prompts.answer'
 has err "sums.jsonl:1:1: note: an expression reads it, as 'prompts.answer'"
 rm -rf no

@@ -342,5 +342,7 @@ near_over_two_ranks() {
 }
 
 "$project/graphs/quickstart/data.sh" .
+head -n 1000 train.jsonl >rows.jsonl # a run looks at them all before it begins
+mv rows.jsonl train.jsonl
 model model llama 32 false false
 graph grpo.yaml

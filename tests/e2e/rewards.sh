@@ -15,7 +15,7 @@ sed -i 's/samples: 2/samples: 32/' worker.yaml
 status 0 "$gr" exec worker.yaml --out worker
 sed -E 's/.*"response": "([^"]*)", "reward": ([^,}]*).*/\1 \2/' worker/samples.jsonl >pairs
 [ "$(wc -l <pairs)" = 48 ] || fail "$(wc -l <pairs) samples of 6 iterations of 8 prompts"
-awk '{ n = gsub(/[0-9]/, "", $1); if (NF == 2 ? n != $2 : $1 != 0) { print; bad = 1 } } END { exit bad }' pairs ||
+awk '{ reward = $NF; n = NF == 2 ? gsub(/[0-9]/, "", $1) : 0; if (n != reward) { print; bad = 1 } } END { exit bad }' pairs ||
     fail "rewards are not of their sequences"
 status 0 "$gr" exec worker.yaml --set nodes.reward.workers=5 --out workers
 same_weights worker workers
