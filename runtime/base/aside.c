@@ -33,10 +33,15 @@ static char *random_name(const char *path)
     return gr_printf("%.*s%.*s" MARK "%08x", (int)(name - path), path, NAME_KEPT, name, x);
 }
 
+/* A folder that is gone before it is opened was taken for one that was left: its name is no
+ * good, as one that exists. */
 static int make(const char *aside, bool folder)
 {
     if (!folder) return open(aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    return mkdir(aside, 0777) ? -1 : open(aside, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (mkdir(aside, 0777)) return -1;
+    const int fd = open(aside, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT) errno = EEXIST;
+    return fd;
 }
 
 /* Between its making and its lock it may have been taken for one that was left. */

@@ -94,7 +94,8 @@ while [ -n "$(ranks_of struck)" ] && [ $(($(date +%s) - began)) -le 60 ]; do sle
 [ $(($(date +%s) - began)) -le 60 ] || fail "it took $(($(date +%s) - began)) s until all were gone"
 [ $got = 1 ] || fail "exit status $got"
 has err "error: rank 3 on host b ended by signal 9 \(Killed\) in iteration [0-9]+, step '[a-z_.0-9]+': all ranks are ended"
-[ "$(grep -c . err)" = 1 ] || fail "more than one message: $(cat err)"
+# Of Open MPI's own there may be lines, by ranks that write to the dead one before they are ended themselves.
+[ "$(grep -vc '^\[[ab]\]\[\[' err)" = 1 ] || fail "more than one message: $(cat err)"
 # shellcheck disable=SC2086
 status 0 here_is_a "$gr" exec --resume struck $both
 same_weights calm struck
