@@ -1076,10 +1076,10 @@ static uint64_t muon_room(const declaring *w, uint32_t bucket, double *flops)
     gr_tensor t[GR_BUCKET_TENSORS_MAX];
     uint64_t most = 0;
     *flops = 0;
-    for (size_t i = gr_bucket_ranges(w->s, bucket, t); i-- > 0;) {
+    for (size_t i = gr_bucket_samples(w->s, bucket, t); i-- > 0;) {
         if (!gr_muon_steps(w->s, bucket, &t[i])) continue;
         most = GR_MAX(most, gr_muon_ws_bytes(w->k, t[i].rows, t[i].cols, w->how->threads));
-        *flops += gr_muon_flops(t[i].rows, t[i].cols);
+        *flops += gr_sample_stands(w->s, bucket, &t[i]) * gr_muon_flops(t[i].rows, t[i].cols);
     }
     return most;
 }
@@ -1112,11 +1112,19 @@ static uint32_t declare_muon(declaring *w, uint32_t b)
     return x;
 }
 
+/* An optimizer step has a launch for each. */
+static double count_ranges(const gr_model_shape *s, uint32_t bucket)
+{
+    gr_tensor t[GR_BUCKET_TENSORS_MAX];
+    double sum = 0;
+    for (size_t i = gr_bucket_samples(s, bucket, t); i-- > 0;) sum += gr_sample_stands(s, bucket, &t[i]);
+    return sum;
+}
+
 static void declare_step(declaring *w)
 {
     const train_objects *o = &w->o;
     const gr_model *m = w->n->model;
-    gr_tensor ranges[GR_BUCKET_TENSORS_MAX];
     uint32_t n = gr_model_buckets(w->s), shards = gr_sharding_shards(w->p, m);
     declare_norms(w);
     if (shards > 1) gr_sharding_total(w->p, o->norm, n * norm_parts(w), "reduce_norm");
@@ -1135,7 +1143,7 @@ static void declare_step(declaring *w)
                        [STEP_MUON] = {muon, GR_READ}},
             N_STEP, "step.%u", b);
         step->cost.bytes = device_bytes(w, b) / shards;
-        step->cost.launches = (double)gr_bucket_ranges(gr_model_trains(m), b, ranges);
+        step->cost.launches = count_ranges(gr_model_trains(m), b);
         if (m->train.moments == GR_I8) step->cost.host_bytes = coding_bytes(w, b) / shards;
         if (w->how->host_step) step->uses.host_with = state;
         gr_sharding_stepped(w->p, w->k, m, b);

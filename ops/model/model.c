@@ -5,6 +5,7 @@
 #include "ops/model/arch.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -225,7 +226,7 @@ uint64_t gr_tensor_offset(const gr_model_shape *s, uint32_t bucket, gr_tensor_sl
     bucket_slots(s, bucket, &first, &last);
     if (slot < first || slot > last || slot_dims(s, bucket, slot).rows == 0) return UINT64_MAX;
     uint64_t offset = 0;
-    for (gr_tensor_slot before = first; before < slot; before++)
+    for (gr_tensor_slot before = first; before < slot; before = next_slot(s, bucket, before))
         offset += gr_align(elems(slot_dims(s, bucket, before)), TENSOR_ALIGN);
     return offset;
 }
@@ -363,11 +364,11 @@ static void set_fused(gr_tensor *t, const gr_layer_desc *d, gr_tensor_slot slot,
                           .turned = form != GR_EXPERTS_MXFP4 && t->cols && a->experts_turned};
 }
 
-/* A list of a bucket's tensors, with names or without. */
+/* A list of a bucket's tensors, with names or without, of all experts or of the first. */
 typedef struct listing {
     const gr_model_shape *s;
     uint32_t bucket;
-    bool named;
+    bool named, one;
     gr_experts_form form;
     const gr_arch *arch; /* NULL: unknown */
 } listing;
@@ -423,12 +424,14 @@ static void set_adapter(const listing *l, gr_tensor *t, gr_tensor_slot slot, uns
 static size_t list_tensors(const listing *l, gr_tensor *out)
 {
     size_t n = 0;
+    uint64_t begin = 0;
     gr_tensor_slot first, last;
     bucket_slots(l->s, l->bucket, &first, &last);
-    for (gr_tensor_slot slot = first; slot <= last; slot++) {
+    for (gr_tensor_slot slot = first; slot <= last; slot = next_slot(l->s, l->bucket, slot)) {
         const struct dims whole = slot_dims(l->s, l->bucket, slot);
-        uint64_t offset = gr_tensor_offset(l->s, l->bucket, slot), rows = 0;
-        for (unsigned i = 0; rows < whole.rows; i++) {
+        const unsigned each = expert_parts(slot), end = l->one && each ? each : UINT_MAX;
+        uint64_t offset = begin, rows = 0;
+        for (unsigned i = 0; rows < whole.rows && i < end; i++) {
             const struct dims d = {part_rows(l->s, l->bucket, slot, i), whole.cols};
             gr_tensor *t = &out[n++];
             *t = (gr_tensor){.rows = (uint32_t)d.rows,
@@ -436,7 +439,7 @@ static size_t list_tensors(const listing *l, gr_tensor *out)
                              .offset = offset,
                              .decay = d.cols != 0,
                              .initial = d.cols ? 0 : initial_value(l->s, l->bucket, slot)};
-            if (expert_parts(slot)) t->expert = 1 + i / expert_parts(slot);
+            if (each) t->expert = 1 + i / each;
             if (l->s->adapter.rank) {
                 set_adapter(l, t, slot, i);
             } else {
@@ -446,6 +449,7 @@ static size_t list_tensors(const listing *l, gr_tensor *out)
             offset += elems(d);
             rows += d.rows;
         }
+        begin += gr_align(elems(whole), TENSOR_ALIGN);
     }
     return n;
 }
@@ -453,7 +457,7 @@ static size_t list_tensors(const listing *l, gr_tensor *out)
 size_t gr_bucket_tensors_as(const gr_model_shape *s, uint32_t bucket, gr_experts_form form,
                             gr_tensor out[GR_BUCKET_TENSORS_MAX])
 {
-    return list_tensors(&(listing){s, bucket, true, form, gr_arch_find(s->model_type)}, out);
+    return list_tensors(&(listing){s, bucket, true, false, form, gr_arch_find(s->model_type)}, out);
 }
 
 size_t gr_bucket_tensors(const gr_model_shape *s, uint32_t bucket, gr_tensor out[GR_BUCKET_TENSORS_MAX])
@@ -463,7 +467,17 @@ size_t gr_bucket_tensors(const gr_model_shape *s, uint32_t bucket, gr_tensor out
 
 size_t gr_bucket_ranges(const gr_model_shape *s, uint32_t bucket, gr_tensor out[GR_BUCKET_TENSORS_MAX])
 {
-    return list_tensors(&(listing){s, bucket, false, GR_EXPERTS_EACH, NULL}, out);
+    return list_tensors(&(listing){s, bucket, false, false, GR_EXPERTS_EACH, NULL}, out);
+}
+
+size_t gr_bucket_samples(const gr_model_shape *s, uint32_t bucket, gr_tensor out[GR_BUCKET_TENSORS_MAX])
+{
+    return list_tensors(&(listing){s, bucket, false, true, GR_EXPERTS_EACH, NULL}, out);
+}
+
+uint32_t gr_sample_stands(const gr_model_shape *s, uint32_t bucket, const gr_tensor *t)
+{
+    return t->expert ? gr_layer(s, bucket - 1)->experts.count : 1;
 }
 
 uint64_t gr_model_params(const gr_model_shape *s)

@@ -247,6 +247,10 @@ size_t gr_bucket_tensors_as(const gr_model_shape *s, uint32_t bucket, gr_experts
                             gr_tensor out[GR_BUCKET_TENSORS_MAX]);
 /* The same without their names, which take a search each: for what runs in every iteration. */
 size_t gr_bucket_ranges(const gr_model_shape *s, uint32_t bucket, gr_tensor out[GR_BUCKET_TENSORS_MAX]);
+/* Of these one expert's, the first, whose sizes are those of every expert: for what plans. */
+size_t gr_bucket_samples(const gr_model_shape *s, uint32_t bucket, gr_tensor out[GR_BUCKET_TENSORS_MAX]);
+/* For how many tensors such a one stands in a model that is not cut. */
+uint32_t gr_sample_stands(const gr_model_shape *s, uint32_t bucket, const gr_tensor *t);
 
 /* Parameters (not padding) in all. */
 uint64_t gr_model_params(const gr_model_shape *s);

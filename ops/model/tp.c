@@ -127,6 +127,12 @@ static uint32_t holder_of(const gr_model_shape *s, gr_slicing cut, uint32_t buck
     return (expert - 1) / (gr_layer(s, bucket - 1)->experts.count / cut.experts);
 }
 
+/* Whether every slice has it; divided: experts are. */
+static bool is_common(const gr_tensor *whole, const gr_tensor *slice, bool divided)
+{
+    return !divided && whole->rows == slice->rows && whole->cols == slice->cols;
+}
+
 size_t gr_tp_blocks(const gr_model_shape *s, gr_slicing cut, uint32_t place, uint32_t bucket,
                     gr_tp_block out[GR_TP_BLOCKS_MAX])
 {
@@ -143,7 +149,7 @@ size_t gr_tp_blocks(const gr_model_shape *s, gr_slicing cut, uint32_t place, uin
         kinds_of_rows(&slice[t++], to);
         for (size_t j = 0, kinds = kinds_of_rows(&whole[i], from); j < kinds; j++, k++) {
             out[k] = block_of(&from[j], &to[j], place % width);
-            out[k].common = !divided && from[j].rows == to[j].rows && from[j].cols == to[j].cols;
+            out[k].common = is_common(&from[j], &to[j], divided);
             out[k].several = out[k].common || parts > (divided ? by : width);
         }
     }
@@ -195,9 +201,18 @@ uint64_t gr_tp_count(const gr_tp_block *b, size_t n, uint64_t first, uint64_t en
 
 uint64_t gr_tp_common(const gr_model_shape *s, gr_slicing cut, uint32_t bucket)
 {
-    gr_tp_block b[GR_TP_BLOCKS_MAX];
+    const gr_model_shape shape = gr_tp_shape(s, cut);
+    gr_tensor whole[GR_BUCKET_TENSORS_MAX], slice[GR_BUCKET_TENSORS_MAX];
+    const size_t n = gr_bucket_samples(s, bucket, whole), held = gr_bucket_samples(&shape, bucket, slice);
     uint64_t sum = 0;
-    for (size_t i = gr_tp_blocks(s, cut, 0, bucket, b); i-- > 0;)
-        if (b[i].common) sum += b[i].n * b[i].count;
+    assert(held == n); /* every slice has an expert */
+    for (size_t i = 0; i < n; i++) {
+        gr_tensor from[3], to[3];
+        const uint64_t times = gr_sample_stands(s, bucket, &whole[i]);
+        kinds_of_rows(&slice[i], to);
+        for (size_t j = kinds_of_rows(&whole[i], from); j-- > 0;)
+            if (is_common(&from[j], &to[j], whole[i].expert && cut.experts > 1))
+                sum += times * from[j].rows * GR_MAX(from[j].cols, 1u);
+    }
     return sum;
 }

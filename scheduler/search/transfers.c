@@ -512,11 +512,18 @@ static uint64_t most_live(const maker *m, gr_place place)
 /* ---- loads as early as there is room ---------------------------------------------------------------------
  */
 
+/* Of an item. alone: no loop, and nothing but room and order are in the way of a load of another object. */
+struct brief {
+    uint32_t scope, object;
+    bool alone, load;
+};
+
 typedef struct hoist {
     const maker *m;
     uint64_t *live, most; /* [n_items] bytes on the device as loads are placed so far; as much as may be */
     uint32_t *to;         /* [n_items] the step that it comes to stand before; its own number: it stays */
-    bool *plain; /* [n_items] of loops: nothing comes or goes inside; live is the most in them then */
+    bool *plain;         /* [n_items] of loops: nothing comes or goes inside; live is the most in them then */
+    struct brief *brief; /* [n_items] what the search looks at most often, side by side */
     bool moved;
     uint64_t looked; /* at so many steps */
 } hoist;
@@ -524,6 +531,16 @@ typedef struct hoist {
 static bool is_moved(const gr_transfers *l, const gr_item *it)
 {
     return it->work != GR_NONE && l->moved[it->work];
+}
+
+static void take_briefs(hoist *h)
+{
+    const gr_transfers *l = h->m->l;
+    for (uint32_t i = 0; i < l->n_items; i++) {
+        const gr_item *it = &l->items[i];
+        const bool alone = it->kind != GR_STEP_LOOP && it->kind != GR_STEP_FETCH && !is_moved(l, it);
+        h->brief[i] = (struct brief){it->scope, it->object, alone, it->kind == GR_STEP_LOAD};
+    }
 }
 
 static void find_plain_loops(hoist *h)
@@ -557,20 +574,35 @@ static bool passes(const hoist *h, const gr_item *load, uint32_t i, uint32_t fir
     return true;
 }
 
+/* The same of one item, at a glance; false: it may yet. */
+static bool passes_alone(const hoist *h, const gr_item *load, uint32_t i, uint64_t bytes)
+{
+    const struct brief *b = &h->brief[i];
+    return b->alone && b->scope == load->scope && b->object != load->object &&
+           h->live[i] + bytes <= h->most && !(b->load && h->to[i] == i);
+}
+
 /* A load moves up within its scope, past whole loops, not past `limit`. */
 static void hoist_load(hoist *h, uint32_t at, uint32_t limit)
 {
     const gr_transfers *l = h->m->l;
     const gr_item *load = &l->items[at];
+    const uint64_t bytes = h->m->g->objects[load->object].bytes;
     uint32_t own = load->scope == GR_NONE ? GR_NONE : l->step_of[load->scope], to = at;
     while (to > limit && to - 1 != own) {
         uint32_t first = to - 1;
+        if (passes_alone(h, load, first, bytes)) {
+            h->live[first] += bytes;
+            h->looked += 2;
+            to = first;
+            continue;
+        }
         while (l->items[first].scope != load->scope) first = l->step_of[l->items[first].scope];
         uint32_t end = h->plain[first] ? first + 1 : to, i = end;
         while (i > first && passes(h, load, i - 1, first)) i--;
         h->looked += end - i + 1;
         if (i > first || first < limit) break;
-        for (; i < end; i++) h->live[i] += h->m->g->objects[load->object].bytes;
+        for (; i < end; i++) h->live[i] += bytes;
         to = first;
     }
     h->moved |= to < at;
@@ -613,6 +645,8 @@ static bool hoist_loads(maker *m, uint64_t most)
     hoist h = {.m = m, .most = most, .live = gr_transfers_live(l, m->f, GR_DEVICE)};
     h.to = gr_malloc((l->n_items + 1) * sizeof(*h.to));
     h.plain = gr_malloc(l->n_items + 1);
+    h.brief = gr_malloc((l->n_items + 1) * sizeof(*h.brief));
+    take_briefs(&h);
     find_plain_loops(&h);
     uint32_t limit = 0;
     for (uint32_t i = 0; i < l->n_items; i++) {
@@ -628,6 +662,7 @@ static bool hoist_loads(maker *m, uint64_t most)
     free(h.to);
     free(h.live);
     free(h.plain);
+    free(h.brief);
     return h.moved;
 }
 
