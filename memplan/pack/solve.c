@@ -400,8 +400,8 @@ static bool could_drop(const search *s, uint32_t a, uint32_t at)
     for (uint32_t i = p->first_at[a]; i < p->first_at[at + 1]; i++) {
         const struct open *it = &p->item[i];
         if (s->placed[i] || it->hi < at) continue;
-        length top = 0, floor = FAR;
-        for (uint32_t k = it->lo; k <= it->hi; k++) {
+        length top = s->sections[at].top, floor = s->sections[at].floor; /* that of most that do not */
+        for (uint32_t k = it->lo; k <= it->hi && top + it->size <= floor; k++) {
             top = GR_MAX(top, s->sections[k].top);
             floor = GR_MIN(floor, s->sections[k].floor);
         }
