@@ -2,6 +2,7 @@
 #include "ops/drafts.h"
 
 #include "ops/environment_keys.h"
+#include "ops/model/ahead.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@ enum { LONGEST_MATCH = 32, REST_MOST = 5 /* doublings */ };
 /* ---- the key ------------------------------------------------------------------------------------------ */
 
 static const char *const known[] = {"tokens", "from", "match", "rate", "always", NULL};
-static const char *const from_names[] = {"ngram", "group", NULL};
+static const char *const from_names[] = {"ngram", "group", "mtp", NULL};
 
 static gr_status read_from(int *out, const gr_pair *p, gr_diag *d)
 {
@@ -19,7 +20,8 @@ static gr_status read_from(int *out, const gr_pair *p, gr_diag *d)
         if (!strcmp(p->value.text, from_names[*out])) return GR_OK;
     return gr_diag_error(
         d, p->value.at, GR_E_INVALID,
-        "'from' must be ngram (the sequence itself) or group (and the other samples of its prompt)");
+        "'from' must be ngram (the sequence itself), group (and the other samples of its prompt) or mtp (the "
+        "layer of its checkpoint that predicts a further token)");
 }
 
 static gr_status read_rate(double *out, const gr_pair *p, gr_diag *d)
@@ -53,27 +55,85 @@ static gr_status read_pair(gr_speculate_cfg *s, const gr_pair *p, gr_diag *d)
                          near ? near : "", near ? "'?" : "");
 }
 
-/* What was sampled behind a token that is not kept must leave no trace. */
-static void check_model(const gr_node *n, const gr_value *v, gr_diag *d)
+/* ---- the layer that predicts a further token ----------------------------------------------------------- */
+
+static bool is_ahead_of(const gr_model *a, const gr_model *m)
 {
-    const gr_model_shape *s = &n->model->shape;
-    for (uint32_t kind = 0; kind < s->n_kinds; kind++) {
-        if (gr_layer_state(&s->kinds[kind]) == GR_STATE_PAGED) continue;
-        gr_diag_error(
-            d, v->at, GR_E_INVALID,
-            "'speculate': model '%s' has layers of the gated delta rule, whose state cannot go back behind "
-            "a token that is not kept; leave 'speculate' out",
-            n->model->name);
-        return;
-    }
+    return a->shape.behind && a->files.checkpoint && m->files.checkpoint &&
+           !strcmp(a->files.checkpoint, m->files.checkpoint);
 }
 
-void gr_drafts_read(gr_generate_cfg *c, const gr_node *n, gr_diag *d)
+static bool is_taken(const gr_graph *g, const char *name)
 {
+    for (size_t i = 0; i < g->n_models; i++)
+        if (!strcmp(g->models[i]->name, name)) return true;
+    return false;
+}
+
+/* A frozen model of the same checkpoint, with a shape of its own. */
+static gr_model *add_ahead(gr_graph *g, const gr_model *m)
+{
+    gr_model *a = gr_arena_alloc(g->arena, sizeof(*a));
+    const char *name = gr_arena_printf(g->arena, "%s_mtp", m->name);
+    while (is_taken(g, name)) name = gr_arena_printf(g->arena, "%s_", name);
+    *a = (gr_model){.name = name,
+                    .at = m->at,
+                    .index = (uint32_t)g->n_models,
+                    .files = m->files,
+                    .shape = gr_ahead_shape(&m->shape),
+                    .head_known = true,
+                    .implied = true,
+                    .residency = m->residency,
+                    .sharding = {.tensor = 1, .parts = 1},
+                    .pool = m->pool,
+                    .pool_at = m->pool_at};
+    g->models[g->n_models++] = a;
+    return a;
+}
+
+/* Rollouts with the weights of one checkpoint have one. */
+static void find_ahead(gr_graph *g, gr_node *n, gr_loc at, gr_diag *d)
+{
+    const gr_model *m = n->model;
+    for (size_t i = 0; i < g->n_models && !n->second; i++)
+        if (is_ahead_of(g->models[i], m)) n->second = g->models[i];
+    if (n->second) return;
+    if (g->n_models == GR_MODELS_MAX)
+        gr_diag_error(d, at, GR_E_INVALID, "more than %d models, with the layers that predict further tokens",
+                      GR_MODELS_MAX);
+    else
+        n->second = add_ahead(g, m);
+}
+
+static void check_ahead(gr_graph *g, gr_node *n, gr_diag *d)
+{
+    const gr_value *v = ((const gr_generate_cfg *)n->cfg)->drafts, *match = gr_value_get(v, "match");
+    const gr_loc at = gr_value_get(v, "from")->at;
+    const gr_model *m = n->model;
+    if (match)
+        gr_diag_error(d, match->at, GR_E_INVALID,
+                      "'match' is of tokens that are looked up: with 'from: mtp' none are; leave it out");
+    if (!m->shape.n_ahead)
+        gr_diag_error(d, at, GR_E_INVALID,
+                      "'from: mtp': the checkpoint of model '%s' has no layer that predicts a further token: "
+                      "its config.json promises none; 'from' can be ngram or group",
+                      m->name);
+    else if (m->shape.n_ahead > 1)
+        gr_diag_error(d, at, GR_E_INVALID,
+                      "'from: mtp': the checkpoint of model '%s' has %u layers that predict further tokens; "
+                      "one alone is supported",
+                      m->name, m->shape.n_ahead);
+    else
+        find_ahead(g, n, at, d);
+}
+
+void gr_drafts_read(gr_graph *g, gr_node *n, gr_diag *d)
+{
+    gr_generate_cfg *c = n->cfg;
     const gr_value *v = c->drafts;
     c->speculate = (gr_speculate_cfg){0};
     if (!v) return;
-    gr_speculate_cfg s = {.tokens = 4, .match = 2, .rate = 0.5};
+    gr_speculate_cfg s = {.match = 2, .rate = 0.5};
     if (v->kind != GR_VALUE_MAP)
         gr_diag_error(d, v->at, GR_E_INVALID, "'speculate' is a map, such as {tokens: 4, from: group}");
     for (size_t i = 0; v->kind == GR_VALUE_MAP && i < v->n; i++) (void)!read_pair(&s, &v->pairs[i], d);
@@ -82,7 +142,8 @@ void gr_drafts_read(gr_generate_cfg *c, const gr_node *n, gr_diag *d)
             d, v->at, GR_E_INVALID,
             "'speculate' does not go with 'serve': sessions that call from outside are sampled a token a "
             "step; leave one of them out");
-    check_model(n, v, d);
+    if (!s.tokens) s.tokens = s.from == GR_DRAFT_MTP ? 1 : 4;
+    if (s.from == GR_DRAFT_MTP) check_ahead(g, n, d);
     c->speculate = s;
 }
 

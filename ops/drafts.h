@@ -1,9 +1,10 @@
 /* ops/drafts.h: speculative decoding of a rollout without a second model: tokens are drafted by looking up
- * what was said before, and the model samples behind all of them in one step.
+ * what was said before, or by the layer of the checkpoint that predicts a further token
+ * (ops/rollout_ahead.c), and the model samples behind all of them in one step.
  *
- * A draft is what followed, earlier, the same last few tokens: in the sequence itself (its prompt included),
- * or in other samples of its prompt, finished or not. The longest match counts, of equal ones the latest of
- * the sequence itself, then the first of the others.
+ * A draft that is looked up is what followed, earlier, the same last few tokens: in the sequence itself (its
+ * prompt included), or in other samples of its prompt, finished or not. The longest match counts, of equal
+ * ones the latest of the sequence itself, then the first of the others.
  *
  * Exactness. The model samples a token behind the last one and behind each drafted one, every one with the
  * random number of its place, as if it were sampled alone. A sampled token that is the drafted one makes the
@@ -23,8 +24,9 @@
 
 enum { GR_DRAFT_MOST = 32 /* tokens */ };
 
-/* Fill c->speculate from c->drafts, its value as written; else d says what is wrong. */
-void gr_drafts_read(gr_generate_cfg *c, const gr_node *n, gr_diag *d);
+/* Fill the `speculate` of a rollout's config from its value as written; else d says what is wrong. With
+ * `from: mtp` n->second becomes the layer that drafts, a model that the graph has from here on. */
+void gr_drafts_read(gr_graph *g, gr_node *n, gr_diag *d);
 
 /* How many tokens a step is expected to yield of a sequence for which `draft` are drafted, each being the
  * sampled one with this probability as long as those before it were. */

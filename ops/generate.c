@@ -2,6 +2,7 @@
 #include "ops/base/configs.h"
 #include "ops/drafts.h"
 #include "ops/environment_keys.h"
+#include "ops/kernels/layer.h"
 #include "ops/pass.h"
 #include "ops/rollout.h"
 #include "ops/serve_keys.h"
@@ -24,7 +25,7 @@ static const gr_key keys[] = {
     {"max_context", GR_KEY_UINT, CFG(max_context), false, NULL, 1, 1 << 22, NULL, "with environment: most tokens of a conversation, prompt and answers included; behind the prompt it has this less the most tokens of a prompt"},
     {"environment", GR_KEY_VALUE, CFG(answers), false, NULL, 0, 0, NULL, "{command, http or function, workers, in_flight, timeout, retries, metrics, record, replay, opens}: who answers the model's turns (docs/ENVIRONMENTS.md)"},
     {"serve", GR_KEY_VALUE, CFG(endpoint), false, NULL, 0, 0, NULL, "with environment: {port, host, token, name, calls, body}: its processes are harnesses, which call the rollout over HTTP for each turn (docs/ENVIRONMENTS.md); alone, with open: true, an endpoint for whoever calls, as of graphrun serve"},
-    {"speculate", GR_KEY_VALUE, CFG(drafts), false, NULL, 0, 0, NULL, "{tokens, from, match, rate, always}: tokens are drafted by looking up what was said before, and sampled many in a step; the ids stay the same"},
+    {"speculate", GR_KEY_VALUE, CFG(drafts), false, NULL, 0, 0, NULL, "{tokens, from, match, rate, always}: tokens are drafted, by looking up what was said before or by the layer of the checkpoint that predicts a further token, and sampled many in a step; the ids stay the same"},
     {"temperature", GR_KEY_SCALAR, CFG(temperature), false, "1", 0, 100, NULL, "sampling temperature; 0 is greedy; an expression must stay above 0"},
     {"top_p", GR_KEY_NUMBER, CFG(top_p), false, "1", 1e-6, 1, NULL, "sample from the fewest tokens of this much probability; 1 is off"},
     {"top_k", GR_KEY_UINT, CFG(top_k), false, "0", 0, 1 << 24, NULL, "sample from this many most likely tokens; 0 is off"},
@@ -152,7 +153,7 @@ static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
                                  .response_tokens = c->max_tokens};
     const bool served = gr_serve_read(c, n, d), answered = gr_environment_read(c, n, g->arena, d);
     if (served && c->serve.open) check_open(g, c, d);
-    gr_drafts_read(c, n, d);
+    gr_drafts_read(g, n, d);
     if (answered) {
         check_turns(n, c, d);
         if (served) n->bounds.prompt_tokens = 1; /* a session brings its own: its first token stands for it */
@@ -176,11 +177,29 @@ static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
                       n->model->shape.max_positions);
 }
 
+static const char *unfit_drafts(const gr_node *n, const gr_kernels *k)
+{
+    const gr_speculate_cfg *s = &((const gr_generate_cfg *)n->cfg)->speculate;
+    if (s->tokens && s->from == GR_DRAFT_MTP && k->steps)
+        return "'speculate' with 'from: mtp' is not built, only on the CPU device so far; 'from' can be "
+               "ngram "
+               "or group";
+    if (s->tokens && s->from == GR_DRAFT_MTP && n->placement.parts > 1)
+        return "'speculate' with 'from: mtp' is not built for a model in slices ('tensor'); leave one of "
+               "them "
+               "out";
+    if (s->tokens && k->steps && gr_layers_have_slots(k, gr_node_shape(n)))
+        return "'speculate' is not built for layers of the gated delta rule, whose state would have to go "
+               "back "
+               "behind a token that is not kept; it is on the CPU device. Leave 'speculate' out";
+    return NULL;
+}
+
 static const char *unfit(const gr_node *n, const gr_kernels *k)
 {
     if (k->steps && n->bounds.turns && n->placement.parts > 1)
         return "'environment' with a model in slices ('tensor') has not run so far; leave one of them out";
-    return NULL;
+    return unfit_drafts(n, k);
 }
 
 static void note(const gr_node *n, const gr_choices *c, gr_str *out)

@@ -214,17 +214,6 @@ bool gr_rollout_runs_with(const gr_node *n, const gr_choices *c)
 /* ---- declaring -------------------------------------------------------------------------------------------
  */
 
-/* Arrays of one model step on the device. */
-typedef struct step_arrays {
-    int32_t *ids;
-    uint32_t *offset, *cached, *table, *row;
-    uint32_t *held; /* NULL: no layer's state is of one size */
-    uint32_t (*draw)[2];
-    int32_t *out_id;
-    float *out_logprob;
-    uint16_t *choices; /* of the step's tokens; NULL: they are not recorded */
-} step_arrays;
-
 uint32_t gr_rollout_choices(const gr_graph *g, const gr_node *n)
 {
     const gr_model_shape *s = &n->model->shape;
@@ -256,15 +245,17 @@ static gr_step_bounds bounds_of(const gr_graph *g, const gr_node *n, const gr_ch
                             .ring = ring};
 }
 
-static step_arrays layout(gr_workspace *c, const gr_step_bounds *b)
+static gr_step_arrays layout(gr_workspace *c, const gr_step_bounds *b)
 {
-    step_arrays a = {0};
+    gr_step_arrays a = {0};
     a.ids = gr_workspace_bytes(c, b->tokens * sizeof(*a.ids));
     a.offset = gr_workspace_bytes(c, (b->seqs + 1ull) * sizeof(*a.offset));
     a.cached = gr_workspace_bytes(c, b->seqs * sizeof(*a.cached));
     a.table = gr_workspace_bytes(c, (uint64_t)b->seqs * b->stride * sizeof(*a.table));
     a.row = gr_workspace_bytes(c, b->rows * sizeof(*a.row));
     if (b->slots) a.held = gr_workspace_bytes(c, b->seqs * sizeof(*a.held));
+    if (b->slots && b->rows > b->samples)
+        a.held_after = gr_workspace_bytes(c, b->tokens * sizeof(*a.held_after));
     a.draw = gr_workspace_bytes(c, b->rows * sizeof(*a.draw));
     a.out_id = gr_workspace_bytes(c, b->rows * sizeof(*a.out_id));
     a.out_logprob = gr_workspace_floats(c, b->rows);
@@ -279,7 +270,7 @@ static uint64_t arrays_bytes(const gr_step_bounds *b)
     return c.used;
 }
 
-static step_arrays arrays_at(void *block, const gr_step_bounds *b)
+gr_step_arrays gr_rollout_arrays_at(void *block, const gr_step_bounds *b)
 {
     gr_workspace c = {.base = block};
     return layout(&c, b);
@@ -298,7 +289,8 @@ uint32_t gr_rollout_kv_object(gr_tasks *p, const gr_node *n, const gr_choices *h
                    .category = GR_CAT_KV,
                    .span = GR_SPAN_SCRATCH,
                    .place = GR_DEVICE,
-                   .bytes = gr_layer_state_at(k, s, s->layers, gr_rollout_room(n, how, k)),
+                   .bytes = gr_layer_state_at(k, s, s->layers, gr_rollout_room(n, how, k)) +
+                            gr_rollout_ahead_kv(n, how, k),
                    .model = n->model->name,
                    .bucket = GR_NONE};
     return gr_tasks_object(p, &o);
@@ -337,6 +329,7 @@ static uint32_t trips_max(const gr_node *n, const gr_choices *how)
 typedef struct rollout_cost {
     uint32_t trips;
     double tokens, samples, context; /* of a trip on average; context: keys that a token attends to */
+    double running, sampled;         /* sequences that sample; tokens of theirs that are not thrown away */
 } rollout_cost;
 
 static rollout_cost cost_of(const gr_node *n, const gr_choices *how)
@@ -358,13 +351,26 @@ static rollout_cost cost_of(const gr_node *n, const gr_choices *how)
     return (rollout_cost){.trips = (uint32_t)trips,
                           .tokens = (prompts + samples) / (double)trips,
                           .samples = samples / (double)trips,
+                          .running = samples / (1 + how->draft) / (double)trips,
+                          .sampled = samples / (1 + how->draft) * yield / (double)trips,
                           .context = (prompts * first + samples * later) / (prompts + samples)};
 }
 
 /* Operands, where the device is fed step by step. */
 enum { PLAN_ROWS, PLAN_STEP, PLAN_STAGING, PLAN_KV, N_PLAN };
 enum { STEP_WEIGHTS, STEP_ARRAYS, STEP_X, STEP_KV, STEP_WS, N_STEP, N_EMBED = STEP_KV }; /* a layer; embed */
-enum { SAMPLE_NORM, SAMPLE_EMBED, SAMPLE_ARRAYS, SAMPLE_X, SAMPLE_WS, SAMPLE_ROWS, SAMPLE_ROUTES, N_SAMPLE };
+enum {
+    SAMPLE_NORM,
+    SAMPLE_EMBED,
+    SAMPLE_ARRAYS,
+    SAMPLE_X,
+    SAMPLE_WS,
+    SAMPLE_ROWS,
+    SAMPLE_ROUTES,
+    SAMPLE_HIDDEN, /* this and the next: where a layer that predicts a further token goes on */
+    SAMPLE_STAGING,
+    N_SAMPLE
+};
 
 uint32_t gr_rollout_worked(gr_tasks *p, const gr_node *n)
 {
@@ -400,6 +406,7 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
 {
     gr_merge_declare(p, k, n->model, how->threads);
     gr_sharding_sync(p, k, n->model);
+    if (gr_rollout_ahead(n, how)) gr_sharding_sync(p, k, n->second);
     if (gr_node_fp8(n)) gr_quantize_declare(p, k, n->model, true);
     p->rollout = true; /* from here on the device is the rollout's */
     if (k->steps) {
@@ -421,6 +428,7 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
     uint32_t x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, s, b.tokens), "x");
     uint32_t ws = gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_layers_ws_bytes(k, s, &pass, GR_LAYER_EXTEND), "ws");
     uint32_t head_ws = gr_rollout_head_ws(p, n, how, k);
+    const uint32_t hidden = gr_rollout_ahead_hidden(p, n, how, k, b.tokens);
 
     gr_tasks_run(p, ROLLOUT_BEGIN, 0,
                  (gr_use[]){[BEGIN_PROMPTS] = {prompts, GR_READ},
@@ -463,9 +471,22 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                        [SAMPLE_X] = {x, GR_READ},
                        [SAMPLE_WS] = {head_ws, GR_WRITE},
                        [SAMPLE_ROWS] = {rows, GR_UPDATE},
-                       [SAMPLE_ROUTES] = {routes, GR_UPDATE}},
+                       [SAMPLE_ROUTES] = {routes, GR_UPDATE},
+                       [SAMPLE_HIDDEN] = {hidden, GR_WRITE},
+                       [SAMPLE_STAGING] = {hidden == GR_NONE ? GR_NONE : staging, GR_UPDATE}},
             N_SAMPLE, "sample"),
         k, s, cost.samples, 1);
+    if (hidden != GR_NONE)
+        gr_rollout_declare_ahead(n, how, k, p,
+                                 &(gr_ahead_objects){.step = step,
+                                                     .staging = staging,
+                                                     .x = x,
+                                                     .kv = kv,
+                                                     .hidden = hidden,
+                                                     .tokens = b.tokens,
+                                                     .fed = cost.tokens - cost.samples + cost.sampled,
+                                                     .running = cost.running,
+                                                     .context = cost.context});
     gr_tasks_end(p);
     gr_rollout_declare_finish(n, rows, routes, p);
 }
@@ -517,6 +538,8 @@ void gr_rollout_close(void *state)
     free(r->to_admit);
     free(r->again);
     free(r->tables);
+    free(r->spares);
+    free(r->aheads);
     free(r->group_tables);
     free(r->slots);
     free(r->groups);
@@ -534,6 +557,19 @@ void gr_rollout_close(void *state)
     free(r);
 }
 
+/* What each slot has of drafts; places of states behind those of samples and of the prompt. */
+static void take_draft_arrays(gr_rollout *r, const gr_choices *how)
+{
+    const uint32_t samples = r->bounds.samples, n = samples * how->draft;
+    if (r->bounds.slots && n) r->spares = gr_calloc(n, sizeof(*r->spares));
+    if (gr_rollout_ahead(r->node, how)) r->aheads = gr_calloc(n, sizeof(*r->aheads));
+    for (uint32_t i = 0; r->spares && i < n; i++) r->spares[i] = samples + 1 + i;
+    for (uint32_t i = 0; i < samples; i++) {
+        if (r->spares) r->slots[i].spare = r->spares + (size_t)i * how->draft;
+        if (r->aheads) r->slots[i].ahead = r->aheads + (size_t)i * how->draft;
+    }
+}
+
 /* Host arrays whose sizes follow from the planner's choices: taken at the first iteration, then kept. */
 static void take_arrays(gr_rollout *r, const gr_choices *how)
 {
@@ -543,6 +579,7 @@ static void take_arrays(gr_rollout *r, const gr_choices *how)
     r->tables = gr_calloc((size_t)r->bounds.samples * r->bounds.stride, sizeof(*r->tables));
     for (uint32_t i = 0; i < r->bounds.samples; i++)
         r->slots[i] = (gr_rollout_slot){.table = r->tables + (size_t)i * r->bounds.stride, .held = i};
+    take_draft_arrays(r, how);
     r->group_tables = gr_calloc((size_t)r->work.groups * r->bounds.stride, sizeof(*r->group_tables));
     r->pool[0].cap = how->kv_blocks;
     r->pool[1].cap = gr_rollout_window_blocks(r->node, how, r->session->kernels);
@@ -556,7 +593,8 @@ static void take_arrays(gr_rollout *r, const gr_choices *how)
     r->out_id = gr_calloc(r->bounds.rows, sizeof(*r->out_id));
     r->out_logprob = gr_calloc(r->bounds.rows, sizeof(*r->out_logprob));
     r->fed = gr_calloc(r->bounds.rows, sizeof(*r->fed));
-    if (how->draft) r->sources = gr_calloc(r->cfg->samples, sizeof(*r->sources));
+    if (how->draft && r->cfg->speculate.from != GR_DRAFT_MTP)
+        r->sources = gr_calloc(r->cfg->samples, sizeof(*r->sources));
     if (r->bounds.choices)
         r->out_choices = gr_calloc((size_t)r->bounds.tokens * r->bounds.choices, sizeof(*r->out_choices));
 }
@@ -690,6 +728,7 @@ static void put(gr_rollout *r, gr_rollout_slot *s, uint32_t seq, const gr_rows *
     s->seq = seq;
     s->waits = false;
     s->drafts = (gr_draft_record){0};
+    s->n_ahead = s->fed = 0;
     s->next = gr_rows_ids(rows, seq)[s->cached];
     if (r->turns) gr_turns_start(r, s, rows);
 }
@@ -822,14 +861,29 @@ static bool find_unread(gr_rollout *r, const gr_rows *rows, unread *u)
     return true;
 }
 
+uint32_t gr_rollout_draft_room(const gr_rollout *r, const gr_rollout_slot *s, const gr_rows *rows)
+{
+    const uint32_t limit = r->turns ? gr_turns_limit(r, s->seq) : r->longest;
+    return limit - rows->response_len[s->seq] - 1;
+}
+
+/* What was drafted for it already. */
+static uint32_t take_ahead(gr_rollout_slot *s, uint32_t room, int32_t *out)
+{
+    const uint32_t n = GR_MIN(s->n_ahead, room);
+    for (uint32_t i = 0; i < n; i++) out[i] = s->ahead[i];
+    s->n_ahead = 0;
+    return n;
+}
+
 /* What is likely to follow in a sequence: at most what its longest response, or its turn, has room for behind
  * the token that is sampled in any case. Returns how many tokens. */
 static uint32_t draft(gr_rollout *r, gr_rollout_slot *s, const gr_rows *rows, uint32_t tokens, int32_t *out)
 {
     const gr_speculate_cfg *how = &r->cfg->speculate;
-    const uint32_t limit = r->turns ? gr_turns_limit(r, s->seq) : r->longest,
-                   room = limit - rows->response_len[s->seq] - 1, first = s->group * r->cfg->samples;
+    const uint32_t room = gr_rollout_draft_room(r, s, rows), first = s->group * r->cfg->samples;
     uint32_t n = 1;
+    if (how->from == GR_DRAFT_MTP) return take_ahead(s, room, out);
     if (!tokens || !room || !gr_draft_now(&s->drafts)) return 0;
     r->sources[0] = (gr_draft_source){gr_rows_ids(rows, s->seq), 1, gr_rollout_length(rows, s->seq)};
     for (uint32_t seq = first; how->from == GR_DRAFT_GROUP && seq < first + r->cfg->samples; seq++)
@@ -840,7 +894,7 @@ static uint32_t draft(gr_rollout *r, gr_rollout_slot *s, const gr_rows *rows, ui
 }
 
 /* The rows of a running sample: its last token, and what is drafted behind it. */
-static void plan_sample(gr_rollout *r, uint32_t i, const gr_rows *rows, uint32_t tokens, step_arrays *a)
+static void plan_sample(gr_rollout *r, uint32_t i, const gr_rows *rows, uint32_t tokens, gr_step_arrays *a)
 {
     gr_rollout_slot *s = &r->slots[i];
     const uint32_t at = r->n_rows, draws = r->turns ? gr_turns_draws(r, s->seq) : s->seq;
@@ -852,6 +906,7 @@ static void plan_sample(gr_rollout *r, uint32_t i, const gr_rows *rows, uint32_t
     a->cached[i] = s->cached;
     if (a->held) a->held[i] = s->held;
     for (uint32_t k = at; k < r->n_rows; k++) {
+        if (a->held_after) a->held_after[k] = k + 1 < r->n_rows ? s->spare[k - at] : UINT32_MAX;
         a->ids[k] = r->fed[k];
         a->row[k] = k;
         a->draw[k][0] = draws;
@@ -861,10 +916,11 @@ static void plan_sample(gr_rollout *r, uint32_t i, const gr_rows *rows, uint32_t
 
 /* Tokens of this step: one for each running sample and what is drafted, then the next part of an answer or a
  * prompt. */
-static void plan(gr_rollout *r, const gr_rows *rows, const gr_choices *how, step_arrays *a)
+static void plan(gr_rollout *r, const gr_rows *rows, const gr_choices *how, gr_step_arrays *a)
 {
     uint32_t stride = r->bounds.stride, n = r->n_running;
     r->n_rows = 0;
+    for (uint32_t i = n; i < r->n_slots; i++) r->slots[i].fed = 0;
     for (uint32_t i = 0; i < n; i++) {
         plan_sample(r, i, rows, how->draft, a);
         memcpy(a->table + (size_t)i * stride, r->slots[i].table, stride * sizeof(*a->table));
@@ -876,6 +932,9 @@ static void plan(gr_rollout *r, const gr_rows *rows, const gr_choices *how, step
     r->n_prefill = GR_MIN(how->prefill_tokens, u.end - *u.cached);
     r->prefill_seq = u.seq;
     r->prefill_at = *u.cached;
+    r->prefill_table = u.table;
+    for (uint32_t k = r->n_rows; a->held_after && k < r->n_rows + r->n_prefill; k++)
+        a->held_after[k] = UINT32_MAX;
     memcpy(a->ids + r->n_rows, gr_rows_ids(rows, u.seq) + *u.cached, r->n_prefill * sizeof(*a->ids));
     a->cached[n] = *u.cached;
     if (a->held) a->held[n] = u.held;
@@ -884,16 +943,18 @@ static void plan(gr_rollout *r, const gr_rows *rows, const gr_choices *how, step
     *u.cached += r->n_prefill;
 }
 
-static void write_arrays(const gr_rollout *r, gr_queue *q, const step_arrays *to, const step_arrays *from)
+void gr_rollout_write_arrays(const gr_rollout *r, gr_queue *q, const gr_step_arrays *to,
+                             const gr_step_arrays *from, gr_step_size n)
 {
-    uint32_t seqs = r->n_running + (r->n_prefill > 0);
-    gr_device_write(q, to->ids, from->ids, r->n_tokens * sizeof(*to->ids));
-    gr_device_write(q, to->offset, from->offset, (seqs + 1) * sizeof(*to->offset));
-    gr_device_write(q, to->cached, from->cached, seqs * sizeof(*to->cached));
-    gr_device_write(q, to->table, from->table, (uint64_t)seqs * r->bounds.stride * sizeof(*to->table));
-    gr_device_write(q, to->row, from->row, r->n_rows * sizeof(*to->row));
-    if (to->held) gr_device_write(q, to->held, from->held, seqs * sizeof(*to->held));
-    gr_device_write(q, to->draw, from->draw, r->n_rows * sizeof(*to->draw));
+    gr_device_write(q, to->ids, from->ids, n.tokens * sizeof(*to->ids));
+    gr_device_write(q, to->offset, from->offset, (n.seqs + 1) * sizeof(*to->offset));
+    gr_device_write(q, to->cached, from->cached, n.seqs * sizeof(*to->cached));
+    gr_device_write(q, to->table, from->table, (uint64_t)n.seqs * r->bounds.stride * sizeof(*to->table));
+    gr_device_write(q, to->row, from->row, n.rows * sizeof(*to->row));
+    if (to->held) gr_device_write(q, to->held, from->held, n.seqs * sizeof(*to->held));
+    if (to->held_after)
+        gr_device_write(q, to->held_after, from->held_after, n.tokens * sizeof(*to->held_after));
+    gr_device_write(q, to->draw, from->draw, n.rows * sizeof(*to->draw));
 }
 
 static void *state_at(const gr_call *c, uint32_t operand, uint32_t layer)
@@ -914,6 +975,7 @@ static void copy_states(const gr_call *c, const gr_rollout *r)
         if (r->n_copies) gr_layer_copy_blocks(k, c->queue, s, l, state, copy->from, copy->to, r->n_copies);
         if (r->n_held) gr_layer_copy_slots(k, c->queue, s, l, state, r->held_from, r->held_to, r->n_held);
     }
+    gr_rollout_ahead_copy(c, r, c->ptr[PLAN_KV]);
 }
 
 static void end_conversation(gr_rollout *r, gr_rows *rows, uint32_t seq);
@@ -921,8 +983,8 @@ static void end_conversation(gr_rollout *r, gr_rows *rows, uint32_t seq);
 static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
 {
     gr_rows rows = gr_rows_at(c->ptr[PLAN_ROWS], &r->work);
-    step_arrays device = arrays_at(c->ptr[PLAN_STEP], &r->bounds),
-                host = arrays_at(c->ptr[PLAN_STAGING], &r->bounds);
+    gr_step_arrays device = gr_rollout_arrays_at(c->ptr[PLAN_STEP], &r->bounds),
+                   host = gr_rollout_arrays_at(c->ptr[PLAN_STAGING], &r->bounds);
     gr_status st = r->turns ? gr_turns_take(r, &rows, gr_turns_peers(c), end_conversation, d) : GR_OK;
     if (st) return st;
     r->trip++;
@@ -933,14 +995,15 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     r->pace.steps += r->n_running > 0;
     r->pace.width += r->n_running;
     r->pace.read += r->n_prefill;
-    write_arrays(r, c->queue, &device, &host);
+    gr_rollout_write_arrays(r, c->queue, &device, &host,
+                            (gr_step_size){r->n_tokens, r->n_running + (r->n_prefill > 0), r->n_rows});
     copy_states(c, r);
     const bool waits = r->n_slots || r->n_left;
     return !r->n_tokens && waits ? gr_turns_wait(r, &rows, d) : GR_OK; /* there is nothing else to do */
 }
 
 /* routing: where choices are recorded, filled in here. */
-static gr_extend extend_of(const gr_rollout *r, const step_arrays *a, gr_routing *routing)
+static gr_extend extend_of(const gr_rollout *r, const gr_step_arrays *a, gr_routing *routing)
 {
     *routing = (gr_routing){.record = a->choices};
     return (gr_extend){.n_tokens = r->n_tokens,
@@ -952,6 +1015,7 @@ static gr_extend extend_of(const gr_rollout *r, const step_arrays *a, gr_routing
                        .table_stride = r->bounds.stride,
                        .window_at = r->bounds.window_at,
                        .held = a->held,
+                       .held_after = a->held_after,
                        .routing = a->choices ? routing : NULL};
 }
 
@@ -1073,17 +1137,22 @@ gr_sampling gr_rollout_sampling(const gr_call *c, const gr_rollout *r)
     return how;
 }
 
-static void sample_chunk(const gr_call *c, const gr_rollout *r, const step_arrays *a, uint32_t first,
+static const void *last_norm(const gr_call *c)
+{
+    const gr_model_shape *s = gr_node_shape(c->node);
+    return (const char *)c->ptr[SAMPLE_NORM] +
+           gr_tensor_offset(s, 1 + s->layers, GR_T_NORM) * gr_dtype_size(c->session->kernels->dtype);
+}
+
+static void sample_chunk(const gr_call *c, const gr_rollout *r, const gr_step_arrays *a, uint32_t first,
                          uint32_t n)
 {
     const gr_model_shape *s = gr_node_shape(c->node);
     const gr_kernels *k = c->session->kernels;
-    const char *last = c->ptr[SAMPLE_NORM],
-               *norm = last + gr_tensor_offset(s, 1 + s->layers, GR_T_NORM) * gr_dtype_size(k->dtype);
     const gr_sampling how = gr_rollout_sampling(c, r);
-    k->head_sample(c->queue, s, norm, gr_head_matrix(k, s, c->ptr[SAMPLE_EMBED], last), c->ptr[SAMPLE_X],
-                   a->row + first, n, &how, (const uint32_t(*)[2])(a->draw + first), a->out_id + first,
-                   a->out_logprob + first, c->ptr[SAMPLE_WS]);
+    k->head_sample(c->queue, s, last_norm(c), gr_head_matrix(k, s, c->ptr[SAMPLE_EMBED], c->ptr[SAMPLE_NORM]),
+                   c->ptr[SAMPLE_X], a->row + first, n, &how, (const uint32_t(*)[2])(a->draw + first),
+                   a->out_id + first, a->out_logprob + first, c->ptr[SAMPLE_WS]);
 }
 
 /* Those of the step's tokens that a running sample fed and has: of which it sampled `added` behind. */
@@ -1094,7 +1163,7 @@ static void record_sample(const gr_call *c, const gr_rollout *r, const gr_rollou
     gr_routes_record(&routes, &(gr_routed_pass){r->n_tokens, s->row, s->seq, first, added}, r->out_choices);
 }
 
-static void read_choices(const gr_call *c, const gr_rollout *r, const step_arrays *a)
+static void read_choices(const gr_call *c, const gr_rollout *r, const gr_step_arrays *a)
 {
     const gr_routes routes = gr_routes_at(c->ptr[SAMPLE_ROUTES], c->node);
     const uint32_t n = r->n_tokens;
@@ -1126,6 +1195,13 @@ static bool take_sampled(const gr_call *c, gr_rollout *r, gr_rollout_slot *s, gr
         const uint32_t at = s->row + added++;
         ended = gr_rollout_add_token(r, s, rows, r->out_id[at], r->out_logprob[at]);
     } while (!ended && added <= s->n_draft && s->next == r->fed[s->row + added]);
+    s->fed_at = begin;
+    s->fed = added;
+    if (r->spares && added <= s->n_draft) { /* its state is that behind the last token that counts */
+        const uint32_t place = s->held;
+        s->held = s->spare[added - 1];
+        s->spare[added - 1] = place;
+    }
     if (r->bounds.choices) record_sample(c, r, s, begin, added);
     gr_draft_went(&s->drafts, s->n_draft, added - 1);
     r->draft.steps++;
@@ -1138,7 +1214,7 @@ static bool take_sampled(const gr_call *c, gr_rollout *r, gr_rollout_slot *s, gr
 static void run_sample(const gr_call *c, gr_rollout *r)
 {
     gr_rows rows = gr_rows_at(c->ptr[SAMPLE_ROWS], &r->work);
-    step_arrays a = arrays_at(c->ptr[SAMPLE_ARRAYS], &r->bounds);
+    gr_step_arrays a = gr_rollout_arrays_at(c->ptr[SAMPLE_ARRAYS], &r->bounds);
     const uint32_t n = r->n_rows;
     for (uint32_t first = 0; first < n; first += c->how->head_rows)
         sample_chunk(c, r, &a, first, GR_MIN(c->how->head_rows, n - first));
@@ -1147,6 +1223,13 @@ static void run_sample(const gr_call *c, gr_rollout *r)
     gr_device_read(c->queue, r->out_logprob, a.out_logprob, n * sizeof(*r->out_logprob));
     for (uint32_t i = r->n_running; i-- > 0;) /* from the end: ending one moves the last into its place */
         if (take_sampled(c, r, &r->slots[i], &rows)) end_running(r, &rows, i);
+    if (gr_rollout_ahead(c->node, c->how))
+        gr_rollout_begin_ahead(c, r, &rows,
+                               &(gr_ahead_begin){.norm = last_norm(c),
+                                                 .x = c->ptr[SAMPLE_X],
+                                                 .hidden = c->ptr[SAMPLE_HIDDEN],
+                                                 .step = c->ptr[SAMPLE_ARRAYS],
+                                                 .staging = c->ptr[SAMPLE_STAGING]});
 }
 
 /* Of this rank's sequences: what was drafted, what of it was sampled, of a draft on average, and tokens of a
@@ -1235,7 +1318,7 @@ gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
     } else if (!r->n_tokens && c->kernel != ROLLOUT_FINISH) {
         return GR_OK; /* all wait for their environments */
     } else if (c->kernel == ROLLOUT_EMBED || c->kernel == ROLLOUT_LAYER) {
-        step_arrays a = arrays_at(c->ptr[STEP_ARRAYS], &r->bounds);
+        gr_step_arrays a = gr_rollout_arrays_at(c->ptr[STEP_ARRAYS], &r->bounds);
         gr_routing routing;
         gr_extend e = extend_of(r, &a, &routing);
         gr_packed b = {.n_tokens = e.n_tokens, .n_seqs = e.n_seqs, .ids = e.ids, .offset = e.offset};
@@ -1246,6 +1329,9 @@ gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
                             state_at(c, STEP_KV, c->arg), c->ptr[STEP_WS]);
     } else if (c->kernel == ROLLOUT_SAMPLE) {
         run_sample(c, r);
+    } else if (c->kernel == ROLLOUT_AHEAD_ENTER || c->kernel == ROLLOUT_AHEAD_LAYER ||
+               c->kernel == ROLLOUT_AHEAD_HEAD) {
+        gr_rollout_run_ahead(c, r);
     } else if (c->kernel == ROLLOUT_FINISH) {
         /* the device may be in a chunk behind the last token: its report, and orders that it has yet to read,
          * lie where from here on others write at once */

@@ -26,6 +26,9 @@ enum {
     ROLLOUT_EMBED,
     ROLLOUT_LAYER,
     ROLLOUT_SAMPLE,
+    ROLLOUT_AHEAD_ENTER, /* this and the next two: a layer that predicts a further token; arg: the pass */
+    ROLLOUT_AHEAD_LAYER,
+    ROLLOUT_AHEAD_HEAD,
     ROLLOUT_PREFILL, /* this and the next: where the device keeps the state */
     ROLLOUT_DECODE,
     ROLLOUT_FINISH,
@@ -95,13 +98,14 @@ gr_ring gr_rollout_ring(const gr_node *n, const gr_choices *how, const gr_kernel
 uint32_t gr_rollout_window_blocks(const gr_node *n, const gr_choices *how, const gr_kernels *k);
 
 /* What the state of all layers has room for. Slots: one of each running sample, and one of the prompt that is
- * being read or whose samples wait; where several prompts are read at once, another of the next one. 0: every
+ * being read or whose samples wait; where several prompts are read at once, another of the next one. Behind
+ * these, of each sample as many as tokens are drafted: its state behind each token of a step. 0: every
  * layer's state is paged. */
 static inline gr_state_room gr_rollout_room(const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const uint32_t samples = GR_MIN(how->concurrent, n->placement.task.seqs);
-    const uint32_t prompts = k->steps ? 2 : 1;
-    const uint32_t slots = gr_layers_have_slots(k, gr_node_shape(n)) ? samples + prompts : 0;
+    const uint32_t prompts = k->steps ? 2 : 1, each = 1 + (k->steps ? 0 : how->draft);
+    const uint32_t slots = gr_layers_have_slots(k, gr_node_shape(n)) ? samples * each + prompts : 0;
     return (gr_state_room){how->kv_blocks, slots, gr_rollout_window_blocks(n, how, k)};
 }
 
@@ -146,8 +150,13 @@ typedef struct gr_rollout_slot { /* a running sample */
     uint32_t n_own;
     uint32_t *table; /* [stride] */
     uint32_t held;   /* the place of its state of one size, where there are any */
+    uint32_t *spare; /* [most drafted] places where that is left behind each token of a step but the last */
     uint32_t row,
         n_draft; /* of the current step: the first of its rows, and how many of its tokens are drafted */
+    uint32_t fed_at, fed; /* of it: where its first token stands, and how many are not thrown away */
+    int32_t *ahead;       /* [most drafted] what the layer that predicts a further token drafts, */
+    uint32_t n_ahead;     /* for its next step, */
+    uint32_t wants_ahead; /* and how many of these it is to */
     gr_draft_record drafts;
 } gr_rollout_slot;
 
@@ -204,7 +213,13 @@ typedef struct gr_rollout {
     uint64_t tokens, spared;      /* sampled so far; those of max_tokens that finished ones did not need */
     uint32_t n_tokens, n_prefill; /* of the current step */
     uint32_t prefill_seq, prefill_at; /* whose tokens these are, and the first of them */
-    gr_block_copies copy[2];          /* as pool */
+    const uint32_t *prefill_table;    /* of its blocks */
+    uint32_t *spares;                 /* all slots' */
+    int32_t *aheads;
+    struct {
+        uint32_t n_tokens, n_seqs, n_rows;
+    } ahead;                 /* of the current pass of the layer that predicts a further token */
+    gr_block_copies copy[2]; /* as pool */
     uint32_t n_copies;
     uint32_t *held_from, *held_to, n_held; /* states of one size, of samples that begin */
     int32_t *out_id;                       /* [bounds.rows] */
@@ -366,6 +381,64 @@ void gr_kept_take(gr_rollout *r, gr_rows *queue, gr_rows *rows);
 void gr_kept_report(const gr_rollout *r, const gr_rows *rows);
 /* The iteration whose weights it samples with. */
 uint32_t gr_rollout_version(const gr_rollout *r);
+
+/* Arrays of one model step on the device. */
+typedef struct gr_step_arrays {
+    int32_t *ids;
+    uint32_t *offset, *cached, *table, *row;
+    uint32_t *held, *held_after; /* NULL: no layer's state is of one size; and of the second, nothing is
+                                    drafted */
+    uint32_t (*draw)[2];
+    int32_t *out_id;
+    float *out_logprob;
+    uint16_t *choices; /* of the step's tokens; NULL: they are not recorded */
+} gr_step_arrays;
+gr_step_arrays gr_rollout_arrays_at(void *block, const gr_step_bounds *b);
+/* What of them a step has. */
+typedef struct gr_step_size {
+    uint32_t tokens, seqs, rows;
+} gr_step_size;
+void gr_rollout_write_arrays(const gr_rollout *r, gr_queue *q, const gr_step_arrays *to,
+                             const gr_step_arrays *from, gr_step_size n);
+
+/* ---- rollout_ahead.c
+ * ---------------------------------------------------------------------------------------
+ *
+ * Drafts of the layer of the checkpoint that predicts a further token (ops/model/ahead.h): n->second.
+ */
+
+/* Whether it drafts in a plan. */
+static inline bool gr_rollout_ahead(const gr_node *n, const gr_choices *how)
+{
+    return how->draft && ((const gr_generate_cfg *)n->cfg)->speculate.from == GR_DRAFT_MTP;
+}
+/* Its keys and values, in bytes, which stand behind the model's own state; 0: it does not draft. */
+uint64_t gr_rollout_ahead_kv(const gr_node *n, const gr_choices *how, const gr_kernels *k);
+/* The blocks that samples go on in. kv: the whole state. */
+void gr_rollout_ahead_copy(const gr_call *c, const gr_rollout *r, void *kv);
+
+/* Objects of the step that it goes on from, and what of it each trip has on average. */
+typedef struct gr_ahead_objects {
+    uint32_t step, staging, x, kv, hidden;
+    uint32_t tokens;              /* of a step, at most */
+    double fed, running, context; /* tokens that are not thrown away, prompts' included; samples; as of
+                                     rollout_cost */
+} gr_ahead_objects;
+/* [tokens, H]: from which hidden states of the step it goes on; GR_NONE: it does not draft. */
+uint32_t gr_rollout_ahead_hidden(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                                 uint32_t tokens);
+void gr_rollout_declare_ahead(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p,
+                              const gr_ahead_objects *o);
+
+/* What the first pass reads of the step that was sampled; pointers of its task. */
+typedef struct gr_ahead_begin {
+    const void *norm, *x; /* the model's last norm; [tokens, H] of the step */
+    void *hidden, *step, *staging;
+} gr_ahead_begin;
+void gr_rollout_begin_ahead(const gr_call *c, gr_rollout *r, const gr_rows *rows, const gr_ahead_begin *b);
+void gr_rollout_run_ahead(const gr_call *c, gr_rollout *r);
+/* How many tokens may be drafted behind the one that is sampled next in any case. */
+uint32_t gr_rollout_draft_room(const gr_rollout *r, const gr_rollout_slot *s, const gr_rows *rows);
 
 /* ---- rollout_steps.c -------------------------------------------------------------------------------------
  */

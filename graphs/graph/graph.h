@@ -259,6 +259,8 @@ typedef struct gr_precision {
     gr_model_shape kv_shape; /* the same of a rollout, where kv holds */
 } gr_precision;
 
+#define GR_MODELS_MAX 64 /* sets of models are bits of 64 */
+
 struct gr_model {
     const char *name;
     gr_loc at;
@@ -268,7 +270,7 @@ struct gr_model {
     bool value_head; /* `head: value`: one is put on where the checkpoint has an output matrix */
     bool head_known; /* shape.head holds: config.json was there, or the file says it */
     bool trained;    /* has train:, or follows */
-    bool implied;    /* nobody wrote it: the frozen one beneath adapters */
+    bool implied;    /* nobody wrote it: the frozen one beneath adapters, or a layer that drafts */
     gr_train train;
     gr_lora lora;
     gr_precision precision;
@@ -351,7 +353,7 @@ struct gr_node {
     void *cfg;              /* the op's config struct, filled by its key table */
     const gr_value *value;  /* as written */
     gr_model *model;        /* `model:`; NULL */
-    gr_model *second;       /* another one that it reads; NULL */
+    gr_model *second;       /* another one that it reads; of a rollout the layer that drafts; NULL */
     const gr_node *of;      /* `of:` or `prompts:`: what this node's rows come from; NULL */
     const gr_node *rows;    /* the node whose rows its values have: itself for row makers, else of->rows */
     const gr_node *groups;  /* the node whose rows are the groups: prompts or sequences; NULL */

@@ -20,13 +20,7 @@
 #include "runtime/base/index.h"
 #include "graphs/loader/load.h"
 
-enum {
-    GR_YAML_DEPTH = 64,
-    GR_YAML_VALUES = 200000,
-    GR_FILE_LIMIT = 4 << 20,
-    GR_NODES_MAX = 10000,
-    GR_MODELS_MAX = 64 /* sets of models are bits of 64 */
-};
+enum { GR_YAML_DEPTH = 64, GR_YAML_VALUES = 200000, GR_FILE_LIMIT = 4 << 20, GR_NODES_MAX = 10000 };
 
 /* ---- the file --------------------------------------------------------------------------------------------
  */

@@ -66,7 +66,7 @@ typedef struct gr_speculate_cfg {
     double rate;     /* of drafted tokens that the planner expects to be sampled */
     bool always;     /* also where the planner expects no gain */
 } gr_speculate_cfg;
-typedef enum gr_draft_from { GR_DRAFT_NGRAM, GR_DRAFT_GROUP } gr_draft_from;
+typedef enum gr_draft_from { GR_DRAFT_NGRAM, GR_DRAFT_GROUP, GR_DRAFT_MTP } gr_draft_from;
 
 typedef struct gr_generate_cfg {
     gr_model *model;

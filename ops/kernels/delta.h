@@ -60,6 +60,7 @@ typedef struct gr_delta_call {
     float *state;                              /* of all slots; NULL: packed, and what follows is not read */
     const uint32_t *slot;                      /* [n_seqs] of each sequence; UINT32_MAX: none, its out is 0 */
     const uint32_t *cached;                    /* [n_seqs] tokens before; 0: the slot counts as zeros */
+    const uint32_t *after;                     /* [T] as of gr_extend.held_after; on CUDA NULL */
     void *ws;                                  /* of ws_bytes */
 } gr_delta_call;
 

@@ -142,6 +142,9 @@ typedef struct gr_extend {
     /* [n_seqs] of a state of one size (gr_layer_slot_bytes): its place among those of a layer; UINT32_MAX:
      * none, and what the sequence gives is 0. NULL where no layer has one. */
     const uint32_t *held;
+    /* [n_tokens] a place where that state is left, too, as it is behind the token; UINT32_MAX: nowhere. NULL:
+     * of no token. */
+    const uint32_t *held_after;
     const gr_decode *decode;   /* a step of slots, one token each, some of them empty; NULL: not one */
     const gr_routing *routing; /* record alone; NULL: of its experts nothing is asked */
 } gr_extend;

@@ -574,6 +574,7 @@ void gr_layer_extend(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, 
                               .table_stride = e->table_stride,
                               .slot = window ? e->window_slot : e->slot,
                               .held = e->held,
+                              .held_after = e->held_after,
                               .longest = e->longest,
                               .decode = e->decode};
     gr_workspace c = {.base = ws};

@@ -72,6 +72,7 @@ static gr_delta_call call_of(const gr_layer_call *l, const gr_layer_acts *a, con
                            .state = b->state,
                            .slot = b->held,
                            .cached = b->cached,
+                           .after = b->held_after,
                            .ws = w->delta.rule};
 }
 

@@ -32,8 +32,9 @@ typedef struct gr_tokens {
     const uint32_t *cached;      /* [n_seqs] */
     const uint32_t *block_table; /* [n_seqs, table_stride] */
     uint32_t table_stride;
-    const uint32_t *slot; /* [n] where a token's keys go */
-    const uint32_t *held; /* [n_seqs] whose state of one size is a sequence's; see gr_extend */
+    const uint32_t *slot;       /* [n] where a token's keys go */
+    const uint32_t *held;       /* [n_seqs] whose state of one size is a sequence's; see gr_extend */
+    const uint32_t *held_after; /* [n]; NULL */
     uint32_t longest;
     const gr_decode *decode; /* one token a slot; NULL: not */
 } gr_tokens;

@@ -26,7 +26,20 @@ bool gr_ahead_is(const gr_model_shape *s, const char *name)
     const gr_arch *a = gr_arch_find(s->model_type);
     unsigned long layer = 0;
     if (!strncmp(name, "mtp.", 4) || !strncmp(name, "model.mtp.", 10)) return true;
-    return a && a->predicts_ahead && sscanf(name, "model.layers.%lu.", &layer) == 1 && layer >= s->layers;
+    return a && a->ahead && !a->ahead->layer && sscanf(name, "model.layers.%lu.", &layer) == 1 &&
+           layer >= s->layers;
+}
+
+gr_model_shape gr_ahead_shape(const gr_model_shape *s)
+{
+    gr_model_shape one = *s;
+    one.layers = one.n_kinds = 1;
+    one.kinds[0] = s->ahead;
+    one.kind_of[0] = 0;
+    one.n_ahead = 0;
+    one.behind = s->layers;
+    one.tied = false;
+    return one;
 }
 
 /* Its tensors would stand beside a model that they were not made for. */

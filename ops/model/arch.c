@@ -106,6 +106,21 @@ const char *gr_arch_tensor(const char *model_type, gr_tensor_slot slot, unsigned
     return name ? name : "?";
 }
 
+const char *gr_arch_ahead_tensor(const gr_arch *a, gr_tensor_slot slot)
+{
+    return find(a->ahead->names, slot, 0);
+}
+
+static const gr_arch_name behind_last[] = {
+    {GR_T_AHEAD_EMBED_NORM, 0, "model.layers.#.enorm.weight"},
+    {GR_T_AHEAD_HIDDEN_NORM, 0, "model.layers.#.hnorm.weight"},
+    {GR_T_AHEAD_IN, 0, "model.layers.#.eh_proj.weight"},
+    {GR_T_NORM, 0, "model.layers.#.shared_head.norm.weight"},
+    {0, 0, NULL},
+};
+
+const gr_arch_ahead gr_arch_behind_last = {.key = "num_nextn_predict_layers", .names = behind_last};
+
 void gr_arch_layer(gr_config *c, gr_model_shape *s, uint32_t l, const gr_layer_desc *d)
 {
     if (gr_model_set_layer(s, l, d)) return;

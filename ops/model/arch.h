@@ -27,6 +27,17 @@ typedef struct gr_arch_sizes {
     uint32_t vocab, hidden, inner, layers, heads, positions;
 } gr_arch_sizes;
 
+/* The layer that predicts a further token, as checkpoints of a family have it beside the model. */
+typedef struct gr_arch_ahead {
+    const char *key; /* of config.json: how many there are */
+    uint32_t unsaid; /* where it does not say */
+    bool normed;     /* what the token after the next is predicted from is behind the layer's own last norm */
+    const char *layer; /* what its tensors begin with; NULL: it is numbered as the layer behind the last */
+    const gr_arch_name *names; /* of GR_T_AHEAD_* and of its GR_T_NORM; '#' is the number of that layer */
+} gr_arch_ahead;
+/* Of layers behind the last. */
+extern const gr_arch_ahead gr_arch_behind_last;
+
 typedef struct gr_arch {
     const char *model_type; /* in config.json */
     const char *class;      /* "Llama": LlamaForCausalLM, and so on */
@@ -50,16 +61,17 @@ typedef struct gr_arch {
     /* Describe all layers: base is gr_layer_plain of the sizes that every family has, with its epsilon and
      * rotary positions (those of config.json's root). s has everything but its layers. */
     void (*layers)(gr_config *c, gr_model_shape *s, const gr_layer_desc *base);
-    const gr_arch_name *names; /* NULL: those that most have */
-    const char *const *keys;   /* that layers reads beyond those that all do, ending with NULL; NULL: none */
-    bool predicts_ahead;       /* checkpoints may have layers behind the last, which predict further tokens */
-    bool experts;              /* it has them: their keys are among `keys` */
-    bool experts_fused;        /* checkpoints always have one tensor of all of them, GR_EXPERTS_FUSED */
-    bool experts_turned;       /* which is [E, H, 2 I], and [E, I, H]; graphrun export writes it, too */
-    bool gate_up_in_turn;      /* and has rows (or columns) of gate and up in turn */
-    bool mxfp4;                /* it may be GR_EXPERTS_MXFP4 */
-    const char *const *acts;   /* of hidden_act and hidden_activation that it takes, ending with NULL; NULL:
-                                  "silu" alone */
+    const gr_arch_name *names;  /* NULL: those that most have */
+    const char *const *keys;    /* that layers reads beyond those that all do, ending with NULL; NULL: none */
+    const gr_arch_ahead *ahead; /* NULL: its checkpoints have no layers that predict further tokens; else
+                                   `layers` says what they are */
+    bool experts;               /* it has them: their keys are among `keys` */
+    bool experts_fused;         /* checkpoints always have one tensor of all of them, GR_EXPERTS_FUSED */
+    bool experts_turned;        /* which is [E, H, 2 I], and [E, I, H]; graphrun export writes it, too */
+    bool gate_up_in_turn;       /* and has rows (or columns) of gate and up in turn */
+    bool mxfp4;                 /* it may be GR_EXPERTS_MXFP4 */
+    const char *const *acts;    /* of hidden_act and hidden_activation that it takes, ending with NULL; NULL:
+                                   "silu" alone */
 } gr_arch;
 
 extern const gr_arch gr_arch_exaone4, gr_arch_gemma, gr_arch_granitemoe, gr_arch_mixtral, gr_arch_olmoe,
@@ -81,6 +93,9 @@ const gr_arch *gr_arch_find_outer(const char *model_type, const char *text_type)
 
 /* The checkpoint name of part i of a slot; of an unknown family what most have. */
 const char *gr_arch_tensor(const char *model_type, gr_tensor_slot slot, unsigned i);
+
+/* Of the layer that predicts further tokens, what stands before and behind it; a has one. */
+const char *gr_arch_ahead_tensor(const gr_arch *a, gr_tensor_slot slot);
 
 /* Layers with a window and layers without: kind has what holds where `layer_types` does not say. */
 enum { GR_ARCH_SLIDING, GR_ARCH_FULL };

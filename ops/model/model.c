@@ -155,6 +155,11 @@ static struct dims end_dims(const gr_model_shape *s, gr_tensor_slot slot)
         return (struct dims){s->head == GR_HEAD_VALUE, s->hidden};
     case GR_T_VALUE_BIAS:
         return (struct dims){s->head == GR_HEAD_VALUE && s->value_bias, 0};
+    case GR_T_AHEAD_EMBED_NORM:
+    case GR_T_AHEAD_HIDDEN_NORM:
+        return (struct dims){s->hidden, 0};
+    case GR_T_AHEAD_IN:
+        return (struct dims){s->hidden, 2 * (uint64_t)s->hidden};
     default:
         return (struct dims){0};
     }
@@ -184,6 +189,11 @@ static void bucket_slots(const gr_model_shape *s, uint32_t bucket, gr_tensor_slo
     if (s->adapter.rank) { /* of the embedding none */
         *first = layer ? GR_T_QKV_A : GR_T_VALUE;
         *last = layer ? GR_T_DOWN_B : bucket == 0 ? GR_T_NORM : GR_T_VALUE_BIAS;
+        return;
+    }
+    if (s->behind && !layer) { /* embedding and output matrix are the model's */
+        *first = bucket ? GR_T_NORM : GR_T_AHEAD_EMBED_NORM;
+        *last = bucket ? GR_T_NORM : GR_T_AHEAD_IN;
         return;
     }
     *first = bucket == 0 ? GR_T_EMBED : layer ? GR_T_MIXER_NORM : GR_T_NORM;
@@ -306,13 +316,23 @@ static unsigned expert_parts(gr_tensor_slot slot)
     return slot == GR_T_EXPERTS_GATE_UP || slot == GR_T_EXPERTS_GATE_UP_BIAS ? 2 : down;
 }
 
-/* The name of part i of a slot, where in layers '#' is the number of an expert. */
+/* What names of a layer's tensors begin with. */
+static void name_layer(char out[32], const gr_model_shape *s, uint32_t bucket)
+{
+    const char *own = s->behind ? gr_arch_find(s->model_type)->ahead->layer : NULL;
+    if (own)
+        snprintf(out, 32, "%s", own);
+    else
+        snprintf(out, 32, "model.layers.%u.", s->behind + bucket - 1);
+}
+
+/* The name of part i of a slot, where '#' is a number: in layers of an expert. */
 static void set_name(gr_tensor *t, const gr_model_shape *s, uint32_t bucket, const char *name,
                      unsigned expert)
 {
     const char *number = strchr(name, '#');
     char layer[32] = "";
-    if (is_layer(s, bucket)) snprintf(layer, sizeof(layer), "model.layers.%u.", bucket - 1);
+    if (is_layer(s, bucket)) name_layer(layer, s, bucket);
     if (number)
         snprintf(t->name, sizeof(t->name), "%s%.*s%u%s", layer, (int)(number - name), name, expert,
                  number + 1);
@@ -394,7 +414,9 @@ static void name_tensor(const listing *l, gr_tensor *t, gr_tensor_slot slot, uns
     if (fused) set_fused(t, gr_layer(l->s, l->bucket - 1), slot, i, l->form, l->arch);
     if (l->named && !t->woven.run && (slot == GR_T_QKV || slot == GR_T_GATE_UP))
         set_joined(l, t, slot, i, rows);
-    if (l->named)
+    if (l->named && l->s->behind && !is_layer(l->s, l->bucket))
+        set_name(t, l->s, l->bucket, gr_arch_ahead_tensor(l->arch, slot), l->s->behind);
+    else if (l->named)
         set_name(t, l->s, l->bucket, gr_arch_tensor(l->s->model_type, slot, fused ? GR_ARCH_FUSED : part),
                  each ? i / each : 0);
 }

@@ -80,6 +80,9 @@ typedef struct gr_model_shape {
     int32_t bos, pad;        /* -1: none */
     int32_t eos[GR_EOS_MAX]; /* union of config.json and generation_config.json */
     uint32_t n_eos;
+    uint32_t n_ahead;    /* layers of its checkpoints that predict further tokens (ops/model/ahead.h) */
+    gr_layer_desc ahead; /* what such a layer is; where there are none, of no account */
+    uint32_t behind;     /* not 0: this is one of them alone, of a model of so many layers: gr_ahead_shape */
 } gr_model_shape;
 
 /* What layer l is. */
@@ -167,6 +170,9 @@ typedef enum gr_tensor_slot {
     GR_T_LM_HEAD,              /*              [V, H], where not tied and no value head */
     GR_T_VALUE,                /*              [1, H], where a value head */
     GR_T_VALUE_BIAS,           /*              [1], where value_bias */
+    GR_T_AHEAD_EMBED_NORM,     /* bucket 0 of a layer that predicts further tokens: [H] of embeddings, */
+    GR_T_AHEAD_HIDDEN_NORM,    /*              [H] of hidden states, */
+    GR_T_AHEAD_IN,             /*              [H, 2 H] of both: embedding, then hidden state */
     GR_T_QKV_A, /* layers of adapters: [n rank, in] of the n targets of a slot, one after another */
     GR_T_QKV_B, /*              and of each [out, rank], one after another */
     GR_T_O_A,   /*              as QKV_A and _B, here and below */

@@ -363,6 +363,7 @@ static void read_model(gr_config *c, const gr_arch *a, gr_model_shape *s)
     const gr_layer_desc base = read_base(c, a, s);
     s->norm_eps = base.norm_eps;
     a->layers(c, s, &base);
+    if (a->ahead) s->n_ahead = gr_config_count(c, a->ahead->key, a->ahead->unsaid, GR_LAYERS_MAX);
     read_rest(c, s);
     read_head(c, a, s);
     read_eos(c, s);

@@ -225,7 +225,7 @@ static void warn_unexpected(const gr_weights *w, const char *const *known, size_
 {
     static const char *const words[] = {
         "not the model's and ignored", "of images and left out: the model is its text part alone",
-        "of layers that predict further tokens and left out: they are neither used nor trained",
+        "of layers that predict further tokens and left out: they are not the model's, and never trained",
         "for activations in FP8 and left out: weights are widened"};
     struct names beside[N_BESIDE] = {0};
     size_t skip = strlen(w->prefix);
@@ -440,7 +440,7 @@ static gr_status check_names(const gr_weights *w, const char *path, gr_diag *d)
                      "bfloat16",
                      k.n_scaled);
     if (k.n) qsort(k.names, k.n, sizeof(*k.names), names_cmp);
-    if (k.n) warn_unexpected(w, k.names, k.n, path, d);
+    if (k.n && !w->shape.behind) warn_unexpected(w, k.names, k.n, path, d);
     free(k.names);
     gr_arena_free(k.arena);
     return st;

@@ -179,13 +179,19 @@ static bool tp_sharded(const gr_model *m, uint32_t bucket)
     return m->sharding.parts > 1 && bucket > 0 && bucket <= m->shape.layers;
 }
 
+/* Whether the current node reads older weights of it: those that never change have none. */
+static bool lags(const gr_tasks *p, const gr_model *m)
+{
+    return p->lagged && m->update;
+}
+
 uint32_t gr_sharding_rollout(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
     bool copy = sharded(p, m) || remote(p, m) || tp_sharded(m, bucket);
     return gr_model_object(p, k, m,
-                           p->lagged ? GR_PART_LAGGED
-                           : copy    ? GR_PART_ROLLOUT
-                                     : GR_PART_PARAMS,
+                           lags(p, m) ? GR_PART_LAGGED
+                           : copy     ? GR_PART_ROLLOUT
+                                      : GR_PART_PARAMS,
                            bucket);
 }
 
@@ -243,7 +249,7 @@ void gr_sharding_sync(gr_tasks *p, const gr_kernels *k, const gr_model *m)
 {
     uint32_t n = gr_model_buckets(&m->shape);
     const bool shards = sharded(p, m), through = shards && m->sharding.gather != GR_GATHER_DIRECT;
-    if (remote(p, m) || (!shards && m->sharding.parts < 2) || p->lagged || (p->synced >> m->index & 1))
+    if (remote(p, m) || (!shards && m->sharding.parts < 2) || lags(p, m) || (p->synced >> m->index & 1))
         return;
     if (!p->optional && !p->depth) p->synced |= 1ULL << m->index;
     for (uint32_t b = 0; b < n && shards && m->sharding.gather == GR_GATHER_WHOLE; b++)

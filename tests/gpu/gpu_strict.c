@@ -236,7 +236,11 @@ static size_t o_bytes(const batch *b)
 static gr_bf16 *packed_of(const batch *b, uint32_t first, uint32_t n)
 {
     uint32_t offset[SEQS_MAX + 1];
-    gr_cu_simple s = {b->h.heads, b->h.kv_heads, b->h.head_dim, b->scores, NULL, n, 0, 0};
+    gr_cu_simple s = {.heads = b->h.heads,
+                      .kv_heads = b->h.kv_heads,
+                      .head_dim = b->h.head_dim,
+                      .scores = b->scores,
+                      .n_seqs = n};
     for (uint32_t i = 0; i <= n; i++) offset[i] = b->offset[first + i] - b->offset[first];
     for (uint32_t i = 0; i < n; i++) s.longest = GR_MAX(s.longest, b->length[first + i]);
     s.n_tokens = offset[n];

@@ -63,9 +63,14 @@ struct job {
     atomic_uint next;
 };
 
+static float *place_of(const gr_delta_call *c, uint32_t place)
+{
+    return c->state + place * (gr_delta_state_bytes(&c->d) / sizeof(float));
+}
+
 static float *state_of(const gr_delta_call *c, uint32_t seq)
 {
-    return c->state + c->slot[seq] * (gr_delta_state_bytes(&c->d) / sizeof(float));
+    return place_of(c, c->slot[seq]);
 }
 
 static bool absent(const gr_delta_call *c, uint32_t seq)
@@ -157,12 +162,10 @@ void gr_delta_rows_run(gr_queue *q, const gr_delta_call *c, const gr_delta_rows 
     gr_team_run(q->team, rows_rank, &j);
 }
 
-/* The last rows of what a slot has seen, after this call. */
-static void keep_tail(const gr_delta_call *c, uint32_t seq)
+/* The last rows of what a slot has seen, after so many tokens of this call. */
+static void keep_tail(const gr_delta_call *c, uint32_t seq, uint32_t fresh, float *to)
 {
-    const uint32_t n = gr_delta_channels(&c->d), taps = c->d.conv,
-                   fresh = c->offset[seq + 1] - c->offset[seq];
-    float *to = state_of(c, seq);
+    const uint32_t n = gr_delta_channels(&c->d), taps = c->d.conv;
     for (uint32_t i = 0; i + 1 < taps;
          i++) { /* a row moves down, so that none is overwritten before it went */
         const float *x = input_row(c, seq, (int64_t)fresh + i + 1 - taps);
@@ -171,6 +174,15 @@ static void keep_tail(const gr_delta_call *c, uint32_t seq)
         else
             memset(to + (size_t)i * n, 0, n * sizeof(*x));
     }
+}
+
+/* Those of places beside the slot first, which is read for them. */
+static void keep_tails(const gr_delta_call *c, uint32_t seq)
+{
+    const uint32_t first = c->offset[seq], end = c->offset[seq + 1];
+    for (uint32_t t = first; c->after && t < end; t++)
+        if (c->after[t] != UINT32_MAX) keep_tail(c, seq, t + 1 - first, place_of(c, c->after[t]));
+    keep_tail(c, seq, end - first, state_of(c, seq));
 }
 
 /* ---- the recurrence --------------------------------------------------------------------------------------
@@ -214,6 +226,16 @@ static void round_state(float *state, size_t n)
     for (size_t i = 0; i < n; i++) state[i] = gr_bf16_to_f32(gr_f32_to_bf16(state[i]));
 }
 
+/* A head's state as it is behind a token, in another place. */
+static void leave_state(const gr_delta_call *c, uint32_t place, uint32_t head, const float *state)
+{
+    const size_t n = (size_t)c->d.key_dim * c->d.value_dim;
+    float *to = place_of(c, place) + gr_delta_tail(&c->d);
+    uint16_t *narrow = (uint16_t *)to + head * n;
+    if (!c->d.bf16_state) memcpy(to + head * n, state, n * sizeof(*to));
+    for (size_t i = 0; c->d.bf16_state && i < n; i++) narrow[i] = gr_f32_to_bf16(state[i]);
+}
+
 /* One head of one sequence. state [dk, dv] goes on from what it holds; u [dv]. */
 static void run_head(const struct job *j, uint32_t seq, uint32_t head, float *state, float *u)
 {
@@ -224,6 +246,8 @@ static void run_head(const struct job *j, uint32_t seq, uint32_t head, float *st
         gr_delta_write(&s, state, u);
         gr_delta_read(&s, state, s.q, j->mixed + ((size_t)t * d->value_heads + head) * d->value_dim);
         if (j->c->state && d->bf16_state) round_state(state, (size_t)d->key_dim * d->value_dim);
+        if (j->c->state && j->c->after && j->c->after[t] != UINT32_MAX)
+            leave_state(j->c, j->c->after[t], head, state);
     }
 }
 
@@ -298,7 +322,7 @@ static void forward(gr_queue *q, const gr_delta_call *c, void *out, void *mixed)
                     .out = out,
                     .thread = l.thread};
     for (uint32_t i = 0; c->state && i < c->n_seqs; i++)
-        if (!absent(c, i)) keep_tail(c, i);
+        if (!absent(c, i)) keep_tails(c, i);
     gr_team_run(q->team, mix_rank, &j);
     gr_team_run(q->team, norm_rank, &j);
 }

@@ -1,7 +1,7 @@
 /* ops/model/arch/deepseek.c: families with latent attention: DeepSeek V2 and V3, and GLM 4.7 Flash
  * (glm4_moe_lite). Behind dense layers experts, with one or more beside them that every token goes through:
  * of V2 their router is a softmax, of the others a sigmoid with a bias that selects, and experts come in
- * groups. Layers behind the last, which predict a further token, are not read.
+ * groups. Layers behind the last predict a further token; of V2 none is published.
  *
  * Source: Hugging Face transformers, models/deepseek_v2, models/deepseek_v3 and models/glm4_moe_lite. What it
  * does not read but published configs have (topk_method, scoring_func, moe_layer_freq) must say what it
@@ -104,6 +104,7 @@ static void set_layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *den
     const gr_layer_desc sparse = sparse_of(dense, e);
     expect_size(c, "moe_layer_freq", 1, "which alone is supported");
     for (uint32_t l = 0; l < s->layers; l++) gr_arch_layer(c, s, l, l < first ? dense : &sparse);
+    s->ahead = sparse;
 }
 
 /* ---- DeepSeek ------------------------------------------------------------------------------------------ */
@@ -223,6 +224,7 @@ const gr_arch gr_arch_deepseek_v3 = {.model_type = "deepseek_v3",
                                      .head_dim = 64,
                                      .kv_heads = 128,
                                      .layers = v3,
+                                     .ahead = &gr_arch_behind_last,
                                      .experts = true,
                                      .names = names,
                                      .keys = v3_keys};
@@ -232,6 +234,7 @@ const gr_arch gr_arch_glm4_moe_lite = {.model_type = "glm4_moe_lite",
                                        .kv_heads = 20,
                                        .eps = 1e-5,
                                        .layers = glm4_lite,
+                                       .ahead = &gr_arch_behind_last,
                                        .experts = true,
                                        .names = names,
                                        .keys = lite_keys};

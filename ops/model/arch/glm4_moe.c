@@ -1,7 +1,6 @@
 /* ops/model/arch/glm4_moe.c: GLM 4.5 and 4.6: attention with half of each head rotated; behind
  * `first_k_dense_replace` dense layers experts whose router is a sigmoid with a bias that selects, and beside
- * them one that every token goes through. Layers behind the last, which predict a further token, are not
- * read.
+ * them one that every token goes through. Layers behind the last predict a further token.
  *
  * Source: Hugging Face transformers, models/glm4_moe.
  */
@@ -26,6 +25,7 @@ static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
     sparse.dense = (gr_dense_desc){0};
     sparse.experts = gr_arch_sigmoid_experts(c, &unsaid);
     for (uint32_t l = 0; l < s->layers; l++) gr_arch_layer(c, s, l, l < first ? &dense : &sparse);
+    s->ahead = sparse;
 }
 
 static const gr_arch_name names[] = {
@@ -54,7 +54,7 @@ const gr_arch gr_arch_glm4_moe = {.model_type = "glm4_moe",
                                   .partial = 0.5,
                                   .eps = 1e-5,
                                   .layers = layers,
-                                  .predicts_ahead = true,
+                                  .ahead = &gr_arch_behind_last,
                                   .experts = true,
                                   .names = names,
                                   .keys = keys};

@@ -1,7 +1,7 @@
 /* ops/model/arch/qwen3_5.c: Qwen 3.5, text, dense and with experts, and Qwen 3 Next, which has experts:
  * layers of the gated delta rule, and every so many-th one of attention with an output gate, of whose heads a
- * part is rotated. Published configs of Qwen 3.5 are of models of text and images, with this one in
- * text_config.
+ * part is rotated. A layer that predicts a further token is of the latter kind. Published configs of Qwen 3.5
+ * are of models of text and images, with this one in text_config.
  *
  * Source: Hugging Face transformers, models/qwen3_5, qwen3_5_moe and qwen3_next.
  */
@@ -51,6 +51,7 @@ static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
     gr_layer_desc of[2];
     if (!read_kinds(c, s, base, of, kind)) return;
     for (uint32_t l = 0; l < s->layers; l++) gr_arch_layer(c, s, l, &of[kind[l]]);
+    s->ahead = of[FULL];
 }
 
 /* sparse: which layers have experts. */
@@ -60,6 +61,7 @@ static void with_experts(gr_config *c, gr_model_shape *s, const gr_layer_desc of
     const gr_layer_desc with[2] = {gr_arch_with_experts(&of[0], e), gr_arch_with_experts(&of[1], e)};
     for (uint32_t l = 0; l < s->layers; l++)
         gr_arch_layer(c, s, l, sparse[l] ? &with[kind[l]] : &of[kind[l]]);
+    s->ahead = with[FULL];
 }
 
 static void layers_moe(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
@@ -109,6 +111,20 @@ static const char *const keys[] = {KEYS, "mlp_only_layers", NULL};
 static const char *const keys_moe[] = {KEYS, EXPERTS, NULL};
 static const char *const keys_next[] = {KEYS, EXPERTS, "decoder_sparse_step", "mlp_only_layers", NULL};
 
+static const gr_arch_name names_ahead[] = {{GR_T_AHEAD_EMBED_NORM, 0, "mtp.pre_fc_norm_embedding.weight"},
+                                           {GR_T_AHEAD_HIDDEN_NORM, 0, "mtp.pre_fc_norm_hidden.weight"},
+                                           {GR_T_AHEAD_IN, 0, "mtp.fc.weight"},
+                                           {GR_T_NORM, 0, "mtp.norm.weight"},
+                                           {0, 0, NULL}};
+static const gr_arch_ahead ahead = {
+    .key = "mtp_num_hidden_layers", .normed = true, .layer = "mtp.layers.0.", .names = names_ahead};
+/* Published configs do not say that there is one. */
+static const gr_arch_ahead ahead_next = {.key = "mtp_num_hidden_layers",
+                                         .unsaid = 1,
+                                         .normed = true,
+                                         .layer = "mtp.layers.0.",
+                                         .names = names_ahead};
+
 const gr_arch gr_arch_qwen3_5_text = {.model_type = "qwen3_5_text",
                                       .class = "Qwen3_5",
                                       .outer = "qwen3_5",
@@ -117,6 +133,7 @@ const gr_arch gr_arch_qwen3_5_text = {.model_type = "qwen3_5_text",
                                       .partial = 0.25,
                                       .grids = true,
                                       .layers = layers,
+                                      .ahead = &ahead,
                                       .keys = keys};
 
 const gr_arch gr_arch_qwen3_5_moe_text = {.model_type = "qwen3_5_moe_text",
@@ -128,6 +145,7 @@ const gr_arch gr_arch_qwen3_5_moe_text = {.model_type = "qwen3_5_moe_text",
                                           .partial = 0.25,
                                           .grids = true,
                                           .layers = layers_moe,
+                                          .ahead = &ahead,
                                           .experts = true,
                                           .keys = keys_moe};
 
@@ -145,6 +163,7 @@ const gr_arch gr_arch_qwen3_next = {.model_type = "qwen3_next",
                                     .head_dim = 256,
                                     .partial = 0.25,
                                     .layers = layers_next,
+                                    .ahead = &ahead_next,
                                     .experts = true,
                                     .names = names_next,
                                     .keys = keys_next};

@@ -195,8 +195,8 @@ static void test_what_is_left_out_is_said(void **state)
     assert_said(&m.d, "1 tensor is of images and left out: the model is its text part alone: "
                       "'model.visual.patch_embed.proj.weight'");
     assert_said(&m.d,
-                "1 tensor is of layers that predict further tokens and left out: they are neither used nor "
-                "trained: 'mtp.fc.weight'");
+                "1 tensor is of layers that predict further tokens and left out: they are not the model's, "
+                "and never trained: 'mtp.fc.weight'");
     close_model(&m);
     open_golden(&m, "gemma3");
     assert_said(&m.d, "2 tensors are of images and left out");
