@@ -35,8 +35,8 @@ bool gr_alike_of(gr_alike *out, const gr_tasks *p, const gr_graph *g, const gr_k
         return !is_slice(m, o->bucket);
     }
     if (o->category != GR_CAT_WEIGHTS) return false;
-    const bool keeps = o->span == GR_SPAN_KEEP; /* else adapters are merged into it */
-    const gr_model_part part = keeps ? gr_part_stepped(m) : GR_PART_PARAMS;
+    const bool keeps = o->span == GR_SPAN_KEEP; /* else it is made of what is kept */
+    const gr_model_part part = keeps ? gr_part_kept(m, o->bucket) : GR_PART_PARAMS;
     out->written = m->trained && keeps;
     out->bytes = gr_part_bytes(k, m, part, o->bucket);
     if (!is_sharded(p, m)) return true;

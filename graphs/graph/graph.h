@@ -174,11 +174,14 @@ typedef struct gr_train { /* models: NAME: train: */
 /* models: NAME: train: lora:. What a graph calls one model is then two: a frozen one, whose weights others
  * may have in common, and adapters. */
 typedef struct gr_lora {
+    bool given; /* it is trained so; by --set, too, where `at` has no line */
     gr_loc at;
     gr_model_shape shape; /* of the adapters; its adapter.rank is 0: the model is trained whole */
     double alpha;
     const char *from; /* a folder in PEFT's form that the adapters begin as; NULL: they are drawn */
     gr_loc from_at;
+    bool nf4; /* the layers of base are kept in NF4 (ops/model/nf4.h) */
+    gr_loc base_at;
     const gr_model *base, *ends; /* the frozen models that its weights are of, and its last bucket */
 } gr_lora;
 

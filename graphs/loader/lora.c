@@ -2,6 +2,7 @@
  */
 #include "graphs/loader/loader.h"
 #include "ops/base/configs.h"
+#include "ops/model/fp8.h"
 #include "ops/model/peft.h"
 #include "runtime/base/files.h"
 
@@ -12,7 +13,10 @@ typedef struct lora_cfg {
     double alpha, dropout;
     gr_texts targets;
     const char *from;
+    int base;
 } lora_cfg;
+
+static const char *const bases[] = {"bf16", "nf4", NULL};
 
 /* clang-format off */
 const gr_key gr_lora_keys[] = {
@@ -21,6 +25,7 @@ const gr_key gr_lora_keys[] = {
     {"targets", GR_KEY_TEXTS, offsetof(lora_cfg, targets), false, NULL, 0, 0, NULL, "which matrices of a layer have one: of q, k, v, o, gate, up, down; default: all, or those of the files"},
     {"dropout", GR_KEY_NUMBER, offsetof(lora_cfg, dropout), false, "0", 0, 1, NULL, "must be 0: passes compute with the weights that adapters make"},
     {"from", GR_KEY_PATH, offsetof(lora_cfg, from), false, NULL, 0, 0, NULL, "a folder of adapters in the form of Hugging Face peft, or RUN@STEP, which they begin as; default: A is drawn, B is 0"},
+    {"base", GR_KEY_ENUM, offsetof(lora_cfg, base), false, "bf16", 0, 0, bases, "what the frozen weights of layers are kept in: the device's own type, or NF4, 4 bits each, with scales of 8 bits (QLoRA)"},
     {0}};
 /* clang-format on */
 
@@ -50,6 +55,7 @@ void gr_read_lora(gr_loader *l, const gr_value *v, gr_model *m)
 {
     lora_cfg cfg = {0};
     gr_lora *lora = &m->lora;
+    lora->given = true;
     lora->at = v->at;
     if (v->broken || !gr_value_is_map(l, "lora", v)) return;
     const size_t before = l->d->n_errors;
@@ -67,6 +73,8 @@ void gr_read_lora(gr_loader *l, const gr_value *v, gr_model *m)
     lora->from = cfg.from;
     lora->from_at = place_of(v, "from");
     lora->alpha = cfg.alpha;
+    lora->nf4 = cfg.base != 0;
+    lora->base_at = place_of(v, "base");
     lora->shape.adapter = (gr_adapter_desc){.rank = GR_MAX(cfg.rank, 1u), .targets = targets};
     if (cfg.from) lora->shape.adapter.rank = cfg.rank; /* the files say it */
 }
@@ -93,6 +101,12 @@ static void take_files(gr_loader *l, gr_model *m)
     a->rank = files.rank;
     a->targets = files.targets;
     m->lora.alpha = files.alpha;
+    if (files.nf4 != m->lora.nf4)
+        gr_diag_warn(l->d, m->lora.from_at,
+                     "the adapters in '%s' were trained beside frozen weights %s NF4, and begin here beside "
+                     "weights %s: 'base' says which",
+                     m->lora.from, files.nf4 ? "in" : "that are not in",
+                     files.nf4 ? "that are not" : "that are");
 }
 
 /* ---- the frozen models beneath ------------------------------------------------------------------------- */
@@ -103,7 +117,7 @@ static bool is_twin(const gr_model *a, const gr_model *m, bool head)
            (!head || a->value_head == m->value_head);
 }
 
-static const gr_model *find_twin(const gr_loader *l, const gr_model *m, bool head)
+static gr_model *find_twin(const gr_loader *l, const gr_model *m, bool head)
 {
     for (size_t i = 0; i < l->g->n_models; i++)
         if (is_twin(l->g->models[i], m, head)) return l->g->models[i];
@@ -117,7 +131,7 @@ static bool is_taken(const gr_graph *g, const char *name)
     return false;
 }
 
-static const gr_model *add_base(gr_loader *l, const gr_model *m)
+static gr_model *add_base(gr_loader *l, const gr_model *m)
 {
     gr_model *base = gr_arena_alloc(l->arena, sizeof(*base));
     const char *name = gr_arena_printf(l->arena, "%s_base", m->name);
@@ -147,7 +161,7 @@ void gr_find_bases(gr_loader *l)
     for (size_t i = 0; i < n; i++) {
         gr_model *m = l->g->models[i];
         gr_lora *lora = &m->lora;
-        if (!lora->at.line || !m->files.checkpoint || l->d->n_errors) continue;
+        if (!lora->given || !m->files.checkpoint || l->d->n_errors) continue;
         if (lora->from) lora->from = gr_adapters_folder(l->arena, lora->from, m->name);
         if (lora->from) take_files(l, m);
         gr_adapter_desc a = lora->shape.adapter;
@@ -157,9 +171,12 @@ void gr_find_bases(gr_loader *l)
         lora->shape = m->shape;
         lora->shape.adapter = a;
         lora->shape.fresh_head = false;
-        lora->ends = find_twin(l, m, true);
-        if (!lora->ends) lora->ends = add_base(l, m);
-        lora->base = find_twin(l, m, false);
+        gr_model *ends = find_twin(l, m, true);
+        if (!ends) ends = add_base(l, m);
+        gr_model *base = find_twin(l, m, false);
+        if (lora->nf4) ends->shape.nf4 = base->shape.nf4 = m->shape.nf4 = lora->shape.nf4 = true;
+        lora->ends = ends;
+        lora->base = base;
     }
 }
 
@@ -205,12 +222,29 @@ static void check_ranks(gr_loader *l, const gr_model *m)
                      : "residency: {optimizer: host}");
 }
 
+/* The frozen weights are there once, in one form. */
+static void check_base(gr_loader *l, const gr_model *m)
+{
+    const char *unfit = m->lora.nf4 ? gr_fp8_unfit(&m->shape) : NULL;
+    if (unfit)
+        gr_diag_error(l->d, m->lora.base_at, GR_E_INVALID,
+                      "model '%s' has %s, whose weights are not kept in NF4: leave 'base' out", m->name,
+                      unfit);
+    if (m->lora.base->shape.nf4 != m->lora.nf4)
+        gr_diag_error(
+            l->d, m->lora.base_at, GR_E_INVALID,
+            "model '%s' stands on frozen weights that are kept in NF4 for another model's adapters: say "
+            "'base: nf4' for both or for none",
+            m->name);
+}
+
 void gr_check_lora(gr_loader *l)
 {
     for (size_t i = 0; i < l->g->n_models; i++) {
         const gr_model *m = l->g->models[i];
         if (!gr_model_has_lora(m)) continue;
         check_targets(l, m);
+        check_base(l, m);
         check_nodes(l, m);
         check_ranks(l, m);
         if (m->train.n_groups)

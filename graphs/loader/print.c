@@ -272,6 +272,7 @@ static void print_lora(const gr_model *m, gr_paths paths, gr_str *out)
         if (a->targets >> t & 1)
             gr_str_printf(out, "%s%s", a->targets & ((1u << t) - 1) ? ", " : "", gr_target_str(t));
     gr_str_puts(out, "]");
+    if (m->lora.nf4) gr_str_puts(out, ", base: nf4");
     if (m->lora.from) gr_str_puts(out, ", from: "), print_path(out, m->lora.from, paths);
     gr_str_puts(out, "}");
 }
@@ -312,7 +313,7 @@ static void print_train(const gr_model *m, gr_paths paths, gr_str *out)
     print_number(out, "grad_clip", t->grad_clip);
     gr_str_printf(out, ", schedule: %s, warmup: %u", schedules[t->schedule], t->warmup);
     if (t->schedule != GR_LR_CONSTANT) print_number(out, "min_lr_ratio", t->min_lr_ratio);
-    if (m->lora.at.line) print_lora(m, paths, out);
+    if (m->lora.given) print_lora(m, paths, out);
     if (t->n_groups) print_groups(t, out);
     gr_str_puts(out, "}\n");
 }
@@ -536,7 +537,7 @@ static void explain_model(const gr_model *m, gr_str *out)
     gr_str_printf(out, "    by adapters of rank %u, which count %g times, on", a->rank, (double)a->scale);
     for (gr_target t = GR_TARGET_Q; t < GR_N_TARGETS; t++)
         if (a->targets >> t & 1) gr_str_printf(out, " %s", gr_target_str(t));
-    gr_str_printf(out, "; frozen beneath them: the weights of %s\n",
+    gr_str_printf(out, "; frozen beneath them%s: the weights of %s\n", m->lora.nf4 ? ", in NF4" : "",
                   m->lora.base->implied ? "its checkpoint" : m->lora.base->name);
 }
 

@@ -178,6 +178,8 @@ typedef struct gr_layer_ops {
                        void *ws);
     uint64_t (*merge_ws_bytes)(uint32_t rows, uint32_t in, uint32_t rank, unsigned threads);
     void (*merge)(gr_queue *q, const gr_merge *c, void *ws);
+    /* A layer's bucket in NF4 (ops/model/nf4.h) becomes weights w. NULL: the device has no such layers. */
+    void (*open)(gr_queue *q, const gr_model_shape *s, uint32_t bucket, const void *from, void *w);
     /* Of a slot: list and t alone are read. */
     uint64_t (*adapters_back_ws_bytes)(const gr_adapters_back *c, unsigned threads);
     void (*adapters_back)(gr_queue *q, const gr_adapters_back *c, void *ws);

@@ -460,6 +460,13 @@ gr_status gr_checkpoint_export_adapters(const gr_export *e, bool merge, gr_diag 
     gr_status st = gr_checkpoint_beside(&m, &seal, e->from, e->accept, d);
     if (!st) st = gr_peft_base(&base, &shape, e->from, d);
     if (!st) st = gr_peft_read(&peft, e->from, &shape, d);
+    if (!st && merge && peft.nf4)
+        st = gr_diag_error(
+            d, (gr_loc){e->from, 0, 0}, GR_E_INVALID,
+            "--merge of adapters that were trained beside weights in NF4 is not built: beside '%s' "
+            "as it is they make another model than the one that was trained; export without "
+            "--merge, and load the base in 4 bits (NF4, double quantisation) beneath them",
+            base);
     if (!st) adapters = gr_peft_shape(&peft, &shape);
     if (!st) st = gr_weights_open(&w, &adapters, file, "", d);
     if (!st && seal) st = gr_weights_hold(w, seal, d);

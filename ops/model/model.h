@@ -60,6 +60,8 @@ typedef struct gr_model_shape {
     gr_adapter_desc adapter; /* rank not 0: buckets hold what is trained beside a frozen model of this shape,
                                 the adapters, and a value head whole */
     bool fp8;                /* passes compute with layers whose projections are in FP8 (ops/model/fp8.h) */
+    bool nf4; /* layers of a frozen model are kept in NF4 (ops/model/nf4.h); of one with adapters:
+                 those of the one beneath */
     uint32_t n_kinds;
     gr_layer_desc kinds[GR_LAYER_KINDS_MAX]; /* layers that differ */
     uint8_t kind_of[GR_LAYERS_MAX];          /* [layers] which of them each is: gr_layer */

@@ -109,6 +109,15 @@ static gr_status read_targets(const reading *r, unsigned *out)
     return GR_OK;
 }
 
+/* What the weights beneath were kept in, which is a key of ours. */
+static gr_status read_base(const reading *r, bool *nf4)
+{
+    const json_t *v = json_object_get(r->j->root, GR_PEFT_BASE);
+    const char *text = json_string_value(v);
+    *nf4 = text && !strcmp(text, "nf4");
+    return !v || *nf4 ? GR_OK : refuse(r, GR_PEFT_BASE, "must be \"nf4\" or be left out");
+}
+
 gr_status gr_peft_read(gr_peft *out, const char *dir, const gr_model_shape *s, gr_diag *d)
 {
     char *path = gr_printf("%s/" GR_PEFT_CONFIG, dir);
@@ -129,6 +138,7 @@ gr_status gr_peft_read(gr_peft *out, const char *dir, const gr_model_shape *s, g
     if (!st) st = read_targets(&r, &out->targets);
     if (!st) out->rank = (uint32_t)json_integer_value(rank);
     if (!st) out->alpha = json_number_value(alpha);
+    if (!st) st = read_base(&r, &out->nf4);
     gr_json_release(&j);
     return st;
 }
@@ -138,6 +148,7 @@ gr_model_shape gr_peft_shape(const gr_peft *p, const gr_model_shape *s)
     gr_model_shape a = *s;
     a.adapter = (gr_adapter_desc){p->rank, p->targets, (float)(p->alpha / p->rank)};
     a.fresh_head = false;
+    a.nf4 = p->nf4;
     return a;
 }
 
@@ -195,6 +206,7 @@ gr_status gr_peft_write(const char *dir, const gr_model_shape *s, double alpha, 
         (int)s->adapter.rank, "lora_alpha", number, "lora_dropout", 0.0, "bias", "none", "target_modules",
         targets_of(s), "use_rslora", 0, "use_dora", 0, "fan_in_fan_out", 0, "inference_mode", 1,
         "modules_to_save", value ? json_pack("[s]", "score") : json_null());
+    if (s->nf4) json_object_set_new(root, GR_PEFT_BASE, json_string("nf4"));
     char *text = json_dumps(root, JSON_INDENT(2)), *path = gr_printf("%s/" GR_PEFT_CONFIG, dir);
     char *line = gr_printf("%s\n", text);
     gr_status st = gr_file_write(path, line, strlen(line), d);

@@ -10,12 +10,14 @@
 #include "ops/model/adapters.h"
 
 #define GR_PEFT_CONFIG "adapter_config.json"
+#define GR_PEFT_BASE   "graphrun_base"
 #define GR_PEFT_STEM   "adapter_model" /* .safetensors */
 
 typedef struct gr_peft {
     uint32_t rank;
     unsigned targets; /* 1 << gr_target each */
     double alpha;
+    bool nf4; /* they were trained beside weights in NF4 (ops/model/nf4.h) */
 } gr_peft;
 
 /* The shape of such adapters beside a model. */
@@ -31,7 +33,8 @@ bool gr_peft_is(const char *dir);
  * where the task says so. Caller frees *base. */
 GR_NODISCARD gr_status gr_peft_base(char **base, gr_model_shape *s, const char *dir, gr_diag *d);
 
-/* Write it. s: the shape of the adapters; base: the folder of the model, as peft loads it. */
+/* Write it. Of weights in NF4 "graphrun_base": "nf4" is in it, which peft ignores with a warning. s: the
+ * shape of the adapters; base: the folder of the model, as peft loads it. */
 GR_NODISCARD gr_status gr_peft_write(const char *dir, const gr_model_shape *s, double alpha, const char *base,
                                      gr_diag *d);
 

@@ -1,4 +1,5 @@
-/* ops/parallel/merge.c: adapters merged into a copy of frozen weights, bucket by bucket. */
+/* ops/parallel/merge.c: adapters merged into a copy of frozen weights, and these opened where they are kept
+ * in 4 bits, bucket by bucket. */
 #include "ops/parallel/merge.h"
 
 #include "ops/base/session.h"
@@ -9,21 +10,28 @@ enum { MERGE_BASE, MERGE_ADAPTERS, MERGE_PARAMS, MERGE_WS, N_MERGE };
 
 /* ---- declared ------------------------------------------------------------------------------------------ */
 
+static size_t adapters_of(const gr_model *m, uint32_t bucket, gr_adapter a[GR_N_TARGETS])
+{
+    return gr_model_has_lora(m) ? gr_adapters_of(&m->shape, &m->lora.shape, bucket, a) : 0;
+}
+
 /* Each weight is read and written; of a target there is a product over the rank. */
 static void set_cost(gr_task *w, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
     gr_adapter a[GR_N_TARGETS];
-    const size_t n = gr_adapters_of(&m->shape, &m->lora.shape, bucket, a);
+    const size_t n = adapters_of(m, bucket, a);
+    const gr_model *base = gr_bucket_base(m, bucket);
     for (size_t i = 0; i < n; i++) w->cost.flops += 2.0 * a[i].rows * a[i].in * m->lora.shape.adapter.rank;
-    w->cost.bytes = 2.0 * (double)gr_part_bytes(k, m, GR_PART_PARAMS, bucket);
-    w->cost.launches = (double)n;
+    w->cost.bytes = (double)(gr_part_bytes(k, base, gr_part_kept(base, bucket), bucket) +
+                             gr_part_bytes(k, m, GR_PART_PARAMS, bucket));
+    w->cost.launches = (double)GR_MAX(n, (size_t)1);
     w->cost.width = m->shape.hidden;
 }
 
 static uint64_t ws_bytes(const gr_kernels *k, const gr_model *m, uint32_t bucket, unsigned threads)
 {
     gr_adapter a[GR_N_TARGETS];
-    const size_t n = gr_adapters_of(&m->shape, &m->lora.shape, bucket, a);
+    const size_t n = adapters_of(m, bucket, a);
     uint64_t most = 0;
     for (size_t i = 0; i < n; i++)
         most =
@@ -33,21 +41,24 @@ static uint64_t ws_bytes(const gr_kernels *k, const gr_model *m, uint32_t bucket
 
 void gr_merge_declare(gr_tasks *p, const gr_kernels *k, const gr_model *m, unsigned threads)
 {
-    if (!gr_model_has_lora(m) || p->merged >> m->index & 1) return;
+    if ((!gr_model_has_lora(m) && !m->shape.nf4) || p->merged >> m->index & 1) return;
     if (!p->optional && !p->depth) p->merged |= 1ULL << m->index;
     for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++) {
-        if (!gr_bucket_is_merged(m, b)) continue;
+        const bool merges = gr_bucket_is_merged(m, b);
+        const gr_model *base = gr_bucket_base(m, b);
+        if (!merges && !gr_bucket_is_closed(m, b)) continue;
         const uint64_t ws = ws_bytes(k, m, b, threads);
         set_cost(
             gr_tasks_run(
                 p, GR_MERGE_KERNEL, b,
                 (gr_use[]){
-                    [MERGE_BASE] = {gr_model_object(p, k, gr_bucket_base(m, b), GR_PART_PARAMS, b), GR_READ},
-                    [MERGE_ADAPTERS] = {gr_model_object(p, k, m, GR_PART_ADAPTERS, b), GR_READ},
+                    [MERGE_BASE] = {gr_model_object(p, k, base, gr_part_kept(base, b), b), GR_READ},
+                    [MERGE_ADAPTERS] = {merges ? gr_model_object(p, k, m, GR_PART_ADAPTERS, b) : GR_NONE,
+                                        GR_READ},
                     [MERGE_PARAMS] = {gr_model_object(p, k, m, GR_PART_PARAMS, b), GR_WRITE},
                     [MERGE_WS] = {ws ? gr_tasks_temp(p, GR_CAT_WORKSPACE, ws, "merge_ws.%u", b) : GR_NONE,
                                   GR_WRITE}},
-                N_MERGE, "merge.%u", b),
+                N_MERGE, merges ? "merge.%u" : "open.%u", b),
             k, m, b);
     }
 }
@@ -67,7 +78,7 @@ static void copy_range(const gr_call *c, uint64_t first, uint64_t end)
                 (end - first) * gr_dtype_size(k->dtype));
 }
 
-static void merge_one(const gr_call *c, const gr_adapter *a)
+static void merge_one(const gr_call *c, const gr_adapter *a, const void *base)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_adapter_desc *d = &c->node->model->lora.shape.adapter;
@@ -75,7 +86,7 @@ static void merge_one(const gr_call *c, const gr_adapter *a)
                         .in = a->in,
                         .rank = d->rank,
                         .scale = d->scale,
-                        .w = at(c->ptr[MERGE_BASE], a->w, k),
+                        .w = (const char *)base + a->w * gr_dtype_size(k->dtype),
                         .a = at(c->ptr[MERGE_ADAPTERS], a->a, k),
                         .b = at(c->ptr[MERGE_ADAPTERS], a->b, k),
                         .out = at(c->ptr[MERGE_PARAMS], a->w, k)};
@@ -97,16 +108,28 @@ static void copy_head(const gr_call *c)
     }
 }
 
+/* Opened where the merged weights lie, and merged in place. */
+static void run_closed(const gr_call *c, const gr_adapter *a, size_t n)
+{
+    c->session->kernels->layer->open(c->queue, &c->node->model->shape, c->arg, c->ptr[MERGE_BASE],
+                                     c->ptr[MERGE_PARAMS]);
+    for (size_t i = 0; i < n; i++) merge_one(c, &a[i], c->ptr[MERGE_PARAMS]);
+}
+
 /* In the order of memory: what no adapter changes is copied between. */
 void gr_merge_run(const gr_call *c)
 {
     const gr_model *m = c->node->model;
     gr_adapter a[GR_N_TARGETS];
-    const size_t n = gr_adapters_of(&m->shape, &m->lora.shape, c->arg, a);
+    const size_t n = adapters_of(m, c->arg, a);
     uint64_t done = 0;
+    if (gr_bucket_is_closed(gr_bucket_base(m, c->arg), c->arg)) {
+        run_closed(c, a, n);
+        return;
+    }
     for (size_t i = 0; i < n; i++) {
         copy_range(c, done, a[i].w);
-        merge_one(c, &a[i]);
+        merge_one(c, &a[i], c->ptr[MERGE_BASE]);
         done = a[i].w + (uint64_t)a[i].rows * a[i].in;
     }
     copy_range(c, done, gr_bucket_elems(&m->shape, c->arg));

@@ -10,6 +10,9 @@
  * Ranks of another role than the one that trains receive adapters, and make the weights of their own copy of
  * the frozen ones: what is sent is small.
  *
+ * Frozen layers that are kept in 4 bits (ops/model/nf4.h) are opened into the copy, and merged there; passes
+ * of the frozen model itself read a copy that is opened alone. No other copy of what is opened is made.
+ *
  * W' is rounded once, from a sum in fp32, to the type of weights: with B = 0 it is W to the bit.
  */
 #ifndef GR_OPS_PARALLEL_MERGE_H
@@ -19,8 +22,8 @@
 #include "ops/parallel/parts.h"
 
 /* Declare what makes them, by the current node, whose model it is; nothing where they are there, or the model
- * has no adapters. A node that may be left out, or is in a loop that may run no trip, makes them for itself
- * alone. */
+ * has neither adapters nor layers of 4 bits. A node that may be left out, or is in a loop that may run no
+ * trip, makes them for itself alone. */
 void gr_merge_declare(gr_tasks *p, const gr_kernels *k, const gr_model *m, unsigned threads);
 
 /* The kernel of these tasks, of every op. */

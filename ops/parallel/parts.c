@@ -1,6 +1,8 @@
 /* ops/parallel/parts.c: sizes of a model's parts and of ranks' shards of them, and their objects. */
 #include "ops/parallel/parts.h"
 
+#include "ops/model/nf4.h"
+
 #include <stdio.h>
 
 bool gr_bucket_is_trained(const gr_model *m, uint32_t bucket)
@@ -13,8 +15,19 @@ bool gr_bucket_is_merged(const gr_model *m, uint32_t bucket)
     return gr_model_has_lora(m) && gr_bucket_is_trained(m, bucket);
 }
 
+bool gr_bucket_is_closed(const gr_model *m, uint32_t bucket)
+{
+    return m->shape.nf4 && !gr_model_has_lora(m) && bucket > 0 && bucket <= m->shape.layers;
+}
+
+gr_model_part gr_part_kept(const gr_model *m, uint32_t bucket)
+{
+    return gr_bucket_is_closed(m, bucket) ? GR_PART_NF4 : gr_part_stepped(m);
+}
+
 const gr_model *gr_bucket_base(const gr_model *m, uint32_t bucket)
 {
+    if (!gr_model_has_lora(m)) return m;
     return bucket > m->shape.layers ? m->lora.ends : m->lora.base;
 }
 
@@ -48,6 +61,8 @@ uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part par
         return gr_bucket_elems(gr_model_trains(m), bucket) * gr_dtype_size(k->dtype);
     case GR_PART_GRADS:
         return gr_bucket_elems(gr_model_trains(m), bucket) * gr_dtype_size(m->train.grads);
+    case GR_PART_NF4:
+        return gr_nf4_bucket_bytes(&m->shape, bucket);
     case GR_PART_STATE:
         break;
     }
@@ -66,7 +81,7 @@ static uint64_t own_bytes(const gr_tasks *p, const gr_kernels *k, const gr_model
 {
     bool copy = part == GR_PART_ROLLOUT || part == GR_PART_LAGGED;
     bool weights = part == GR_PART_PARAMS || part == GR_PART_ADAPTERS;
-    bool whole = copy || (weights && !(p->sharded >> m->index & 1));
+    bool whole = copy || part == GR_PART_NF4 || (weights && !(p->sharded >> m->index & 1));
     uint64_t elems = gr_bucket_elems(part == GR_PART_PARAMS ? &m->shape : gr_model_trains(m), bucket),
              bytes = gr_part_bytes(k, m, part, bucket);
     uint32_t shards = gr_tasks_shards(p, m->index);
@@ -78,15 +93,17 @@ static uint64_t own_bytes(const gr_tasks *p, const gr_kernels *k, const gr_model
 uint32_t gr_model_object(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
                          uint32_t bucket)
 {
-    static const char *const names[] = {"params", "grads", "state", "rollout", "lagged", "adapters"};
+    static const char *const names[] = {"params", "grads", "state", "rollout", "lagged", "adapters", "nf4"};
     static const gr_category categories[] = {GR_CAT_WEIGHTS, GR_CAT_GRADIENTS, GR_CAT_OPTIMIZER,
-                                             GR_CAT_ROLLOUT, GR_CAT_ROLLOUT,   GR_CAT_WEIGHTS};
+                                             GR_CAT_ROLLOUT, GR_CAT_ROLLOUT,   GR_CAT_WEIGHTS,
+                                             GR_CAT_WEIGHTS};
     char name[128];
     if (part == GR_PART_PARAMS && gr_model_has_lora(m) && !gr_bucket_is_merged(m, bucket))
         return gr_model_object(p, k, gr_bucket_base(m, bucket), part, bucket);
-    const bool merged = part == GR_PART_PARAMS && gr_model_has_lora(m), copy = part == GR_PART_ROLLOUT,
+    const bool made = part == GR_PART_PARAMS && (gr_model_has_lora(m) || gr_bucket_is_closed(m, bucket)),
+               copy = part == GR_PART_ROLLOUT,
                away = part == GR_PART_ADAPTERS && p->remote >> m->index & 1; /* received anew */
-    bool apart = (copy || merged || away) && p->validate != GR_NONE; /* contents do not cross to that path */
+    bool apart = (copy || made || away) && p->validate != GR_NONE; /* contents do not cross to that path */
     snprintf(name, sizeof(name), "%s.%s%s.%u", m->name, apart ? "validate_" : "",
              away ? "received" : names[part], bucket);
     const uint32_t known = gr_tasks_find(p, name);
@@ -95,7 +112,7 @@ uint32_t gr_model_object(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr
     const uint32_t upper = split ? gr_model_object(p, k, m, gr_part_stepped(m), bucket) : GR_NONE;
     gr_object o = {.name = name,
                    .category = away ? GR_CAT_ROLLOUT : categories[part],
-                   .span = part == GR_PART_GRADS || copy || merged || away ? GR_SPAN_SCRATCH : GR_SPAN_KEEP,
+                   .span = part == GR_PART_GRADS || copy || made || away ? GR_SPAN_SCRATCH : GR_SPAN_KEEP,
                    .place = GR_DEVICE,
                    .bytes = own_bytes(p, k, m, part, bucket),
                    .model = m->name,

@@ -16,7 +16,8 @@
  * or what weights lack of it, where the device keeps one, then the moments; rollout: a copy of the weights
  * that generates, where those of training are sharded over ranks, or on others; lagged: one of the iteration
  * before
- * (`lag: 1`), which lives on */
+ * (`lag: 1`), which lives on; nf4: a frozen model's layer as it is kept in 4 bits (ops/model/nf4.h), of which
+ * params are opened */
 typedef enum gr_model_part {
     GR_PART_PARAMS,
     GR_PART_GRADS,
@@ -24,6 +25,7 @@ typedef enum gr_model_part {
     GR_PART_ROLLOUT,
     GR_PART_LAGGED,
     GR_PART_ADAPTERS,
+    GR_PART_NF4,
 } gr_model_part;
 
 /* Bytes of a whole bucket; of the rollout's copy, of a tensor-parallel shard of it where it is cut
@@ -37,8 +39,12 @@ uint64_t gr_shard_elems(uint64_t n, uint32_t ranks);
 /* Whether adapters make weights of a bucket that are not those of the frozen model; elsewhere these two are
  * one object. */
 bool gr_bucket_is_merged(const gr_model *m, uint32_t bucket);
-/* The frozen model of a bucket of a model with adapters. */
+/* Whether a frozen model's bucket is kept in 4 bits: its params are then made of it, too. */
+bool gr_bucket_is_closed(const gr_model *m, uint32_t bucket);
+/* The frozen model of a bucket of a model with adapters; of another one itself. */
 const gr_model *gr_bucket_base(const gr_model *m, uint32_t bucket);
+/* The part that a model's weights live on in: adapters, params, or their form of 4 bits. */
+gr_model_part gr_part_kept(const gr_model *m, uint32_t bucket);
 /* The part that an optimizer step writes: params, or adapters. */
 static inline gr_model_part gr_part_stepped(const gr_model *m)
 {

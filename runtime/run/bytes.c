@@ -2,6 +2,7 @@
 #include "runtime/run/bytes.h"
 
 #include "ops/model/checkpoint.h"
+#include "ops/model/nf4.h"
 #include "ops/model/peft.h"
 #include "ops/pass.h"
 #include "ops/model/tp.h"
@@ -162,8 +163,9 @@ static gr_status hold_beside(const gr_bytes *b, model_files *f, const gr_model *
 }
 
 /* How elements lie there: as fp32; as the nearest bf16; as one of the halves of fp32 that runtime/base/half.h
- * defines; or as codes of first or second moments, with their scales elsewhere (ops/simd/moments.h). */
-typedef enum form { FORM_F32, FORM_BF16, FORM_HIGH, FORM_LOW, FORM_M8, FORM_V8 } form;
+ * defines; as codes of first or second moments, with their scales elsewhere (ops/simd/moments.h); or a
+ * layer's bucket in NF4 (ops/model/nf4.h). */
+typedef enum form { FORM_F32, FORM_BF16, FORM_HIGH, FORM_LOW, FORM_M8, FORM_V8, FORM_NF4 } form;
 
 static form form_of(gr_dtype type)
 {
@@ -186,7 +188,9 @@ typedef struct piece {
     uint64_t first, n;
     form form;
     gr_queue *q;
-    char *scales; /* of codes */
+    char *scales;                /* of codes */
+    const gr_model_shape *shape; /* of NF4, and the bucket */
+    uint32_t bucket;
 } piece;
 
 /* Ranks that a model's shards are spread over. */
@@ -291,6 +295,14 @@ static void get_codes(gr_bytes *b, const piece *p)
     gr_team_run(p->q->team, decode, &(conversion){b, p});
 }
 
+static void put_nf4(gr_bytes *b, const piece *p)
+{
+    const uint64_t bytes = gr_nf4_bucket_bytes(p->shape, p->bucket);
+    void *closed = small_room(b, bytes);
+    gr_nf4_close_bucket(p->q->team, p->shape, p->bucket, b->buffer, closed);
+    gr_device_write(p->q, p->at, closed, bytes);
+}
+
 static uint16_t half_of(float x, form f)
 {
     return f == FORM_HIGH ? gr_f32_high(x) : f == FORM_LOW ? gr_f32_low(x) : gr_f32_to_bf16(x);
@@ -336,6 +348,10 @@ static void put(gr_bytes *b, const piece *p)
     if (reads_straight(p)) return;
     if (is_codes(p->form)) {
         put_codes(b, p);
+        return;
+    }
+    if (p->form == FORM_NF4) {
+        put_nf4(b, p);
         return;
     }
     if (p->form == FORM_F32) {
@@ -526,7 +542,11 @@ static piece weights_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, c
     bool sharded = shards_of(b, m) > 1 && (b->p->sharded >> m->index & 1);
     piece p = sharded ? own_piece(b, m, bucket) : (piece){.n = gr_bucket_elems(gr_model_trains(m), bucket)};
     p.at = (char *)(uintptr_t)address;
-    p.form = is_split(b, m, bucket) ? FORM_HIGH : form_of(b->k->dtype);
+    p.form = gr_bucket_is_closed(m, bucket) ? FORM_NF4
+             : is_split(b, m, bucket)       ? FORM_HIGH
+                                            : form_of(b->k->dtype);
+    p.shape = &m->shape;
+    p.bucket = bucket;
     p.q = q;
     return p;
 }

@@ -263,7 +263,10 @@ static uint64_t kept_bytes(const gr_graph *g, const gr_kernels *k, const gr_mode
     const size_t n = is_trained(g, m) ? GR_LEN(parts) : m->follows ? 2 : 1;
     uint64_t bytes = 0;
     for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++)
-        for (size_t i = 0; i < n; i++) bytes += gr_part_bytes(k, m, parts[i], b) / shards;
+        for (size_t i = 0; i < n; i++) {
+            const gr_model_part part = i || !gr_bucket_is_closed(m, b) ? parts[i] : GR_PART_NF4;
+            bytes += gr_part_bytes(k, m, part, b) / shards;
+        }
     return bytes;
 }
 

@@ -8,6 +8,7 @@
 
 #include "ops/kernels/cpu/cpu.h"
 #include "ops/kernels/workspace.h"
+#include "ops/model/nf4.h"
 
 /* ---- merged -------------------------------------------------------------------------------------------- */
 
@@ -43,11 +44,16 @@ void gr_cpu_merge(gr_queue *q, const gr_merge *m, void *ws)
     merge_ws w;
     merge_layout(&c, &job, gr_team_size(q->team), &w);
     gr_cpu_scale(q, m->a, m->scale, (uint64_t)m->rank * m->in, w.a);
-    memcpy(m->out, m->w, (size_t)m->rows * m->in * sizeof(float));
+    if (m->out != m->w) memcpy(m->out, m->w, (size_t)m->rows * m->in * sizeof(float));
     job.a = (gr_mat){m->b, m->rank, false};
     job.b = (gr_mat){w.a, m->in, false};
     job.c = m->out;
     gr_gemm(q, &job, w.gemm);
+}
+
+void gr_cpu_open(gr_queue *q, const gr_model_shape *s, uint32_t bucket, const void *from, void *w)
+{
+    gr_nf4_open_bucket(q->team, s, bucket, from, w);
 }
 
 /* ---- gradients ----------------------------------------------------------------------------------------- */
