@@ -85,6 +85,7 @@ each_step() {
 ranks_of() { # RUN: the processes that are ranks of it, the first one first
     grep -lz '^OMPI_COMM_WORLD_RANK=' /proc/[0-9]*/environ 2>/dev/null | while read -r environ; do
         p=${environ%/environ}
+        [ "$(readlink "$p/cwd")" = "$work" ] || continue # another test's
         tr '\0' ' ' 2>/dev/null <"$p/cmdline" | grep -q -- "$1 " || continue
         echo "$(tr "\\0" "\\n" 2>/dev/null <"$environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p') ${p#/proc/}"
     done | sort -n | sed 's/.* //'
