@@ -76,23 +76,35 @@ long="--set run.steps=$((steps * 20)) --set run.checkpoint.every=3 --set run.che
 both="--ranks 2x2 --hosts a,b"
 # shellcheck disable=SC2086
 status 0 here_is_a "$gr" exec grpo.yaml $long $both --out calm
-# shellcheck disable=SC2086
-here_is_a "$gr" exec grpo.yaml $long $both --out struck >out 2>err &
-pid=$!
-i=0
-while [ ! -d struck/checkpoints/step-3 ]; do
-    i=$((i + 1))
-    [ $i -lt 1200 ] && kill -0 $pid 2>/dev/null || { cat out err >&2; fail "the ranks do not start"; }
-    sleep 0.05
+# strike: begin, and kill rank 3 behind the first checkpoint; all are gone within a minute
+strike() {
+    rm -rf struck
+    # shellcheck disable=SC2086
+    here_is_a "$gr" exec grpo.yaml $long $both --out struck >out 2>err &
+    pid=$!
+    i=0
+    while [ ! -d struck/checkpoints/step-3 ]; do
+        i=$((i + 1))
+        [ $i -lt 1200 ] && kill -0 $pid 2>/dev/null || { cat out err >&2; fail "the ranks do not start"; }
+        sleep 0.05
+    done
+    began=$(date +%s)
+    kill -KILL "$(ranks_of struck | sed -n 4p)"
+    got=0
+    wait $pid || got=$?
+    while [ -n "$(ranks_of struck)" ] && [ $(($(date +%s) - began)) -le 60 ]; do sleep 0.5; done
+    [ -z "$(ranks_of struck)" ] || fail "ranks are left: $(ranks_of struck)"
+    [ $(($(date +%s) - began)) -le 60 ] || fail "it took $(($(date +%s) - began)) s until all were gone"
+    [ $got = 1 ] || fail "exit status $got"
+}
+strike
+# mpirun of Open MPI 4.1 may fall itself while it ends, of the other ranks' word about the dead one (in pmix_server_log_fn):
+# then nobody can say more.
+tries=1
+while grep -q 'error: mpirun ended by signal 11' err && [ $tries -lt 4 ]; do
+    tries=$((tries + 1))
+    strike
 done
-began=$(date +%s)
-kill -KILL "$(ranks_of struck | sed -n 4p)"
-got=0
-wait $pid || got=$?
-while [ -n "$(ranks_of struck)" ] && [ $(($(date +%s) - began)) -le 60 ]; do sleep 0.5; done
-[ -z "$(ranks_of struck)" ] || fail "ranks are left: $(ranks_of struck)"
-[ $(($(date +%s) - began)) -le 60 ] || fail "it took $(($(date +%s) - began)) s until all were gone"
-[ $got = 1 ] || fail "exit status $got"
 has err "error: rank 3 on host b ended by signal 9 \(Killed\) in iteration [0-9]+, step '[a-z_.0-9]+': all ranks are ended"
 # Of Open MPI's own there may be lines, by ranks that write to the dead one before they are ended themselves.
 [ "$(grep -vc '^\[[ab]\]\[\[' err)" = 1 ] || fail "more than one message: $(cat err)"
