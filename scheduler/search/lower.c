@@ -59,12 +59,13 @@ static gr_mesh mesh_of(const gr_graph *g, const gr_node *n)
     return n->placement.parts > 1 ? (gr_mesh){{[GR_AXIS_TENSOR] = n->placement.parts}} : mesh;
 }
 
-/* Whether a node before has the groups that this one has along an axis, or an axis before. */
-static bool has_groups(const gr_graph *g, size_t node, int axis)
+/* Whether a node before has the groups that this one has along an axis, or an axis before; of axes from
+ * `first` on, before `end`. */
+static bool has_groups(const gr_graph *g, size_t node, int axis, int first, int end)
 {
     const gr_mesh m = mesh_of(g, g->nodes[node]);
     for (size_t i = 0; i <= node; i++)
-        for (int a = 0; a < (i < node ? GR_N_AXES : axis); a++) {
+        for (int a = first; a < (i < node ? end : axis); a++) {
             const gr_mesh other = mesh_of(g, g->nodes[i]);
             if (gr_mesh_size(&other, (gr_axis)a) == gr_mesh_size(&m, (gr_axis)axis) &&
                 gr_mesh_stride(&other, (gr_axis)a) == gr_mesh_stride(&m, (gr_axis)axis))
@@ -79,7 +80,8 @@ static uint32_t count_groups(const gr_graph *g)
     uint32_t n = 0;
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_mesh m = mesh_of(g, g->nodes[i]);
-        for (int a = 0; a < GR_N_AXES; a++) n += gr_mesh_size(&m, (gr_axis)a) > 1 && !has_groups(g, i, a);
+        for (int a = 0; a < GR_N_AXES; a++)
+            n += gr_mesh_size(&m, (gr_axis)a) > 1 && !has_groups(g, i, a, 0, GR_N_AXES);
     }
     return n;
 }
@@ -106,14 +108,16 @@ static uint32_t on_host(const gr_graph *g, uint32_t others)
     return GR_MIN(others, GR_MAX(all_ranks(g) / GR_MAX(g->hosts, 1u), 1u) - 1);
 }
 
-/* Groups along an axis whose ranks send each other messages: tokens' heads, or rows of experts. */
+/* Groups along an axis whose ranks send each other messages: tokens' heads, or rows of experts. Where such a
+ * group is that of slices, too, it is one communicator, which has messages all the same. */
 static uint32_t group_messages(const gr_graph *g, size_t node)
 {
     const gr_mesh m = mesh_of(g, g->nodes[node]);
     uint32_t n = 0;
     for (int a = GR_AXIS_CONTEXT; a <= GR_AXIS_EXPERT; a++) {
         const uint32_t size = gr_mesh_size(&m, (gr_axis)a);
-        if (size > 1 && !has_groups(g, node, a)) n += on_host(g, size - 1);
+        if (size > 1 && !has_groups(g, node, a, GR_AXIS_CONTEXT, GR_AXIS_EXPERT + 1))
+            n += on_host(g, size - 1);
     }
     return n;
 }

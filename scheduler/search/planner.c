@@ -143,27 +143,24 @@ static gr_status check_ops(const gr_graph *g, const gr_kernels *k, gr_diag *d)
     return st;
 }
 
-/* That has not run on a CUDA device. For who tries it, and for plans that nobody runs, the environment lifts
- * this. */
-static gr_axis experts_refused_beside(const gr_model *m, const gr_kernels *k)
+/* That has not run on a CUDA device: it takes four. For who tries it, and for plans that nobody runs, the
+ * environment lifts this. */
+static bool stages_of_experts_refused(const gr_model *m, const gr_kernels *k)
 {
-    const gr_slicing *cut = &m->sharding.train;
-    if (cut->experts < 2 || !k->queued || getenv("GRAPHRUN_TRY_EXPERTS")) return GR_N_AXES;
-    if (cut->width > 1) return GR_AXIS_TENSOR;
-    return gr_mesh_size(&m->sharding.mesh, GR_AXIS_PIPELINE) > 1 ? GR_AXIS_PIPELINE : GR_N_AXES;
+    return m->sharding.train.experts > 1 && gr_mesh_size(&m->sharding.mesh, GR_AXIS_PIPELINE) > 1 &&
+           k->queued && !getenv("GRAPHRUN_TRY_EXPERTS");
 }
 
 /* What the device's kernels are not made for, of a model or of its slices. */
 static gr_status check_shape(const gr_model *m, const gr_kernels *k, gr_diag *d)
 {
     char buf[GR_UNFIT_MAX];
-    const gr_axis beside = experts_refused_beside(m, k);
-    if (beside < GR_N_AXES)
-        return gr_diag_error(d, m->sharding.mesh_at[GR_AXIS_EXPERT], GR_E_INVALID,
-                             "model '%s': 'expert: %u' beside '%s: %u' has not run on CUDA devices yet: "
-                             "it is for the CPU device; 'context' goes with divided experts on both",
-                             m->name, m->sharding.train.experts, gr_axis_str(beside),
-                             gr_mesh_size(&m->sharding.mesh, beside));
+    if (stages_of_experts_refused(m, k))
+        return gr_diag_error(
+            d, m->sharding.mesh_at[GR_AXIS_EXPERT], GR_E_INVALID,
+            "model '%s': 'expert: %u' beside 'pipeline: %u' has not run on CUDA devices yet: "
+            "it is for the CPU device; 'tensor' and 'context' go with divided experts on both",
+            m->name, m->sharding.train.experts, gr_mesh_size(&m->sharding.mesh, GR_AXIS_PIPELINE));
     const char *unfit = gr_layers_unfit(k, &m->shape, buf);
     bool slice = !unfit && (m->sharding.parts > 1 || gr_slicing_parts(m->sharding.train) > 1);
     if (!unfit && (m->precision.rollout || m->precision.train))

@@ -115,9 +115,8 @@ heads() {
     done
 }
 
-# Experts beside slices, which is refused on CUDA devices until this has passed.
+# Experts beside slices: both of one group.
 beside() {
-    export GRAPHRUN_TRY_EXPERTS=1
     experts_model
     train moe-one --steps 6
     both expert slices-two --steps 6 --set models.actor.parallel.tensor=2

@@ -23,7 +23,7 @@ part() { # NAME SECONDS COMMAND...
     tail -n 12 "$out/$name.txt"
 }
 mpi() { # PROGRAM...: on two ranks
-    mpirun --allow-run-as-root --oversubscribe --bind-to none -n 2 "$@"
+    GRAPHRUN_MPI=$build/runtime/comm/graphrun_mpi.so mpirun --allow-run-as-root --oversubscribe --bind-to none -n 2 "$@"
 }
 bench() { # ROW...
     python3 "$here/bench_ranks.py" --gpus 2 --graphrun "$gr" --programs "$build/tests" --out "$out" --skip-theirs "$@"
@@ -49,7 +49,7 @@ for name; do
     pipeline) part pipeline 100 "$tests/mesh.sh" "$gr" pipeline ;;
     beside) part beside 100 "$tests/mesh.sh" "$gr" both ;;
     mesh | ranks | hybrid | pools | tensor) part $name 150 "$tests/$name.sh" "$gr" ;;
-    memory | nccl | rows | experts) TWO_PART=$name part $name 260 "$0" "$build" "$out" ;;
+    memory | nccl | rows | experts) TWO_PART=$name part $name 330 "$0" "$build" "$out" ;;
     *) echo "there is no part '$name'"; exit 2 ;;
     esac
 done

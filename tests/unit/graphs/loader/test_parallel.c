@@ -157,6 +157,20 @@ static void test_a_rank_holds_its_experts(void **state)
     }
 }
 
+/* Two ranks that have slices and experts in common are one communicator, through which experts' rows go all
+ * the same: memory for messages with the other, beside that for parts of buckets from all three. */
+static void test_experts_in_the_group_of_slices_send_messages(void **state)
+{
+    (void)state;
+    config c = {.model = ", parallel: {tensor: 2, expert: 2}", .ranks = 4, .experts = true};
+    gr_graph *g = load(&c);
+    gr_planned *p = plan(&c, g);
+    assert_int_equal(p->tasks->groups, 1);
+    assert_int_equal(p->tasks->messages, 3 + 1);
+    gr_planned_free(p);
+    gr_graph_free(g);
+}
+
 /* The layers of a stage, and what micro-batches on their way leave there: of three layers of 128 x 32 + 64 x
  * 32 + 3 x 48 x 32 weights beside a head of 64 x 32, the first of two stages has two. */
 static void test_a_rank_holds_its_stage(void **state)
@@ -456,6 +470,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_holds_its_tokens),
         cmocka_unit_test(test_a_rank_holds_its_slices),
         cmocka_unit_test(test_a_rank_holds_its_experts),
+        cmocka_unit_test(test_experts_in_the_group_of_slices_send_messages),
         cmocka_unit_test(test_a_rank_holds_its_stage),
         cmocka_unit_test(test_groups_over_hosts_take_longer),
         cmocka_unit_test(test_every_plan_runs_in_any_order),
