@@ -679,6 +679,38 @@ static gr_stand spill(walker *w, const gr_stand *from, uint32_t g, uint32_t part
     return st;
 }
 
+/* As much of a spilled group stays as fits and makes nothing slower: copies that run beside the passes cost
+ * no time that would make the way up take fewer of them. */
+static void keep_of_group(walker *w, gr_stand *st, uint32_t g)
+{
+    const gr_group *x = &w->s->sets[st->set].resources[g];
+    const uint64_t most = gr_near_ns(st->ns);
+    uint32_t least = gr_group_stays(x, st->choice[g].parts), end = x->n_objects;
+    while (least < end) {
+        const uint32_t n = (least + end + 1) / 2;
+        gr_stand next = *st;
+        next.choice = choice_like(w->s, w->s->sets[st->set].n_groups, st->choice);
+        next.choice[g].parts = gr_group_parts_of(x, n);
+        if (n == x->n_objects) next.choice[g].stream = 0;
+        gr_stand_price(w->s, &next, true);
+        if (next.over > 0 || next.ns > most) {
+            end = n - 1;
+            continue;
+        }
+        least = n;
+        *st = next;
+    }
+}
+
+static void keep_what_fits(walker *w, gr_stand *st)
+{
+    for (uint32_t g = 0; g < w->s->sets[st->set].n_groups && gr_may_go_on(w->s); g++)
+        if (w->s->sets[st->set].resources[g].span == GR_SPAN_SPILL && st->choice[g].parts < GR_PARTS &&
+            !st->choice[g].policy)
+            keep_of_group(w, st, g);
+    keep(w->s, st);
+}
+
 void gr_descend_spilled(gr_schedule_search *s, const gr_residency *from)
 {
     const gr_group *groups = s->sets[from->level].resources; /* sets move as there are more; these do not */
@@ -696,6 +728,8 @@ void gr_descend_spilled(gr_schedule_search *s, const gr_residency *from)
             st = better_of(st, spill(&w, &first, g, k * GR_QUARTER));
     gr_allow(s, s->work / 100 * FOR_SPILLS / 2);
     climb(&w, &st);
+    gr_allow(s, s->work / 100 * FOR_SPILLS / 8);
+    keep_what_fits(&w, &st);
     free(may);
     free(w.list.all);
 }

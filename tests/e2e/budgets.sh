@@ -74,9 +74,38 @@ spills() {
     same_metrics all-deep run
 }
 
+# Where copies run beside the passes, what fits stays: more memory moves less, in the same time.
+spills_what_must() {
+    cat >long.json <<END
+{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
+ "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 1048576,
+ "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "hidden_act": "silu", "attention_bias": false, "tie_word_embeddings": true, "eos_token_id": 1}
+END
+    cat >long.yaml <<END
+graph: long
+deterministic: false
+models:
+  actor: {checkpoint: long.json, train: {lr: 1.0e-6}}
+nodes:
+  docs: {op: sequences, file: none.jsonl, batch: 1, prompt: "{q}", response: "{a}", max_prompt_tokens: 65536, max_tokens: 65536}
+  update: {op: update, model: actor, of: docs, loss: "-token_mean(logprob)"}
+run: {steps: 1}
+END
+    before=999 most=""
+    for gib in 60 100 140; do
+        status 0 "$gr" plan long.yaml --device cuda --hardware h200 --host-budget 200GiB --budget ${gib}GiB
+        moved=$(sed -n 's/.* steps, \([0-9.]*\) GiB in one pass.*/\1/p' out)
+        seconds=$(sed -n 's/.*predicted \([0-9.]*\) s an iteration.*/\1/p' out)
+        echo "${moved:-0} $before $seconds ${most:-$seconds}" | awk '{ exit !($1 > 0 && $1 < $2 - 30 && $3 <= $4 * 1.01) }' ||
+            fail "of $gib GiB: moves ${moved:-nothing} GiB in $seconds s; with less memory $before in $most"
+        before=$moved most=$seconds
+    done
+}
+
 n=2
 [ "$slow" = 0 ] || n=20
 spills
+spills_what_must
 sweep wide $n
 sweep tied $n
 
