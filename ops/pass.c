@@ -685,6 +685,7 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
     w->cost.rows = (uint32_t)GR_MAX(lround(tokens), 1);
     w->cost.width = s->hidden;
     w->cost.backward = times > 1;
+    w->cost.unordered = k->unordered;
     w->cost.bytes = times * (double)gr_dtype_size(k->dtype) * (weights + activations);
     w->cost.moved = tokens * (double)gr_dtype_size(k->dtype) * delta_beside(d, times > 1);
     w->cost.launches = s->fp8 ? FP8_LAUNCHES : 0;

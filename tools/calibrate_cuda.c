@@ -246,6 +246,7 @@ static void attend_backward(gr_bench *b)
     if (!b->st) b->st = st;
 }
 
+/* With room for either order of sums. */
 static void place_attention(gr_bench *b, attend *a)
 {
     const uint32_t t = b->tokens;
@@ -253,7 +254,9 @@ static void place_attention(gr_bench *b, attend *a)
     const uint64_t width = gr_qkv_width(d), wide = (uint64_t)d->heads * d->head_dim;
     a->shape = gr_cu_attention_shape_of(d, true);
     a->scores = gr_scores_plain(d->head_dim);
-    a->ws_bytes = gr_cu_attention_ws_bytes(&a->shape, t, b->seqs, b->length, true);
+    const gr_cu_attention_shape unordered = gr_cu_attention_shape_of(d, false);
+    a->ws_bytes = GR_MAX(gr_cu_attention_ws_bytes(&a->shape, t, b->seqs, b->length, true),
+                         gr_cu_attention_ws_bytes(&unordered, t, b->seqs, b->length, true));
     a->qkv = gr_bench_random(b, t * width);
     a->dqkv = gr_bench_place(b, NULL, t * width * sizeof(gr_bf16));
     a->o = gr_bench_place(b, NULL, t * wide * sizeof(gr_bf16));
@@ -276,8 +279,13 @@ gr_status gr_calibrate_cuda_attention(gr_hardware *h, gr_bench *b, gr_diag *d)
         gr_layer_cost(&w, b->k, &b->shape, 0, b->tokens, b->length, 1);
         const double forward = gr_bench_seconds(b, attend_forward),
                      backward = gr_bench_seconds(b, attend_backward);
-        h->attention[i] =
-            (gr_attention_rate){z->lengths[i], w.cost.attention / forward, 2 * w.cost.attention / backward};
+        a.shape.deterministic = false;
+        h->attention[i] = (gr_attention_rate){
+            .length = z->lengths[i],
+            .forward = w.cost.attention / forward,
+            .backward = 2 * w.cost.attention / backward,
+            .unordered = 2 * w.cost.attention / gr_bench_seconds(b, attend_backward),
+        };
         gr_bench_close(b);
         st = b->st;
     }

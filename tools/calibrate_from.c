@@ -268,7 +268,7 @@ static void slow_down(gr_hardware *h, work w, const quotients *q, double by)
     if (w == WORK_FORWARD || w == WORK_BACKWARD || w == WORK_DECODE) slow_rates(h, w, q);
     for (uint32_t i = 0; i < h->n_attention; i++) {
         if (w == WORK_FORWARD) h->attention[i].forward /= by;
-        if (w == WORK_BACKWARD) h->attention[i].backward /= by;
+        if (w == WORK_BACKWARD) h->attention[i].backward /= by, h->attention[i].unordered /= by;
     }
     for (uint32_t i = 0; i < h->n_copies; i++) {
         gr_copy_rate *c = &h->copies[i];

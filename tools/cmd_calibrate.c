@@ -79,8 +79,8 @@ static const gr_bench_sizes sizes_cuda = {
     .n_widths = 4,
     .rounds = 1,
     .short_length = 512,
-    .lengths = {256, 512, 1024, 2048, 4096},
-    .n_lengths = 5,
+    .lengths = {256, 512, 1024, 2048, 4096, 16384},
+    .n_lengths = 6,
     .attention_width = 2048,
     .attention_tokens = 16384,
     .pool_length = 768,
@@ -448,8 +448,9 @@ static void finish_attention(gr_hardware *h, const attention *a, const gr_bench_
     h->n_attention = z->n_lengths;
     for (uint32_t i = 1; i <= z->n_lengths; i++)
         h->attention[i - 1] =
-            (gr_attention_rate){z->lengths[i - 1], rounds * rate_of_more(a->flops, a->forward, i),
-                                2 * rounds * rate_of_more(a->flops, a->backward, i)};
+            (gr_attention_rate){.length = z->lengths[i - 1],
+                                .forward = rounds * rate_of_more(a->flops, a->forward, i),
+                                .backward = 2 * rounds * rate_of_more(a->flops, a->backward, i)};
 }
 
 /* Sequences in the pool, short and long ones. */

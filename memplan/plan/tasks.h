@@ -114,6 +114,7 @@ typedef struct gr_task_cost {
     uint32_t length;        /* of the sequences attended to */
     double head, logits;    /* arithmetic of the output matrix's products; logits whose softmax is taken */
     bool backward, paged;   /* products for gradients; attention to keys and values in the pool */
+    bool unordered;         /* its sums need no fixed order */
     double moved, launches; /* what kernels beside the products read and write, and how many there are: what
                                a layer of attention has of those is within the rate of its products */
     gr_experts_cost experts;

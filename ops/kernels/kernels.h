@@ -228,6 +228,7 @@ struct gr_kernels {
     gr_place columns; /* where values of the batch lie; on the host, kernels reach them through its pool */
     bool queued;      /* its device runs work later than it is given (runtime/device/device.h) */
     bool invariant;   /* batch invariance holds: see above */
+    bool unordered;   /* sums are in no fixed order */
     bool rings;       /* blocks of layers with a window may come again (gr_extend.window_at): tried on it */
     bool chained;     /* and of the sums of gradients */
     const gr_kernels *strict; /* the same device with batch invariance; NULL: this is it */

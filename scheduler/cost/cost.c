@@ -82,7 +82,7 @@ static double attention_rate(const gr_hardware *h, const gr_task_cost *c)
     const double share = place_in(length, h->n_attention, c->length ? c->length : 1, &at);
     for (uint32_t i = 0; i < 2; i++) {
         const gr_attention_rate *a = &h->attention[GR_MIN(at + i, h->n_attention - 1)];
-        rate[i] = c->backward ? a->backward : a->forward;
+        rate[i] = !c->backward ? a->forward : c->unordered && a->unordered > 0 ? a->unordered : a->backward;
     }
     return exp((1 - share) * log(rate[0]) + share * log(rate[1]));
 }

@@ -213,8 +213,8 @@ static const gr_rate h200_rates[] = {
     {16384, 4096, 636 * TERA, 631 * TERA, 636 * TERA},
 };
 static const gr_attention_rate h200_attention[] = {
-    {256, 187 * TERA, 89 * TERA},   {512, 290 * TERA, 151 * TERA},  {1024, 395 * TERA, 217 * TERA},
-    {2048, 474 * TERA, 248 * TERA}, {4096, 545 * TERA, 243 * TERA},
+    {256, 187 * TERA, 89 * TERA, 0},   {512, 290 * TERA, 151 * TERA, 0},  {1024, 395 * TERA, 217 * TERA, 0},
+    {2048, 474 * TERA, 248 * TERA, 0}, {4096, 545 * TERA, 243 * TERA, 0},
 };
 
 /* Experts, by tests/bench/gpu/bench_experts with 8,192 tokens, each to 8 of 128 experts of 2,048 x 768, so
@@ -250,7 +250,8 @@ static gr_hardware whole_profile(const gr_hardware *p)
     h.n_attention = GR_LEN(h200_attention);
     for (uint32_t i = 0; i < h.n_attention; i++) {
         const gr_attention_rate *a = &h200_attention[i];
-        h.attention[i] = (gr_attention_rate){a->length, a->forward * faster, a->backward * faster};
+        h.attention[i] =
+            (gr_attention_rate){a->length, a->forward * faster, a->backward * faster, a->unordered * faster};
     }
     const double closer = p->copy.h2d / h200_copies[0].h2d;
     h.n_copies = GR_LEN(h200_copies);

@@ -21,10 +21,11 @@ typedef struct gr_rate {
     double forward, backward, decode;
 } gr_rate;
 
-/* Arithmetic of attention over packed sequences of this length. */
+/* Arithmetic of attention over packed sequences of this length; unordered: of backward where sums need no
+ * fixed order, 0: as fast as in one. */
 typedef struct gr_attention_rate {
     uint32_t length;
-    double forward, backward;
+    double forward, backward, unordered;
 } gr_attention_rate;
 
 /* Of layers of experts (gr_experts_cost). An expert's rows are multiplied in tiles, which are filled up:

@@ -219,17 +219,19 @@ static void read_matrix(reader *r, json_t *o, gr_hardware *out)
 
 static void read_attention(reader *r, json_t *o, gr_hardware *out)
 {
-    static const char *const keys[] = {"length", "forward", "backward"};
+    static const char *const keys[] = {"length", "forward", "backward", "unordered"};
     json_t *list;
     const size_t n = list_of(r, o, "attention", GR_LENGTHS_MAX, &list);
     for (size_t i = 0; i < n; i++) {
         char at[48];
         snprintf(at, sizeof(at), "$.attention[%zu]", i);
         json_t *v = json_array_get(list, i);
-        if (!has_keys(r, at, v, keys, GR_LEN(keys))) continue;
+        if (!has_some_keys(r, at, v, keys, GR_LEN(keys), GR_LEN(keys) - 1)) continue;
         gr_attention_rate *x = &out->attention[out->n_attention++];
-        *x = (gr_attention_rate){(uint32_t)whole_of(r, at, v, "length", 1, 1 << 30),
-                                 rate_of(r, at, v, "forward", false), rate_of(r, at, v, "backward", false)};
+        *x = (gr_attention_rate){.length = (uint32_t)whole_of(r, at, v, "length", 1, 1 << 30),
+                                 .forward = rate_of(r, at, v, "forward", false),
+                                 .backward = rate_of(r, at, v, "backward", false)};
+        if (json_object_get(v, "unordered")) x->unordered = rate_of(r, at, v, "unordered", false);
         if (out->n_attention > 1 && x->length <= x[-1].length) bad(r, at, "length", "should rise");
     }
 }
@@ -452,10 +454,13 @@ void gr_hardware_write(const gr_hardware *h, gr_str *out)
             h->rates[i].rows, h->rates[i].width, h->rates[i].forward, h->rates[i].backward,
             h->rates[i].decode, i + 1 < h->n_rates ? "," : "");
     gr_str_puts(out, "  ],\n  \"attention\": [\n");
-    for (uint32_t i = 0; i < h->n_attention; i++)
-        gr_str_printf(out, "    {\"length\": %u, \"forward\": %.4g, \"backward\": %.4g}%s\n",
-                      h->attention[i].length, h->attention[i].forward, h->attention[i].backward,
-                      i + 1 < h->n_attention ? "," : "");
+    for (uint32_t i = 0; i < h->n_attention; i++) {
+        const gr_attention_rate *a = &h->attention[i];
+        gr_str_printf(out, "    {\"length\": %u, \"forward\": %.4g, \"backward\": %.4g", a->length,
+                      a->forward, a->backward);
+        if (a->unordered > 0) gr_str_printf(out, ", \"unordered\": %.4g", a->unordered);
+        gr_str_printf(out, "}%s\n", i + 1 < h->n_attention ? "," : "");
+    }
     gr_str_puts(out, "  ],\n  \"overhead\": {");
     for (int i = 0; i < GR_N_LIBRARIES; i++)
         gr_str_printf(out, "%s\"%s\": %llu", i ? ", " : "", libraries[i], (unsigned long long)h->part[i]);

@@ -90,6 +90,7 @@ static const gr_kernels strict_nondeterministic = {
     ALL,
     .attention_cost = STRICT_ATTENTION,
     .invariant = true,
+    .unordered = true,
     .numerics = numerics_strict_nondeterministic,
     .layer = &layer_loose,
     RUNS_AS(attach, attach_strict_nondeterministic),
@@ -98,6 +99,7 @@ static const gr_kernels strict_nondeterministic = {
 static const gr_kernels nondeterministic = {
     ALL,
     .attention_cost = 1,
+    .unordered = true,
     .strict = &strict_nondeterministic,
     .numerics = numerics_nondeterministic,
     .layer = &layer_loose,

@@ -174,10 +174,17 @@ static void test_attention_and_the_head_have_rates_of_their_own(void **state)
                 3);
     assert_near(seconds(&h, (gr_task){.cost = {.bytes = 1e12, .kv = 2e12, .paged = true}}), 3);
     h.n_attention = 2;
-    h.attention[0] = (gr_attention_rate){100, 1e9, 5e8};
-    h.attention[1] = (gr_attention_rate){10000, 1e11, 5e10};
+    h.attention[0] = (gr_attention_rate){100, 1e9, 5e8, 2e9};
+    h.attention[1] = (gr_attention_rate){10000, 1e11, 5e10, 2e11};
     assert_near(seconds(&h, (gr_task){.cost = {.attention = 1e10, .length = 1000}}), 1);
     assert_near(seconds(&h, (gr_task){.cost = {.attention = 1e10, .length = 1000, .backward = true}}), 2);
+    gr_task any_order = {.cost = {.attention = 1e10, .length = 1000, .backward = true, .unordered = true}};
+    assert_near(seconds(&h, any_order), 0.5);
+    any_order.cost.backward = false;
+    assert_near(seconds(&h, any_order), 1);
+    h.attention[0].unordered = h.attention[1].unordered = 0; /* no rate of its own */
+    any_order.cost.backward = true;
+    assert_near(seconds(&h, any_order), 2);
     assert_near(seconds(&h, (gr_task){.cost = {.attention = 1e10, .length = 1}}), 10);
     assert_near(seconds(&h, (gr_task){.cost = {.attention = 1e10, .length = 1 << 20}}), 0.1);
     h.decode_attention = 2e9;
