@@ -128,6 +128,24 @@ void gr_cu_gate(cudaStream_t st, uint32_t T, uint32_t n, const gr_bf16 *x, const
 void gr_cu_gate_backward(cudaStream_t st, uint32_t T, uint32_t n, const gr_bf16 *x, const gr_bf16 *g,
                          uint32_t ld, const gr_bf16 *dy, gr_bf16 *dx, gr_bf16 *dg);
 
+/* ---- weights in NF4 -------------------------------------------------------------------------------------
+ */
+
+/* A matrix of n weights in the form of ops/model/nf4.h. */
+typedef struct gr_cu_nf4 {
+    const uint8_t *codes;              /* [(n + 1) / 2], readable to a multiple of 4, and aligned to it */
+    const uint8_t *small;              /* [blocks of 64] */
+    const float *scales, *mean;        /* [blocks / 256, rounded up], [1] */
+    const float *weight_of, *scale_of; /* [16], [256]: what codes stand for; host memory, read during the
+                                          call */
+    uint64_t n;
+} gr_cu_nf4;
+
+/* w [n + zeros] = what the codes stand for, in fp32, rounded; then zeros. Bound by writing w. */
+void gr_cu_nf4_open(cudaStream_t st, const gr_cu_nf4 *c, uint64_t zeros, gr_bf16 *w);
+/* The same of a vector x [n], which is fp32 there. */
+void gr_cu_nf4_vector(cudaStream_t st, const float *x, uint64_t n, uint64_t zeros, gr_bf16 *w);
+
 /* ---- head -----------------------------------------------------------------------------------------------
  */
 
