@@ -434,8 +434,10 @@ typedef struct gr_cu_slots {
     uint32_t *kv_slot;     /* [rows] where its keys go: block * 16 + place; UINT32_MAX: the row is empty */
     uint32_t *window_slot; /* as kv_slot, by the table from column window_at on; NULL: there is none */
     uint32_t *length;      /* [rows] keys, the new one included; 0: the row is empty */
-    uint32_t *held;      /* [slots] place of its state of one size; UINT32_MAX: empty. NULL: no such states */
-    uint32_t *table;     /* [rows, stride] */
+    uint32_t *held; /* [rows] where its state of one size is left; UINT32_MAX: empty. NULL: no such states */
+    uint32_t *places; /* [rows] of a slot, as many places of states as it has rows: that of its state is the
+                         first one's, between two steps. NULL as held */
+    uint32_t *table;  /* [rows, stride] */
     uint32_t (*draw)[2]; /* [rows] sequence, and which of its tokens is drawn next */
     int32_t *drawn;      /* [rows] what was sampled, and its log-prob */
     float *logprob;      /* [rows] */
