@@ -95,6 +95,13 @@ void gr_forward_head_cost(gr_task *w, const gr_node *n)
     if (stages.n > 1) gr_cost_times(w, gr_stages_head(&stages, n));
 }
 
+/* Layers that are kept in 4 bits are opened one by one, where the pass reads what is opened and nothing made
+ * of it. */
+static bool opens_layers(const gr_node *n)
+{
+    return gr_bucket_is_closed(n->model, 1) && !gr_node_piped(n) && !gr_reads_rollout(n) && !gr_node_fp8(n);
+}
+
 /* What generates is there already; stages are gathered once. */
 static void gather(const gr_node *n, const gr_kernels *k, gr_tasks *p, uint32_t bucket)
 {
@@ -129,6 +136,7 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
     for (uint32_t l = 0; l < layers; l++) {
         const uint32_t like = stages.n > 1 ? gr_stage_slowest(&stages, s, l) : l;
         gather(n, k, p, 2 + l); /* beside this layer */
+        if (opens_layers(n)) gr_merge_open(p, k, n->model, 1 + l);
         gr_task *task =
             gr_tasks_run(p, GR_FORWARD_LAYER, l,
                          (gr_use[]){[GR_FORWARD_WEIGHTS] = {gr_forward_weights(n, k, p, 1 + l), GR_READ},
@@ -180,7 +188,7 @@ gr_forward gr_forward_declare(const gr_graph *g, const gr_node *n, const gr_choi
 {
     gr_micro_bounds b = gr_forward_bounds(n, how);
     const uint32_t block = declare_rows(n, p), routes = b.routes ? gr_routes_object(p, g, n->rows) : GR_NONE;
-    gr_merge_declare(p, k, n->model, how->threads);
+    if (!opens_layers(n)) gr_merge_declare(p, k, n->model, how->threads);
     if (gr_reads_rollout(n)) gr_sharding_sync(p, k, n->model);
     if (gr_node_fp8(n)) gr_quantize_declare(p, k, n->model, gr_reads_rollout(n));
     gr_forward f = {.cost = gr_micro_cost_of(&b, &n->bounds, n->placement.task.seqs)};

@@ -188,10 +188,6 @@ static const char *unfit_drafts(const gr_node *n, const gr_kernels *k)
         return "'speculate' with 'from: mtp' is not built for a model in slices ('tensor'); leave one of "
                "them "
                "out";
-    if (s->tokens && k->steps && gr_layers_have_slots(k, gr_node_shape(n)))
-        return "'speculate' is not built for layers of the gated delta rule, whose state would have to go "
-               "back "
-               "behind a token that is not kept; it is on the CPU device. Leave 'speculate' out";
     return NULL;
 }
 

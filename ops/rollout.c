@@ -560,10 +560,11 @@ void gr_rollout_close(void *state)
 /* What each slot has of drafts; places of states behind those of samples and of the prompt. */
 static void take_draft_arrays(gr_rollout *r, const gr_choices *how)
 {
-    const uint32_t samples = r->bounds.samples, n = samples * how->draft;
+    const uint32_t samples = r->bounds.samples, n = samples * how->draft,
+                   first = samples + gr_rollout_prompt_slots(r->session->kernels);
     if (r->bounds.slots && n) r->spares = gr_calloc(n, sizeof(*r->spares));
     if (gr_rollout_ahead(r->node, how)) r->aheads = gr_calloc(n, sizeof(*r->aheads));
-    for (uint32_t i = 0; r->spares && i < n; i++) r->spares[i] = samples + 1 + i;
+    for (uint32_t i = 0; r->spares && i < n; i++) r->spares[i] = first + i;
     for (uint32_t i = 0; i < samples; i++) {
         if (r->spares) r->slots[i].spare = r->spares + (size_t)i * how->draft;
         if (r->aheads) r->slots[i].ahead = r->aheads + (size_t)i * how->draft;

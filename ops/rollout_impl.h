@@ -97,6 +97,12 @@ gr_ring gr_rollout_ring(const gr_node *n, const gr_choices *how, const gr_kernel
 /* Blocks of layers with a window; 0: they have those of all. */
 uint32_t gr_rollout_window_blocks(const gr_node *n, const gr_choices *how, const gr_kernels *k);
 
+/* Prompts that have slots of their own. */
+static inline uint32_t gr_rollout_prompt_slots(const gr_kernels *k)
+{
+    return k->steps ? 2 : 1;
+}
+
 /* What the state of all layers has room for. Slots: one of each running sample, and one of the prompt that is
  * being read or whose samples wait; where several prompts are read at once, another of the next one. Behind
  * these, of each sample as many as tokens are drafted: its state behind each token of a step. 0: every
@@ -104,7 +110,7 @@ uint32_t gr_rollout_window_blocks(const gr_node *n, const gr_choices *how, const
 static inline gr_state_room gr_rollout_room(const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const uint32_t samples = GR_MIN(how->concurrent, n->placement.task.seqs);
-    const uint32_t prompts = k->steps ? 2 : 1, each = 1 + (k->steps ? 0 : how->draft);
+    const uint32_t prompts = gr_rollout_prompt_slots(k), each = 1 + how->draft;
     const uint32_t slots = gr_layers_have_slots(k, gr_node_shape(n)) ? samples * each + prompts : 0;
     return (gr_state_room){how->kv_blocks, slots, gr_rollout_window_blocks(n, how, k)};
 }
@@ -150,7 +156,9 @@ typedef struct gr_rollout_slot { /* a running sample */
     uint32_t n_own;
     uint32_t *table; /* [stride] */
     uint32_t held;   /* the place of its state of one size, where there are any */
-    uint32_t *spare; /* [most drafted] places where that is left behind each token of a step but the last */
+    uint32_t
+        *spare; /* [most drafted] places where that is left behind each token of a step but the last; where
+                   the device keeps the state of slots, it alone knows which of all of these is which */
     uint32_t row,
         n_draft; /* of the current step: the first of its rows, and how many of its tokens are drafted */
     uint32_t fed_at, fed; /* of it: where its first token stands, and how many are not thrown away */

@@ -256,7 +256,7 @@ static uint32_t width_of(const gr_model_shape *s, uint32_t layer, double row_flo
 
 /* The average of a trip where every response runs to its end, in as many slots as there are blocks for;
  * prompts' keys are read once a group, a slot's own ones once for all of its rows, states of one size are
- * read and written. */
+ * read, and written behind each row. */
 static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
     const gr_model_shape *s = gr_node_shape(n);
@@ -281,7 +281,7 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
         gr_cost_times(&layers, alike * steps);
         layers.cost.kv = alike * steps * slots *
                          (seen * (double)gr_layer_block_bytes(k, s, first) / GR_KV_BLOCK +
-                          2 * (double)gr_layer_slot_bytes(k, s, first));
+                          (2.0 + how->draft) * (double)gr_layer_slot_bytes(k, s, first));
         gr_cost_add(w, &layers);
     }
     w->cost.head = head.cost.head;
@@ -553,6 +553,14 @@ static uint32_t last_slot(const gr_rollout *r)
     return n;
 }
 
+/* Of its state, and those that it may be left in. */
+static void put_places(const gr_rollout *r, const gr_rollout_slot *slot, uint32_t *to)
+{
+    const uint32_t each = r->bounds.rows / r->bounds.samples;
+    to[0] = slot->held;
+    for (uint32_t k = 1; k < each; k++) to[k] = slot->spare[k - 1];
+}
+
 /* The device runs it from here on. */
 static void set_slot(gr_rollout *r, const gr_rows *rows, uint32_t at, const gr_steps_input *in,
                      uint32_t *n_changes)
@@ -563,7 +571,7 @@ static void set_slot(gr_rollout *r, const gr_rows *rows, uint32_t at, const gr_s
     s->since[at] = s->trip;
     const uint32_t stride = r->bounds.stride;
     memcpy(in->table + (size_t)*n_changes * stride, slot->table, stride * sizeof(*slot->table));
-    if (in->held) in->held[*n_changes] = slot->held;
+    if (in->held) put_places(r, slot, in->held + (size_t)*n_changes * (r->bounds.rows / r->bounds.samples));
     const uint32_t tokens = gr_rollout_length(rows, slot->seq);
     if (in->text)
         memcpy(in->text + (size_t)*n_changes * s->longest_text, gr_rows_ids(rows, slot->seq),

@@ -60,8 +60,12 @@ typedef struct gr_delta_call {
     float *state;                              /* of all slots; NULL: packed, and what follows is not read */
     const uint32_t *slot;                      /* [n_seqs] of each sequence; UINT32_MAX: none, its out is 0 */
     const uint32_t *cached;                    /* [n_seqs] tokens before; 0: the slot counts as zeros */
-    const uint32_t *after;                     /* [T] as of gr_extend.held_after; on CUDA NULL */
-    void *ws;                                  /* of ws_bytes */
+    const uint32_t *after; /* [T] as of gr_extend.held_after; on CUDA NULL, where drafts have this: */
+    /* Sequences of one token each follow each other by so many, the rows of a slot (gr_decode.each): each but
+     * the first goes on from the state behind the one before. slot is where a row's own is left; the first
+     * begins with what is there. Behind a row without one there are none. 0, 1: they do not. */
+    uint32_t each;
+    void *ws; /* of ws_bytes */
 } gr_delta_call;
 
 typedef struct gr_delta_grads {

@@ -140,7 +140,9 @@ typedef struct gr_extend {
     const uint32_t *window_slot; /* the same of layers with a window, where window_at */
     uint32_t longest;            /* most new tokens of one sequence */
     /* [n_seqs] of a state of one size (gr_layer_slot_bytes): its place among those of a layer; UINT32_MAX:
-     * none, and what the sequence gives is 0. NULL where no layer has one. */
+     * none, and what the sequence gives is 0. In a step of slots with several rows (decode->each) the place
+     * where that behind each row is left; the first row goes on from what is in its own. NULL where no layer
+     * has one. */
     const uint32_t *held;
     /* [n_tokens] a place where that state is left, too, as it is behind the token; UINT32_MAX: nowhere. NULL:
      * of no token. */

@@ -685,6 +685,6 @@ const char *gr_layers_unfit(const gr_kernels *k, const gr_model_shape *s, char b
         return buf;
     }
     if (s->fp8 && !k->layer->has_fp8) return "'precision: fp8'";
-    if (s->nf4 && !k->layer->open) return "frozen weights in NF4, 'lora: {base: nf4}'";
+    if (s->nf4 && !k->layer->has_nf4) return "frozen weights in NF4, 'lora: {base: nf4}'";
     return k->unfit ? k->unfit(s, buf) : NULL;
 }

@@ -73,6 +73,7 @@ static gr_delta_call call_of(const gr_layer_call *l, const gr_layer_acts *a, con
                            .slot = b->held,
                            .cached = b->cached,
                            .after = b->held_after,
+                           .each = b->decode ? b->decode->each : 0,
                            .ws = w->delta.rule};
 }
 

@@ -79,7 +79,7 @@ typedef struct gr_quantize {
 } gr_quantize;
 
 /* out [rows, in] = w + scale b a, rounded once: an adapter a [rank, in], b [rows, rank] made part of what it
- * stands beside. out and w do not overlap. */
+ * stands beside. out is w, or does not overlap it. */
 typedef struct gr_merge {
     uint32_t rows, in, rank;
     float scale;
@@ -178,7 +178,8 @@ typedef struct gr_layer_ops {
                        void *ws);
     uint64_t (*merge_ws_bytes)(uint32_t rows, uint32_t in, uint32_t rank, unsigned threads);
     void (*merge)(gr_queue *q, const gr_merge *c, void *ws);
-    /* A layer's bucket in NF4 (ops/model/nf4.h) becomes weights w. NULL: the device has no such layers. */
+    bool has_nf4; /* it has layers in NF4 (ops/model/nf4.h), and this: */
+    /* A layer's bucket in that form becomes weights w. */
     void (*open)(gr_queue *q, const gr_model_shape *s, uint32_t bucket, const void *from, void *w);
     /* Of a slot: list and t alone are read. */
     uint64_t (*adapters_back_ws_bytes)(const gr_adapters_back *c, unsigned threads);

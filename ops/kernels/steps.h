@@ -19,7 +19,9 @@
  * Drafts (ops/drafts.h): a slot has rows, 1 + drafts.tokens of them. Row 0 is the token to feed, the others
  * what the device looks up at the beginning of each step in texts that it keeps; rows without a draft are
  * empty. The model takes every row for a slot of its own, with the table of the row's slot. A step's tokens
- * are those sampled behind row 0 and behind each row whose token was the one sampled before it.
+ * are those sampled behind row 0 and behind each row whose token was the one sampled before it. Where layers
+ * have states of one size, a slot has as many places as rows: the state behind each row is left in another,
+ * and the slot goes on from that behind the last of the step's tokens that was fed.
  *
  * Threads: one thread, the queue's.
  */
@@ -45,7 +47,7 @@ typedef struct gr_steps_bounds {
     uint32_t chunk;      /* steps of a chunk */
     uint32_t stop_ids;
     uint32_t choices; /* of a token's experts, where they are recorded; 0: they are not */
-    bool states;      /* layers have states of one size (gr_layer_slot_bytes); then nothing is drafted */
+    bool states;      /* layers have states of one size (gr_layer_slot_bytes) */
     gr_steps_drafts drafts;
 } gr_steps_bounds;
 
@@ -66,7 +68,8 @@ typedef struct gr_steps_rules {
 typedef struct gr_steps_input {
     gr_slot_change *change; /* [slots]; no slot is named by two of them, whether as slot or as from */
     uint32_t *table;        /* [slots, stride] row i: of change i where it sets */
-    uint32_t *held;   /* [slots] entry i: of change i where it sets, see gr_extend; NULL without states */
+    uint32_t *held;   /* [slots, 1 + drafts] row i: of change i where it sets, the place of its state, then
+                         those that it may be left in, which are its own; NULL without states */
     int32_t *text;    /* [slots, max_length] row i: of change i where it sets, its tokens up to position; NULL
                          without drafts */
     uint32_t *member; /* [rows] of the slots that take part in the chunk (before its n) all rows, one slot's

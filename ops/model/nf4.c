@@ -1,6 +1,9 @@
 /* ops/model/nf4.c: matrices in NF4, with scales of 8 bits: made, and opened again. */
 #include "ops/model/nf4.h"
 
+#include "runtime/base/half.h"
+
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,10 +57,16 @@ static void small_values(float out[SMALLS])
     out[at] = 1;
 }
 
-/* The nearest of n rising values; of two as near the lower. */
-static uint32_t nearest(const float *v, uint32_t n, float x)
+void gr_nf4_values_of(gr_nf4_values *out)
 {
-    uint32_t low = 0, high = n - 1;
+    memcpy(out->weight, values, sizeof(values));
+    small_values(out->scale);
+}
+
+/* The nearest of the rising values; of two as near the lower. */
+static uint32_t nearest(const float v[SMALLS], float x)
+{
+    uint32_t low = 0, high = SMALLS - 1;
     while (low < high) {
         const uint32_t i = (low + high) / 2;
         if ((v[i] + v[i + 1]) / 2 < x)
@@ -68,19 +77,25 @@ static uint32_t nearest(const float *v, uint32_t n, float x)
     return low;
 }
 
-/* The largest |x|, or NaN where there is one. */
+/* The largest |x|, or NaN where there is one: their bits are in the same order, NaN's above all. */
 static float largest(const float *x, uint64_t n)
 {
-    float most = 0;
-    for (uint64_t i = 0; i < n; i++) most = fabsf(x[i]) > most || isnan(x[i]) ? fabsf(x[i]) : most;
-    return most;
+    int32_t most = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        const int32_t bits = (int32_t)(gr_bits_of_f32(x[i]) & INT32_MAX);
+        most = GR_MAX(most, bits);
+    }
+    return gr_f32_of_bits((uint32_t)most);
 }
 
 /* x of a block over its largest value; blocks that are not full are divided, as bitsandbytes does. */
-static float relative(float x, float most, bool full)
+static void relate(const float *x, uint64_t n, float most, bool full, float *out)
 {
-    const float m = most < SMALLEST ? SMALLEST : most, r = full ? x * (1.0f / m) : x / m;
-    return r > 1 ? 1 : r < -1 ? -1 : r;
+    const float m = most < SMALLEST ? SMALLEST : most, inverse = 1.0f / m;
+    for (uint64_t i = 0; i < n; i++) {
+        const float r = full ? x[i] * inverse : x[i] / m;
+        out[i] = r > 1 ? 1 : r < -1 ? -1 : r;
+    }
 }
 
 /* ---- one matrix ---------------------------------------------------------------------------------------- */
@@ -117,18 +132,29 @@ static uint64_t block_size(const gr_nf4 *m, uint64_t block)
     return GR_MIN((uint64_t)GR_NF4_BLOCK, m->n - block * GR_NF4_BLOCK);
 }
 
+/* Codes of a block: how many midpoints between values each number is above. Nothing branches, for what a
+ * branch would depend on is random. */
+static void codes_of(const float x[GR_NF4_BLOCK], uint32_t code[GR_NF4_BLOCK])
+{
+    for (uint32_t i = 0; i < GR_NF4_BLOCK; i++) code[i] = 0;
+    for (uint32_t v = 0; v + 1 < GR_LEN(values); v++) {
+        const float middle = (values[v] + values[v + 1]) / 2;
+        for (uint32_t i = 0; i < GR_NF4_BLOCK; i++) code[i] += x[i] > middle;
+    }
+}
+
 static void close_block(const nf4_job *j, uint64_t block)
 {
     const uint64_t n = block_size(j->m, block);
     const float *w = j->w + block * GR_NF4_BLOCK, most = largest(w, n);
-    uint8_t *codes = j->m->codes + block * GR_NF4_BLOCK / 2;
+    uint8_t *to = j->m->codes + block * GR_NF4_BLOCK / 2;
     const bool full = n == GR_NF4_BLOCK;
+    float x[GR_NF4_BLOCK] = {0};
+    uint32_t code[GR_NF4_BLOCK];
     j->most[block] = full || most > SMALLEST || isnan(most) ? most : SMALLEST;
-    for (uint64_t i = 0; i < n; i += 2) {
-        const uint32_t high = nearest(values, 16, relative(w[i], most, full)),
-                       low = nearest(values, 16, i + 1 < n ? relative(w[i + 1], most, full) : 0);
-        codes[i / 2] = (uint8_t)(high << 4 | low);
-    }
+    relate(w, n, most, full, x);
+    codes_of(x, code);
+    for (uint64_t i = 0; i < n; i += 2) to[i / 2] = (uint8_t)(code[i] << 4 | code[i + 1]);
 }
 
 static void close_rank(void *arg, unsigned rank, unsigned size)
@@ -152,8 +178,8 @@ static void close_scales(const gr_nf4 *to, float *most)
         const uint64_t n = GR_MIN((uint64_t)GR_NF4_BLOCKS, blocks - first);
         const float m = largest(most + first, n);
         to->scales[first / GR_NF4_BLOCKS] = m;
-        for (uint64_t i = first; i < first + n; i++)
-            to->small[i] = (uint8_t)nearest(v, SMALLS, relative(most[i], m, n == GR_NF4_BLOCKS));
+        relate(most + first, n, m, n == GR_NF4_BLOCKS, most + first);
+        for (uint64_t i = first; i < first + n; i++) to->small[i] = (uint8_t)nearest(v, most[i]);
     }
 }
 
@@ -190,66 +216,70 @@ void gr_nf4_open(gr_team *team, const gr_nf4 *from, float *w)
 
 /* ---- a bucket ------------------------------------------------------------------------------------------ */
 
-/* Tensor t of a bucket at an address: *bytes of it. false: it is no matrix, and fp32. */
-static bool tensor_at(const gr_tensor *t, void *at, gr_nf4 *out, uint64_t *bytes)
+static uint64_t part_bytes(const gr_tensor *t, uint64_t n)
 {
-    const uint64_t n = (uint64_t)t->rows * GR_MAX(t->cols, 1u);
-    *bytes = gr_align(n * sizeof(float), NF4_ALIGN);
-    if (!t->cols) return false;
-    *out = gr_nf4_at(at, n, bytes);
-    return true;
+    uint64_t bytes = gr_align(n * sizeof(float), NF4_ALIGN);
+    if (t->cols) gr_nf4_at(NULL, n, &bytes);
+    return bytes;
+}
+
+size_t gr_nf4_parts(const gr_model_shape *s, uint32_t bucket, gr_nf4_part out[GR_NF4_PARTS_MAX])
+{
+    gr_tensor *t = gr_malloc(GR_BUCKET_TENSORS_MAX * sizeof(*t));
+    const size_t n = gr_bucket_ranges(s, bucket, t);
+    uint64_t at = 0;
+    assert(n <= GR_NF4_PARTS_MAX); /* such layers have no experts */
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t elems = (uint64_t)t[i].rows * GR_MAX(t[i].cols, 1u),
+                       end = i + 1 < n ? t[i + 1].offset : gr_bucket_elems(s, bucket);
+        out[i] = (gr_nf4_part){.at = at,
+                               .bytes = part_bytes(&t[i], elems),
+                               .first = t[i].offset,
+                               .n = elems,
+                               .zeros = end - t[i].offset - elems,
+                               .matrix = t[i].cols > 0};
+        at += out[i].bytes;
+    }
+    free(t);
+    return n;
 }
 
 uint64_t gr_nf4_bucket_bytes(const gr_model_shape *s, uint32_t bucket)
 {
-    gr_tensor *t = gr_malloc(GR_BUCKET_TENSORS_MAX * sizeof(*t));
-    const size_t n = gr_bucket_ranges(s, bucket, t);
-    gr_nf4 m;
-    uint64_t sum = 0, bytes;
-    for (size_t i = 0; i < n; i++) {
-        tensor_at(&t[i], NULL, &m, &bytes);
-        sum += bytes;
-    }
-    free(t);
-    return sum;
+    gr_nf4_part part[GR_NF4_PARTS_MAX];
+    const size_t n = gr_nf4_parts(s, bucket, part);
+    return part[n - 1].at + part[n - 1].bytes;
 }
 
 /* Between tensors nothing is kept. */
 void gr_nf4_close_bucket(gr_team *team, const gr_model_shape *s, uint32_t bucket, const float *w, void *to)
 {
-    gr_tensor *t = gr_malloc(GR_BUCKET_TENSORS_MAX * sizeof(*t));
-    const size_t n = gr_bucket_ranges(s, bucket, t);
-    char *at = to;
-    memset(to, 0, gr_nf4_bucket_bytes(s, bucket));
-    for (size_t i = 0; i < n; i++) {
-        gr_nf4 m;
-        uint64_t bytes;
-        if (tensor_at(&t[i], at, &m, &bytes))
-            gr_nf4_close(team, &m, w + t[i].offset);
+    gr_nf4_part part[GR_NF4_PARTS_MAX];
+    const size_t n = gr_nf4_parts(s, bucket, part);
+    uint64_t bytes;
+    memset(to, 0, part[n - 1].at + part[n - 1].bytes);
+    for (const gr_nf4_part *p = part; p < part + n; p++) {
+        char *at = (char *)to + p->at;
+        const gr_nf4 m = gr_nf4_at(at, p->n, &bytes);
+        if (p->matrix)
+            gr_nf4_close(team, &m, w + p->first);
         else
-            memcpy(at, w + t[i].offset, t[i].rows * sizeof(*w));
-        at += bytes;
+            memcpy(at, w + p->first, p->n * sizeof(*w));
     }
-    free(t);
 }
 
 void gr_nf4_open_bucket(gr_team *team, const gr_model_shape *s, uint32_t bucket, const void *from, float *w)
 {
-    gr_tensor *t = gr_malloc(GR_BUCKET_TENSORS_MAX * sizeof(*t));
-    const size_t n = gr_bucket_ranges(s, bucket, t);
-    char *at = (char *)(uintptr_t)from;
-    uint64_t end = 0;
-    for (size_t i = 0; i < n; i++) {
-        gr_nf4 m;
-        uint64_t bytes;
-        memset(w + end, 0, (t[i].offset - end) * sizeof(*w));
-        if (tensor_at(&t[i], at, &m, &bytes))
-            gr_nf4_open(team, &m, w + t[i].offset);
+    gr_nf4_part part[GR_NF4_PARTS_MAX];
+    const size_t n = gr_nf4_parts(s, bucket, part);
+    uint64_t bytes;
+    for (const gr_nf4_part *p = part; p < part + n; p++) {
+        char *at = (char *)(uintptr_t)from + p->at;
+        const gr_nf4 m = gr_nf4_at(at, p->n, &bytes);
+        if (p->matrix)
+            gr_nf4_open(team, &m, w + p->first);
         else
-            memcpy(w + t[i].offset, at, t[i].rows * sizeof(*w));
-        at += bytes;
-        end = t[i].offset + (uint64_t)t[i].rows * GR_MAX(t[i].cols, 1u);
+            memcpy(w + p->first, at, p->n * sizeof(*w));
+        memset(w + p->first + p->n, 0, p->zeros * sizeof(*w));
     }
-    memset(w + end, 0, (gr_bucket_elems(s, bucket) - end) * sizeof(*w));
-    free(t);
 }

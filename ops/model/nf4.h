@@ -41,9 +41,27 @@ typedef struct gr_nf4 {
 /* Where the parts of a matrix of n weights lie from an address on; *bytes: all of them. */
 gr_nf4 gr_nf4_at(void *at, uint64_t n, uint64_t *bytes);
 
+/* What codes stand for: of weights, and of blocks' scales. */
+typedef struct gr_nf4_values {
+    float weight[16], scale[256];
+} gr_nf4_values;
+void gr_nf4_values_of(gr_nf4_values *out);
+
 /* w [n] becomes codes and scales; and these weights. A NaN or an infinity makes NaN of the whole matrix. */
 void gr_nf4_close(gr_team *team, const gr_nf4 *to, const float *w);
 void gr_nf4_open(gr_team *team, const gr_nf4 *from, float *w);
+
+/* Where a tensor of a layer's bucket lies. */
+typedef struct gr_nf4_part {
+    uint64_t at, bytes; /* in the form, from its start */
+    uint64_t first, n;  /* among the elements of weights */
+    uint64_t zeros;     /* elements behind it that are no tensor's */
+    bool matrix;        /* else it is fp32 */
+} gr_nf4_part;
+#define GR_NF4_PARTS_MAX 24
+
+/* All of them, in the order of memory, which is one in both; returns how many. */
+size_t gr_nf4_parts(const gr_model_shape *s, uint32_t bucket, gr_nf4_part out[GR_NF4_PARTS_MAX]);
 
 /* The same of all of a layer's bucket, in fp32. */
 uint64_t gr_nf4_bucket_bytes(const gr_model_shape *s, uint32_t bucket);

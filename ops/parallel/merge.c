@@ -5,6 +5,7 @@
 #include "ops/base/session.h"
 #include "ops/kernels/layer_ops.h"
 #include "ops/model/adapters.h"
+#include "ops/model/nf4.h"
 
 enum { MERGE_BASE, MERGE_ADAPTERS, MERGE_PARAMS, MERGE_WS, N_MERGE };
 
@@ -13,6 +14,17 @@ enum { MERGE_BASE, MERGE_ADAPTERS, MERGE_PARAMS, MERGE_WS, N_MERGE };
 static size_t adapters_of(const gr_model *m, uint32_t bucket, gr_adapter a[GR_N_TARGETS])
 {
     return gr_model_has_lora(m) ? gr_adapters_of(&m->shape, &m->lora.shape, bucket, a) : 0;
+}
+
+/* Of layers in 4 bits each tensor is opened first, and targets are read and written once more. */
+static void add_open_cost(gr_task *w, const gr_kernels *k, const gr_model *m, uint32_t bucket,
+                          const gr_adapter *a, size_t n)
+{
+    gr_nf4_part part[GR_NF4_PARTS_MAX];
+    if (!gr_bucket_is_closed(gr_bucket_base(m, bucket), bucket)) return;
+    w->cost.launches += (double)gr_nf4_parts(&m->shape, bucket, part);
+    for (size_t i = 0; i < n; i++)
+        w->cost.bytes += 2.0 * a[i].rows * a[i].in * (double)gr_dtype_size(k->dtype);
 }
 
 /* Each weight is read and written; of a target there is a product over the rank. */
@@ -26,6 +38,7 @@ static void set_cost(gr_task *w, const gr_kernels *k, const gr_model *m, uint32_
                              gr_part_bytes(k, m, GR_PART_PARAMS, bucket));
     w->cost.launches = (double)GR_MAX(n, (size_t)1);
     w->cost.width = m->shape.hidden;
+    add_open_cost(w, k, m, bucket, a, n);
 }
 
 static uint64_t ws_bytes(const gr_kernels *k, const gr_model *m, uint32_t bucket, unsigned threads)
@@ -39,28 +52,37 @@ static uint64_t ws_bytes(const gr_kernels *k, const gr_model *m, uint32_t bucket
     return most;
 }
 
+static void declare_one(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t b, unsigned threads)
+{
+    const bool merges = gr_bucket_is_merged(m, b);
+    const gr_model *base = gr_bucket_base(m, b);
+    if (!merges && !gr_bucket_is_closed(m, b)) return;
+    const uint64_t ws = ws_bytes(k, m, b, threads);
+    set_cost(
+        gr_tasks_run(
+            p, GR_MERGE_KERNEL, b,
+            (gr_use[]){[MERGE_BASE] = {gr_model_object(p, k, base, gr_part_kept(base, b), b), GR_READ},
+                       [MERGE_ADAPTERS] = {merges ? gr_model_object(p, k, m, GR_PART_ADAPTERS, b) : GR_NONE,
+                                           GR_READ},
+                       [MERGE_PARAMS] = {gr_model_object(p, k, m, GR_PART_PARAMS, b), GR_WRITE},
+                       [MERGE_WS] = {ws ? gr_tasks_temp(p, GR_CAT_WORKSPACE, ws, "merge_ws.%u", b) : GR_NONE,
+                                     GR_WRITE}},
+            N_MERGE, merges ? "merge.%u" : "open.%u", b),
+        k, m, b);
+}
+
 void gr_merge_declare(gr_tasks *p, const gr_kernels *k, const gr_model *m, unsigned threads)
 {
     if ((!gr_model_has_lora(m) && !m->shape.nf4) || p->merged >> m->index & 1) return;
     if (!p->optional && !p->depth) p->merged |= 1ULL << m->index;
-    for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++) {
-        const bool merges = gr_bucket_is_merged(m, b);
-        const gr_model *base = gr_bucket_base(m, b);
-        if (!merges && !gr_bucket_is_closed(m, b)) continue;
-        const uint64_t ws = ws_bytes(k, m, b, threads);
-        set_cost(
-            gr_tasks_run(
-                p, GR_MERGE_KERNEL, b,
-                (gr_use[]){
-                    [MERGE_BASE] = {gr_model_object(p, k, base, gr_part_kept(base, b), b), GR_READ},
-                    [MERGE_ADAPTERS] = {merges ? gr_model_object(p, k, m, GR_PART_ADAPTERS, b) : GR_NONE,
-                                        GR_READ},
-                    [MERGE_PARAMS] = {gr_model_object(p, k, m, GR_PART_PARAMS, b), GR_WRITE},
-                    [MERGE_WS] = {ws ? gr_tasks_temp(p, GR_CAT_WORKSPACE, ws, "merge_ws.%u", b) : GR_NONE,
-                                  GR_WRITE}},
-                N_MERGE, merges ? "merge.%u" : "open.%u", b),
-            k, m, b);
-    }
+    for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++) declare_one(p, k, m, b, threads);
+}
+
+void gr_merge_open(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
+{
+    if (!gr_bucket_is_closed(m, bucket)) return;
+    p->merged &= ~(1ULL << m->index);
+    declare_one(p, k, m, bucket, 1);
 }
 
 /* ---- run ----------------------------------------------------------------------------------------------- */

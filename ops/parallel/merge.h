@@ -10,8 +10,10 @@
  * Ranks of another role than the one that trains receive adapters, and make the weights of their own copy of
  * the frozen ones: what is sent is small.
  *
- * Frozen layers that are kept in 4 bits (ops/model/nf4.h) are opened into the copy, and merged there; passes
- * of the frozen model itself read a copy that is opened alone. No other copy of what is opened is made.
+ * Frozen layers that are kept in 4 bits (ops/model/nf4.h) are opened into the copy, and merged there. Passes
+ * of the frozen model itself read what is opened alone: forward passes open a layer before they come to it,
+ * in each micro-batch anew, so no copy of the whole model is there; what else reads it, a rollout or a copy
+ * in FP8, has all layers opened first. No other copy of what is opened is made.
  *
  * W' is rounded once, from a sum in fp32, to the type of weights: with B = 0 it is W to the bit.
  */
@@ -25,6 +27,11 @@
  * has neither adapters nor layers of 4 bits. A node that may be left out, or is in a loop that may run no
  * trip, makes them for itself alone. */
 void gr_merge_declare(gr_tasks *p, const gr_kernels *k, const gr_model *m, unsigned threads);
+
+/* Declare what opens one bucket of a frozen model, for the tasks of this node that follow; nothing of a
+ * bucket that is not in 4 bits. May be in a loop. What reads the model behind the node has it opened again.
+ */
+void gr_merge_open(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket);
 
 /* The kernel of these tasks, of every op. */
 #define GR_MERGE_KERNEL UINT32_MAX

@@ -146,4 +146,12 @@ for form in long some; do
 done
 [ "$(json_number long.json peak_bytes)" -lt "$(json_number some.json peak_bytes)" ] || fail "drafts take no memory"
 has some.json '"name": "draft", "value": 4'
-refused "on the cuda device 'speculate' is not built for layers of the gated delta rule" "$gr" plan some.yaml --set model=hybrid --hardware h200
+sed 's/"linear_num_value_heads": 2/"linear_num_value_heads": 4/; s/"head_dim": 8/"head_dim": 32/' hybrid.json >four.json
+"$gr" init --config four.json --tokenizer "$project/graphs/quickstart" --seed 1 -o four >/dev/null
+kv_bytes() { # FORM: of the pool, with states of one size, of a hybrid
+    status 0 "$gr" plan $1.yaml --hardware h200 --set model=four --format json -o four.plan
+    status 0 "$gr" verify four.plan
+    sed -nE 's/.*"what": "rollout.kv",.* "bytes": ([0-9]+).*/\1/p' four.plan | head -1
+}
+none=$(kv_bytes long) drafted=$(kv_bytes some)
+[ "${none:-0}" -gt 0 ] && [ "$drafted" -gt "$none" ] || fail "states that may go back take no memory: $drafted bytes, $none without drafts"

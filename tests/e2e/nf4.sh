@@ -35,6 +35,13 @@ has plan.json '"ref.nf4.1"'
 has plan.json '"open.1"|\.open\.1"'
 has plan.json 'merge\.1"'
 lacks plan.json '"actor.(nf4|grads|state).0"|"actor_base|"actor.nf4'
+status 0 "$gr" plan nf4.yaml # a layer at a time, within the loop of the pass: there is no opened copy of the whole
+has out 'compute    ref_logprob\.open\.1'
+sed -e 's/^  ref_logprob.*/&\n  said: {op: generate, model: ref, prompts: prompts, max_tokens: 6}\n  after: {op: logprob, model: ref, of: said}/' \
+    -e 's/^  kl_now.*/&\n  gap: {op: compute, expr: batch_max(seq_max(abs(after - said.logprob)))}/' \
+    -e 's/^state: {/&seen: {init: 1, next: gap}, /' nf4.yaml >samples.yaml
+status 0 "$gr" exec samples.yaml --steps 2 --out samples --check-memory # a rollout has all of it opened, and so has each of two
+[ "$(metric samples 2 state.seen)" = 0 ] || fail "rollout and pass of the frozen model are $(metric samples 2 state.seen) apart"
 sed -e '/^  ref/d' -e 's/ref_logprob/old_logprob/g' nf4.yaml >alone.yaml
 status 0 "$gr" plan alone.yaml --format json
 has out '"actor_base.nf4.1"'
@@ -81,6 +88,15 @@ if runs_ranks; then
     same_weights whole pools
 fi
 
+# ---- planned for GPUs: the form has as many bytes there
+status 0 "$gr" plan nf4.yaml --format json
+bytes_of() { # FILE: of a layer in 4 bits
+    sed -nE 's/.*"what": "ref.nf4.1",.* "bytes": ([0-9]+).*/\1/p' "$1" | head -1
+}
+here=$(bytes_of out)
+status 0 "$gr" plan nf4.yaml --hardware h200 --set models.actor.train.lora.rank=8 --format json
+[ -n "$here" ] && [ "$(bytes_of out)" = "$here" ] || fail "a layer is $here bytes here, '$(bytes_of out)' on a GPU"
+
 # ---- refused, with the place
 wrong() { # PATTERN SED
     sed "$2" nf4.yaml >wrong.yaml
@@ -93,4 +109,3 @@ refused "model 'second' stands on frozen weights that are kept in NF4 for anothe
 model moe qwen3_moe 32 false false
 wrong "wrong.yaml:4:[0-9]+: error: model 'actor' has mixtures of experts, whose weights are not kept in NF4" \
     's/model: model/model: moe/; s/alpha: 8/&, targets: [q, k, v, o]/'
-refused "NF4, 'lora: .base: nf4.'" "$gr" plan nf4.yaml --hardware h200

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Tokens drafted on a CUDA device. With `strict: true` a rollout that drafts gives the samples and weights of one that does not, to the
 # bit, and there is no gap to the update; without it, too, it repeats to the bit. Some drafts are accepted, and not all. Of models with
-# windows, experts and latent attention, and of rows that are kept; conversations: turns.sh. Skips (77) where there is no device.
+# windows, experts, latent attention and layers of the gated delta rule, whose state goes back, and of rows that are kept; conversations: turns.sh. Skips (77) where there is no device.
 # usage: drafts.sh GRAPHRUN [CASE...]: of these cases alone
 . "$(dirname "$0")/quickstart.sh"
 shift
@@ -75,6 +75,9 @@ model_of olmoe olmoe Olmoe '"num_experts": 8, "num_experts_per_tok": 2'
 form olmoe $quick "tokens: 4, from: group" --set model="$work/olmoe" --set nodes.old_logprob.replay=rollout --set nodes.update.replay=rollout
 model_of deepseek deepseek_v3 DeepseekV3 '"moe_intermediate_size": 32, "n_routed_experts": 12, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "q_lora_rank": 48, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32' 4
 form deepseek $quick "tokens: 4, from: group" --set model="$work/deepseek"
+model_of hybrid qwen3_5_text Qwen3_5 '"head_dim": 256, "partial_rotary_factor": 0.25, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 64' 1
+form hybrid $quick "tokens: 4, from: group" --set model="$work/hybrid"
+form hybrid-few $quick "tokens: 3, match: 1" --set model="$work/hybrid" --set nodes.rollout.concurrent=37
 sed -e 's/{op: generate, /{op: generate, over: 1.5, /; s/schedule: linear, min_lr_ratio: 0.05, //' $quick >"$work/over.yaml"
 form kept "$work/over.yaml" "tokens: 4, from: group" --set model="$work/model"
 exit $failed

@@ -1,6 +1,7 @@
 /* tests/gpu/gpu_delta.c: the gated delta rule on CUDA (ops/kernels/delta.h) against that of the CPU device
- * over the same bf16 values; steps and parts of prompts against the whole; states; the same bits again. As
- * `strict: true` asks for it too, where parts have the bits of the whole; and with states in bf16.
+ * over the same bf16 values; steps and parts of prompts against the whole; states; the same bits again. Rows
+ * of a slot of which some are thrown away, whose state goes back, against steps of one token. As `strict:
+ * true` asks for it too, where parts and rows have the bits of the whole; and with states in bf16.
  *
  *     gpu_delta           compare; a line for each tensor
  *     gpu_delta --small   the same with shorter sequences
@@ -246,6 +247,86 @@ static result run_in_calls(const batch *b, sides *s, uint32_t each)
     return r;
 }
 
+enum { ROWS = 3 };
+
+/* How a step of rows goes for a sequence of which so many tokens are left: rows that are fed, and of these
+ * how many count. */
+typedef struct rows_step {
+    uint32_t fed, taken;
+} rows_step;
+
+static rows_step rows_step_of(uint32_t step, uint32_t seq, uint32_t left)
+{
+    const uint32_t fed = left ? 1 + (step + seq) % ROWS : 0;
+    return (rows_step){fed, fed ? GR_MIN(1 + (step / 2 + seq) % fed, left) : 0};
+}
+
+/* All sequences in steps of ROWS rows a slot. Behind those that count come others' rows. */
+static result run_in_rows(const batch *b, sides *s)
+{
+    const gr_delta_desc *d = &b->d;
+    const size_t in = gr_delta_in(d), wide = gr_delta_out(d), state = gr_delta_state_bytes(d);
+    const uint32_t n = b->n_seqs * ROWS;
+    uint32_t place[SEQS_MAX * ROWS], slot[SEQS_MAX * ROWS], cached[SEQS_MAX * ROWS],
+        offset[SEQS_MAX * ROWS + 1], done[SEQS_MAX] = {0};
+    char *states = device_poisoned(n * state);
+    gr_bf16 *rows = gr_calloc(n * in, 2);
+    result r = {.out = gr_calloc(b->tokens * wide, 4), .states = gr_calloc(b->n_seqs, state)};
+    for (uint32_t i = 0; i <= n; i++) offset[i] = i;
+    for (uint32_t i = 0; i < n; i++) place[i] = n - 1 - i;
+    gr_delta_call c = call_of(b, s, true);
+    c.n_tokens = c.n_seqs = n, c.longest = 1, c.each = ROWS, c.state = (float *)(void *)states;
+    const gr_pass_bounds bounds = bounds_of(&c, NULL);
+    uint32_t *d_offset = device_copy(offset, (n + 1) * 4);
+    c.ws = device_poisoned(gr_delta_cuda.ws_bytes(d, &bounds, GR_LAYER_FORWARD));
+    bool more = true;
+    for (uint32_t step = 0; more; step++) {
+        more = false;
+        for (uint32_t i = 0; i < b->n_seqs; i++) {
+            const rows_step t = rows_step_of(step, i, b->length[i] - done[i]);
+            for (uint32_t k = 0; k < ROWS; k++) {
+                const uint32_t at = i * ROWS + k,
+                               token = (b->offset[i] + done[i] + k + (k < t.taken ? 0 : 7)) % b->tokens;
+                slot[at] = k < t.fed ? place[at] : UINT32_MAX;
+                cached[at] = done[i] + k;
+                memcpy(rows + at * in, s->in.host + token * in, in * 2);
+            }
+        }
+        uint32_t *d_slot = device_copy(slot, n * 4), *d_cached = device_copy(cached, n * 4);
+        gr_bf16 *d_rows = device_copy(rows, n * in * 2), *out = device_poisoned(n * wide * 2);
+        c.in = d_rows, c.offset = d_offset, c.slot = d_slot, c.cached = d_cached;
+        gr_delta_cuda.forward(&s->cuda, &c, out, NULL);
+        CUDA(cudaDeviceSynchronize());
+        float *got = widened(out, n * wide);
+        for (uint32_t i = 0; i < b->n_seqs; i++) {
+            const rows_step t = rows_step_of(step, i, b->length[i] - done[i]);
+            const float *first = got + i * ROWS * wide;
+            memcpy(r.out + (b->offset[i] + done[i]) * wide, first, t.taken * wide * 4);
+            for (size_t k = t.fed * wide; k < ROWS * wide; k++)
+                if (first[k] != 0) check_failures++; /* of no place: zeros */
+            if (t.taken) { /* its state goes back to that behind the last that counts */
+                const uint32_t last = i * ROWS + t.taken - 1, own = place[last];
+                place[last] = place[i * ROWS];
+                place[i * ROWS] = own;
+            }
+            done[i] += t.taken;
+            more |= done[i] < b->length[i];
+        }
+        void *const all[] = {d_slot, d_cached, d_rows, out};
+        for (size_t i = 0; i < GR_LEN(all); i++) CUDA(cudaFree(all[i]));
+        free(got);
+    }
+    char *all = host_copy(states, n * state);
+    for (uint32_t i = 0; i < b->n_seqs; i++) /* in the slots of slots_of */
+        memcpy((char *)r.states + (b->n_seqs - 1 - i) * state, all + place[i * ROWS] * state, state);
+    CUDA(cudaFree(states));
+    CUDA(cudaFree(d_offset));
+    CUDA(cudaFree(c.ws));
+    free(all);
+    free(rows);
+    return r;
+}
+
 static void compare(const batch *b, const char *what, const float *got, const float *want, size_t n,
                     double bound)
 {
@@ -332,6 +413,21 @@ static void check_calls(const batch *b, sides *s, const gr_kernels *k, const res
     }
 }
 
+/* Rows of slots, beside steps of one token. */
+static void check_rows(const batch *b, sides *s, const gr_kernels *k)
+{
+    const size_t outs = b->tokens * gr_delta_out(&b->d);
+    result want = run_in_calls(b, s, 1), got = run_in_rows(b, s);
+    compare(b, "rows", got.out, want.out, outs, bound_of(&b->d));
+    compare_states(b, "state", got.states, want.states);
+    if (k->invariant) {
+        report_equal(b->name, "rows", got.out, want.out, outs * 4);
+        report_equal(b->name, "state", got.states, want.states, b->n_seqs * gr_delta_state_bytes(&b->d));
+    }
+    result_release(&want);
+    result_release(&got);
+}
+
 static void check_batch(batch *b, const gr_kernels *k)
 {
     derive(b);
@@ -353,6 +449,7 @@ static void check_batch(batch *b, const gr_kernels *k)
     compare(b, "dnorm", got.norm, want.norm, d->value_dim, 2e-2);
     if (!check_race) check_again(b, &s, &got);
     check_calls(b, &s, k, &want, &got);
+    if (b->longest < 300) check_rows(b, &s, k);
     result_release(&want);
     result_release(&got);
     sides_release(&s);

@@ -49,7 +49,8 @@ typedef struct token { /* what the table says of one id */
 typedef struct sim { /* one slot */
     bool live;
     int32_t id;
-    uint32_t position, sequence, token, held, text;
+    uint32_t position, sequence, token, text;
+    uint32_t places[1 + GR_DRAFT_MOST]; /* of its state, and those that it may be left in */
     gr_draft_record drafts;
     uint32_t n_draft; /* of this step */
     int32_t draft[GR_DRAFT_MOST];
@@ -144,6 +145,9 @@ static void simulate_slot(world *w, sim *s, int32_t *id, float *logprob)
         last = simulate_token(w, s, &id[taken], &logprob[taken]);
         taken++;
     } while (!last && taken <= s->n_draft && s->id == s->draft[taken - 1]);
+    const uint32_t place = s->places[0]; /* the state behind the last token that was fed is its own */
+    s->places[0] = s->places[taken - 1];
+    s->places[taken - 1] = place;
     gr_draft_went(&s->drafts, s->n_draft, taken - 1);
     w->drafted += s->n_draft;
     w->accepted += taken - 1;
@@ -225,9 +229,9 @@ static void keep_first_rows(const world *w, uint32_t *x, uint32_t words)
 static void check_state(world *w)
 {
     const uint32_t n = gr_steps_rows(&w->b), stride = w->b.stride;
-    uint32_t *x = malloc((8 * (size_t)n + (size_t)n * stride) * sizeof(*x));
+    uint32_t *x = malloc((9 * (size_t)n + (size_t)n * stride) * sizeof(*x));
     uint32_t *id = x, *position = x + n, *kv = x + 2 * n, *length = x + 3 * n, *draw = x + 4 * n,
-             *held = x + 6 * n, *window = x + 7 * n, *table = x + 8 * n;
+             *held = x + 6 * n, *window = x + 7 * n, *places = x + 8 * n, *table = x + 9 * n;
     CUDA(cudaStreamSynchronize(w->q.stream));
     read_words(w->at.slots.id, id, n);
     read_words(w->at.slots.position, position, n);
@@ -236,19 +240,23 @@ static void check_state(world *w)
     read_words(w->at.slots.draw, draw, 2 * (size_t)n);
     read_words(w->at.slots.table, table, (size_t)n * stride);
     if (w->b.states) read_words(w->at.slots.held, held, n);
+    if (w->b.states) read_words(w->at.slots.places, places, n);
     if (w->b.window_at) read_words(w->at.slots.window_slot, window, n);
     for (uint32_t r = 0; r < n; r++) /* every row has its slot's table */
         for (uint32_t k = 0; k < stride && w->slots[r / w->each].live; k++)
             expect(w, "a row's table", r, table[(size_t)r * stride + k],
                    w->tables[(size_t)(r / w->each) * stride + k]);
-    uint32_t *const by_rows[] = {id, position, kv, length, window};
+    for (uint32_t r = 0; r < n && w->b.states; r++)
+        if (w->slots[r / w->each].live)
+            expect(w, "a place for a state", r, places[r], w->slots[r / w->each].places[r % w->each]);
+    uint32_t *const by_rows[] = {id, position, kv, length, held, window};
     for (size_t i = 0; i < GR_LEN(by_rows); i++) keep_first_rows(w, by_rows[i], 1);
     keep_first_rows(w, draw, 2);
     if (w->each > 1) check_texts(w);
     for (uint32_t i = 0; i < w->b.slots; i++) {
         const sim *s = &w->slots[i];
         expect(w, "length", i, length[i], s->live ? s->position + 1 : 0);
-        if (w->b.states) expect(w, "place of its state", i, held[i], s->live ? s->held : UINT32_MAX);
+        if (w->b.states) expect(w, "place of its state", i, held[i], s->live ? s->places[0] : UINT32_MAX);
         if (!s->live) {
             expect(w, "place of keys", i, kv[i], UINT32_MAX);
             if (w->b.window_at) expect(w, "place of a window's keys", i, window[i], UINT32_MAX);
@@ -298,14 +306,14 @@ static void order_set(world *w, const gr_steps_input *in, uint32_t n, uint32_t s
     sim *s = &w->slots[slot];
     *s = (sim){.id = (int32_t)random_below(w->vocab),
                .position = 16 + random_below(w->b.max_length - w->rules.max_tokens - 16),
-               .sequence = trip * 1000 + slot,
-               .held = random_below(1000000)};
+               .sequence = trip * 1000 + slot};
+    for (uint32_t r = 0; r < w->each; r++) s->places[r] = random_below(1000000);
     if (w->each > 1) order_text(w, in, n, s);
     s->live = true;
     uint32_t *row = w->tables + (size_t)slot * w->b.stride;
     for (uint32_t k = 0; k < w->b.stride; k++) row[k] = random_below(1000000);
     memcpy(in->table + (size_t)n * w->b.stride, row, w->b.stride * sizeof(*row));
-    if (w->b.states) in->held[n] = s->held;
+    if (w->b.states) memcpy(in->held + (size_t)n * w->each, s->places, w->each * sizeof(*s->places));
     in->change[n] = (gr_slot_change){slot, GR_SLOT_SET, s->id, s->position, s->sequence, 0, s->text, 0};
     if (w->each > 1) in->change[n].prompt = w->prompt[s->text];
 }
@@ -489,6 +497,8 @@ int main(void)
     check_case(7, 3, 60, 200, false, true, alone);
     check_case(64, 8, 50, 700, false, false, group);
     check_case(1, 8, 40, 400, false, false, group);
+    check_case(7, 3, 60, 200, true, true, alone);
+    check_case(64, 8, 50, 700, true, false, group);
     printf("%s\n", failures ? "FAILED" : "all OK");
     return failures > 0;
 }

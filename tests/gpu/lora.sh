@@ -1,6 +1,6 @@
 #!/bin/sh
-# Adapters on a CUDA device: equalities of the first iteration, the same bits twice, resumed and under budgets, near what the
-# CPU computes; and what is refused there. Skips (77) where there is no device.
+# Adapters on a CUDA device, beside frozen weights in bf16 and in NF4: equalities of the first iteration, the same bits twice, resumed
+# and under budgets, near what the CPU computes, as many bytes as planned; and what is refused there. Skips (77) where there is no device.
 . "$(dirname "$0")/one.sh"
 . "$project/tests/gpu/rows.sh"
 
@@ -9,14 +9,19 @@ lora='train: {lora: {rank: 8, alpha: 16}, '
 sed -e 's/, schedule: cosine//' -e "s/train: {/$lora/" -e 's/model: model/model: small/' -e 's/lr: 1.0e-2/lr: 3.0e-2/' \
     -e 's/metrics: .*/metrics: {ratio_max: token_max(exp(logprob - old_logprob)), kl_max: token_max(abs(ref_logprob - logprob))}/' \
     grpo.yaml >lora.yaml
+closed='train: {lora: {rank: 8, alpha: 16, base: nf4}, '
+cp lora.yaml usual.yaml
+sed "s/train: {lora: {[^}]*}, /$closed/" lora.yaml >nf4.yaml
+for kernels in usual nf4; do
+    sed '1s/^/strict: true\n/' $kernels.yaml >$kernels-strict.yaml
+done
 first() { # RUN: policy and reference are passes of one kind; that of the update has another size, which strict alone allows for
     [ "$(metric "$1" 1 kl)" = 0 ] || fail "$1: kl is $(metric "$1" 1 kl), not 0"
     echo "$1: the ratio is $(metric "$1" 1 update.ratio_max), the largest kl $(metric "$1" 1 update.kl_max)"
-    [ "$1" = one-usual ] || [ "$(metric "$1" 1 update.ratio_max) $(metric "$1" 1 update.kl_max)" = '1 0' ] || fail "$1: neither is exact"
+    [ "${1%-strict}" = "$1" ] || [ "$(metric "$1" 1 update.ratio_max) $(metric "$1" 1 update.kl_max)" = '1 0' ] || fail "$1: neither is exact"
 }
 set -- --device cuda
-for kernels in usual strict; do
-    { [ $kernels = usual ] || echo 'strict: true'; cat lora.yaml; } >$kernels.yaml
+for kernels in usual usual-strict nf4 nf4-strict; do
     status 0 "$gr" exec $kernels.yaml "$@" --set nodes.update.epochs=1 --set nodes.update.mini_batch=8 --steps 2 --out one-$kernels
     first one-$kernels
     echo "$kernels: gap $(metric one-$kernels 1 logprob_gap_max) and $(metric one-$kernels 2 logprob_gap_max), kl $(metric one-$kernels 2 kl), norm $(metric one-$kernels 1 grad_norm)"
@@ -31,21 +36,24 @@ for kernels in usual strict; do
     echo "$kernels: planned $planned, measured $measured"
     [ "$measured" -le "$planned" ] || fail "$measured bytes were taken, $planned planned"
 done
-[ "$(metric one-strict 2 logprob_gap_max)" = 0 ] || fail "strict: a rollout has other bits than its update"
-status 0 "$gr" plan usual.yaml "$@" --format json
-peak=$(json_number out peak_bytes)
-set -- "$@" --set run.bits=keep
-status 3 "$gr" plan usual.yaml "$@" --budget 4KiB
-least=$(least_budget)
-for budget in $(((peak + least) / 2)) "$least"; do
-    status 0 "$gr" plan usual.yaml "$@" --budget $budget --format json -o plan.json
-    status 0 "$gr" verify plan.json
-    status 0 "$gr" exec usual.yaml "$@" --budget $budget --out budget
-    same_weights whole-usual budget
-    rm -rf budget
+for kernels in usual nf4; do
+    [ "$(metric one-$kernels-strict 2 logprob_gap_max)" = 0 ] || fail "$kernels, strict: a rollout has other bits than its update"
+    status 0 "$gr" plan $kernels.yaml "$@" --format json
+    peak=$(json_number out peak_bytes)
+    status 3 "$gr" plan $kernels.yaml "$@" --set run.bits=keep --budget 4KiB
+    least=$(least_budget)
+    for budget in $(((peak + least) / 2)) "$least"; do
+        status 0 "$gr" plan $kernels.yaml "$@" --set run.bits=keep --budget $budget --format json -o plan.json
+        status 0 "$gr" verify plan.json
+        status 0 "$gr" exec $kernels.yaml "$@" --set run.bits=keep --budget $budget --out budget
+        same_weights whole-$kernels budget
+        rm -rf budget
+    done
 done
+[ "$(metric one-usual 1 grad_norm)" != "$(metric one-nf4 1 grad_norm)" ] || fail "nothing is rounded to 4 bits"
 near_the_cpu "$lora"
-set -- --device cuda
+rm -rf rows-cpu rows-cuda
+near_the_cpu "$closed"
 ppo_graph plain.yaml
 classifier judge model
 sed -e "s/train: {/$lora/" plain.yaml >ppo.yaml

@@ -58,6 +58,7 @@ static const gr_layer_ops layer = {
     .product_dw = gr_cpu_product_dw,
     .merge_ws_bytes = gr_cpu_merge_ws_bytes,
     .merge = gr_cpu_merge,
+    .has_nf4 = true,
     .open = gr_cpu_open,
     .adapters_back_ws_bytes = gr_cpu_adapters_back_ws_bytes,
     .adapters_back = gr_cpu_adapters_back,

@@ -1,10 +1,33 @@
 /* ops/kernels/cuda/adapters.c: adapters on CUDA: merged into weights by one product each, whose fp32 sum with
- * the weights is rounded once; and their gradients, by products of which one side is the rank.
+ * the weights is rounded once; frozen weights in NF4, opened a tensor at a time; and adapters' gradients, by
+ * products of which one side is the rank.
  */
 #include "ops/kernels/cuda/adapters.h"
 
 #include "ops/kernels/cuda/adapters_layout.h"
 #include "ops/kernels/cuda/context.h"
+#include "ops/model/nf4.h"
+
+static void open_part(gr_queue *q, const gr_nf4_part *p, const gr_nf4_values *v, const char *from, gr_bf16 *w)
+{
+    uint64_t bytes;
+    const gr_nf4 m = gr_nf4_at((char *)(uintptr_t)from + p->at, p->n, &bytes);
+    if (p->matrix)
+        gr_cu_nf4_open(q->stream, &(gr_cu_nf4){m.codes, m.small, m.scales, m.mean, v->weight, v->scale, p->n},
+                       p->zeros, w + p->first);
+    else
+        gr_cu_nf4_vector(q->stream, (const float *)(const void *)(from + p->at), p->n, p->zeros,
+                         w + p->first);
+}
+
+void gr_cuda_open(gr_queue *q, const gr_model_shape *s, uint32_t bucket, const void *from, void *w)
+{
+    gr_nf4_part part[GR_NF4_PARTS_MAX];
+    gr_nf4_values values;
+    const size_t n = gr_nf4_parts(s, bucket, part);
+    gr_nf4_values_of(&values);
+    for (size_t i = 0; i < n; i++) open_part(q, &part[i], &values, from, w);
+}
 
 void gr_cuda_merge(gr_queue *q, const gr_merge *c, void *ws)
 {

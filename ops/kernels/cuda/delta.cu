@@ -3,7 +3,7 @@
  *
  * A warp has one head of q, k or v, four channels a lane, and goes over some tokens. Bound by memory.
  */
-#include "ops/kernels/cuda/delta.h"
+#include "ops/kernels/cuda/delta_rows.cuh"
 #include "ops/kernels/cuda/device.cuh"
 
 namespace
@@ -17,6 +17,7 @@ constexpr float LENGTH_EPS = 1e-6f;
 __device__ inline uint32_t sequence_of(const gr_cu_delta &a, uint32_t t)
 {
     uint32_t low = 0, high = a.n_seqs;
+    if (a.each > 1) return t / a.each;
     if (a.longest == 1 && a.n_tokens == a.n_seqs) return t;
     while (high - low > 1) {
         const uint32_t mid = (low + high) / 2;
@@ -30,7 +31,13 @@ __device__ inline uint32_t sequence_of(const gr_cu_delta &a, uint32_t t)
 
 __device__ inline bool absent(const gr_cu_delta &a, uint32_t seq)
 {
-    return a.state && a.slot[seq] == 0xffffffffu;
+    return a.state && gr_delta_place(a, seq) == 0xffffffffu;
+}
+
+/* The same of a row. */
+__device__ inline bool absent_row(const gr_cu_delta &a, uint32_t t)
+{
+    return a.state && gr_delta_place_behind(a, sequence_of(a, t), t) == 0xffffffffu;
 }
 
 /* A head of q (kind 0), k (1) or v (2): its channels, and this lane's four of them. */
@@ -61,8 +68,8 @@ __device__ inline void input4(const gr_cu_delta &a, const unit &u, uint32_t seq,
     if (!u.in) return;
     if (position >= back) {
         gr_load4(a.in, (uint64_t)(t - back) * a.width + u.ch, x);
-    } else if (a.state && a.cached[seq]) {
-        const float *slot = a.state + a.slot[seq] * a.slot_floats;
+    } else if (a.state && gr_delta_goes_on(a, seq)) {
+        const float *slot = a.state + gr_delta_place(a, seq) * a.slot_floats;
         gr_load4(slot, (uint64_t)(a.conv - 1 - (back - position)) * a.channels + u.ch, x);
     }
 }
@@ -98,10 +105,11 @@ template <int TAPS> struct convolution {
     __device__ void enter(const gr_cu_delta &a, const unit &u, uint32_t t)
     {
         seq = sequence_of(a, t);
-        end = a.offset[seq + 1];
+        end = gr_delta_end(a, seq);
 #pragma unroll
         for (int j = 1; j < TAPS; j++)
-            if (j < (int)a.conv && !absent(a, seq)) input4(a, u, seq, t, t - a.offset[seq], j, x[j - 1]);
+            if (j < (int)a.conv && !absent(a, seq))
+                input4(a, u, seq, t, t - gr_delta_begin(a, seq), j, x[j - 1]);
     }
     /* Of the next token's row; y: before silu */
     __device__ void next(const gr_cu_delta &a, const float (&row)[4], float (&y)[4])
@@ -174,26 +182,28 @@ __global__ void __launch_bounds__(WARPS *GR_WARP) rows_kernel(gr_cu_delta a, uin
     each_token<TAPS>(a, u, each, [&](uint32_t t, float(&y)[4]) { store_row(a, u, t, y); });
 }
 
-/* Of slots with one token at most a warp has a channel's rows in registers, and leaves those that are kept.
+/* In a decode step a warp has a channel's rows in registers, and leaves those that are kept behind each row.
  */
 template <int TAPS> __global__ void __launch_bounds__(WARPS *GR_WARP) decode_rows_kernel(gr_cu_delta a)
 {
-    const uint32_t index = blockIdx.y * WARPS + threadIdx.x / GR_WARP, t = blockIdx.x;
+    const uint32_t index = blockIdx.y * WARPS + threadIdx.x / GR_WARP, first = blockIdx.x * a.each;
     if (index >= 2 * a.key_heads + a.value_heads) return;
     const unit u(a, index);
     convolution<TAPS> c;
-    float row[4], y[4];
     weights4<TAPS>(a, u, c.w);
-    c.enter(a, u, t);
-    if (absent(a, c.seq)) return;
-    input4(a, u, c.seq, t, 0, 0, row);
-    c.next(a, row, y);
-    store_row(a, u, t, y);
-    float *tail = a.state + a.slot[c.seq] * a.slot_floats;
+    c.enter(a, u, first);
+    for (uint32_t t = first; t < first + a.each; t++) {
+        float row[4], y[4];
+        if (absent_row(a, t)) return; /* nor are there any behind it */
+        input4(a, u, c.seq, t, 0, 0, row);
+        c.next(a, row, y);
+        store_row(a, u, t, y);
+        float *tail = a.state + gr_delta_place_behind(a, c.seq, t) * a.slot_floats;
 #pragma unroll
-    for (int j = 0; j + 1 < TAPS; j++)
-        if (u.in && j + 1 < (int)a.conv)
-            gr_store4(tail, (uint64_t)(a.conv - 2 - j) * a.channels + u.ch, c.x[j]);
+        for (int j = 0; j + 1 < TAPS; j++)
+            if (u.in && j + 1 < (int)a.conv)
+                gr_store4(tail, (uint64_t)(a.conv - 2 - j) * a.channels + u.ch, c.x[j]);
+    }
 }
 
 __global__ void __launch_bounds__(256) gates_kernel(gr_cu_delta a)
@@ -206,25 +216,38 @@ __global__ void __launch_bounds__(256) gates_kernel(gr_cu_delta a)
         -__expf(gr_float(a.a_log[h])) * gr_softplus(gr_float(b[a.value_heads + h]) + gr_float(a.dt_bias[h]));
 }
 
-/* What slots keep of the convolution's rows; a thread has a channel. */
-__global__ void __launch_bounds__(256) tails_kernel(gr_cu_delta a)
+/* The rows of a channel that are kept behind n tokens of this call, in a place. */
+__device__ inline void keep_tail(const gr_cu_delta &a, uint32_t seq, uint32_t c, uint32_t n, uint32_t place)
 {
     constexpr int KEPT = 7;
-    const uint32_t c = blockIdx.y * 256 + threadIdx.x, seq = blockIdx.x;
-    if (c >= a.channels || absent(a, seq)) return;
-    const uint32_t first = a.offset[seq], n = a.offset[seq + 1] - first;
-    float *tail = a.state + a.slot[seq] * a.slot_floats + c, x[KEPT];
+    const uint32_t first = gr_delta_begin(a, seq);
+    const bool goes_on = gr_delta_goes_on(a, seq);
+    const float *from = a.state + gr_delta_place(a, seq) * a.slot_floats + c;
+    float *to = a.state + place * a.slot_floats + c, x[KEPT];
 #pragma unroll
     for (int i = 0; i < KEPT; i++) {
         if (i + 1 >= (int)a.conv) break;
         const int at = (int)n + i + 1 - (int)a.conv; /* a row of this call, or before it */
-        x[i] = at >= 0         ? gr_float(a.in[(uint64_t)(first + at) * a.width + c])
-               : a.cached[seq] ? tail[(uint64_t)(a.conv - 1 + at) * a.channels]
-                               : 0;
+        x[i] = at >= 0   ? gr_float(a.in[(uint64_t)(first + at) * a.width + c])
+               : goes_on ? from[(uint64_t)(a.conv - 1 + at) * a.channels]
+                         : 0;
     }
 #pragma unroll
     for (int i = 0; i < KEPT; i++)
-        if (i + 1 < (int)a.conv) tail[(uint64_t)i * a.channels] = x[i];
+        if (i + 1 < (int)a.conv) to[(uint64_t)i * a.channels] = x[i];
+}
+
+/* What slots keep of the convolution's rows; a thread has a channel. Of a slot with several rows the first
+ * one's place comes last: the others read what it held. */
+__global__ void __launch_bounds__(256) tails_kernel(gr_cu_delta a)
+{
+    const uint32_t c = blockIdx.y * 256 + threadIdx.x, seq = blockIdx.x;
+    if (c >= a.channels || absent(a, seq)) return;
+    for (uint32_t r = a.each - 1; r > 0; r--) {
+        const uint32_t place = a.slot[seq * a.each + r];
+        if (place != 0xffffffffu) keep_tail(a, seq, c, r + 1, place);
+    }
+    keep_tail(a, seq, c, a.each > 1 ? 1 : a.offset[seq + 1] - a.offset[seq], gr_delta_place(a, seq));
 }
 
 /* ---- gated norm ------------------------------------------------------------------------------------------
@@ -260,7 +283,7 @@ __global__ void __launch_bounds__(WARPS *GR_WARP) norm_kernel(gr_cu_delta a, gr_
 #pragma unroll
     for (uint32_t r = 0; r < ROWS; r++) {
         const uint32_t row = row0 + r;
-        n[r].load(a, row, row < rows && (!a.state || !absent(a, sequence_of(a, row / a.value_heads))));
+        n[r].load(a, row, row < rows && !absent_row(a, row / a.value_heads));
     }
 #pragma unroll
     for (uint32_t r = 0; r < ROWS; r++) {
@@ -485,9 +508,9 @@ void gr_cu_delta_rows(cudaStream_t st, const gr_cu_delta *a)
 void gr_cu_delta_decode_rows(cudaStream_t st, const gr_cu_delta *a)
 {
     if (a->conv <= 4)
-        decode_rows_kernel<4><<<unit_grid(a, 1), WARPS * GR_WARP, 0, st>>>(*a);
+        decode_rows_kernel<4><<<unit_grid(a, a->each), WARPS * GR_WARP, 0, st>>>(*a);
     else
-        decode_rows_kernel<8><<<unit_grid(a, 1), WARPS * GR_WARP, 0, st>>>(*a);
+        decode_rows_kernel<8><<<unit_grid(a, a->each), WARPS * GR_WARP, 0, st>>>(*a);
 }
 
 void gr_cu_delta_norm(cudaStream_t st, const gr_cu_delta *a, gr_bf16 *out)

@@ -14,7 +14,7 @@
 #ifndef GR_OPS_KERNELS_CUDA_DELTA_CUH
 #define GR_OPS_KERNELS_CUDA_DELTA_CUH
 
-#include "ops/kernels/cuda/delta.h"
+#include "ops/kernels/cuda/delta_rows.cuh"
 #include "ops/kernels/cuda/flash.cuh"
 
 namespace gr_delta
@@ -30,7 +30,8 @@ struct span {
     uint32_t first, n, key_head;
 
     __device__ span(const gr_cu_delta &a, uint32_t seq, uint32_t head)
-        : first(a.offset[seq]), n(a.offset[seq + 1] - first), key_head(head / (a.value_heads / a.key_heads))
+        : first(gr_delta_begin(a, seq)), n(gr_delta_end(a, seq) - first),
+          key_head(head / (a.value_heads / a.key_heads))
     {
     }
     __device__ const uint16_t *q(const gr_cu_delta &a, uint32_t t) const
@@ -52,11 +53,17 @@ struct span {
     }
 };
 
-/* S of a value head in its sequence's slot. */
+/* S of a value head in a place. */
+template <typename T> __device__ inline T *state_in(const gr_cu_delta &a, uint32_t place, uint32_t head)
+{
+    return reinterpret_cast<T *>(a.state + place * a.slot_floats + a.tail_floats) +
+           (size_t)head * a.dk * a.dv;
+}
+
+/* The same in its sequence's slot. */
 template <typename T> __device__ inline T *state_of(const gr_cu_delta &a, uint32_t seq, uint32_t head)
 {
-    return reinterpret_cast<T *>(a.state + a.slot[seq] * a.slot_floats + a.tail_floats) +
-           (size_t)head * a.dk * a.dv;
+    return state_in<T>(a, a.slot[seq], head);
 }
 
 /* The number of a sequence's first chunk: those of earlier sequences have smaller ones. */

@@ -23,6 +23,9 @@ typedef struct gr_cu_delta {
     uint32_t n_tokens, n_seqs, longest;
     float eps;
     const uint32_t *offset, *slot, *cached;
+    /* 1; or in a decode step the rows of a slot, which is a sequence then: n_seqs counts slots, and each row
+     * has an entry of slot and cached (delta_rows.cuh). */
+    uint32_t each;
     float *state; /* NULL: packed */
     bool bf16;    /* S is, in slots */
     uint64_t slot_floats, tail_floats;
@@ -64,8 +67,8 @@ void gr_cu_delta_chunked(cudaStream_t st, const gr_cu_delta *a);
 void gr_cu_delta_step(cudaStream_t st, const gr_cu_delta *a);
 /* out [T, value_heads dv] of mixed. */
 void gr_cu_delta_norm(cudaStream_t st, const gr_cu_delta *a, gr_bf16 *out);
-/* All of the above where each slot has one token at most: qkv and the rows that slots keep; then states go
- * on, and out. rate, beta and mixed are not written. */
+/* All of the above in a decode step, where sequences have one token at most, or `each` rows: qkv and the rows
+ * that slots keep; then states go on, and out. rate, beta and mixed are not written. */
 void gr_cu_delta_decode_rows(cudaStream_t st, const gr_cu_delta *a);
 void gr_cu_delta_decode(cudaStream_t st, const gr_cu_delta *a, gr_bf16 *out);
 

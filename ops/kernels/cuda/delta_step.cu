@@ -2,6 +2,8 @@
  * true` runs. A token's bits follow from the state before it alone, so it does not matter which call it comes
  * in. Decode steps otherwise: delta_decode.cu.
  *
+ * Of a slot with several rows the state is left behind each of them.
+ *
  * Columns of a state go each by itself. A warp has 16 of one value head, in registers: a lane has four of
  * them, and of 32 rows four. Bound by four multiply-adds a token and element.
  */
@@ -120,21 +122,29 @@ template <int J> __global__ void __launch_bounds__(WARPS * 32) step_kernel(gr_cu
     const uint32_t head = blockIdx.y, seq = first_seq + blockIdx.z, lane = threadIdx.x % 32,
                    col0 = (blockIdx.x * WARPS + threadIdx.x / 32) * COLS, col = col0 + lane % 4 * 4,
                    row0 = lane / 4 * 4;
-    if (col0 >= a.dv || (a.state && a.slot[seq] == NONE)) return;
+    if (col0 >= a.dv || (a.state && gr_delta_place(a, seq) == NONE)) return;
     const span at(a, seq, head);
     if (!at.n) return;
-    float *slot = a.state ? state_of<float>(a, seq, head) + col : nullptr;
+    const float *slot = a.state ? state_in<float>(a, gr_delta_place(a, seq), head) + col : nullptr;
     const bool in = col < a.dv;
     part<J> s;
+    const auto leave = [&](uint32_t place) {
+        float *to = state_in<float>(a, place, head) + col;
+        s.each_row(a, row0, [&](float(&x)[4], size_t row) {
+            *reinterpret_cast<float4 *>(to + row) = make_float4(x[0], x[1], x[2], x[3]);
+        });
+    };
     token<J> next;
     next.load(a, at, 0, head, row0, col);
     s.clear();
-    if (slot && in && a.cached[seq])
+    if (slot && in && gr_delta_goes_on(a, seq))
         s.each_row(a, row0, [&](float(&x)[4], size_t row) {
             const float4 from = *reinterpret_cast<const float4 *>(slot + row);
             x[0] = from.x, x[1] = from.y, x[2] = from.z, x[3] = from.w;
         });
     for (uint32_t t = 0; t < at.n; t++) {
+        const uint32_t place = a.each > 1 ? a.slot[at.first + t] : NONE;
+        if (a.each > 1 && place == NONE) return; /* nor are there rows behind it */
         const token<J> now = next;
         float out[4];
         if (t + 1 < at.n) next.load(a, at, t + 1, head, row0, col);
@@ -142,11 +152,9 @@ template <int J> __global__ void __launch_bounds__(WARPS * 32) step_kernel(gr_cu
         if (lane < 4 && in)
             *reinterpret_cast<uint2 *>(a.mixed + at.at(a, t, head, a.dv) + col) =
                 make_uint2(pack(out[0], out[1]), pack(out[2], out[3]));
+        if (place != NONE && in) leave(place);
     }
-    if (slot && in)
-        s.each_row(a, row0, [&](float(&x)[4], size_t row) {
-            *reinterpret_cast<float4 *>(slot + row) = make_float4(x[0], x[1], x[2], x[3]);
-        });
+    if (slot && in && a.each == 1) leave(a.slot[seq]);
 }
 
 template <int J> void launch(cudaStream_t st, const gr_cu_delta *a)

@@ -128,6 +128,24 @@ void gr_cu_gate(cudaStream_t st, uint32_t T, uint32_t n, const gr_bf16 *x, const
 void gr_cu_gate_backward(cudaStream_t st, uint32_t T, uint32_t n, const gr_bf16 *x, const gr_bf16 *g,
                          uint32_t ld, const gr_bf16 *dy, gr_bf16 *dx, gr_bf16 *dg);
 
+/* ---- weights in NF4 -------------------------------------------------------------------------------------
+ */
+
+/* A matrix of n weights in the form of ops/model/nf4.h. */
+typedef struct gr_cu_nf4 {
+    const uint8_t *codes;              /* [(n + 1) / 2], readable to a multiple of 4, and aligned to it */
+    const uint8_t *small;              /* [blocks of 64] */
+    const float *scales, *mean;        /* [blocks / 256, rounded up], [1] */
+    const float *weight_of, *scale_of; /* [16], [256]: what codes stand for; host memory, read during the
+                                          call */
+    uint64_t n;
+} gr_cu_nf4;
+
+/* w [n + zeros] = what the codes stand for, in fp32, rounded; then zeros. Bound by writing w. */
+void gr_cu_nf4_open(cudaStream_t st, const gr_cu_nf4 *c, uint64_t zeros, gr_bf16 *w);
+/* The same of a vector x [n], which is fp32 there. */
+void gr_cu_nf4_vector(cudaStream_t st, const float *x, uint64_t n, uint64_t zeros, gr_bf16 *w);
+
 /* ---- head -----------------------------------------------------------------------------------------------
  */
 
@@ -416,8 +434,10 @@ typedef struct gr_cu_slots {
     uint32_t *kv_slot;     /* [rows] where its keys go: block * 16 + place; UINT32_MAX: the row is empty */
     uint32_t *window_slot; /* as kv_slot, by the table from column window_at on; NULL: there is none */
     uint32_t *length;      /* [rows] keys, the new one included; 0: the row is empty */
-    uint32_t *held;      /* [slots] place of its state of one size; UINT32_MAX: empty. NULL: no such states */
-    uint32_t *table;     /* [rows, stride] */
+    uint32_t *held; /* [rows] where its state of one size is left; UINT32_MAX: empty. NULL: no such states */
+    uint32_t *places; /* [rows] of a slot, as many places of states as it has rows: that of its state is the
+                         first one's, between two steps. NULL as held */
+    uint32_t *table;  /* [rows, stride] */
     uint32_t (*draw)[2]; /* [rows] sequence, and which of its tokens is drawn next */
     int32_t *drawn;      /* [rows] what was sampled, and its log-prob */
     float *logprob;      /* [rows] */

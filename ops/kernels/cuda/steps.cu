@@ -22,6 +22,7 @@ __device__ void empty_row(const gr_cu_slots &s, uint32_t row)
     s.position[row] = 0;
     s.kv_slot[row] = UINT32_MAX;
     if (s.window_slot) s.window_slot[row] = UINT32_MAX;
+    if (s.held) s.held[row] = UINT32_MAX;
     s.length[row] = 0;
 }
 
@@ -29,10 +30,9 @@ __device__ void empty_row(const gr_cu_slots &s, uint32_t row)
 __device__ void make_empty(const gr_cu_slots &s, uint32_t slot)
 {
     empty_row(s, slot * s.each);
-    if (s.held) s.held[slot] = UINT32_MAX;
 }
 
-/* The token to feed, and where its keys go. */
+/* The token to feed, and where its keys go and its state. */
 __device__ void feed(const gr_cu_slots &s, uint32_t row, const uint32_t *table, int32_t id, uint32_t position)
 {
     s.id[row] = id;
@@ -40,6 +40,7 @@ __device__ void feed(const gr_cu_slots &s, uint32_t row, const uint32_t *table, 
     s.length[row] = position + 1;
     s.kv_slot[row] = table[position / BLOCK] * BLOCK + position % BLOCK;
     if (s.window_slot) s.window_slot[row] = table[s.window_at + position / BLOCK] * BLOCK + position % BLOCK;
+    if (s.held) s.held[row] = s.places[row];
 }
 
 __device__ const uint32_t *table_of(const gr_cu_slots &s, uint32_t slot)
@@ -55,7 +56,6 @@ __global__ void clear_kernel(const gr_cu_slots s)
     if (i >= s.slots * s.each) return;
     empty_row(s, i);
     s.draw[i][0] = s.draw[i][1] = 0;
-    if (s.held && i < s.slots) s.held[i] = UINT32_MAX;
 }
 
 /* What a sequence has said so far, for its own drafts and for others'. */
@@ -70,13 +70,14 @@ __device__ void set_text(const gr_cu_slots &s, const gr_slot_change &c, const in
     s.texts.rests[c.slot][0] = s.texts.rests[c.slot][1] = 0;
 }
 
-__device__ void set_slot(const gr_cu_slots &s, const gr_slot_change &c, const uint32_t *table, uint32_t held)
+__device__ void set_slot(const gr_cu_slots &s, const gr_slot_change &c, const uint32_t *table,
+                         const uint32_t *places)
 {
     const uint32_t row = c.slot * s.each;
+    for (uint32_t r = 0; s.held && r < s.each; r++) s.places[row + r] = places[r];
     feed(s, row, table, c.id, c.position);
     s.draw[row][0] = c.sequence;
     s.draw[row][1] = c.token;
-    if (s.held) s.held[c.slot] = held;
 }
 
 /* Also of a slot that has become empty meanwhile. */
@@ -90,7 +91,8 @@ __device__ void move_slot(const gr_cu_slots &s, const gr_slot_change &c)
     s.length[to] = s.length[from];
     s.draw[to][0] = s.draw[from][0];
     s.draw[to][1] = s.draw[from][1];
-    if (s.held) s.held[c.slot] = s.held[c.from];
+    for (uint32_t r = 0; s.held && r < s.each; r++) s.places[to + r] = s.places[from + r];
+    if (s.held) s.held[to] = s.held[from];
     if (s.each > 1) {
         s.texts.of[c.slot] = s.texts.of[c.from];
         s.texts.rests[c.slot][0] = s.texts.rests[c.from][0];
@@ -115,7 +117,7 @@ __global__ void change_kernel(const gr_cu_slots s, const gr_slot_change *change,
     if (set && s.each > 1) set_text(s, c, text + (size_t)blockIdx.x * s.texts.longest);
     if (threadIdx.x) return;
     if (set)
-        set_slot(s, c, from, s.held ? held[blockIdx.x] : 0);
+        set_slot(s, c, from, held + (size_t)blockIdx.x * s.each);
     else
         move_slot(s, c);
 }
@@ -248,6 +250,11 @@ __device__ void advance(const gr_cu_slots &s, uint32_t slot, size_t report)
     const uint32_t last = first + taken - 1;
     if (s.each > 1) draft_went(s, slot, fed - 1, taken - 1);
     s.draw[first][1] = tokens + taken;
+    if (s.held) { /* it goes on from the state behind the last token that counts */
+        const uint32_t place = s.places[first];
+        s.places[first] = s.places[last];
+        s.places[last] = place;
+    }
     if (ended)
         make_empty(s, slot);
     else

@@ -32,7 +32,7 @@ static gr_cu_orders layout_orders(gr_workspace *c, const gr_steps_bounds *b)
     o.shared = gr_workspace_bytes(c, b->slots * sizeof(*o.shared));
     o.member = gr_workspace_bytes(c, gr_steps_rows(b) * sizeof(*o.member));
     o.change = gr_workspace_bytes(c, b->slots * sizeof(*o.change));
-    o.held = b->states ? gr_workspace_bytes(c, b->slots * sizeof(*o.held)) : NULL;
+    o.held = b->states ? gr_workspace_bytes(c, gr_steps_rows(b) * sizeof(*o.held)) : NULL;
     o.table = gr_workspace_bytes(c, (uint64_t)b->slots * b->stride * sizeof(*o.table));
     o.text =
         b->drafts.tokens ? gr_workspace_bytes(c, (uint64_t)b->slots * b->max_length * sizeof(*o.text)) : NULL;
@@ -70,7 +70,8 @@ void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_steps_model *m, cons
                              .kv_slot = gr_workspace_bytes(c, words),
                              .window_slot = b->window_at ? gr_workspace_bytes(c, words) : NULL,
                              .length = gr_workspace_bytes(c, words),
-                             .held = b->states ? gr_workspace_bytes(c, b->slots * sizeof(uint32_t)) : NULL,
+                             .held = b->states ? gr_workspace_bytes(c, words) : NULL,
+                             .places = b->states ? gr_workspace_bytes(c, words) : NULL,
                              .table = gr_workspace_bytes(c, words * b->stride),
                              .draw = gr_workspace_bytes(c, 2 * words),
                              .drawn = gr_workspace_bytes(c, words),
