@@ -76,6 +76,7 @@ gr_product gr_layer_product(const gr_layer_call *l, const void *x, uint32_t in, 
                     .step = l->b.decode != NULL,
                     .norm = l->norm.w && l->norm.x == x ? &l->norm : NULL};
     if (l->s->fp8) fp8_tensor(l, slot, &p.scales);
+    p.dw_fp8 = l->s->fp8_gradients;
     return p;
 }
 
@@ -84,7 +85,11 @@ uint64_t gr_layer_product_ws(const gr_layer_call *l, uint32_t in, uint32_t out)
     const bool back = l->use == GR_LAYER_BACKWARD;
     const uint64_t plain = l->ops->product_ws_bytes(l->bounds.tokens, in, out, l->bounds.threads, back);
     if (!l->s->fp8) return plain;
-    return GR_MAX(plain, l->ops->fp8_ws_bytes(l->bounds.tokens, in, out, l->bounds.threads, back));
+    const uint64_t fp8 = l->ops->fp8_ws_bytes(l->bounds.tokens, in, out, l->bounds.threads, back),
+                   dw = back && l->s->fp8_gradients
+                            ? l->ops->fp8_dw_ws_bytes(l->bounds.tokens, in, out, l->bounds.threads)
+                            : 0;
+    return GR_MAX(plain, GR_MAX(fp8, dw));
 }
 
 /* The call of the MLP's half, before gr_layer_half. */

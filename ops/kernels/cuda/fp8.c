@@ -179,3 +179,52 @@ void gr_cuda_fp8_product_dx(gr_queue *q, const gr_product *c, const gr_bf16 *dy,
                            .y = dx};
     product(q, &p, &w, dy, NULL);
 }
+
+/* ---- gradients of weights -------------------------------------------------------------------------------
+ */
+
+/* dy^T in the place of rows and x^T in that of weights: the same product, added to what is there. Shapes that
+ * the library does not have go through the kernel. */
+void gr_cuda_fp8_product_dw(gr_queue *q, const gr_product *c, const gr_bf16 *dy, void *grad, gr_dtype grads,
+                            void *ws)
+{
+    gr_workspace at = {.base = ws};
+    const uint32_t tokens = gr_cu_fp8_tokens(c->t);
+    const bool wide = grads == GR_F32;
+    gr_cu_fp8_dw_ws w;
+    if (!c->t) return;
+    gr_cu_fp8_dw_layout(&at, c->t, c->in, c->out, &w);
+    gr_cu_fp8_columns(q->stream, dy, w.dy, w.dy_scales, c->t, c->out);
+    gr_cu_fp8_columns_together(q->stream, c->x, w.x, w.x_scales, c->t, c->in);
+    const gr_cu_gemm_call call = {.form = GR_CU_GEMM_NT,
+                                  .m = c->out,
+                                  .n = c->in,
+                                  .k = tokens,
+                                  .a = w.dy,
+                                  .b = w.x,
+                                  .a_scales = w.dy_scales,
+                                  .b_scales = w.x_scales,
+                                  .lda = tokens,
+                                  .ldb = tokens,
+                                  .ldd = c->in,
+                                  .d = grad,
+                                  .type = gr_cu_type(grads),
+                                  .c = grad,
+                                  .ldc = c->in};
+    if (fits(q, &call)) {
+        gr_cu_product(q, &call, w.gemm);
+        return;
+    }
+    const gr_cu_fp8_product p = {.t = c->out,
+                                 .in = tokens,
+                                 .out = c->in,
+                                 .x = w.dy,
+                                 .w = w.x,
+                                 .x_scales = w.dy_scales,
+                                 .w_scales = w.x_scales,
+                                 .add = wide ? NULL : grad,
+                                 .scale = 1,
+                                 .y = wide ? NULL : grad,
+                                 .sum = wide ? grad : NULL};
+    gr_cu_fp8_few(q->stream, &p);
+}

@@ -9,6 +9,7 @@
 /* Sizes (ops/kernels/cuda/layout.c), also in a build without CUDA. */
 uint64_t gr_cu_product_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward);
 uint64_t gr_cu_fp8_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward);
+uint64_t gr_cu_fp8_dw_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned threads);
 uint64_t gr_cu_back_ws_bytes(const gr_layer_desc *d, uint32_t hidden, uint32_t tokens);
 uint64_t gr_cu_attend_ws_bytes(const gr_attention_desc *d, const gr_pass_bounds *b, gr_layer_use use);
 uint64_t gr_cu_attend_ws_bytes_loose(const gr_attention_desc *d, const gr_pass_bounds *b, gr_layer_use use);
@@ -27,6 +28,8 @@ void gr_cu_linear_dw(gr_queue *q, const gr_bf16 *dy, uint64_t ld, const gr_bf16 
 void gr_cuda_fp8_product(gr_queue *q, const gr_product *p, float scale, gr_bf16 *y, const gr_bf16 *add,
                          gr_bf16 *temp, void *ws);
 void gr_cuda_fp8_product_dx(gr_queue *q, const gr_product *p, const gr_bf16 *dy, gr_bf16 *dx, void *ws);
+void gr_cuda_fp8_product_dw(gr_queue *q, const gr_product *p, const gr_bf16 *dy, void *grad, gr_dtype grads,
+                            void *ws);
 void gr_cuda_quantize(gr_queue *q, const gr_quantize *c);
 
 void gr_cuda_norm(gr_queue *q, const gr_norm *c, void *y);

@@ -88,6 +88,30 @@ uint64_t gr_cu_fp8_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned thre
     return c.used;
 }
 
+uint32_t gr_cu_fp8_tokens(uint32_t t)
+{
+    return gr_fp8_blocks(t) * GR_FP8_BLOCK;
+}
+
+void gr_cu_fp8_dw_layout(gr_workspace *c, uint32_t t, uint32_t in, uint32_t out, gr_cu_fp8_dw_ws *w)
+{
+    const uint64_t tokens = gr_cu_fp8_tokens(t), blocks = gr_fp8_blocks(t);
+    w->gemm = gr_workspace_bytes(c, GR_CU_GEMM_WS_BYTES);
+    w->dy = gr_workspace_bytes(c, tokens * out);
+    w->x = gr_workspace_bytes(c, tokens * in);
+    w->dy_scales = gr_workspace_floats(c, blocks * out);
+    w->x_scales = gr_workspace_floats(c, (uint64_t)gr_fp8_blocks(in) * gr_fp8_scale_ld((uint32_t)tokens));
+}
+
+uint64_t gr_cu_fp8_dw_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned threads)
+{
+    gr_workspace c = {0};
+    gr_cu_fp8_dw_ws w;
+    (void)threads;
+    gr_cu_fp8_dw_layout(&c, t, in, out, &w);
+    return c.used;
+}
+
 uint64_t gr_cu_back_ws_bytes(const gr_layer_desc *d, uint32_t hidden, uint32_t tokens)
 {
     const gr_cu_heads heads = gr_cu_heads_of(&d->attention);
