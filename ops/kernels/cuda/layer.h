@@ -9,7 +9,6 @@
 /* Sizes (ops/kernels/cuda/layout.c), also in a build without CUDA. */
 uint64_t gr_cu_product_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward);
 uint64_t gr_cu_fp8_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward);
-uint64_t gr_cu_fp8_dw_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned threads);
 uint64_t gr_cu_back_ws_bytes(const gr_layer_desc *d, uint32_t hidden, uint32_t tokens);
 uint64_t gr_cu_attend_ws_bytes(const gr_attention_desc *d, const gr_pass_bounds *b, gr_layer_use use);
 uint64_t gr_cu_attend_ws_bytes_loose(const gr_attention_desc *d, const gr_pass_bounds *b, gr_layer_use use);

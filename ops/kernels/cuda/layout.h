@@ -56,6 +56,7 @@ typedef struct gr_cu_fp8_dw_ws {
     float *dy_scales, *x_scales; /* [T / 128, out], [blocks(in), gr_fp8_scale_ld(T)] */
 } gr_cu_fp8_dw_ws;
 void gr_cu_fp8_dw_layout(gr_workspace *c, uint32_t t, uint32_t in, uint32_t out, gr_cu_fp8_dw_ws *w);
+uint64_t gr_cu_fp8_dw_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned threads);
 /* Tokens, with those of zeros that fill up the last block. */
 uint32_t gr_cu_fp8_tokens(uint32_t t);
 
