@@ -6,6 +6,7 @@
 #include "ops/kernels/cuda/adapters.h"
 #include "ops/kernels/cuda/adapters_layout.h"
 #include "ops/kernels/cuda/layer.h"
+#include "ops/kernels/cuda/layout.h"
 #include "ops/kernels/cuda/model.h"
 #include "ops/kernels/steps.h"
 
