@@ -215,12 +215,15 @@ static uint64_t adapters_ws(const gr_layer_call *l)
 void gr_layer_product_back(const gr_layer_call *l, const gr_product *p, gr_tensor_slot slot,
                            gr_tensor_slot bias, const void *dy, void *dx, const gr_layer_ws *w)
 {
-    if (dx) l->ops->product_dx(l->q, p, dy, dx, w->product);
+    void *grad = gr_layer_grad(l, slot);
+    const bool both = dx && !l->adapters && l->ops->product_back &&
+                      l->ops->product_back(l->q, p, dy, dx, grad, l->grads, w->product);
+    if (dx && !both) l->ops->product_dx(l->q, p, dy, dx, w->product);
     if (l->adapters) {
         adapters_back(l, p, slot, dy, w);
         return;
     }
-    l->ops->product_dw(l->q, p, dy, gr_layer_grad(l, slot), l->grads, w->product);
+    if (!both) l->ops->product_dw(l->q, p, dy, grad, l->grads, w->product);
     if (p->bias) l->ops->column_sums(l->q, dy, p->t, p->out, gr_layer_grad(l, bias), l->grads, w->scratch);
 }
 

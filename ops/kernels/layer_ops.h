@@ -158,7 +158,7 @@ typedef struct gr_layer_ops {
     uint64_t (*product_ws_bytes)(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward);
     /* The same where weights are in FP8. */
     uint64_t (*fp8_ws_bytes)(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward);
-    /* Of product_dw where it is in FP8. */
+    /* Of product_dw, and of product_back, where that is in FP8. */
     uint64_t (*fp8_dw_ws_bytes)(uint32_t t, uint32_t in, uint32_t out, unsigned threads);
     bool has_fp8; /* it has products in FP8, and this: */
     void (*quantize)(gr_queue *q, const gr_quantize *c);
@@ -179,6 +179,9 @@ typedef struct gr_layer_ops {
     /* grad [out, in] += dy^T x */
     void (*product_dw)(gr_queue *q, const gr_product *p, const void *dy, void *grad, gr_dtype grads,
                        void *ws);
+    /* Fused: both, of dy that is read once. false: not done, the caller does both. NULL: never. */
+    bool (*product_back)(gr_queue *q, const gr_product *p, const void *dy, void *dx, void *grad,
+                         gr_dtype grads, void *ws);
     uint64_t (*merge_ws_bytes)(uint32_t rows, uint32_t in, uint32_t rank, unsigned threads);
     void (*merge)(gr_queue *q, const gr_merge *c, void *ws);
     /* A layer's bucket in NF4 (ops/model/nf4.h) becomes weights w. NULL: the device has no such layers. */

@@ -165,6 +165,30 @@ static void check_columns(uint32_t t, uint32_t cols, content what, bool together
     CUDA(cudaFree(x_dev));
 }
 
+/* Columns and rows by one kernel, and by two. Of rows whole fours alone. */
+static void check_both(uint32_t t, uint32_t cols, content what)
+{
+    char name[96];
+    const uint32_t n = t / 4 * 4;
+    gr_bf16 *x = values_of(t, cols, what, t * 13 + cols), *x_dev = device_copy(x, (size_t)t * cols * 2);
+    const size_t bytes[] = {(size_t)cols * gr_cu_fp8_tokens(t), (size_t)gr_fp8_blocks(t) * cols * 4,
+                            (size_t)n * cols, (size_t)gr_fp8_blocks(cols) * n * 4};
+    static const char *const part[] = {"columns", "scales", "rows", "scales"};
+    void *both[4], *each[4];
+    for (int i = 0; i < 4; i++) both[i] = device_poisoned(bytes[i]), each[i] = device_poisoned(bytes[i]);
+    snprintf(name, sizeof(name), "both ways %u x %u%s", t, cols, content_name[what]);
+    gr_cu_fp8_both(NULL, x_dev, &(gr_cu_fp8_ways){both[0], both[2], both[1], both[3]}, n, t, cols);
+    gr_cu_fp8_columns(NULL, x_dev, each[0], each[1], t, cols);
+    gr_cu_fp8_rows(NULL, x_dev, each[2], each[3], n, n, cols);
+    for (int i = 0; i < 4; i++) {
+        void *got = take(name, both[i], bytes[i]), *want = take(name, each[i], bytes[i]);
+        report_equal(name, part[i], got, want, bytes[i]);
+        free(got), free(want);
+    }
+    free(x);
+    CUDA(cudaFree(x_dev));
+}
+
 /* ---- products -------------------------------------------------------------------------------------------
  */
 
@@ -427,6 +451,43 @@ static void check_dw(gr_queue *q, const dw_case *c)
     dw_operands_free(&o);
 }
 
+/* Both gradients of a product at once have the bits of one after the other. */
+static void check_back(gr_queue *q, const dw_case *c)
+{
+    const gr_layer_ops *ops = gr_kernels_cuda.layer;
+    dw_operands o = dw_operands_of(c);
+    gr_bf16 *w = values_of(c->out, c->in, USUAL, 10), *w_dev = device_copy(w, (size_t)c->in * c->out * 2);
+    const size_t bytes = (size_t)c->t * c->in * 2;
+    uint8_t *codes = device_poisoned((size_t)c->in * c->out);
+    float *scales = device_poisoned((size_t)gr_fp8_blocks(c->out) * gr_fp8_scale_ld(c->in) * sizeof(float));
+    gr_bf16 *dx = device_poisoned(bytes), *dx_each = device_poisoned(bytes);
+    void *ws = device_poisoned(GR_MAX(gr_cu_fp8_ws_bytes(c->t, c->in, c->out, 1, true),
+                                      gr_cu_fp8_dw_ws_bytes(c->t, c->in, c->out, 1)));
+    const gr_product p = {
+        .t = c->t, .in = c->in, .out = c->out, .x = o.x_dev, .w = codes, .scales = scales, .dw_fp8 = true};
+    const gr_dtype grads = c->type == GR_CU_F32 ? GR_F32 : GR_BF16;
+    char name[96];
+    gr_diag d;
+    gr_diag_init(&d);
+    gr_cu_fp8_weights(NULL, w_dev, codes, scales, c->out, c->in);
+    const bool both = ops->product_back(q, &p, o.dy_dev, dx, gradient_reset(&o.grad), grads, ws);
+    snprintf(name, sizeof(name), "both gradients %u: %u x %u%s", c->t, c->in, c->out,
+             both ? "" : " (not at once)");
+    void *grad = gradient_take(name, &o.grad);
+    ops->product_dx(q, &p, o.dy_dev, dx_each, ws);
+    ops->product_dw(q, &p, o.dy_dev, gradient_reset(&o.grad), grads, ws);
+    expect_ok(gr_kernels_cuda.check(q, &d), &d, name);
+    gr_bf16 *got = take(name, dx, bytes), *want = take(name, dx_each, bytes);
+    void *grad_each = gradient_take(name, &o.grad);
+    if (both) report_equal(name, "dx", got, want, bytes);
+    report_equal(name, "grad", grad, both ? grad_each : o.grad.before, o.grad.bytes);
+    free(w), free(got), free(want), free(grad), free(grad_each);
+    void *const device[] = {w_dev, codes, scales, ws};
+    for (size_t i = 0; i < GR_LEN(device); i++) CUDA(cudaFree(device[i]));
+    gr_diag_release(&d);
+    dw_operands_free(&o);
+}
+
 static void check_gradients(gr_queue *q)
 {
     static const uint32_t shapes[][2] = {{1, 16}, {8, 128}, {127, 144}, {128, 384}, {129, 208}, {700, 272}};
@@ -442,9 +503,16 @@ static void check_gradients(gr_queue *q)
         for (int what = 0; what < N_CONTENTS; what++)
             for (int together = 0; together < 2; together++)
                 check_columns(shapes[i][0], shapes[i][1], (content)what, together);
-    for (size_t i = 0; i < GR_LEN(cases); i++)
-        if (!check_own || cases[i].t <= 8) check_dw(q, &cases[i]);
-    for (size_t i = 0; i < GR_LEN(large) && !check_small; i++) check_dw(q, &large[i]);
+    for (size_t i = 0; i < GR_LEN(shapes); i++)
+        for (int what = 0; what < WRONG; what++) check_both(shapes[i][0], shapes[i][1], (content)what);
+    for (size_t i = 0; i < GR_LEN(cases) && !check_own; i++) {
+        check_dw(q, &cases[i]);
+        check_back(q, &cases[i]);
+    }
+    for (size_t i = 0; i < GR_LEN(large) && !check_small; i++) {
+        check_dw(q, &large[i]);
+        check_back(q, &large[i]);
+    }
 }
 
 static void check_all(gr_queue *q, gr_queue *strict)
@@ -669,7 +737,9 @@ static void bench_shape(gr_queue *q, uint32_t in, uint32_t out)
 typedef struct dw_bench {
     gr_queue *q;
     uint32_t t, in, out;
-    gr_bf16 *x, *dy;
+    gr_bf16 *x, *dy, *dx;
+    uint8_t *w;
+    float *w_scales;
     void *grad, *ws;
     gr_dtype grads;
     bool fp8;
@@ -682,6 +752,19 @@ static void do_dw(void *arg, int i)
     const gr_product p = {.t = b->t, .in = b->in, .out = b->out, .x = b->x, .dw_fp8 = b->fp8};
     (void)i;
     gr_kernels_cuda.layer->product_dw(b->q, &p, b->dy, b->grad, b->grads, b->ws);
+}
+
+/* Both gradients, in FP8 at once, or those of weights in bf16. */
+static void do_back(void *arg, int i)
+{
+    const dw_bench *b = arg;
+    const gr_product p = {
+        .t = b->t, .in = b->in, .out = b->out, .x = b->x, .w = b->w, .scales = b->w_scales, .dw_fp8 = b->fp8};
+    const gr_layer_ops *ops = gr_kernels_cuda.layer;
+    (void)i;
+    if (ops->product_back(b->q, &p, b->dy, b->dx, b->grad, b->grads, b->ws)) return;
+    ops->product_dx(b->q, &p, b->dy, b->dx, b->ws);
+    ops->product_dw(b->q, &p, b->dy, b->grad, b->grads, b->ws);
 }
 
 static void do_columns(void *arg, int i)
@@ -698,8 +781,18 @@ static void do_columns_together(void *arg, int i)
     gr_cu_fp8_columns_together(NULL, b->x, b->at.x, b->at.x_scales, b->t, b->in);
 }
 
-/* Of one product: bf16 beside FP8, roundings included. Returns both in seconds. */
-static void bench_dw(gr_queue *q, uint32_t t, uint32_t in, uint32_t out, gr_dtype grads, double sum[2])
+static void do_both(void *arg, int i)
+{
+    const dw_bench *b = arg;
+    (void)i;
+    gr_cu_fp8_both(NULL, b->dy,
+                   &(gr_cu_fp8_ways){b->at.dy, (uint8_t *)b->dx, b->at.dy_scales, b->at.x_scales}, b->t, b->t,
+                   b->out);
+}
+
+/* Of one product: bf16 beside FP8, roundings included: gradients of weights alone, and with those of rows. In
+ * seconds. */
+static void bench_dw(gr_queue *q, uint32_t t, uint32_t in, uint32_t out, gr_dtype grads, double sum[2][2])
 {
     const double flop = 2.0 * t * in * out;
     dw_bench b = {.q = q, .t = t, .in = in, .out = out, .grads = grads};
@@ -710,26 +803,34 @@ static void bench_dw(gr_queue *q, uint32_t t, uint32_t in, uint32_t out, gr_dtyp
     b.dy = device_random_bf16((size_t)t * out, 3);
     b.grad = device_poisoned((size_t)in * out * 4);
     CUDA(cudaMemset(b.grad, 0, (size_t)in * out * 4));
-    b.ws = device_poisoned(gr_cu_fp8_dw_ws_bytes(t, in, out, 1));
+    b.dx = device_poisoned((size_t)t * GR_MAX(in * 2, out));
+    b.w = device_poisoned((size_t)in * out);
+    b.w_scales = device_poisoned((size_t)gr_fp8_blocks(out) * gr_fp8_scale_ld(in) * sizeof(float));
+    gr_bf16 *w = device_random_bf16((size_t)in * out, 4);
+    gr_cu_fp8_weights(NULL, w, b.w, b.w_scales, out, in);
+    b.ws = device_poisoned(
+        GR_MAX(gr_cu_fp8_dw_ws_bytes(t, in, out, 1), gr_cu_fp8_ws_bytes(t, in, out, 1, true)));
     at.base = b.ws;
     gr_cu_fp8_dw_layout(&at, t, in, out, &b.at);
     bench_line("columns to FP8", do_columns, &b, 3.0 * t * out, "%u x %u", t, out);
     bench_line("columns together", do_columns_together, &b, 3.0 * t * in, "%u x %u", t, in);
-    double seconds[2];
+    double dw[2], back[2];
     for (int i = 0; i < 2; i++) {
         b.fp8 = i;
-        seconds[i] = time_of(do_dw, &b, 10);
-        sum[i] += seconds[i];
+        sum[0][i] += dw[i] = time_of(do_dw, &b, 10);
+        sum[1][i] += back[i] = time_of(do_back, &b, 10);
     }
+    b.at.x_scales = (float *)b.grad; /* of rows, which may be more than those of x */
+    bench_line("columns and rows", do_both, &b, 4.0 * t * out, "%u x %u", t, out);
     expect_ok(gr_kernels_cuda.check(q, &d), &d, "gradients");
     CUDA(cudaGetLastError());
     printf(
         "gradient of %5u x %5u, %s, %u tokens: bf16 %8.1f us %4.0f TFLOP/s, FP8 with its roundings %8.1f us "
-        "%5.0f TFLOP/s\n",
-        in, out, grads == GR_F32 ? "fp32" : "bf16", t, seconds[0] * 1e6, flop / seconds[0] * 1e-12,
-        seconds[1] * 1e6, flop / seconds[1] * 1e-12);
+        "%5.0f TFLOP/s; with that of rows %8.1f us, and %8.1f us\n",
+        in, out, grads == GR_F32 ? "fp32" : "bf16", t, dw[0] * 1e6, flop / dw[0] * 1e-12, dw[1] * 1e6,
+        flop / dw[1] * 1e-12, back[0] * 1e6, back[1] * 1e6);
     fflush(stdout);
-    void *const all[] = {b.x, b.dy, b.grad, b.ws};
+    void *const all[] = {b.x, b.dy, b.grad, b.ws, b.dx, b.w, b.w_scales, w};
     for (size_t i = 0; i < GR_LEN(all); i++) CUDA(cudaFree(all[i]));
     gr_diag_release(&d);
 }
@@ -743,13 +844,13 @@ static void bench_gradients(gr_queue *q)
     for (size_t l = 0; l < GR_LEN(layers); l++)
         for (size_t n = 0; n < GR_LEN(tokens); n++)
             for (int wide = 0; wide < 2; wide++) {
-                double sum[2] = {0, 0};
+                double sum[2][2] = {{0}};
                 for (int i = 0; i < 4; i++)
                     bench_dw(q, tokens[n], layers[l][i][0], layers[l][i][1], wide ? GR_F32 : GR_BF16, sum);
-                printf("gradients of a layer of %s, %s, %u tokens: bf16 %.1f us, FP8 %.1f us, bf16 over FP8 "
-                       "%.2f\n",
-                       l ? "1.7B" : "8B", wide ? "fp32" : "bf16", tokens[n], sum[0] * 1e6, sum[1] * 1e6,
-                       sum[0] / sum[1]);
+                printf("gradients of a layer of %s, %s, %u tokens: of weights bf16 %.1f us, FP8 %.1f us "
+                       "(%.2f); with those of rows %.1f us, and %.1f us (%.2f)\n",
+                       l ? "1.7B" : "8B", wide ? "fp32" : "bf16", tokens[n], sum[0][0] * 1e6, sum[0][1] * 1e6,
+                       sum[0][0] / sum[0][1], sum[1][0] * 1e6, sum[1][1] * 1e6, sum[1][0] / sum[1][1]);
             }
 }
 

@@ -198,10 +198,38 @@ GR_DEVICE void scale_columns(uint4 own, bool together, float *inverse, float *sc
     __syncthreads();
 }
 
-template <bool TOGETHER>
+/* Rows [row, row + 8) of the thread's 16 neighbours, as gr_cu_fp8_rows makes them, up to row n. */
+GR_DEVICE void put_rows(const uint4 (&v)[VECTOR], const gr_cu_fp8_ways &to, uint32_t row, uint32_t n,
+                        uint32_t col, uint32_t cols)
+{
+    const uint32_t lane = threadIdx.x % LANES;
+    uint32_t m = 0; /* of row + lane % 8 */
+#pragma unroll
+    for (int i = 0; i < VECTOR; i += 2) {
+        const uint4 a = larger(make_uint4(0, 0, 0, 0), v[i]), b = larger(make_uint4(0, 0, 0, 0), v[i + 1]);
+        const uint32_t p = __vmaxu2(__vmaxu2(a.x, a.y), __vmaxu2(a.z, a.w)),
+                       q = __vmaxu2(__vmaxu2(b.x, b.y), __vmaxu2(b.z, b.w));
+        uint32_t two = max(p & 0xffff, p >> 16) | max(q & 0xffff, q >> 16) << 16;
+#pragma unroll
+        for (int o = LANES / 2; o; o /= 2) two = __vmaxu2(two, __shfl_xor_sync(GR_ALL, two, o));
+        if (lane % VECTOR == i) m = two << 16;
+        if (lane % VECTOR == i + 1) m = two & 0xffff0000u;
+    }
+    const gr_block_scale s = gr_scale_of(m);
+    if (lane < VECTOR && row + lane < n) to.row_scales[(size_t)blockIdx.x * n + row + lane] = s.scale;
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) {
+        const float inverse = __shfl_sync(GR_ALL, s.inverse, threadIdx.x % GR_WARP / LANES * LANES + i);
+        if (col < cols && row + i < n)
+            *(uint2 *)(to.rows + (size_t)(row + i) * cols + col) = gr_fp8_rounded(v[i], inverse);
+    }
+}
+
+/* ROWS: rows as they are, too, n of them. */
+template <bool TOGETHER, bool ROWS>
 GR_KERNEL void __launch_bounds__(BLOCK)
-    columns_kernel(const gr_bf16 *__restrict__ x, uint8_t *__restrict__ values, float *__restrict__ scales,
-                   uint32_t t, uint32_t cols, uint32_t ld)
+    columns_kernel(const gr_bf16 *__restrict__ x, const gr_cu_fp8_ways ways, uint32_t n, uint32_t t,
+                   uint32_t cols, uint32_t ld)
 {
     __shared__ uint2 tile[SIDE * EIGHTS];
     __shared__ __align__(8) float inverse[SIDE];
@@ -214,7 +242,8 @@ GR_KERNEL void __launch_bounds__(BLOCK)
         v[i] = there ? *(const uint4 *)(x + (size_t)(row + i) * cols + col) : make_uint4(0, 0, 0, 0);
         most = larger(most, v[i]);
     }
-    scale_columns(most, TOGETHER, inverse, scales, cols, ld);
+    if (ROWS) put_rows(v, ways, row, n, col, cols);
+    scale_columns(most, TOGETHER, inverse, ways.column_scales, cols, ld);
     uint2 to[VECTOR] = {};
 #pragma unroll
     for (int i = 0; i < VECTOR; i += 2) {
@@ -236,7 +265,7 @@ GR_KERNEL void __launch_bounds__(BLOCK)
         const uint32_t c = i * (BLOCK / EIGHTS) + threadIdx.x / EIGHTS, e = threadIdx.x % EIGHTS,
                        column = blockIdx.x * SIDE + c;
         if (column < cols)
-            *(uint2 *)(values + column * T + blockIdx.y * SIDE + e * VECTOR) = *eight_at(tile, c, e);
+            *(uint2 *)(ways.columns + column * T + blockIdx.y * SIDE + e * VECTOR) = *eight_at(tile, c, e);
     }
 }
 
@@ -246,19 +275,32 @@ static dim3 columns_grid(uint32_t t, uint32_t cols)
     return dim3(gr_ceil_div(cols, SIDE), gr_ceil_div(t, SIDE));
 }
 
+template <bool TOGETHER, bool ROWS>
+static void run_columns(cudaStream_t st, const gr_bf16 *x, const gr_cu_fp8_ways &to, uint32_t n, uint32_t t,
+                        uint32_t cols)
+{
+    const dim3 grid = columns_grid(t, cols);
+    if (t && cols)
+        columns_kernel<TOGETHER, ROWS><<<grid, BLOCK, 0, st>>>(x, to, n, t, cols, scale_ld(grid.y * SIDE));
+}
+
 extern "C" void gr_cu_fp8_columns(cudaStream_t st, const gr_bf16 *x, uint8_t *values, float *scales,
                                   uint32_t t, uint32_t cols)
 {
-    const dim3 grid = columns_grid(t, cols);
-    if (t && cols) columns_kernel<false><<<grid, BLOCK, 0, st>>>(x, values, scales, t, cols, 0);
+    run_columns<false, false>(st, x, gr_cu_fp8_ways{values, NULL, scales, NULL}, 0, t, cols);
 }
 
 extern "C" void gr_cu_fp8_columns_together(cudaStream_t st, const gr_bf16 *x, uint8_t *values, float *scales,
                                            uint32_t t, uint32_t cols)
 {
-    const dim3 grid = columns_grid(t, cols);
-    if (t && cols)
-        columns_kernel<true><<<grid, BLOCK, 0, st>>>(x, values, scales, t, cols, scale_ld(grid.y * SIDE));
+    run_columns<true, false>(st, x, gr_cu_fp8_ways{values, NULL, scales, NULL}, 0, t, cols);
+}
+
+extern "C" void gr_cu_fp8_both(cudaStream_t st, const gr_bf16 *x, const gr_cu_fp8_ways *to, uint32_t n,
+                               uint32_t t, uint32_t cols)
+{
+    assert(n <= t);
+    run_columns<false, true>(st, x, *to, n, t, cols);
 }
 
 /* ---- rows: 16 lanes a block of values --------------------------------------------------------------------

@@ -27,6 +27,13 @@ void gr_cu_fp8_columns(cudaStream_t st, const gr_bf16 *x, uint8_t *values, float
                        uint32_t cols);
 void gr_cu_fp8_columns_together(cudaStream_t st, const gr_bf16 *x, uint8_t *values, float *scales, uint32_t t,
                                 uint32_t cols);
+/* gr_cu_fp8_columns and, of the first n rows, gr_cu_fp8_rows (with t = n), of x that is read once. */
+typedef struct gr_cu_fp8_ways {
+    uint8_t *columns, *rows;
+    float *column_scales, *row_scales;
+} gr_cu_fp8_ways;
+void gr_cu_fp8_both(cudaStream_t st, const gr_bf16 *x, const gr_cu_fp8_ways *to, uint32_t n, uint32_t t,
+                    uint32_t cols);
 /* Rows x [n, cols], n <= t: values [t, cols], scales [blocks(cols), t]; rows behind n are 0. */
 void gr_cu_fp8_rows(cudaStream_t st, const gr_bf16 *x, uint8_t *values, float *scales, uint32_t n, uint32_t t,
                     uint32_t cols);

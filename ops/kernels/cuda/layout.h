@@ -49,7 +49,8 @@ typedef struct gr_cu_fp8_ws {
 } gr_cu_fp8_ws;
 void gr_cu_fp8_layout(gr_workspace *c, uint32_t t, uint32_t in, uint32_t out, bool backward, gr_cu_fp8_ws *w);
 
-/* Of a product for the gradient of weights [out, in] in FP8: both factors turned, T = gr_cu_fp8_tokens(t). */
+/* Of a product for the gradient of weights [out, in] in FP8: both factors turned, T = gr_cu_fp8_tokens(t).
+ * Where the product for the gradient of rows goes before, its workspace lies where x is afterwards. */
 typedef struct gr_cu_fp8_dw_ws {
     void *gemm;
     uint8_t *dy, *x;             /* [out, T], [in, T] */

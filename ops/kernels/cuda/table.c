@@ -48,10 +48,10 @@ static const char *numerics_strict_nondeterministic(void)
     RUNS(norm), RUNS(norm_add), RUNS(norm_backward), RUNS(product_norms), RUNS(product), RUNS(product_add), \
     RUNS(product_activate), .merge_ws_bytes = gr_cu_merge_ws_bytes,                                         \
     .adapters_back_ws_bytes = gr_cu_adapters_back_ws_bytes, RUNS(merge), RUNS(adapters_back),               \
-    RUNS(product_dx), RUNS(product_dw), RUNS(scale), RUNS(column_sums), RUNS(rotate), RUNS(rotate_attend),  \
-    RUNS(rotate_backward), RUNS(gate), RUNS(gate_backward), RUNS(attend), RUNS(attend_backward),            \
-    RUNS(activate), RUNS(activate_backward), .experts = &gr_experts_cuda, .delta = &gr_delta_cuda,          \
-    .latent = &gr_latent_cuda
+    RUNS(product_dx), RUNS(product_dw), RUNS(product_back), RUNS(scale), RUNS(column_sums), RUNS(rotate),   \
+    RUNS(rotate_attend), RUNS(rotate_backward), RUNS(gate), RUNS(gate_backward), RUNS(attend),              \
+    RUNS(attend_backward), RUNS(activate), RUNS(activate_backward), .experts = &gr_experts_cuda,            \
+    .delta = &gr_delta_cuda, .latent = &gr_latent_cuda
 
 static const gr_layer_ops layer = {LAYER, .attend_ws_bytes = gr_cu_attend_ws_bytes};
 static const gr_layer_ops layer_loose = {LAYER, .attend_ws_bytes = gr_cu_attend_ws_bytes_loose};
