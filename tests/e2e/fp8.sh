@@ -70,6 +70,9 @@ awk "BEGIN {d = $(metric one-gradients 1 grad_norm) / $(metric one-all 1 grad_no
 status 0 "$gr" exec gradients.yaml --out whole-gradients
 any_stop gradients whole-gradients 4 2
 rm -r part2
+status 3 "$gr" plan gradients.yaml --set run.bits=keep --budget 4KiB
+status 0 "$gr" exec gradients.yaml --set run.bits=keep --budget "$(least_budget)" --out least-gradients --check-memory
+same_weights whole-gradients least-gradients # where micro-batches are cut matters, and the planner knows
 # the rollout's own log-probs, asked again with its weights
 sed 's/old_logprob: {/&weights: rollout, /' mixed.yaml >again.yaml
 echo 'log: {off: token_max(abs(old_logprob - rollout.logprob))}' >>again.yaml
