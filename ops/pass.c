@@ -659,7 +659,7 @@ static double experts_elems(const gr_layer_desc *d, double hidden)
 
 /* What goes into a layer's products in FP8 is rounded first: into those of attention, its output, and into
  * those of the MLP, its middle. */
-enum { FP8_LAUNCHES = 4 };
+enum { FP8_LAUNCHES = 4, FP8_GRADIENT_LAUNCHES = 8 }; /* of the latter both factors of four products */
 
 void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
                    double length, double times)
@@ -675,9 +675,9 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
         weights = (double)gr_fp8_bucket_bytes(s, 1 + layer, gr_dtype_size(k->dtype)) /
                   (double)gr_dtype_size(k->dtype);
     w->cost.flops = times * tokens * projections;
-    w->cost.fp8 = !s->fp8     ? 0
-                  : times > 1 ? w->cost.flops / 2
-                              : w->cost.flops; /* gradients of weights are not */
+    w->cost.fp8 = !s->fp8                          ? 0
+                  : times > 1 && !s->fp8_gradients ? w->cost.flops / 2 /* gradients of weights are not */
+                                                   : w->cost.flops;
     w->cost.attention = times * tokens * 2.0 * gr_layer_keys(d, length) *
                         (d->mixer == GR_MIXER_LATENT ? d->latent.heads : d->attention.heads) *
                         head_width(d, k->invariant && times <= 1) * (times > 1 ? 1 : k->attention_cost);
@@ -688,7 +688,9 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
     w->cost.unordered = k->unordered;
     w->cost.bytes = times * (double)gr_dtype_size(k->dtype) * (weights + activations);
     w->cost.moved = tokens * (double)gr_dtype_size(k->dtype) * delta_beside(d, times > 1);
-    w->cost.launches = s->fp8 ? FP8_LAUNCHES : 0;
+    w->cost.launches = !s->fp8                         ? 0
+                       : times > 1 && s->fp8_gradients ? FP8_LAUNCHES + FP8_GRADIENT_LAUNCHES
+                                                       : FP8_LAUNCHES;
     if (s->parts < 2) return;
     w->comm.peers = s->parts;
     w->comm.mesh = (gr_mesh){{[GR_AXIS_TENSOR] = s->parts}};

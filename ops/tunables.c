@@ -31,12 +31,13 @@ uint32_t gr_node_together(const gr_node *n)
 
 /* Where the kernels are batch-invariant, passes are cut where the planner chooses without a change of bits;
  * those of an update where every gradient is one chain of additions in the order of tokens. But a tied
- * embedding gets those of the head and of the embedding, by turns a pass; and many ranks add theirs a
- * micro-batch at a time. */
+ * embedding gets those of the head and of the embedding, by turns a pass; many ranks add theirs a
+ * micro-batch at a time; and gradients in FP8 round blocks of a pass's tokens. */
 bool gr_cuts_change_bits(const gr_graph *g, const gr_node *n, const gr_kernels *k)
 {
     if (!n->op->trains) return n->op->passes && !k->invariant;
-    return !k->chained || n->model->shape.tied || g->ranks > 1 || g->canonical;
+    return !k->chained || n->model->shape.tied || g->ranks > 1 || g->canonical ||
+           n->model->precision.gradients;
 }
 
 /* The same of the rows that the head takes at a time, whose gradients are one product. */

@@ -253,6 +253,7 @@ typedef struct gr_model_sharding {
  * log-prob passes and updates; and in what rollouts keep keys and values, and states. */
 typedef struct gr_precision {
     bool rollout, train, kv; /* in FP8; else in the device's type */
+    bool gradients;          /* of updates, those of weights, too */
     bool bf16_state;         /* of the gated delta rule, in rollouts; else fp32 */
     gr_loc at;
     gr_model_shape shape;    /* the model's, of a pass in FP8 */

@@ -5,7 +5,7 @@
 #include "ops/model/fp8.h"
 
 typedef struct precision_cfg {
-    int rollout, train, kv, state;
+    int rollout, train, gradients, kv, state;
 } precision_cfg;
 
 static const char *const kinds[] = {"bf16", "fp8", NULL};
@@ -15,6 +15,7 @@ static const char *const states[] = {"fp32", "bf16", NULL};
 const gr_key gr_precision_keys[] = {
     {"rollout", GR_KEY_ENUM, offsetof(precision_cfg, rollout), false, "bf16", 0, 0, kinds, "what the products of its layers compute in where it samples; bf16 is the device's own type, on the CPU device fp32"},
     {"train", GR_KEY_ENUM, offsetof(precision_cfg, train), false, "bf16", 0, 0, kinds, "the same in log-prob passes and updates"},
+    {"gradients", GR_KEY_ENUM, offsetof(precision_cfg, gradients), false, "bf16", 0, 0, kinds, "what the gradients of these products' weights are computed in; fp8 goes with train: fp8"},
     {"kv", GR_KEY_ENUM, offsetof(precision_cfg, kv), false, "bf16", 0, 0, kinds, "what a rollout keeps keys and values in; fp8: with a scale for each token's head"},
     {"state", GR_KEY_ENUM, offsetof(precision_cfg, state), false, "fp32", 0, 0, states, "what a rollout keeps of a sequence in layers of the gated delta rule: their states, half as large in bf16"},
     {0}};
@@ -28,6 +29,7 @@ void gr_read_precision(gr_loader *l, const gr_value *v, gr_model *m)
     gr_keys_read(l, v, v->at, "precision", gr_precision_keys, NULL, &cfg, NULL);
     m->precision.rollout = cfg.rollout != 0;
     m->precision.train = cfg.train != 0;
+    m->precision.gradients = cfg.gradients != 0;
     m->precision.kv = cfg.kv != 0;
     m->precision.bf16_state = cfg.state != 0;
 }
@@ -93,6 +95,26 @@ static void check_model(gr_loader *l, gr_model *m)
                       m->name, key);
 }
 
+/* Why gradients of weights cannot be in FP8, as a text; NULL: they can. */
+static const char *without_gradients(const gr_loader *l, const gr_model *m)
+{
+    if (!m->precision.train) return "goes with 'train: fp8', whose products they belong to";
+    if (!m->update || m->follows) return "is about updates, and none trains it";
+    if (gr_model_has_lora(m)) return "is about a layer's own weights, and 'lora' trains others";
+    if (l->g->strict)
+        return "rounds in blocks of 128 tokens of a micro-batch, so that what is packed beside a token "
+               "matters, and 'strict: true' cannot hold";
+    return NULL;
+}
+
+static void check_gradients(gr_loader *l, const gr_model *m)
+{
+    const char *why = without_gradients(l, m);
+    if (why)
+        gr_diag_error(l->d, m->precision.at, GR_E_INVALID,
+                      "model '%s': 'precision: {gradients: fp8}' %s: leave it out", m->name, why);
+}
+
 /* Layers that keep no keys and values by heads, as a text; NULL: all do. */
 static const char *without_keys(const gr_model_shape *s)
 {
@@ -140,9 +162,11 @@ void gr_check_precision(gr_loader *l)
             check_kv(l, m);
             shape_kv(&m->precision, &m->shape);
         }
+        if (m->precision.gradients) check_gradients(l, m);
         if (!is_fp8(m)) continue;
         check_model(l, m);
         m->precision.shape = m->shape;
         m->precision.shape.fp8 = true;
+        m->precision.shape.fp8_gradients = m->precision.gradients;
     }
 }

@@ -321,8 +321,9 @@ static void print_train(const gr_model *m, gr_paths paths, gr_str *out)
 static void print_precision(const gr_precision *p, gr_str *out)
 {
     if (!p->rollout && !p->train && !p->kv && !p->bf16_state) return;
-    gr_str_printf(out, "    precision: {rollout: %s, train: %s%s%s}\n", p->rollout ? "fp8" : "bf16",
-                  p->train ? "fp8" : "bf16", p->kv ? ", kv: fp8" : "", p->bf16_state ? ", state: bf16" : "");
+    gr_str_printf(out, "    precision: {rollout: %s, train: %s%s%s%s}\n", p->rollout ? "fp8" : "bf16",
+                  p->train ? "fp8" : "bf16", p->gradients ? ", gradients: fp8" : "", p->kv ? ", kv: fp8" : "",
+                  p->bf16_state ? ", state: bf16" : "");
 }
 
 static void print_parallel(const gr_mesh *m, gr_str *out)
@@ -530,6 +531,7 @@ static void explain_model(const gr_model *m, gr_str *out)
                       !p->train     ? "rollouts"
                       : !p->rollout ? "log-prob passes and updates"
                                     : "rollouts, log-prob passes and updates");
+    if (p->gradients) gr_str_puts(out, "    gradients of their weights in FP8\n");
     if (p->kv) gr_str_puts(out, "    keys and values of rollouts in FP8\n");
     if (p->bf16_state) gr_str_puts(out, "    states of the gated delta rule in bf16, in rollouts\n");
     if (!gr_model_has_lora(m)) return;

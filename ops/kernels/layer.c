@@ -76,6 +76,7 @@ gr_product gr_layer_product(const gr_layer_call *l, const void *x, uint32_t in, 
                     .step = l->b.decode != NULL,
                     .norm = l->norm.w && l->norm.x == x ? &l->norm : NULL};
     if (l->s->fp8) fp8_tensor(l, slot, &p.scales);
+    p.dw_fp8 = l->s->fp8_gradients;
     return p;
 }
 
@@ -84,7 +85,11 @@ uint64_t gr_layer_product_ws(const gr_layer_call *l, uint32_t in, uint32_t out)
     const bool back = l->use == GR_LAYER_BACKWARD;
     const uint64_t plain = l->ops->product_ws_bytes(l->bounds.tokens, in, out, l->bounds.threads, back);
     if (!l->s->fp8) return plain;
-    return GR_MAX(plain, l->ops->fp8_ws_bytes(l->bounds.tokens, in, out, l->bounds.threads, back));
+    const uint64_t fp8 = l->ops->fp8_ws_bytes(l->bounds.tokens, in, out, l->bounds.threads, back),
+                   dw = back && l->s->fp8_gradients
+                            ? l->ops->fp8_dw_ws_bytes(l->bounds.tokens, in, out, l->bounds.threads)
+                            : 0;
+    return GR_MAX(plain, GR_MAX(fp8, dw));
 }
 
 /* The call of the MLP's half, before gr_layer_half. */
@@ -210,12 +215,15 @@ static uint64_t adapters_ws(const gr_layer_call *l)
 void gr_layer_product_back(const gr_layer_call *l, const gr_product *p, gr_tensor_slot slot,
                            gr_tensor_slot bias, const void *dy, void *dx, const gr_layer_ws *w)
 {
-    if (dx) l->ops->product_dx(l->q, p, dy, dx, w->product);
+    void *grad = gr_layer_grad(l, slot);
+    const bool both = dx && !l->adapters && l->ops->product_back &&
+                      l->ops->product_back(l->q, p, dy, dx, grad, l->grads, w->product);
+    if (dx && !both) l->ops->product_dx(l->q, p, dy, dx, w->product);
     if (l->adapters) {
         adapters_back(l, p, slot, dy, w);
         return;
     }
-    l->ops->product_dw(l->q, p, dy, gr_layer_grad(l, slot), l->grads, w->product);
+    if (!both) l->ops->product_dw(l->q, p, dy, grad, l->grads, w->product);
     if (p->bias) l->ops->column_sums(l->q, dy, p->t, p->out, gr_layer_grad(l, bias), l->grads, w->scratch);
 }
 

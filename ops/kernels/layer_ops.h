@@ -65,6 +65,7 @@ typedef struct gr_product {
     const void *bias;    /* [out]; NULL: none */
     const float *scales; /* w is in FP8, and these are its scales (ops/model/fp8.h); NULL: it is not. A
                             product for the gradient of w does not read w, and is the same either way */
+    bool dw_fp8;         /* that product is in FP8 as well: what it multiplies is rounded on the way */
     bool step;           /* of a decode step: the work in front of it does not write w */
     const gr_norm *norm; /* of x, which is to be normed first; NULL: it is as it is. Only where product_norms
                             says that a product does so */
@@ -157,6 +158,8 @@ typedef struct gr_layer_ops {
     uint64_t (*product_ws_bytes)(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward);
     /* The same where weights are in FP8. */
     uint64_t (*fp8_ws_bytes)(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward);
+    /* Of product_dw, and of product_back, where that is in FP8. */
+    uint64_t (*fp8_dw_ws_bytes)(uint32_t t, uint32_t in, uint32_t out, unsigned threads);
     bool has_fp8; /* it has products in FP8, and this: */
     void (*quantize)(gr_queue *q, const gr_quantize *c);
     /* Whether `product`, and product_activate, norm x on the way in a decode step. NULL: never. */
@@ -176,6 +179,9 @@ typedef struct gr_layer_ops {
     /* grad [out, in] += dy^T x */
     void (*product_dw)(gr_queue *q, const gr_product *p, const void *dy, void *grad, gr_dtype grads,
                        void *ws);
+    /* Fused: both, of dy that is read once. false: not done, the caller does both. NULL: never. */
+    bool (*product_back)(gr_queue *q, const gr_product *p, const void *dy, void *dx, void *grad,
+                         gr_dtype grads, void *ws);
     uint64_t (*merge_ws_bytes)(uint32_t rows, uint32_t in, uint32_t rank, unsigned threads);
     void (*merge)(gr_queue *q, const gr_merge *c, void *ws);
     bool has_nf4; /* it has layers in NF4 (ops/model/nf4.h), and this: */

@@ -6,8 +6,10 @@
  *     s = m / 448, q = E4M3(v (448 / m)), v' = q s      m: the largest |v| of the block, at least 2^-100
  *     y[t, o] = sum over k of x'[t, k] w'[o, k], in fp32
  *
- * A product for the gradient of x has dy in the place of x, whose blocks are of 128 outputs; the gradient of
- * w is of x and dy as they are. A NaN or an infinity of a block makes NaN of what it is multiplied into.
+ * A product for the gradient of x has dy in the place of x, whose blocks are of 128 outputs. The gradient of
+ * w is of x and dy as they are, or (gr_model_shape.fp8_gradients) of both rounded in blocks of 128 tokens,
+ * counted from the call's first one: of x with one scale for 128 columns, of dy with one for each column. A
+ * NaN or an infinity of a block makes NaN of what it is multiplied into.
  *
  * In a bucket of the form FP8 the tensors of a layer stand in the order of gr_tensor_slot, each at a multiple
  * of 256 bytes: of a projection its values and then its scales, row by row of blocks, rows of

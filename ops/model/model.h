@@ -60,6 +60,7 @@ typedef struct gr_model_shape {
     gr_adapter_desc adapter; /* rank not 0: buckets hold what is trained beside a frozen model of this shape,
                                 the adapters, and a value head whole */
     bool fp8;                /* passes compute with layers whose projections are in FP8 (ops/model/fp8.h) */
+    bool fp8_gradients;      /* and the gradients of these projections in FP8, too */
     bool nf4; /* layers of a frozen model are kept in NF4 (ops/model/nf4.h); of one with adapters:
                  those of the one beneath */
     uint32_t n_kinds;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Learning curves of the quickstart in bf16 (fp32 on the CPU device), with rollouts in FP8, and all in FP8: the mean reward of 25
+# Learning curves of the quickstart in bf16 (fp32 on the CPU device), with rollouts in FP8, all in FP8, and gradients of weights, too: the mean reward of 25
 # iterations behind each hundredth, of four seeds; a line a run, and the mean and spread of the last ones.
 # usage: bench_fp8.sh GRAPHRUN DEVICE [SEED...]
 set -eu
@@ -17,8 +17,8 @@ graphs/quickstart/data.sh "$work"
 cat >"$work/fp8.yaml" <<END
 use: [$PWD/graphs/quickstart.yaml, $PWD/graphs/parts/correction.yaml]
 graph: bench-fp8
-params: {rollout_in: bf16, train_in: bf16}
-models: {actor: {precision: {rollout: \$rollout_in, train: \$train_in}}}
+params: {rollout_in: bf16, train_in: bf16, gradients_in: bf16}
+models: {actor: {precision: {rollout: \$rollout_in, train: \$train_in, gradients: \$gradients_in}}}
 nodes:
   weight: {op: compute, expr: "token_weight(old_logprob, rollout.logprob, 2)"}
   update:
@@ -27,12 +27,13 @@ nodes:
       token_mean(weight * max(-advantage * ratio, -advantage * clip(ratio, 1 - \$clip, 1 + \$clip)))
 run: {checkpoint: {last: false}}
 END
-for in in "bf16 bf16" "fp8 bf16" "fp8 fp8"; do
+for in in "bf16 bf16 bf16" "fp8 bf16 bf16" "fp8 fp8 bf16" "fp8 fp8 fp8"; do
+    rollout=${in%% *} gradients=${in##* } train=${in#* } train=${train% *}
     for seed; do
-        "$gr" exec "$work/fp8.yaml" --set model="$work/warm" --set data="$work/train.jsonl" --set run.seed="$seed" --set rollout_in="${in% *}" \
-            --set train_in="${in#* }" --device "$device" --out "$work/run" >/dev/null 2>"$work/err" || { cat "$work/err"; exit 1; }
+        "$gr" exec "$work/fp8.yaml" --set model="$work/warm" --set data="$work/train.jsonl" --set run.seed="$seed" --set rollout_in=$rollout \
+            --set train_in=$train --set gradients_in=$gradients --device "$device" --out "$work/run" >/dev/null 2>"$work/err" || { cat "$work/err"; exit 1; }
         sed -nE 's/^\{"step": ([0-9]+), .*"reward_mean": ([0-9.e-]+).*"logprob_gap_max": ([0-9.e-]+).*/\1 \2 \3/p' "$work/run/metrics.jsonl" |
-            awk -v name="rollout ${in% *}, train ${in#* }, seed $seed" '
+            awk -v name="rollout $rollout, train $train, gradients $gradients, seed $seed" '
                 ($1 - 1) % 100 >= 75 { n[int(($1 - 1) / 100)]++; sum[int(($1 - 1) / 100)] += $2 }
                 $3 > gap { gap = $3 }
                 END { printf "%s:", name; for (i = 0; i < 5; i++) if (n[i]) printf " %.3f", sum[i] / n[i]; printf ", largest gap %.3g\n", gap }'

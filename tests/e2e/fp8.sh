@@ -16,6 +16,7 @@ with said.yaml bf16 bf16
 with mixed.yaml fp8 bf16
 with train.yaml bf16 fp8
 with all.yaml fp8 fp8
+sed 's/train: fp8/train: fp8, gradients: fp8/' all.yaml >gradients.yaml
 
 # ---- what is not asked for changes nothing
 for g in bf16 said mixed all; do
@@ -51,6 +52,27 @@ done
 [ "$(metric one-all 1 kl)" != "$(metric one-mixed 1 kl)" ] || fail "log-probs are not in FP8"
 ! cmp -s one-all/checkpoints/step-2/actor/model.safetensors one-mixed/checkpoints/step-2/actor/model.safetensors ||
     fail "updates are not in FP8"
+# gradients of weights, too: the same forward passes, and others' weights behind a step
+status 0 "$gr" check gradients.yaml --explain
+has out 'gradients of their weights in FP8$'
+status 0 "$gr" plan gradients.yaml --set model=wide --format json -o plan-gradients.json
+status 0 "$gr" verify plan-gradients.json
+[ "$(sed -nE 's/.*"numerics": "([^"]*)".*/\1/p' plan-gradients.json)" != "$(sed -nE 's/.*"numerics": "([^"]*)".*/\1/p' plan-all.json)" ] ||
+    fail "gradients in FP8 have the bits of others"
+status 0 "$gr" exec gradients.yaml --set model=wide --set nodes.update.epochs=1 --set nodes.update.mini_batch=8 --steps 2 --out one-gradients --check-memory
+has one-gradients/graph.yaml 'precision: .*train: .?fp8.?, gradients: .?fp8'
+for name in loss entropy logprob_gap_max; do
+    [ "$(metric one-gradients 1 $name)" = "$(metric one-all 1 $name)" ] || fail "gradients in FP8 change $name"
+done
+awk "BEGIN {d = $(metric one-gradients 1 grad_norm) / $(metric one-all 1 grad_norm); exit !(d != 1 && d > 0.95 && d < 1.05)}" ||
+    fail "norms of gradients: $(metric one-gradients 1 grad_norm) and $(metric one-all 1 grad_norm)"
+[ "$(metric one-gradients 2 logprob_gap_max)" = 0 ] || fail "gradients in FP8: a gap of $(metric one-gradients 2 logprob_gap_max)"
+status 0 "$gr" exec gradients.yaml --out whole-gradients
+any_stop gradients whole-gradients 4 2
+rm -r part2
+status 3 "$gr" plan gradients.yaml --set run.bits=keep --budget 4KiB
+status 0 "$gr" exec gradients.yaml --set run.bits=keep --budget "$(least_budget)" --out least-gradients --check-memory
+same_weights whole-gradients least-gradients # where micro-batches are cut matters, and the planner knows
 # the rollout's own log-probs, asked again with its weights
 sed 's/old_logprob: {/&weights: rollout, /' mixed.yaml >again.yaml
 echo 'log: {off: token_max(abs(old_logprob - rollout.logprob))}' >>again.yaml
@@ -138,6 +160,14 @@ wrong() { # PATTERN SED
 }
 wrong "wrong.yaml:4:[0-9]+: error: 'rollout' must be (one of )?bf16(,| or) fp8" 's/rollout: fp8/rollout: fp4/'
 wrong "wrong.yaml:4:[0-9]+: error: .*'roll'" 's/rollout: fp8/roll: fp8/'
+train() { # PATTERN PRECISION SED...
+    sed "s/rollout: fp8, train: bf16/$2/${3:+; $3}" mixed.yaml >wrong.yaml
+    refused "wrong.yaml:[0-9]+:[0-9]+: error: model 'actor': 'precision: .gradients: fp8.' $1: leave it out" "$gr" check wrong.yaml
+}
+train "goes with 'train: fp8'.*" 'gradients: fp8'
+train "rounds in blocks of 128 tokens .* 'strict: true' cannot hold" 'train: fp8, gradients: fp8' '1s/^/strict: true\n/'
+train "is about a layer's own weights, and 'lora' trains others" 'train: fp8, gradients: fp8' 's,train: {,train: {lora: {rank: 4}\, ,'
+wrong "wrong.yaml:4:[0-9]+: error: 'gradients' must be (one of )?bf16(,| or) fp8" 's/train: bf16/train: fp8, gradients: fp4/'
 hybrid_model hybrid
 sed 's/rollout: fp8, train: bf16/kv: fp8/' mixed.yaml >wrong.yaml
 refused "error: model 'actor' has layers of the gated delta rule, whose state is not kept in FP8" "$gr" check wrong.yaml --set model=hybrid

@@ -15,10 +15,11 @@ with() { # FILE ROLLOUT TRAIN
 with mixed.yaml fp8 bf16
 with train.yaml bf16 fp8
 with all.yaml fp8 fp8
+sed 's/train: fp8/train: fp8, gradients: fp8/' all.yaml >gradients.yaml
 sed '1s/^/strict: true\n/' all.yaml >strict.yaml
 sed 's/train: {/train: {lora: {rank: 8, alpha: 16}, /' strict.yaml >lora.yaml
 set -- --device cuda
-for g in bf16 mixed train all strict lora; do
+for g in bf16 mixed train all gradients strict lora; do
     status 0 "$gr" exec $g.yaml "$@" --out whole-$g
     status 0 "$gr" exec $g.yaml "$@" --out again-$g
     same_weights whole-$g again-$g
@@ -48,7 +49,9 @@ for budget in $(((peak + $(least_budget)) / 2)) "$(least_budget)"; do
     same_weights whole-all budget
     rm -rf budget
 done
+[ "$(metric whole-gradients 6 grad_norm)" != "$(metric whole-all 6 grad_norm)" ] || fail 'gradients are not in FP8'
 near_the_cpu 'precision: {rollout: fp8, train: fp8}, &'
+near_the_cpu 'precision: {rollout: fp8, train: fp8, gradients: fp8}, &'
 sed -e 's/small/odd/' all.yaml >odd.yaml
 config odd.json qwen3 96 false false
 "$gr" init --config odd.json --tokenizer "$project/graphs/quickstart" --seed 1 -o odd >/dev/null

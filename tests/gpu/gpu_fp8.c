@@ -1,16 +1,18 @@
-/* tests/gpu/gpu_fp8.c: FP8 on CUDA against the CPU device, which defines it: values and scales of weights and
- * of rows to the bit, products and the gradients of rows against sums in double of the same values; odd
+/* tests/gpu/gpu_fp8.c: FP8 on CUDA against the CPU device, which defines it: values and scales of weights, of
+ * rows and of columns to the bit, products and gradients against sums in double of the same values; odd
  * shapes, blocks of zeros, large and small values and what is no number; the same bits again; under strict
  * the same bits of a row in any batch.
  *
  *     gpu_fp8           compare; a line a case
  *     gpu_fp8 --small   without the large ones
  *     gpu_fp8 --bench   times beside those of bf16
+ *     gpu_fp8 --bench gradients   the same of gradients of weights alone
  *     gpu_fp8 --invariance   whether the bits of cuBLASLt's rows depend on how many there are
  */
 #include "ops/kernels/cuda/fp8.h"
 #include "ops/kernels/cuda/context.h"
 #include "ops/kernels/cuda/layer.h"
+#include "ops/kernels/cuda/layout.h"
 #include "ops/kernels/layer_ops.h"
 #include "ops/model/fp8.h"
 #include "runtime/base/half.h"
@@ -116,6 +118,73 @@ static void check_rounding(uint32_t rows, uint32_t cols, content what, bool by_r
     report_equal(name, "values", got.values, want.values, want.n);
     report_equal(name, "scales", got.scales, want.scales, want.n_scales * sizeof(float));
     rounded_free(&want), rounded_free(&got);
+    free(x);
+    CUDA(cudaFree(x_dev));
+}
+
+/* [cols, T] of x [t, cols]: T whole blocks, what is behind t is 0. */
+static gr_bf16 *turned(const gr_bf16 *x, uint32_t t, uint32_t cols)
+{
+    const uint32_t T = gr_cu_fp8_tokens(t);
+    gr_bf16 *to = gr_calloc((size_t)cols * T + 1, sizeof(*to));
+    for (size_t row = 0; row < t; row++)
+        for (size_t c = 0; c < cols; c++) to[c * T + row] = x[row * cols + c];
+    return to;
+}
+
+/* Both of gr_cu_fp8_columns and, together, gr_cu_fp8_columns_together. */
+static rounded columns_by_cpu(const gr_bf16 *x, uint32_t t, uint32_t cols, bool together)
+{
+    const uint32_t T = gr_cu_fp8_tokens(t);
+    gr_bf16 *to = turned(x, t, cols);
+    const rounded r = together ? by_cpu(to, cols, T) : rows_by_cpu(to, cols, T);
+    free(to);
+    return r;
+}
+
+static void check_columns(uint32_t t, uint32_t cols, content what, bool together)
+{
+    char name[96];
+    gr_bf16 *x = values_of(t, cols, what, t * 11 + cols), *x_dev = device_copy(x, (size_t)t * cols * 2);
+    rounded want = columns_by_cpu(x, t, cols, together), got = want;
+    uint8_t *values = device_poisoned(want.n);
+    float *scales = device_poisoned(want.n_scales * sizeof(float));
+    snprintf(name, sizeof(name), "columns%s %u x %u%s", together ? " together" : "", t, cols,
+             content_name[what]);
+    if (together)
+        gr_cu_fp8_columns_together(NULL, x_dev, values, scales, t, cols);
+    else
+        gr_cu_fp8_columns(NULL, x_dev, values, scales, t, cols);
+    got.values = take(name, values, want.n);
+    got.scales = take(name, scales, want.n_scales * sizeof(float));
+    same_nan(&want), same_nan(&got);
+    report_equal(name, "values", got.values, want.values, want.n);
+    report_equal(name, "scales", got.scales, want.scales, want.n_scales * sizeof(float));
+    rounded_free(&want), rounded_free(&got);
+    free(x);
+    CUDA(cudaFree(x_dev));
+}
+
+/* Columns and rows by one kernel, and by two. Of rows whole fours alone. */
+static void check_both(uint32_t t, uint32_t cols, content what)
+{
+    char name[96];
+    const uint32_t n = t / 4 * 4;
+    gr_bf16 *x = values_of(t, cols, what, t * 13 + cols), *x_dev = device_copy(x, (size_t)t * cols * 2);
+    const size_t bytes[] = {(size_t)cols * gr_cu_fp8_tokens(t), (size_t)gr_fp8_blocks(t) * cols * 4,
+                            (size_t)n * cols, (size_t)gr_fp8_blocks(cols) * n * 4};
+    static const char *const part[] = {"columns", "scales", "rows", "scales"};
+    void *both[4], *each[4];
+    for (int i = 0; i < 4; i++) both[i] = device_poisoned(bytes[i]), each[i] = device_poisoned(bytes[i]);
+    snprintf(name, sizeof(name), "both ways %u x %u%s", t, cols, content_name[what]);
+    gr_cu_fp8_both(NULL, x_dev, &(gr_cu_fp8_ways){both[0], both[2], both[1], both[3]}, n, t, cols);
+    gr_cu_fp8_columns(NULL, x_dev, each[0], each[1], t, cols);
+    gr_cu_fp8_rows(NULL, x_dev, each[2], each[3], n, n, cols);
+    for (int i = 0; i < 4; i++) {
+        void *got = take(name, both[i], bytes[i]), *want = take(name, each[i], bytes[i]);
+        report_equal(name, part[i], got, want, bytes[i]);
+        free(got), free(want);
+    }
     free(x);
     CUDA(cudaFree(x_dev));
 }
@@ -274,6 +343,178 @@ static void check_product(gr_queue *q, gr_queue *strict, const product_case *c)
     operands_free(&o);
 }
 
+/* ---- gradients of weights -------------------------------------------------------------------------------
+ */
+
+typedef struct dw_case {
+    uint32_t t, in, out;
+    gr_cu_dtype type;
+    content what; /* of x */
+} dw_case;
+
+typedef struct dw_operands {
+    dw_case c;
+    rounded x, dy;
+    gr_bf16 *x_dev, *dy_dev;
+    void *ws;
+    gradient grad;
+} dw_operands;
+
+static dw_operands dw_operands_of(const dw_case *c)
+{
+    dw_operands o = {.c = *c};
+    gr_bf16 *x = values_of(c->t, c->in, c->what, 6), *dy = values_of(c->t, c->out, USUAL, 7);
+    o.x = columns_by_cpu(x, c->t, c->in, true);
+    o.dy = columns_by_cpu(dy, c->t, c->out, false);
+    o.x_dev = device_copy(x, (size_t)c->t * c->in * 2);
+    o.dy_dev = device_copy(dy, (size_t)c->t * c->out * 2);
+    o.ws = device_poisoned(gr_cu_fp8_dw_ws_bytes(c->t, c->in, c->out, 1));
+    o.grad = gradient_new((size_t)c->out * c->in, c->type, 8);
+    free(x), free(dy);
+    return o;
+}
+
+static void dw_operands_free(dw_operands *o)
+{
+    void *const device[] = {o->x_dev, o->dy_dev, o->ws};
+    for (size_t i = 0; i < GR_LEN(device); i++) CUDA(cudaFree(device[i]));
+    rounded_free(&o->x), rounded_free(&o->dy);
+    gradient_free(&o->grad);
+}
+
+static double dw_want_at(const dw_operands *o, size_t row, size_t col)
+{
+    const size_t T = gr_cu_fp8_tokens(o->c.t);
+    double sum = 0;
+    for (size_t k = 0; k < o->c.t; k++)
+        sum += (double)gr_e4m3_to_f32(o->dy.values[row * T + k]) *
+               (double)o->dy.scales[k / 128 * o->c.out + row] *
+               (double)gr_e4m3_to_f32(o->x.values[col * T + k]) *
+               (double)o->x.scales[col / 128 * gr_fp8_scale_ld((uint32_t)T) + k / 128];
+    return sum + gradient_before(&o->grad, row * o->c.in + col);
+}
+
+/* By the table; malloc'd. */
+static void *run_dw(gr_queue *q, const dw_operands *o, const char *name)
+{
+    const gr_product p = {.t = o->c.t, .in = o->c.in, .out = o->c.out, .x = o->x_dev, .dw_fp8 = true};
+    gr_diag d;
+    gr_diag_init(&d);
+    gr_kernels_cuda.layer->product_dw(q, &p, o->dy_dev, gradient_reset(&o->grad),
+                                      o->c.type == GR_CU_F32 ? GR_F32 : GR_BF16, o->ws);
+    expect_ok(gr_kernels_cuda.check(q, &d), &d, name);
+    CUDA(cudaDeviceSynchronize());
+    gr_diag_release(&d);
+    return gradient_take(name, &o->grad);
+}
+
+static bool dw_by_library(gr_queue *q, const dw_operands *o)
+{
+    const dw_case *c = &o->c;
+    const uint32_t T = gr_cu_fp8_tokens(c->t);
+    const gr_cu_gemm_call call = {.form = GR_CU_GEMM_NT,
+                                  .m = c->out,
+                                  .n = c->in,
+                                  .k = T,
+                                  .a = o->ws,
+                                  .b = o->ws,
+                                  .a_scales = o->ws,
+                                  .b_scales = o->ws,
+                                  .lda = T,
+                                  .ldb = T,
+                                  .ldd = c->in,
+                                  .d = o->grad.device,
+                                  .type = c->type,
+                                  .c = o->grad.device,
+                                  .ldc = c->in};
+    return gr_cu_gemm_fits(gr_cu_context_of(q)->gemm, &call);
+}
+
+static void check_dw(gr_queue *q, const dw_case *c)
+{
+    dw_operands o = dw_operands_of(c);
+    char name[128];
+    errors e = {0};
+    uint64_t seed = 9;
+    snprintf(name, sizeof(name), "gradient %u: %u x %u, %s%s%s", c->t, c->in, c->out,
+             c->type == GR_CU_F32 ? "fp32" : "bf16", content_name[c->what],
+             dw_by_library(q, &o) ? " (library)" : "");
+    void *got = run_dw(q, &o, name), *again = run_dw(q, &o, name);
+    for (size_t i = 0; i < GR_MIN(o.grad.n, (size_t)2048); i++) {
+        random_float(&seed);
+        const size_t at = o.grad.n <= 2048 ? i : seed % o.grad.n;
+        errors_add(&e, gradient_at(&o.grad, got, at), dw_want_at(&o, at / c->in, at % c->in));
+    }
+    report_errors(&e, name, "grad", 4e-3);
+    report_equal(name, "again", got, again, o.grad.bytes);
+    free(got), free(again);
+    dw_operands_free(&o);
+}
+
+/* Both gradients of a product at once have the bits of one after the other. */
+static void check_back(gr_queue *q, const dw_case *c)
+{
+    const gr_layer_ops *ops = gr_kernels_cuda.layer;
+    dw_operands o = dw_operands_of(c);
+    gr_bf16 *w = values_of(c->out, c->in, USUAL, 10), *w_dev = device_copy(w, (size_t)c->in * c->out * 2);
+    const size_t bytes = (size_t)c->t * c->in * 2;
+    uint8_t *codes = device_poisoned((size_t)c->in * c->out);
+    float *scales = device_poisoned((size_t)gr_fp8_blocks(c->out) * gr_fp8_scale_ld(c->in) * sizeof(float));
+    gr_bf16 *dx = device_poisoned(bytes), *dx_each = device_poisoned(bytes);
+    void *ws = device_poisoned(GR_MAX(gr_cu_fp8_ws_bytes(c->t, c->in, c->out, 1, true),
+                                      gr_cu_fp8_dw_ws_bytes(c->t, c->in, c->out, 1)));
+    const gr_product p = {
+        .t = c->t, .in = c->in, .out = c->out, .x = o.x_dev, .w = codes, .scales = scales, .dw_fp8 = true};
+    const gr_dtype grads = c->type == GR_CU_F32 ? GR_F32 : GR_BF16;
+    char name[96];
+    gr_diag d;
+    gr_diag_init(&d);
+    gr_cu_fp8_weights(NULL, w_dev, codes, scales, c->out, c->in);
+    const bool both = ops->product_back(q, &p, o.dy_dev, dx, gradient_reset(&o.grad), grads, ws);
+    snprintf(name, sizeof(name), "both gradients %u: %u x %u%s", c->t, c->in, c->out,
+             both ? "" : " (not at once)");
+    void *grad = gradient_take(name, &o.grad);
+    ops->product_dx(q, &p, o.dy_dev, dx_each, ws);
+    ops->product_dw(q, &p, o.dy_dev, gradient_reset(&o.grad), grads, ws);
+    expect_ok(gr_kernels_cuda.check(q, &d), &d, name);
+    gr_bf16 *got = take(name, dx, bytes), *want = take(name, dx_each, bytes);
+    void *grad_each = gradient_take(name, &o.grad);
+    if (both) report_equal(name, "dx", got, want, bytes);
+    report_equal(name, "grad", grad, both ? grad_each : o.grad.before, o.grad.bytes);
+    free(w), free(got), free(want), free(grad), free(grad_each);
+    void *const device[] = {w_dev, codes, scales, ws};
+    for (size_t i = 0; i < GR_LEN(device); i++) CUDA(cudaFree(device[i]));
+    gr_diag_release(&d);
+    dw_operands_free(&o);
+}
+
+static void check_gradients(gr_queue *q)
+{
+    static const uint32_t shapes[][2] = {{1, 16}, {8, 128}, {127, 144}, {128, 384}, {129, 208}, {700, 272}};
+    static const dw_case cases[] = {{1, 128, 128, GR_CU_F32, USUAL},     {7, 304, 208, GR_CU_BF16, USUAL},
+                                    {127, 16, 48, GR_CU_F32, USUAL},     {128, 512, 256, GR_CU_BF16, RANGES},
+                                    {129, 256, 16, GR_CU_BF16, ZEROS},   {300, 304, 272, GR_CU_F32, ZEROS},
+                                    {600, 1024, 512, GR_CU_F32, USUAL},  {1000, 512, 1024, GR_CU_BF16, USUAL},
+                                    {2048, 208, 1040, GR_CU_BF16, USUAL}};
+    static const dw_case large[] = {{4096, 4096, 6144, GR_CU_BF16, USUAL},
+                                    {5000, 4096, 4096, GR_CU_F32, USUAL},
+                                    {3000, 12288, 4096, GR_CU_BF16, USUAL}};
+    for (size_t i = 0; i < GR_LEN(shapes); i++)
+        for (int what = 0; what < N_CONTENTS; what++)
+            for (int together = 0; together < 2; together++)
+                check_columns(shapes[i][0], shapes[i][1], (content)what, together);
+    for (size_t i = 0; i < GR_LEN(shapes); i++)
+        for (int what = 0; what < WRONG; what++) check_both(shapes[i][0], shapes[i][1], (content)what);
+    for (size_t i = 0; i < GR_LEN(cases) && !check_own; i++) {
+        check_dw(q, &cases[i]);
+        check_back(q, &cases[i]);
+    }
+    for (size_t i = 0; i < GR_LEN(large) && !check_small; i++) {
+        check_dw(q, &large[i]);
+        check_back(q, &large[i]);
+    }
+}
+
 static void check_all(gr_queue *q, gr_queue *strict)
 {
     static const uint32_t shapes[][2] = {{128, 128}, {256, 384}, {200, 304},
@@ -295,6 +536,7 @@ static void check_all(gr_queue *q, gr_queue *strict)
     for (size_t i = 0; i < GR_LEN(products); i++)
         if (!check_own || products[i].t <= 8) check_product(q, strict, &products[i]);
     for (size_t i = 0; i < GR_LEN(large) && !check_small; i++) check_product(q, strict, &large[i]);
+    check_gradients(q);
 }
 
 /* ---- whether cuBLASLt's rows depend on how many there are ------------------------------------------------
@@ -489,6 +731,129 @@ static void bench_shape(gr_queue *q, uint32_t in, uint32_t out)
     gr_diag_release(&b.d);
 }
 
+/* ---- times of gradients: one binary, old and new --------------------------------------------------------
+ */
+
+typedef struct dw_bench {
+    gr_queue *q;
+    uint32_t t, in, out;
+    gr_bf16 *x, *dy, *dx;
+    uint8_t *w;
+    float *w_scales;
+    void *grad, *ws;
+    gr_dtype grads;
+    bool fp8;
+    gr_cu_fp8_dw_ws at;
+} dw_bench;
+
+static void do_dw(void *arg, int i)
+{
+    const dw_bench *b = arg;
+    const gr_product p = {.t = b->t, .in = b->in, .out = b->out, .x = b->x, .dw_fp8 = b->fp8};
+    (void)i;
+    gr_kernels_cuda.layer->product_dw(b->q, &p, b->dy, b->grad, b->grads, b->ws);
+}
+
+/* Both gradients, in FP8 at once, or those of weights in bf16. */
+static void do_back(void *arg, int i)
+{
+    const dw_bench *b = arg;
+    const gr_product p = {
+        .t = b->t, .in = b->in, .out = b->out, .x = b->x, .w = b->w, .scales = b->w_scales, .dw_fp8 = b->fp8};
+    const gr_layer_ops *ops = gr_kernels_cuda.layer;
+    (void)i;
+    if (ops->product_back(b->q, &p, b->dy, b->dx, b->grad, b->grads, b->ws)) return;
+    ops->product_dx(b->q, &p, b->dy, b->dx, b->ws);
+    ops->product_dw(b->q, &p, b->dy, b->grad, b->grads, b->ws);
+}
+
+static void do_columns(void *arg, int i)
+{
+    const dw_bench *b = arg;
+    (void)i;
+    gr_cu_fp8_columns(NULL, b->dy, b->at.dy, b->at.dy_scales, b->t, b->out);
+}
+
+static void do_columns_together(void *arg, int i)
+{
+    const dw_bench *b = arg;
+    (void)i;
+    gr_cu_fp8_columns_together(NULL, b->x, b->at.x, b->at.x_scales, b->t, b->in);
+}
+
+static void do_both(void *arg, int i)
+{
+    const dw_bench *b = arg;
+    (void)i;
+    gr_cu_fp8_both(NULL, b->dy,
+                   &(gr_cu_fp8_ways){b->at.dy, (uint8_t *)b->dx, b->at.dy_scales, b->at.x_scales}, b->t, b->t,
+                   b->out);
+}
+
+/* Of one product: bf16 beside FP8, roundings included: gradients of weights alone, and with those of rows. In
+ * seconds. */
+static void bench_dw(gr_queue *q, uint32_t t, uint32_t in, uint32_t out, gr_dtype grads, double sum[2][2])
+{
+    const double flop = 2.0 * t * in * out;
+    dw_bench b = {.q = q, .t = t, .in = in, .out = out, .grads = grads};
+    gr_workspace at = {0};
+    gr_diag d;
+    gr_diag_init(&d);
+    b.x = device_random_bf16((size_t)t * in, 2);
+    b.dy = device_random_bf16((size_t)t * out, 3);
+    b.grad = device_poisoned((size_t)in * out * 4);
+    CUDA(cudaMemset(b.grad, 0, (size_t)in * out * 4));
+    b.dx = device_poisoned((size_t)t * GR_MAX(in * 2, out));
+    b.w = device_poisoned((size_t)in * out);
+    b.w_scales = device_poisoned((size_t)gr_fp8_blocks(out) * gr_fp8_scale_ld(in) * sizeof(float));
+    gr_bf16 *w = device_random_bf16((size_t)in * out, 4);
+    gr_cu_fp8_weights(NULL, w, b.w, b.w_scales, out, in);
+    b.ws = device_poisoned(
+        GR_MAX(gr_cu_fp8_dw_ws_bytes(t, in, out, 1), gr_cu_fp8_ws_bytes(t, in, out, 1, true)));
+    at.base = b.ws;
+    gr_cu_fp8_dw_layout(&at, t, in, out, &b.at);
+    bench_line("columns to FP8", do_columns, &b, 3.0 * t * out, "%u x %u", t, out);
+    bench_line("columns together", do_columns_together, &b, 3.0 * t * in, "%u x %u", t, in);
+    double dw[2], back[2];
+    for (int i = 0; i < 2; i++) {
+        b.fp8 = i;
+        sum[0][i] += dw[i] = time_of(do_dw, &b, 10);
+        sum[1][i] += back[i] = time_of(do_back, &b, 10);
+    }
+    b.at.x_scales = (float *)b.grad; /* of rows, which may be more than those of x */
+    bench_line("columns and rows", do_both, &b, 4.0 * t * out, "%u x %u", t, out);
+    expect_ok(gr_kernels_cuda.check(q, &d), &d, "gradients");
+    CUDA(cudaGetLastError());
+    printf(
+        "gradient of %5u x %5u, %s, %u tokens: bf16 %8.1f us %4.0f TFLOP/s, FP8 with its roundings %8.1f us "
+        "%5.0f TFLOP/s; with that of rows %8.1f us, and %8.1f us\n",
+        in, out, grads == GR_F32 ? "fp32" : "bf16", t, dw[0] * 1e6, flop / dw[0] * 1e-12, dw[1] * 1e6,
+        flop / dw[1] * 1e-12, back[0] * 1e6, back[1] * 1e6);
+    fflush(stdout);
+    void *const all[] = {b.x, b.dy, b.grad, b.ws, b.dx, b.w, b.w_scales, w};
+    for (size_t i = 0; i < GR_LEN(all); i++) CUDA(cudaFree(all[i]));
+    gr_diag_release(&d);
+}
+
+/* The four products of a layer of 8B and of 1.7B. */
+static void bench_gradients(gr_queue *q)
+{
+    static const uint32_t layers[][4][2] = {{{4096, 6144}, {4096, 4096}, {4096, 24576}, {12288, 4096}},
+                                            {{2048, 4096}, {2048, 2048}, {2048, 12288}, {6144, 2048}}};
+    static const uint32_t tokens[] = {4096, 16384};
+    for (size_t l = 0; l < GR_LEN(layers); l++)
+        for (size_t n = 0; n < GR_LEN(tokens); n++)
+            for (int wide = 0; wide < 2; wide++) {
+                double sum[2][2] = {{0}};
+                for (int i = 0; i < 4; i++)
+                    bench_dw(q, tokens[n], layers[l][i][0], layers[l][i][1], wide ? GR_F32 : GR_BF16, sum);
+                printf("gradients of a layer of %s, %s, %u tokens: of weights bf16 %.1f us, FP8 %.1f us "
+                       "(%.2f); with those of rows %.1f us, and %.1f us (%.2f)\n",
+                       l ? "1.7B" : "8B", wide ? "fp32" : "bf16", tokens[n], sum[0][0] * 1e6, sum[0][1] * 1e6,
+                       sum[0][0] / sum[0][1], sum[1][0] * 1e6, sum[1][1] * 1e6, sum[1][0] / sum[1][1]);
+            }
+}
+
 int main(int argc, char **argv)
 {
     gr_diag d;
@@ -504,6 +869,8 @@ int main(int argc, char **argv)
         static const uint32_t shapes[][2] = {
             {4096, 6144}, {4096, 4096}, {1024, 2048}, {12288, 4096}, {256, 512}};
         for (size_t i = 0; i < GR_LEN(shapes); i++) show_invariance(&q, shapes[i][0], shapes[i][1]);
+    } else if (times && argc > 2 && !strcmp(argv[2], "gradients")) {
+        bench_gradients(&q);
     } else if (times) {
         static const uint32_t shapes[][2] = {
             {4096, 6144}, {4096, 4096}, {4096, 24576}, {12288, 4096}, {1024, 6144}};

@@ -31,10 +31,12 @@ void gr_kv_write(gr_queue *q, const gr_attention_desc *s, const gr_tokens *b, co
 uint64_t gr_cpu_product_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward);
 void gr_cpu_product(gr_queue *q, const gr_product *p, void *y, void *ws);
 uint64_t gr_cpu_fp8_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned threads, bool backward);
+uint64_t gr_cpu_fp8_dw_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned threads);
 void gr_cpu_quantize(gr_queue *q, const gr_quantize *c);
 /* Those whose weights are in FP8; without a bias. */
 void gr_cpu_fp8_product(gr_queue *q, const gr_product *p, void *y, void *ws);
 void gr_cpu_fp8_product_dx(gr_queue *q, const gr_product *p, const void *dy, void *dx, void *ws);
+void gr_cpu_fp8_product_dw(gr_queue *q, const gr_product *p, const void *dy, void *grad, void *ws);
 void gr_cpu_product_add(gr_queue *q, const gr_product *p, const void *add, float scale, bool sliced, void *y,
                         void *temp, void *ws);
 void gr_cpu_product_dx(gr_queue *q, const gr_product *p, const void *dy, void *dx, void *ws);

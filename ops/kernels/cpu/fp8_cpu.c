@@ -171,3 +171,71 @@ void gr_cpu_fp8_product_dx(gr_queue *q, const gr_product *p, const void *dy, voi
         gr_gemm(q, &g, w.gemm);
     }
 }
+
+/* ---- gradients of weights -------------------------------------------------------------------------------
+ *
+ * Both factors are rounded in blocks along what is summed over, the tokens of the call from its first on.
+ */
+
+typedef struct dw_ws {
+    float *x, *dy; /* [t, in], [t, out] rounded */
+    void *gemm;
+} dw_ws;
+
+static dw_ws dw_layout(gr_workspace *c, uint64_t t, uint32_t in, uint32_t out, uint64_t gemm)
+{
+    dw_ws w;
+    w.x = gr_workspace_floats(c, t * in);
+    w.dy = gr_workspace_floats(c, t * out);
+    w.gemm = gr_workspace_bytes(c, gemm);
+    return w;
+}
+
+uint64_t gr_cpu_fp8_dw_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned threads)
+{
+    gr_workspace c = {0};
+    dw_layout(&c, t, in, out, gr_cpu_product_ws_bytes(t, in, out, threads, true));
+    return c.used;
+}
+
+/* x [t, cols] in blocks of 128 tokens and `width` columns. */
+typedef struct blocks_job {
+    const float *x;
+    float *rounded;
+    uint32_t t, cols, width;
+} blocks_job;
+
+static void round_block(const blocks_job *j, uint32_t row, uint32_t col)
+{
+    const uint32_t end = GR_MIN(row + GR_FP8_BLOCK, j->t), n = GR_MIN(j->width, j->cols - col);
+    float most = 0;
+    for (uint32_t r = row; r < end; r++) most = largest(j->x + (uint64_t)r * j->cols + col, n, most);
+    const gr_fp8_scale s = gr_fp8_scale_of(most);
+    for (uint32_t r = row; r < end; r++)
+        for (uint32_t c = col; c < col + n; c++) {
+            const uint64_t at = (uint64_t)r * j->cols + c;
+            j->rounded[at] = gr_e4m3_to_f32(gr_f32_to_e4m3(j->x[at] * s.inverse)) * s.scale;
+        }
+}
+
+/* A rank has whole blocks of columns. */
+static void blocks_rank(void *arg, unsigned rank, unsigned size)
+{
+    const blocks_job *j = arg;
+    uint64_t first, last;
+    gr_team_range(j->cols, GR_FP8_BLOCK, rank, size, &first, &last);
+    for (uint32_t row = 0; row < j->t; row += GR_FP8_BLOCK)
+        for (uint64_t col = first; col < last; col += j->width) round_block(j, row, (uint32_t)col);
+}
+
+void gr_cpu_fp8_product_dw(gr_queue *q, const gr_product *p, const void *dy, void *grad, void *ws)
+{
+    gr_workspace c = {.base = ws};
+    const dw_ws w = dw_layout(&c, p->t, p->in, p->out, 0);
+    blocks_job x = {p->x, w.x, p->t, p->in, GR_FP8_BLOCK}, rows = {dy, w.dy, p->t, p->out, 1};
+    gr_team_run(q->team, blocks_rank, &x);
+    gr_team_run(q->team, blocks_rank, &rows);
+    const gr_gemm_job g = {p->out, p->in, p->t, {w.dy, p->out, true}, {w.x, p->in, false}, grad,
+                           p->in,  true,  NULL};
+    gr_gemm(q, &g, w.gemm);
+}

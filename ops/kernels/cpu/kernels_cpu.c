@@ -50,6 +50,7 @@ static const gr_layer_ops layer = {
     .norm_backward = gr_cpu_norm_backward,
     .product_ws_bytes = gr_cpu_product_ws_bytes,
     .fp8_ws_bytes = gr_cpu_fp8_ws_bytes,
+    .fp8_dw_ws_bytes = gr_cpu_fp8_dw_ws_bytes,
     .has_fp8 = true,
     .quantize = gr_cpu_quantize,
     .product = gr_cpu_product,

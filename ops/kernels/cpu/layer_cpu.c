@@ -123,7 +123,10 @@ void gr_cpu_product_dw(gr_queue *q, const gr_product *p, const void *dy, void *g
     gr_gemm_job g = {p->out, p->in, p->t, {dy, p->out, true}, {p->x, p->in, false}, grad, p->in, true, NULL};
     assert(grads == GR_F32);
     (void)grads;
-    gr_gemm(q, &g, ws);
+    if (p->dw_fp8)
+        gr_cpu_fp8_product_dw(q, p, dy, grad, ws);
+    else
+        gr_gemm(q, &g, ws);
 }
 
 struct columns_job {

@@ -112,14 +112,15 @@ static void last_rows(gr_queue *q, const gr_cu_fp8_product *p, const gr_bf16 *x,
     if (p->add) gr_cu_add(q->stream, p->y, p->y == p->add ? w->last : p->add, GR_CU_BF16, n);
 }
 
+/* rounded: whole fours of x's rows are already. */
 static void all_by_library(gr_queue *q, const gr_cu_fp8_product *p, const gr_cu_fp8_ws *w, const gr_bf16 *x,
-                           gr_bf16 *temp)
+                           gr_bf16 *temp, bool rounded)
 {
     const uint32_t whole = p->t / FOUR * FOUR;
     gr_cu_fp8_product part = *p;
     part.t = whole;
     if (whole) {
-        round_rows(q, &part, x, whole);
+        if (!rounded) round_rows(q, &part, x, whole);
         by_library(q, &part, temp, w->gemm);
     }
     part.t = p->t - whole;
@@ -135,7 +136,7 @@ static void product(gr_queue *q, gr_cu_fp8_product *p, const gr_cu_fp8_ws *w, co
     p->x_scales = w->scales;
     if (!p->t) return;
     if (uses_library(q, p)) {
-        all_by_library(q, p, w, x, temp);
+        all_by_library(q, p, w, x, temp, false);
         return;
     }
     if (p->t <= GR_CU_FP8_RAW)
@@ -163,19 +164,107 @@ void gr_cuda_fp8_product(gr_queue *q, const gr_product *c, float scale, gr_bf16 
     product(q, &p, &w, c->x, temp);
 }
 
-/* The product with W^T, which is turned into the workspace: tensor cores take FP8 along terms alone. */
+/* The product with W^T, for which tensor cores want it turned: they take FP8 along terms alone. */
+static gr_cu_fp8_product product_dx(const gr_product *c, gr_bf16 *dx, const gr_cu_fp8_ws *w)
+{
+    return (gr_cu_fp8_product){.t = c->t,
+                               .in = c->out,
+                               .out = c->in,
+                               .x = w->values,
+                               .w = w->turned,
+                               .x_scales = w->scales,
+                               .w_scales = w->turned_scales,
+                               .scale = 1,
+                               .y = dx};
+}
+
+static void turn(gr_queue *q, const gr_product *c, const gr_cu_fp8_ws *w)
+{
+    gr_cu_fp8_turn(q->stream, c->w, c->scales, w->turned, w->turned_scales, c->out, c->in);
+}
+
 void gr_cuda_fp8_product_dx(gr_queue *q, const gr_product *c, const gr_bf16 *dy, gr_bf16 *dx, void *ws)
 {
     gr_workspace at = {.base = ws};
     gr_cu_fp8_ws w;
     gr_cu_fp8_layout(&at, c->t, c->in, c->out, true, &w);
-    gr_cu_fp8_turn(q->stream, c->w, c->scales, w.turned, w.turned_scales, c->out, c->in);
-    gr_cu_fp8_product p = {.t = c->t,
-                           .in = c->out,
-                           .out = c->in,
-                           .w = w.turned,
-                           .w_scales = w.turned_scales,
-                           .scale = 1,
-                           .y = dx};
+    gr_cu_fp8_product p = product_dx(c, dx, &w);
+    turn(q, c, &w);
     product(q, &p, &w, dy, NULL);
+}
+
+/* ---- gradients of weights -------------------------------------------------------------------------------
+ */
+
+/* dy^T, which is in w, in the place of rows and x^T in that of weights: the same product, added to what is
+ * there. Shapes that the library does not have go through the kernel. */
+static void multiply_dw(gr_queue *q, const gr_product *c, void *grad, gr_dtype grads,
+                        const gr_cu_fp8_dw_ws *w)
+{
+    const uint32_t tokens = gr_cu_fp8_tokens(c->t);
+    const bool wide = grads == GR_F32;
+    gr_cu_fp8_columns_together(q->stream, c->x, w->x, w->x_scales, c->t, c->in);
+    const gr_cu_gemm_call call = {.form = GR_CU_GEMM_NT,
+                                  .m = c->out,
+                                  .n = c->in,
+                                  .k = tokens,
+                                  .a = w->dy,
+                                  .b = w->x,
+                                  .a_scales = w->dy_scales,
+                                  .b_scales = w->x_scales,
+                                  .lda = tokens,
+                                  .ldb = tokens,
+                                  .ldd = c->in,
+                                  .d = grad,
+                                  .type = gr_cu_type(grads),
+                                  .c = grad,
+                                  .ldc = c->in};
+    if (fits(q, &call)) {
+        gr_cu_product(q, &call, w->gemm);
+        return;
+    }
+    const gr_cu_fp8_product p = {.t = c->out,
+                                 .in = tokens,
+                                 .out = c->in,
+                                 .x = w->dy,
+                                 .w = w->x,
+                                 .x_scales = w->dy_scales,
+                                 .w_scales = w->x_scales,
+                                 .add = wide ? NULL : grad,
+                                 .scale = 1,
+                                 .y = wide ? NULL : grad,
+                                 .sum = wide ? grad : NULL};
+    gr_cu_fp8_few(q->stream, &p);
+}
+
+void gr_cuda_fp8_product_dw(gr_queue *q, const gr_product *c, const gr_bf16 *dy, void *grad, gr_dtype grads,
+                            void *ws)
+{
+    gr_workspace at = {.base = ws};
+    gr_cu_fp8_dw_ws w;
+    if (!c->t) return;
+    gr_cu_fp8_dw_layout(&at, c->t, c->in, c->out, &w);
+    gr_cu_fp8_columns(q->stream, dy, w.dy, w.dy_scales, c->t, c->out);
+    multiply_dw(q, c, grad, grads, &w);
+}
+
+/* Where both are in FP8 and the library has the first. */
+bool gr_cuda_product_back(gr_queue *q, const gr_product *c, const void *dy, void *dx, void *grad,
+                          gr_dtype grads, void *ws)
+{
+    gr_workspace at = {.base = ws};
+    gr_cu_fp8_dw_ws w;
+    gr_cu_fp8_ws first;
+    if (!c->dw_fp8 || !c->scales || c->t < FOUR) return false;
+    gr_cu_fp8_dw_layout(&at, c->t, c->in, c->out, &w);
+    at = (gr_workspace){.base = (char *)w.x};
+    gr_cu_fp8_layout(&at, c->t, c->in, c->out, true, &first);
+    const gr_cu_fp8_product p = product_dx(c, dx, &first);
+    if (!uses_library(q, &p)) return false;
+    turn(q, c, &first);
+    const gr_cu_fp8_ways ways = {w.dy, first.values, w.dy_scales, first.scales};
+    gr_cu_fp8_both(q->stream, dy, &ways, c->t / FOUR * FOUR, c->t, c->out);
+    all_by_library(q, &p, &first, dy, NULL, true);
+    multiply_dw(q, c, grad, grads, &w);
+    return true;
 }

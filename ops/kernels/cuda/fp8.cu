@@ -128,6 +128,181 @@ extern "C" void gr_cu_fp8_turn(cudaStream_t st, const uint8_t *values, const flo
                                                                      ld);
 }
 
+/* ---- rows turned: a block of threads a block of 128 x 128 -----------------------------------------------
+ *
+ * A thread has 8 columns of 8 rows: two rows of a column become two bytes in a row, so that turning is which
+ * values are paired. A column's 8 bytes then lie in shared memory among those of 16 threads; which of the 16
+ * places they take differs from thread to thread of a row, so that all banks are met once.
+ */
+
+enum { EIGHTS = SIDE / VECTOR, PAIRS = SIDE / 2 };
+
+/* Of two bf16 each, without signs. NaN is the largest. */
+GR_DEVICE uint4 larger(uint4 most, uint4 v)
+{
+    const uint32_t size = 0x7fff7fff;
+    return make_uint4(__vmaxu2(most.x, v.x & size), __vmaxu2(most.y, v.y & size),
+                      __vmaxu2(most.z, v.z & size), __vmaxu2(most.w, v.w & size));
+}
+
+/* Of rows a, b, a + 1 or so: both values of a pair of columns, each column's beside each other. */
+GR_DEVICE void two_rows(uint32_t a, uint32_t b, float low, float high, uint32_t &low_to, uint32_t &high_to,
+                        int shift)
+{
+    const uint32_t l = __nv_cvt_float2_to_fp8x2(
+        make_float2(__fmul_rn(gr_low(a), low), __fmul_rn(gr_low(b), low)), __NV_SATFINITE, __NV_E4M3);
+    const uint32_t h = __nv_cvt_float2_to_fp8x2(
+        make_float2(__fmul_rn(gr_high(a), high), __fmul_rn(gr_high(b), high)), __NV_SATFINITE, __NV_E4M3);
+    low_to |= l << shift;
+    high_to |= h << shift;
+}
+
+/* Where a column's bytes of rows [8 g, 8 g + 8) of the block lie. */
+GR_DEVICE uint2 *eight_at(uint2 *tile, uint32_t column, uint32_t g)
+{
+    return tile + column * EIGHTS + ((g ^ column / VECTOR) & (EIGHTS - 1));
+}
+
+/* inverse [SIDE]: of each column. together: one scale for all of them. */
+GR_DEVICE void scale_columns(uint4 own, bool together, float *inverse, float *scales, uint32_t cols,
+                             uint32_t ld)
+{
+    __shared__ __align__(16) uint32_t most[WARPS][PAIRS];
+    const uint32_t warp = threadIdx.x / GR_WARP, lane = threadIdx.x % GR_WARP, i = threadIdx.x,
+                   column = blockIdx.x * SIDE + i;
+    const uint4 other =
+        make_uint4(__shfl_xor_sync(GR_ALL, own.x, LANES), __shfl_xor_sync(GR_ALL, own.y, LANES),
+                   __shfl_xor_sync(GR_ALL, own.z, LANES), __shfl_xor_sync(GR_ALL, own.w, LANES));
+    own = larger(own, other);
+    if (lane < LANES) *(uint4 *)&most[warp][4 * lane] = own;
+    __syncthreads();
+    if (i < SIDE) {
+        uint32_t m = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) m = __vmaxu2(m, most[w][i / 2]);
+        inverse[i] = __uint_as_float(i % 2 ? m & 0xffff0000u : m << 16);
+    }
+    __syncthreads();
+    uint32_t m = i < SIDE ? __float_as_uint(inverse[i]) : 0;
+    if (together) {
+        for (int c = lane; c < SIDE; c += GR_WARP) m = max(m, __float_as_uint(inverse[c]));
+        m = __reduce_max_sync(GR_ALL, m);
+        __syncthreads();
+    }
+    const gr_block_scale s = gr_scale_of(m);
+    if (i < SIDE) inverse[i] = s.inverse;
+    if (together && i == 0) scales[(size_t)blockIdx.x * ld + blockIdx.y] = s.scale;
+    if (!together && i < SIDE && column < cols) scales[(size_t)blockIdx.y * cols + column] = s.scale;
+    if (together && blockIdx.y == 0 && gridDim.y + i < ld) /* what fills up the row */
+        scales[(size_t)blockIdx.x * ld + gridDim.y + i] = 0;
+    __syncthreads();
+}
+
+/* Rows [row, row + 8) of the thread's 16 neighbours, as gr_cu_fp8_rows makes them, up to row n. */
+GR_DEVICE void put_rows(const uint4 (&v)[VECTOR], const gr_cu_fp8_ways &to, uint32_t row, uint32_t n,
+                        uint32_t col, uint32_t cols)
+{
+    const uint32_t lane = threadIdx.x % LANES;
+    uint32_t m = 0; /* of row + lane % 8 */
+#pragma unroll
+    for (int i = 0; i < VECTOR; i += 2) {
+        const uint4 a = larger(make_uint4(0, 0, 0, 0), v[i]), b = larger(make_uint4(0, 0, 0, 0), v[i + 1]);
+        const uint32_t p = __vmaxu2(__vmaxu2(a.x, a.y), __vmaxu2(a.z, a.w)),
+                       q = __vmaxu2(__vmaxu2(b.x, b.y), __vmaxu2(b.z, b.w));
+        uint32_t two = max(p & 0xffff, p >> 16) | max(q & 0xffff, q >> 16) << 16;
+#pragma unroll
+        for (int o = LANES / 2; o; o /= 2) two = __vmaxu2(two, __shfl_xor_sync(GR_ALL, two, o));
+        if (lane % VECTOR == i) m = two << 16;
+        if (lane % VECTOR == i + 1) m = two & 0xffff0000u;
+    }
+    const gr_block_scale s = gr_scale_of(m);
+    if (lane < VECTOR && row + lane < n) to.row_scales[(size_t)blockIdx.x * n + row + lane] = s.scale;
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) {
+        const float inverse = __shfl_sync(GR_ALL, s.inverse, threadIdx.x % GR_WARP / LANES * LANES + i);
+        if (col < cols && row + i < n)
+            *(uint2 *)(to.rows + (size_t)(row + i) * cols + col) = gr_fp8_rounded(v[i], inverse);
+    }
+}
+
+/* ROWS: rows as they are, too, n of them. */
+template <bool TOGETHER, bool ROWS>
+GR_KERNEL void __launch_bounds__(BLOCK)
+    columns_kernel(const gr_bf16 *__restrict__ x, const gr_cu_fp8_ways ways, uint32_t n, uint32_t t,
+                   uint32_t cols, uint32_t ld)
+{
+    __shared__ uint2 tile[SIDE * EIGHTS];
+    __shared__ __align__(8) float inverse[SIDE];
+    const uint32_t own = threadIdx.x % LANES * VECTOR, g = threadIdx.x / LANES, col = blockIdx.x * SIDE + own,
+                   row = blockIdx.y * SIDE + g * VECTOR;
+    uint4 v[VECTOR], most = make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) {
+        const bool there = col < cols && row + i < t;
+        v[i] = there ? *(const uint4 *)(x + (size_t)(row + i) * cols + col) : make_uint4(0, 0, 0, 0);
+        most = larger(most, v[i]);
+    }
+    if (ROWS) put_rows(v, ways, row, n, col, cols);
+    scale_columns(most, TOGETHER, inverse, ways.column_scales, cols, ld);
+    uint2 to[VECTOR] = {};
+#pragma unroll
+    for (int i = 0; i < VECTOR; i += 2) {
+        const uint32_t a[4] = {v[i].x, v[i].y, v[i].z, v[i].w},
+                       b[4] = {v[i + 1].x, v[i + 1].y, v[i + 1].z, v[i + 1].w};
+#pragma unroll
+        for (int c = 0; c < VECTOR; c += 2) {
+            const float2 f = *(const float2 *)&inverse[own + c];
+            uint32_t &low = i < 4 ? to[c].x : to[c].y, &high = i < 4 ? to[c + 1].x : to[c + 1].y;
+            two_rows(a[c / 2], b[c / 2], f.x, f.y, low, high, 8 * (i % 4));
+        }
+    }
+#pragma unroll
+    for (int c = 0; c < VECTOR; c++) *eight_at(tile, own + c, g) = to[c];
+    __syncthreads();
+    const uint64_t T = (uint64_t)gridDim.y * SIDE;
+#pragma unroll
+    for (int i = 0; i < SIDE * EIGHTS / BLOCK; i++) {
+        const uint32_t c = i * (BLOCK / EIGHTS) + threadIdx.x / EIGHTS, e = threadIdx.x % EIGHTS,
+                       column = blockIdx.x * SIDE + c;
+        if (column < cols)
+            *(uint2 *)(ways.columns + column * T + blockIdx.y * SIDE + e * VECTOR) = *eight_at(tile, c, e);
+    }
+}
+
+static dim3 columns_grid(uint32_t t, uint32_t cols)
+{
+    assert(cols % 16 == 0);
+    return dim3(gr_ceil_div(cols, SIDE), gr_ceil_div(t, SIDE));
+}
+
+template <bool TOGETHER, bool ROWS>
+static void run_columns(cudaStream_t st, const gr_bf16 *x, const gr_cu_fp8_ways &to, uint32_t n, uint32_t t,
+                        uint32_t cols)
+{
+    const dim3 grid = columns_grid(t, cols);
+    if (t && cols)
+        columns_kernel<TOGETHER, ROWS><<<grid, BLOCK, 0, st>>>(x, to, n, t, cols, scale_ld(grid.y * SIDE));
+}
+
+extern "C" void gr_cu_fp8_columns(cudaStream_t st, const gr_bf16 *x, uint8_t *values, float *scales,
+                                  uint32_t t, uint32_t cols)
+{
+    run_columns<false, false>(st, x, gr_cu_fp8_ways{values, NULL, scales, NULL}, 0, t, cols);
+}
+
+extern "C" void gr_cu_fp8_columns_together(cudaStream_t st, const gr_bf16 *x, uint8_t *values, float *scales,
+                                           uint32_t t, uint32_t cols)
+{
+    run_columns<true, false>(st, x, gr_cu_fp8_ways{values, NULL, scales, NULL}, 0, t, cols);
+}
+
+extern "C" void gr_cu_fp8_both(cudaStream_t st, const gr_bf16 *x, const gr_cu_fp8_ways *to, uint32_t n,
+                               uint32_t t, uint32_t cols)
+{
+    assert(n <= t);
+    run_columns<false, true>(st, x, *to, n, t, cols);
+}
+
 /* ---- rows: 16 lanes a block of values --------------------------------------------------------------------
  */
 
@@ -289,7 +464,10 @@ template <int N, bool RAW> GR_KERNEL void __launch_bounds__(BLOCK) few_kernel(co
         float y = p.bias ? gr_float(p.bias[o]) : 0;
         for (int i = 0; i < WARPS; i++) y += part[i][e / OUTPUTS][e % OUTPUTS];
         const size_t at = (size_t)row * p.out + o;
-        p.y[at] = gr_round(p.add ? fmaf(p.scale, y, gr_float(p.add[at])) : p.scale * y);
+        if (p.sum)
+            p.sum[at] = fmaf(p.scale, y, p.sum[at]);
+        else
+            p.y[at] = gr_round(p.add ? fmaf(p.scale, y, gr_float(p.add[at])) : p.scale * y);
     }
 }
 

@@ -20,6 +20,20 @@ void gr_cu_fp8_weights(cudaStream_t st, const gr_bf16 *w, uint8_t *values, float
 /* The same of W^T, [cols, rows] and its scales. */
 void gr_cu_fp8_turn(cudaStream_t st, const uint8_t *values, const float *scales, uint8_t *to,
                     float *to_scales, uint32_t rows, uint32_t cols);
+/* Rows x [t, cols] turned, in blocks along rows: values [cols, T], T = t rounded up to whole blocks; what is
+ * behind row t is 0. A scale for each column's 128 rows, [T / 128, cols], or for 128 of them together,
+ * [blocks(cols), gr_fp8_scale_ld(T)]. */
+void gr_cu_fp8_columns(cudaStream_t st, const gr_bf16 *x, uint8_t *values, float *scales, uint32_t t,
+                       uint32_t cols);
+void gr_cu_fp8_columns_together(cudaStream_t st, const gr_bf16 *x, uint8_t *values, float *scales, uint32_t t,
+                                uint32_t cols);
+/* gr_cu_fp8_columns and, of the first n rows, gr_cu_fp8_rows (with t = n), of x that is read once. */
+typedef struct gr_cu_fp8_ways {
+    uint8_t *columns, *rows;
+    float *column_scales, *row_scales;
+} gr_cu_fp8_ways;
+void gr_cu_fp8_both(cudaStream_t st, const gr_bf16 *x, const gr_cu_fp8_ways *to, uint32_t n, uint32_t t,
+                    uint32_t cols);
 /* Rows x [n, cols], n <= t: values [t, cols], scales [blocks(cols), t]; rows behind n are 0. */
 void gr_cu_fp8_rows(cudaStream_t st, const gr_bf16 *x, uint8_t *values, float *scales, uint32_t n, uint32_t t,
                     uint32_t cols);
@@ -39,6 +53,7 @@ typedef struct gr_cu_fp8_product {
     const gr_bf16 *bias, *add; /* NULL: none */
     float scale;
     gr_bf16 *y;
+    float *sum; /* NULL; or what scale (x W^T + bias) is added to in fp32, in the place of y and add */
 } gr_cu_fp8_product;
 
 /* For few rows: weights go through the tensor cores once for 64 rows of x, straight from memory. Every

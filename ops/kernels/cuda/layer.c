@@ -182,7 +182,10 @@ void gr_cuda_product_dx(gr_queue *q, const gr_product *p, const void *dy, void *
 void gr_cuda_product_dw(gr_queue *q, const gr_product *p, const void *dy, void *grad, gr_dtype grads,
                         void *ws)
 {
-    gr_cu_linear_dw(q, dy, p->out, p->x, p->t, p->in, p->out, grad, grads, ws);
+    if (p->dw_fp8)
+        gr_cuda_fp8_product_dw(q, p, dy, grad, grads, ws);
+    else
+        gr_cu_linear_dw(q, dy, p->out, p->x, p->t, p->in, p->out, grad, grads, ws);
 }
 
 void gr_cuda_column_sums(gr_queue *q, const void *d, uint32_t t, uint32_t cols, void *grad, gr_dtype grads,

@@ -27,6 +27,10 @@ void gr_cu_linear_dw(gr_queue *q, const gr_bf16 *dy, uint64_t ld, const gr_bf16 
 void gr_cuda_fp8_product(gr_queue *q, const gr_product *p, float scale, gr_bf16 *y, const gr_bf16 *add,
                          gr_bf16 *temp, void *ws);
 void gr_cuda_fp8_product_dx(gr_queue *q, const gr_product *p, const gr_bf16 *dy, gr_bf16 *dx, void *ws);
+void gr_cuda_fp8_product_dw(gr_queue *q, const gr_product *p, const gr_bf16 *dy, void *grad, gr_dtype grads,
+                            void *ws);
+bool gr_cuda_product_back(gr_queue *q, const gr_product *p, const void *dy, void *dx, void *grad,
+                          gr_dtype grads, void *ws);
 void gr_cuda_quantize(gr_queue *q, const gr_quantize *c);
 
 void gr_cuda_norm(gr_queue *q, const gr_norm *c, void *y);

@@ -88,6 +88,35 @@ uint64_t gr_cu_fp8_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned thre
     return c.used;
 }
 
+uint32_t gr_cu_fp8_tokens(uint32_t t)
+{
+    return gr_fp8_blocks(t) * GR_FP8_BLOCK;
+}
+
+static void dw_dy(gr_workspace *c, uint32_t t, uint32_t out, gr_cu_fp8_dw_ws *w)
+{
+    w->gemm = gr_workspace_bytes(c, GR_CU_GEMM_WS_BYTES);
+    w->dy = gr_workspace_bytes(c, (uint64_t)gr_cu_fp8_tokens(t) * out);
+    w->dy_scales = gr_workspace_floats(c, (uint64_t)gr_fp8_blocks(t) * out);
+}
+
+void gr_cu_fp8_dw_layout(gr_workspace *c, uint32_t t, uint32_t in, uint32_t out, gr_cu_fp8_dw_ws *w)
+{
+    const uint32_t tokens = gr_cu_fp8_tokens(t);
+    dw_dy(c, t, out, w);
+    w->x = gr_workspace_bytes(c, (uint64_t)tokens * in);
+    w->x_scales = gr_workspace_floats(c, (uint64_t)gr_fp8_blocks(in) * gr_fp8_scale_ld(tokens));
+}
+
+uint64_t gr_cu_fp8_dw_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned threads)
+{
+    gr_workspace all = {0}, dy = {0};
+    gr_cu_fp8_dw_ws w;
+    gr_cu_fp8_dw_layout(&all, t, in, out, &w);
+    dw_dy(&dy, t, out, &w);
+    return GR_MAX(all.used, dy.used + gr_cu_fp8_ws_bytes(t, in, out, threads, true));
+}
+
 uint64_t gr_cu_back_ws_bytes(const gr_layer_desc *d, uint32_t hidden, uint32_t tokens)
 {
     const gr_cu_heads heads = gr_cu_heads_of(&d->attention);

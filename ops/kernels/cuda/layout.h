@@ -49,6 +49,18 @@ typedef struct gr_cu_fp8_ws {
 } gr_cu_fp8_ws;
 void gr_cu_fp8_layout(gr_workspace *c, uint32_t t, uint32_t in, uint32_t out, bool backward, gr_cu_fp8_ws *w);
 
+/* Of a product for the gradient of weights [out, in] in FP8: both factors turned, T = gr_cu_fp8_tokens(t).
+ * Where the product for the gradient of rows goes before, its workspace lies where x is afterwards. */
+typedef struct gr_cu_fp8_dw_ws {
+    void *gemm;
+    uint8_t *dy, *x;             /* [out, T], [in, T] */
+    float *dy_scales, *x_scales; /* [T / 128, out], [blocks(in), gr_fp8_scale_ld(T)] */
+} gr_cu_fp8_dw_ws;
+void gr_cu_fp8_dw_layout(gr_workspace *c, uint32_t t, uint32_t in, uint32_t out, gr_cu_fp8_dw_ws *w);
+uint64_t gr_cu_fp8_dw_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned threads);
+/* Tokens, with those of zeros that fill up the last block. */
+uint32_t gr_cu_fp8_tokens(uint32_t t);
+
 typedef struct gr_cu_teach_ws { /* n rows beside a teacher's */
     float *slope;               /* [n, V] */
     void *gemm;

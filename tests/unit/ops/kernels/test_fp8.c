@@ -197,6 +197,139 @@ static void test_what_is_no_number_is_not_lost(void **state)
     problem_free(&p);
 }
 
+/* ---- gradients of weights -------------------------------------------------------------------------------
+ */
+
+enum { TOKENS = 300 }; /* two blocks of tokens, and one that is not full */
+
+typedef struct gradient {
+    float *x, *dy, *grad; /* grad: what is there before */
+} gradient;
+
+static gradient gradient_new(void)
+{
+    gradient g = {numbers(TOKENS * IN, 5), numbers(TOKENS * OUT, 6), numbers(OUT * IN, 7)};
+    for (size_t i = 0; i < 128; i++) memset(g.x + i * IN + 128, 0, 128 * sizeof(float));
+    for (size_t i = 128; i < 256; i++) g.dy[i * OUT + 3] = 0;
+    for (size_t i = 0; i < TOKENS; i++) g.dy[i * OUT + 4] = ldexpf(g.dy[i * OUT + 4], -70);
+    return g;
+}
+
+static void gradient_free(gradient *g)
+{
+    free(g->x), free(g->dy), free(g->grad);
+}
+
+/* By the table, of t tokens. New. */
+static float *weight_gradient(const gradient *g, uint32_t t, unsigned threads, bool fp8)
+{
+    const gr_layer_ops *ops = gr_kernels_cpu.layer;
+    const gr_product p = {.t = t, .in = IN, .out = OUT, .x = g->x, .dw_fp8 = fp8};
+    float *grad = gr_malloc(OUT * IN * sizeof(*grad));
+    gr_queue q = {0};
+    assert_int_equal(gr_team_new(&q.team, threads, NULL), GR_OK);
+    memcpy(grad, g->grad, OUT * IN * sizeof(*grad));
+    void *ws = gr_malloc(fp8 ? ops->fp8_dw_ws_bytes(t, IN, OUT, threads)
+                             : ops->product_ws_bytes(t, IN, OUT, threads, true));
+    ops->product_dw(&q, &p, g->dy, grad, GR_F32, ws);
+    free(ws);
+    gr_team_free(q.team);
+    return grad;
+}
+
+/* x [t, cols] rounded in blocks of 128 rows and `width` columns, value by value. New. */
+static double *rounded(const float *x, uint32_t t, uint32_t cols, uint32_t width)
+{
+    double *to = gr_malloc((size_t)t * cols * sizeof(*to));
+    float *most =
+        gr_calloc((size_t)gr_fp8_blocks(t) * cols, sizeof(*most)); /* of a block, at its first column */
+    for (uint32_t at = 0; at < t * cols; at++) {
+        float *m = &most[at / cols / 128 * cols + at % cols / width * width];
+        *m = fmaxf(*m, fabsf(x[at]));
+    }
+    for (uint32_t at = 0; at < t * cols; at++) {
+        const gr_fp8_scale s = gr_fp8_scale_of(most[at / cols / 128 * cols + at % cols / width * width]);
+        to[at] = (double)gr_e4m3_to_f32(gr_f32_to_e4m3(x[at] * s.inverse)) * (double)s.scale;
+    }
+    free(most);
+    return to;
+}
+
+/* dy^T x for element (o, i), of t tokens; and the sum of its terms' sizes. */
+static double sum_of(const double *dy, const double *x, uint32_t t, uint32_t o, uint32_t i, double *size)
+{
+    double sum = 0;
+    *size = 0;
+    for (uint32_t k = 0; k < t; k++) {
+        sum += dy[k * OUT + o] * x[k * IN + i];
+        *size += fabs(dy[k * OUT + o] * x[k * IN + i]);
+    }
+    return sum;
+}
+
+static void test_gradients_of_weights_are_sums_of_rounded_values(void **state)
+{
+    (void)state;
+    static const uint32_t tokens[] = {1, 127, 128, TOKENS};
+    gradient g = gradient_new();
+    for (size_t n = 0; n < GR_LEN(tokens); n++) {
+        const uint32_t t = tokens[n], step = t == TOKENS ? 1 : 7;
+        double *x = rounded(g.x, t, IN, 128), *dy = rounded(g.dy, t, OUT, 1);
+        float *got = weight_gradient(&g, t, 2, true);
+        for (uint32_t at = 0; at < OUT * IN; at += step) {
+            double size;
+            const double want = sum_of(dy, x, t, at / IN, at % IN, &size) + (double)g.grad[at];
+            size += fabs((double)g.grad[at]); /* each of the sum's roundings is of no more */
+            assert_close(got[at], want, (t + 4) * 0x1p-24 * size, 0);
+        }
+        free(x), free(dy), free(got);
+    }
+    gradient_free(&g);
+}
+
+/* What is rounded is off, by no more than E4M3's rounding of two factors: 3 bits of mantissa are 1/16 at
+ * most, and a root mean square of about 0.026 each. */
+static void test_gradients_of_weights_are_near_those_without(void **state)
+{
+    (void)state;
+    gradient g = gradient_new();
+    float *got = weight_gradient(&g, TOKENS, 2, true), *want = weight_gradient(&g, TOKENS, 2, false);
+    double off = 0, all = 0;
+    for (uint32_t i = 0; i < OUT * IN; i++) {
+        const double w = (double)want[i] - (double)g.grad[i], d = (double)got[i] - (double)want[i];
+        off += d * d, all += w * w;
+    }
+    assert_true(sqrt(off / all) > 0.01 && sqrt(off / all) < 0.06);
+    free(got), free(want);
+    gradient_free(&g);
+}
+
+static void test_threads_change_no_bits_of_gradients(void **state)
+{
+    (void)state;
+    gradient g = gradient_new();
+    float *one = weight_gradient(&g, TOKENS, 1, true), *three = weight_gradient(&g, TOKENS, 3, true);
+    assert_memory_equal(one, three, OUT * IN * sizeof(*one));
+    free(one), free(three);
+    gradient_free(&g);
+}
+
+static void test_gradients_of_what_is_no_number_are_none(void **state)
+{
+    (void)state;
+    static const float wrong[] = {NAN, INFINITY, -INFINITY};
+    gradient g = gradient_new();
+    for (size_t i = 0; i < GR_LEN(wrong); i++) {
+        const float was = g.dy[5 * OUT + 9];
+        g.dy[5 * OUT + 9] = wrong[i];
+        float *got = weight_gradient(&g, TOKENS, 1, true);
+        assert_true(isnan(got[9 * IN]) && !isnan(got[8 * IN]) && !isnan(got[10 * IN]));
+        free(got);
+        g.dy[5 * OUT + 9] = was;
+    }
+    gradient_free(&g);
+}
+
 /* ---- where a layer's tensors lie ------------------------------------------------------------------------
  */
 
@@ -235,6 +368,10 @@ int main(void)
         cmocka_unit_test(test_blocks_and_products_are_those_of_torch),
         cmocka_unit_test(test_neither_rows_nor_threads_change_bits),
         cmocka_unit_test(test_what_is_no_number_is_not_lost),
+        cmocka_unit_test(test_gradients_of_weights_are_sums_of_rounded_values),
+        cmocka_unit_test(test_gradients_of_weights_are_near_those_without),
+        cmocka_unit_test(test_threads_change_no_bits_of_gradients),
+        cmocka_unit_test(test_gradients_of_what_is_no_number_are_none),
         cmocka_unit_test(test_a_layer_of_8b_has_a_byte_a_weight),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
