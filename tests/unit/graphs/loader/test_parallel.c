@@ -286,7 +286,7 @@ static void test_stages_take_turns(void **state)
             w->kind = GR_STEP_EXCHANGE;
             w->lane = GR_LANE_COMM;
             w->comm.to_next = cases[i].turns[k] == NEXT;
-            w->comm.mesh = (gr_mesh){{[GR_AXIS_PIPELINE] = cases[i].stages}};
+            w->comm.mesh = (gr_mesh){.size = {[GR_AXIS_PIPELINE] = cases[i].stages}};
         }
         gr_plan *p = still_plan(g, "0-3");
         gr_str why = {0};
