@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* SHORT: all that fit are compared by so small a part of a search; of the best WHOLE, by all of it. */
-enum { MESHES_MAX = 256, NEAREST = 5, SHORT = 16, WHOLE = 3 };
+enum { MESHES_MAX = 256, CHUNKS_MAX = 4, NEAREST = 5, SHORT = 16, WHOLE = 3 };
 
 typedef struct candidate {
     gr_mesh mesh;
@@ -34,15 +34,24 @@ static size_t with_experts(const gr_graph *g, const gr_model *m, gr_mesh mesh, c
     return n;
 }
 
-/* Stages, each of so many ranks with slices, in all numbers of chunks. */
+/* Whether a chunk has fewer layers than if there were one less of them; what would be left to wait for behind
+ * the first few is little. */
+static bool chunks_pay(const gr_model *m, uint32_t stages, uint32_t chunks)
+{
+    const uint32_t layers = m->shape.layers, before = stages * (chunks - 1), now = stages * chunks;
+    return chunks < 2 || (layers + now - 1) / now < (layers + before - 1) / before;
+}
+
+/* Stages, each of so many ranks with slices, and in chunks. */
 static size_t in_stages(const gr_graph *g, const gr_model *m, uint32_t tensor, candidate *out, size_t room)
 {
     size_t n = 0;
     for (uint32_t stages = 2; stages <= GR_PEERS_MAX; stages *= 2)
-        for (uint32_t chunks = 1; chunks * stages <= GR_STAGES_MAX && n < room; chunks *= 2) {
+        for (uint32_t chunks = 1; chunks <= CHUNKS_MAX && n < room; chunks++) {
             const gr_mesh mesh = {.size = {[GR_AXIS_TENSOR] = tensor, [GR_AXIS_PIPELINE] = stages},
                                   .chunks = chunks};
-            if (gr_mesh_serves(g, m, &mesh)) out[n++] = (candidate){.mesh = mesh};
+            if (chunks_pay(m, stages, chunks) && gr_mesh_serves(g, m, &mesh))
+                out[n++] = (candidate){.mesh = mesh};
         }
     return n;
 }
