@@ -148,6 +148,7 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
                          GR_N_FORWARD_LAYER, "layer.%u", l);
         gr_layer_mesh_cost(task, k, n, like, f->cost.tokens, f->cost.length, 1);
         gr_experts_price(task, k, s, like, gr_expert_tokens(n, f->cost.tokens), bounds.expert_run, 0);
+        gr_cost_times(task, gr_stages_layers(&stages, n));
     }
 }
 

@@ -674,6 +674,7 @@ static void layer_cost(const declaring *w, gr_task *task, uint32_t l, double tim
                      times > 1 ? gr_dtype_size(w->n->model->train.grads) : 0);
     if (times > 1 && w->bounds.experts_again && gr_layer(w->layers, l)->experts.holders)
         gr_experts_price_again(task, w->k, w->layers, l, tokens);
+    gr_cost_times(task, gr_stages_layers(&w->stages, w->n));
 }
 
 static uint32_t n_layers(const declaring *w)

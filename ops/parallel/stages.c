@@ -99,16 +99,47 @@ uint32_t gr_stage_slowest(const gr_stages *s, const gr_model_shape *shape, uint3
     return slowest;
 }
 
-double gr_stages_head(const gr_stages *s, const gr_node *n)
+static double slots_macs(const gr_stages *s, const gr_node *n)
 {
-    double slots = 0, most = 0;
-    for (uint32_t i = 0; i < s->slots; i++) slots += layer_macs(n, gr_stage_slowest(s, &n->model->shape, i));
-    for (uint32_t stage = 0; stage < s->n; stage++) {
-        double sum = stage + 1 == s->n ? head_macs(n) : 0;
-        for (uint32_t l = s->first[stage]; l < s->first[stage + 1]; l++) sum += layer_macs(n, l);
+    double sum = 0;
+    for (uint32_t i = 0; i < s->slots; i++) sum += layer_macs(n, gr_stage_slowest(s, &n->model->shape, i));
+    return sum;
+}
+
+/* Of a trip, there and back, a third: what takes the slowest rank. Backward a layer takes twice as long; the
+ * head is all on the way there. */
+static double slowest_macs(const gr_stages *s, const gr_node *n, uint32_t trip)
+{
+    double most = 0;
+    for (uint32_t rank = 0; rank < s->ranks; rank++) {
+        const uint32_t there = (trip + s->n - rank) % s->n / s->ranks,
+                       back = (trip + 2 + rank + s->n - s->ranks) % s->n / s->ranks,
+                       stage[] = {there * s->ranks + rank, (s->chunks - 1 - back) * s->ranks + rank};
+        double sum = stage[0] + 1 == s->n ? head_macs(n) : 0;
+        for (int way = 0; way < 2; way++)
+            for (uint32_t l = s->first[stage[way]]; l < s->first[stage[way] + 1]; l++)
+                sum += layer_macs(n, l) * (1 + way) / 3;
         most = GR_MAX(most, sum);
     }
-    return GR_MIN(GR_MAX(most - slots, 0.0) / head_macs(n), 1.0);
+    return most;
+}
+
+/* Of the trips of a round the mean: chunks that are longer than others meet shorter ones. */
+static double trip_macs(const gr_stages *s, const gr_node *n)
+{
+    double sum = 0;
+    for (uint32_t trip = 0; trip < s->n; trip++) sum += slowest_macs(s, n, trip);
+    return sum / s->n;
+}
+
+double gr_stages_head(const gr_stages *s, const gr_node *n)
+{
+    return GR_MIN(GR_MAX(trip_macs(s, n) - slots_macs(s, n), 0.0) / head_macs(n), 1.0);
+}
+
+double gr_stages_layers(const gr_stages *s, const gr_node *n)
+{
+    return s->chunks > 1 ? GR_MIN(trip_macs(s, n) / slots_macs(s, n), 1.0) : 1.0;
 }
 
 uint32_t gr_stage_bucket(const gr_stages *s, const gr_model_shape *shape, uint32_t stage, uint32_t piece)

@@ -87,8 +87,10 @@ static inline uint32_t gr_stages_last(const gr_stages *s)
 {
     return s->tied ? s->slots + 1 : 0;
 }
-/* What of the head's time the slowest stage is slower than `slots` layers: 0 to 1. */
+/* What of the head's time the slowest stage is slower than `slots` layers: 0 to 1. Of a ring, the mean of the
+ * slowest of each trip; and what of these layers' time that takes, where it is less: 0 to 1. */
 double gr_stages_head(const gr_stages *s, const gr_node *n);
+double gr_stages_layers(const gr_stages *s, const gr_node *n);
 /* How often a rank may have a piece: each chunk has layers of its own, and one of all has an end. */
 static inline uint32_t gr_piece_chunks(const gr_stages *s, uint32_t piece)
 {
