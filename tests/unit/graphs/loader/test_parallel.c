@@ -379,7 +379,7 @@ static void test_stages_take_turns(void **state)
 
 /* `auto` takes the mesh whose plan is the fastest of all that a file could say, and the graph says so then.
  */
-static void auto_is_fastest(bool experts)
+static void auto_is_fastest(bool experts, bool deep)
 {
     static const char *const all[] = {"",
                                       ", parallel: {context: 2}",
@@ -390,6 +390,11 @@ static void auto_is_fastest(bool experts)
                                       ", parallel: {pipeline: 2}",
                                       ", parallel: {tensor: 2, pipeline: 2}",
                                       ", parallel: {tensor: 4, pipeline: 2}",
+                                      ", parallel: {pipeline: 4}",
+                                      ", parallel: {pipeline: 2, chunks: 2}",
+                                      ", parallel: {pipeline: 2, chunks: 3}",
+                                      ", parallel: {tensor: 2, pipeline: 2, chunks: 2}",
+                                      ", parallel: {tensor: 2, pipeline: 2, chunks: 3}",
                                       ", parallel: {expert: 2}",
                                       ", parallel: {expert: 4}",
                                       ", parallel: {context: 2, expert: 2}",
@@ -402,10 +407,11 @@ static void auto_is_fastest(bool experts)
                                       ", parallel: {tensor: 4, expert: 4}",
                                       ", parallel: {tensor: 2, context: 2, expert: 2}",
                                       ", parallel: {tensor: 2, context: 2, expert: 4}"};
-    for (uint32_t ranks = 1; ranks <= (experts ? 4 : 16); ranks *= 4) {
+    for (uint32_t ranks = 1; ranks <= (experts || deep ? 4 : 16); ranks *= 4) {
         uint64_t best = UINT64_MAX;
         for (size_t i = 0; i < GR_LEN(all) && (i == 0 || ranks > 1); i++) {
-            config c = {.model = all[i], .ranks = ranks, .experts = experts};
+            config c = {.model = all[i], .ranks = ranks, .experts = experts, .deep = deep};
+            if (!deep && (strstr(all[i], "chunks") || strstr(all[i], "pipeline: 4"))) continue;
             if ((has_experts(all[i]) && !experts) || (strstr(all[i], "4, pipe") && ranks < 8)) continue;
             gr_graph *g = load(&c);
             gr_planned *p = plan(&c, g);
@@ -413,7 +419,7 @@ static void auto_is_fastest(bool experts)
             gr_planned_free(p);
             gr_graph_free(g);
         }
-        config c = {.model = ", parallel: auto", .ranks = ranks, .experts = experts};
+        config c = {.model = ", parallel: auto", .ranks = ranks, .experts = experts, .deep = deep};
         gr_graph *g = load(&c);
         gr_planned *p = NULL;
         const gr_plan_options o = {
@@ -430,8 +436,9 @@ static void auto_is_fastest(bool experts)
 static void test_auto_takes_the_fastest_mesh(void **state)
 {
     (void)state;
-    auto_is_fastest(false);
-    auto_is_fastest(true);
+    auto_is_fastest(false, false);
+    auto_is_fastest(true, false);
+    auto_is_fastest(false, true);
     config c = {.model = ", parallel: auto", .ranks = 8, .more = "canonical: true\n"};
     gr_graph *g = load(&c);
     gr_planned *p = NULL;
