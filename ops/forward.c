@@ -108,6 +108,13 @@ static void gather(const gr_node *n, const gr_kernels *k, gr_tasks *p, uint32_t 
     if (!gr_node_piped(n) && !gr_reads_rollout(n)) gr_sharding_gather(p, k, n->model, "", bucket);
 }
 
+/* Hidden states of a micro-batch that come around a ring, beside those that go. GR_NONE: there is no ring. */
+static uint32_t coming(const gr_node *n, const gr_kernels *k, gr_tasks *p, const gr_micro_bounds *b)
+{
+    const uint64_t bytes = gr_hidden_bytes(k, &n->model->shape, gr_micro_own(b, b->tokens));
+    return gr_node_interleaves(n) ? gr_tasks_temp(p, GR_CAT_ACTIVATIONS, bytes, "x_comes") : GR_NONE;
+}
+
 static void declare_embed(const gr_node *n, const gr_kernels *k, gr_tasks *p, const gr_micro_bounds *b,
                           const gr_forward *f)
 {
@@ -119,8 +126,9 @@ static void declare_embed(const gr_node *n, const gr_kernels *k, gr_tasks *p, co
                                  (gr_use[]){[GR_FORWARD_WEIGHTS] = {gr_forward_weights(n, k, p, 0), GR_READ},
                                             [GR_FORWARD_PACKED] = {f->packed, GR_READ},
                                             [GR_FORWARD_X] = {f->x, gr_node_piped(n) ? GR_UPDATE : GR_WRITE},
-                                            [GR_FORWARD_WS] = {ws, GR_WRITE}},
-                                 bytes ? GR_FORWARD_WS + 1 : GR_FORWARD_WS, "embed");
+                                            [GR_FORWARD_WS] = {ws, GR_WRITE},
+                                            [GR_FORWARD_COME] = {coming(n, k, p, b), GR_READ}},
+                                 GR_N_FORWARD_EMBED, "embed");
     gr_embed_exchange_cost(task, k, n, f->cost.tokens / gr_mesh_size(&n->placement.mesh, GR_AXIS_CONTEXT));
 }
 
@@ -148,9 +156,11 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
                          GR_N_FORWARD_LAYER, "layer.%u", l);
         gr_layer_mesh_cost(task, k, n, like, f->cost.tokens, f->cost.length, 1);
         gr_experts_price(task, k, s, like, gr_expert_tokens(n, f->cost.tokens), bounds.expert_run, 0);
+        gr_cost_times(task, gr_stages_layers(&stages, n));
     }
 }
 
+/* Around a ring there is one, at the begin of a trip. */
 static void exchange(const gr_node *n, const gr_kernels *k, gr_tasks *p, const gr_micro_bounds *b,
                      const gr_forward *f, bool next)
 {
@@ -159,7 +169,10 @@ static void exchange(const gr_node *n, const gr_kernels *k, gr_tasks *p, const g
                                  .cut = f->packed,
                                  .back = GR_NONE,
                                  .bytes = gr_hidden_bytes(k, &n->model->shape, gr_micro_own(b, b->tokens))};
-    if (gr_node_piped(n)) gr_stage_exchange(p, n, next, &m, next ? "next" : "before");
+    const gr_ring_messages around = {m, coming(n, k, p, b), GR_NONE};
+    if (!gr_node_interleaves(n) && gr_node_piped(n))
+        gr_stage_exchange(p, n, next, &m, next ? "next" : "before");
+    if (gr_node_interleaves(n) && !next) gr_stage_ring(p, n, &around, "around");
 }
 
 static void gather_stages(const gr_node *n, const gr_kernels *k, gr_tasks *p)
@@ -203,12 +216,15 @@ gr_forward gr_forward_declare(const gr_graph *g, const gr_node *n, const gr_choi
     gr_use *begin = gr_arena_alloc(p->arena, (GR_N_FORWARD_BEGIN + n_out) * sizeof(*begin));
     begin[GR_FORWARD_BEGIN_ROWS] = (gr_use){block, GR_READ | GR_BY_CODE};
     begin[GR_FORWARD_BEGIN_TALLY] = (gr_use){f.tally.tally, GR_WRITE};
+    begin[GR_FORWARD_BEGIN_X] = (gr_use){gr_node_interleaves(n) ? f.x : GR_NONE, GR_WRITE};
     for (size_t i = 0; i < n_out; i++)
         begin[GR_N_FORWARD_BEGIN + i] = (gr_use){out[i], GR_WRITE | GR_BY_QUEUE};
     gr_tasks_run(p, GR_FORWARD_BEGIN, 0, begin, GR_N_FORWARD_BEGIN + n_out, "begin");
     gather_stages(n, k, p);
-    gr_sharding_loop(p, GR_FORWARD_LOOP, b.trips, collectives, block, "micro_batches")->loop.trips_expected =
-        f.cost.trips + gr_mesh_size(&n->placement.mesh, GR_AXIS_PIPELINE) - 1;
+    const gr_stages stages = gr_stages_of(n);
+    gr_sharding_loop(p, GR_FORWARD_LOOP, gr_stages_trips(&stages, b.trips, false), collectives, block,
+                     "micro_batches")
+        ->loop.trips_expected = gr_stages_full_trips(&stages, f.cost.trips);
     gr_tasks_run(p, GR_FORWARD_PACK, 0,
                  (gr_use[]){[GR_FORWARD_PACK_ROWS] = {block, GR_READ},
                             [GR_FORWARD_PACK_PACKED] = {f.packed, GR_WRITE},
@@ -289,6 +305,7 @@ static gr_status run_pack(const gr_call *c, gr_pass *pass, gr_rows *rows, gr_dia
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
     gr_micro staging = gr_micro_at(c->ptr[GR_FORWARD_PACK_STAGING], &b);
     if (b.routes) rows->routes = gr_routes_at(c->ptr[GR_FORWARD_PACK_ROUTES], c->node->rows);
+    if (!gr_pass_turn(pass, c->node, c->session->rank, false)) return GR_OK;
     gr_pass_next(pass, rows, &b, c->queue, c->ptr[GR_FORWARD_PACK_PACKED], c->ptr[GR_FORWARD_PACK_STAGING]);
     gr_tally_begin_pass(c, c->ptr[GR_FORWARD_PACK_DIFFERS], b.tokens);
     return check_ids(c, pass, &staging, d);
@@ -318,6 +335,15 @@ static void run_put(const gr_call *c)
                                       .response = gr_rows_ids(&rows, i) + rows.prompt_len[i],
                                       .n_prompt = prompts.prompt_len[i],
                                       .n_response = rows.response_len[i]});
+}
+
+/* In the place of embeddings, of a stage behind the first. */
+static void run_come(const gr_call *c, const gr_pass *pass)
+{
+    const gr_kernels *k = c->session->kernels;
+    const uint64_t bytes = gr_hidden_bytes(k, &c->node->model->shape, pass->n_own);
+    if (c->ptr[GR_FORWARD_COME] && bytes)
+        k->copy(c->queue, c->ptr[GR_FORWARD_X], c->ptr[GR_FORWARD_COME], bytes);
 }
 
 static void run_embed(const gr_call *c, const gr_pass *pass, const gr_micro_bounds *b, const gr_micro *pack,
@@ -354,8 +380,9 @@ gr_status gr_forward_run(const gr_call *c, gr_diag *d)
     gr_micro pack = gr_micro_at(c->ptr[GR_FORWARD_PACKED], &b);
     gr_packed packed = gr_pass_packed(pass, &b, &pack);
     const gr_stages stages = gr_stages_of(c->node);
-    const uint32_t stage = gr_stage_of(c->node, c->session->rank),
+    const uint32_t stage = pass->flow.chunk * stages.ranks + gr_stage_of(c->node, c->session->rank),
                    layer = stages.n > 1 ? gr_stage_layer(&stages, stage, c->arg) : c->arg;
+    if (c->kernel == GR_FORWARD_EMBED && stage) run_come(c, pass);
     /* in a trip that other ranks need there may be no tokens */
     if (c->kernel == GR_FORWARD_EMBED && packed.n_tokens && !stage) run_embed(c, pass, &b, &pack, &packed);
     if (c->kernel == GR_FORWARD_LAYER && layer != GR_NONE) {
@@ -363,8 +390,11 @@ gr_status gr_forward_run(const gr_call *c, gr_diag *d)
                                                     c->ptr[GR_FORWARD_LAYER_DIFFERS]);
         packed.routing = &routing;
         packed.expert_run = c->how->expert_run;
-        gr_layer_forward(k, c->queue, s, layer, c->ptr[GR_FORWARD_WEIGHTS], &packed, c->ptr[GR_FORWARD_X],
-                         NULL, NULL, c->ptr[GR_FORWARD_WS]);
+        const char *weights = c->ptr[GR_FORWARD_WEIGHTS];
+        if (pass->flow.chunk)
+            weights += pass->flow.chunk * gr_piece_weights_apart(&stages, k, c->node, 1 + c->arg);
+        gr_layer_forward(k, c->queue, s, layer, weights, &packed, c->ptr[GR_FORWARD_X], NULL, NULL,
+                         c->ptr[GR_FORWARD_WS]);
     }
     return GR_OK;
 }
@@ -372,15 +402,18 @@ gr_status gr_forward_run(const gr_call *c, gr_diag *d)
 void gr_forward_sends(const gr_call *c, bool next, uint64_t *goes, uint64_t *comes)
 {
     const gr_pass *pass = c->state;
-    const uint64_t x = gr_hidden_bytes(c->session->kernels, &c->node->model->shape, pass->n_own);
-    *goes = next ? x : 0;
-    *comes = next ? 0 : x;
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = &c->node->model->shape;
+    *goes = next ? gr_hidden_bytes(k, s, gr_pass_goes(pass, c->node)) : 0;
+    *comes = next ? 0 : gr_hidden_bytes(k, s, gr_pass_comes(pass, c->node, c->session->rank, false));
 }
 
 bool gr_forward_has_head(const gr_call *c)
 {
     const gr_node *n = c->node;
-    return gr_stage_of(n, c->session->rank) + 1 == gr_mesh_size(&n->placement.mesh, GR_AXIS_PIPELINE);
+    const gr_stages stages = gr_stages_of(n);
+    const gr_pass *pass = c->state;
+    return gr_stage_flow_last(&pass->flow, &stages, gr_stage_of(n, c->session->rank));
 }
 
 void gr_forward_end(const gr_node *n, gr_tasks *p, const gr_forward *f, const uint32_t *out, size_t n_out)
@@ -396,7 +429,8 @@ uint32_t gr_forward_trips(const gr_call *c)
     gr_pass *pass = c->state;
     gr_micro_bounds b = gr_forward_bounds(c->node, c->how);
     find_own(c, pass, &rows, pass->asked_balancer, &pass->asked);
-    return gr_pass_count(pass, &rows, &b, &pass->asked);
+    const gr_stages stages = gr_stages_of(c->node);
+    return gr_stages_trips(&stages, gr_pass_count(pass, &rows, &b, &pass->asked), false);
 }
 
 bool gr_forward_more(const gr_call *c, uint32_t trip)

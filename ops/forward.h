@@ -27,7 +27,7 @@ enum {
 /* Operands of these works: their places among uses and pointers. Behind those of begin come the columns that
  * the head writes. */
 enum { GR_FORWARD_PUT_ROWS, GR_FORWARD_PUT_PROMPTS, GR_FORWARD_PUT_OUT, GR_N_FORWARD_PUT };
-enum { GR_FORWARD_BEGIN_ROWS, GR_FORWARD_BEGIN_TALLY, GR_N_FORWARD_BEGIN };
+enum { GR_FORWARD_BEGIN_ROWS, GR_FORWARD_BEGIN_TALLY, GR_FORWARD_BEGIN_X, GR_N_FORWARD_BEGIN };
 enum {
     GR_FORWARD_PACK_ROWS,
     GR_FORWARD_PACK_PACKED,
@@ -40,11 +40,13 @@ enum {
     GR_FORWARD_WEIGHTS,
     GR_FORWARD_PACKED,
     GR_FORWARD_X,
-    GR_FORWARD_WS,
+    GR_FORWARD_WS, /* of embed: where ranks have parts of the vocabulary */
     GR_FORWARD_LAYER_TALLY,
     GR_FORWARD_LAYER_DIFFERS,
-    GR_N_FORWARD_LAYER
-}; /* embed: nothing behind ws, which is there where ranks have parts of the vocabulary */
+    GR_N_FORWARD_LAYER,
+    GR_FORWARD_COME = GR_FORWARD_WS + 1, /* of embed: what has come around a ring */
+    GR_N_FORWARD_EMBED
+};
 
 /* The keys of these ops; an op's table ends with them. */
 #define GR_FORWARD_CFG(f) offsetof(gr_logprob_cfg, f)
@@ -76,7 +78,7 @@ gr_status gr_forward_run(const gr_call *c, gr_diag *d);
 bool gr_forward_more(const gr_call *c, uint32_t trip);
 uint32_t gr_forward_trips(const gr_call *c);
 void gr_forward_sends(const gr_call *c, bool next, uint64_t *goes, uint64_t *comes);
-/* Whether this rank asks the head: of a pipeline's, those of the last stage. */
+/* Whether this rank asks the head: of a pipeline's, those of the last stage; in a ring, of the unit there. */
 bool gr_forward_has_head(const gr_call *c);
 /* Of the head, for the cost model, what comes to the slowest stage's time. */
 void gr_forward_head_cost(gr_task *w, const gr_node *n);

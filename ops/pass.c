@@ -107,7 +107,8 @@ static void copy_seqs(gr_seqs *to, const gr_seqs *from)
 
 void gr_pass_begin(gr_pass *p, const gr_seqs *seqs)
 {
-    p->next = p->n_seqs = p->n_tokens = p->n_own = p->n_rows = p->limit = 0;
+    p->next = p->n_seqs = p->n_tokens = p->n_own = p->n_rows = p->limit = p->trips = 0;
+    p->flow = (gr_stage_flow){0};
     copy_seqs(&p->seqs, seqs);
 }
 
@@ -482,6 +483,27 @@ void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_
     gr_device_write(q, device.routes, host.routes, (uint64_t)p->n_own * b->routes * sizeof(*host.routes));
 }
 
+bool gr_pass_turn(gr_pass *p, const gr_node *n, uint32_t rank, bool back)
+{
+    const gr_stages s = gr_stages_of(n);
+    if (s.chunks < 2) return true;
+    gr_stage_flow_next(&p->flow, &s, gr_stage_of(n, rank), p->trips++, back, &p->next, p->n_own);
+    return p->flow.works;
+}
+
+uint32_t gr_pass_goes(const gr_pass *p, const gr_node *n)
+{
+    return gr_node_interleaves(n) ? p->flow.out : p->n_own;
+}
+
+uint32_t gr_pass_comes(const gr_pass *p, const gr_node *n, uint32_t rank, bool back)
+{
+    const gr_stages s = gr_stages_of(n);
+    const uint32_t at = gr_stage_of(n, rank);
+    const bool begins = back ? gr_stage_flow_last(&p->flow, &s, at) : gr_stage_flow_first(&p->flow, &s, at);
+    return s.chunks < 2 || (p->flow.works && !begins) ? p->n_own : 0;
+}
+
 /* The sequence that a row of the head is of: the last one that begins there or before, and has rows. */
 static uint32_t part_of(const gr_pass *p, uint32_t row)
 {
@@ -693,7 +715,7 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
                                                        : FP8_LAUNCHES;
     if (s->parts < 2) return;
     w->comm.peers = s->parts;
-    w->comm.mesh = (gr_mesh){{[GR_AXIS_TENSOR] = s->parts}};
+    w->comm.mesh = (gr_mesh){.size = {[GR_AXIS_TENSOR] = s->parts}};
     w->comm.sums = 2;
     w->comm.summed = 2 * tokens * s->hidden * (double)gr_dtype_size(k->dtype) * 2 * (s->parts - 1) / s->parts;
 }
@@ -852,7 +874,7 @@ static void among_slices(gr_task *w, uint32_t slices, double sums, double bytes)
     w->comm.summed += bytes * (slices - 1) / slices;
     if (w->comm.peers) return;
     w->comm.peers = slices;
-    w->comm.mesh = (gr_mesh){{[GR_AXIS_TENSOR] = slices}};
+    w->comm.mesh = (gr_mesh){.size = {[GR_AXIS_TENSOR] = slices}};
 }
 
 /* Hidden states are gathered, and what is known of each row in each part; back what the loss says of each

@@ -24,6 +24,7 @@
 
 #include "ops/parallel/balance.h"
 #include "ops/parallel/parts.h"
+#include "ops/parallel/stages.h"
 #include "ops/base/session.h"
 #include "ops/kernels/head.h"
 
@@ -76,6 +77,8 @@ typedef struct gr_pass {
         uint32_t from;         /* the sequence's token that it begins with */
     } * part;                  /* [n_seqs + 1] behind the last one: rows */
     uint32_t limit;            /* most tokens of a micro-batch, see above; 0: not known yet */
+    uint32_t trips;            /* begun of its loop, of ranks in a ring; and what they do in this one */
+    gr_stage_flow flow;
     struct gr_tally_state
         *tally; /* of its model's routers (ops/tally.h), owned by who opened the pass; NULL */
 } gr_pass;
@@ -108,6 +111,15 @@ bool gr_pass_more(const gr_pass *p);
  */
 void gr_pass_next(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, gr_queue *q, void *packed,
                   void *staging);
+
+/* Of ranks in a ring (ops/parallel/stages.h), before that: another trip has begun, and gr_pass_next is to
+ * take the micro-batch of the rank's next unit, which may be one that has been there. back: the way of
+ * gradients. false: it has none yet. Elsewhere nothing, true. */
+bool gr_pass_turn(gr_pass *p, const gr_node *n, uint32_t rank, bool back);
+/* This rank's tokens of what goes to the next stage, and of what comes from the one before; back: the other
+ * way. */
+uint32_t gr_pass_goes(const gr_pass *p, const gr_node *n);
+uint32_t gr_pass_comes(const gr_pass *p, const gr_node *n, uint32_t rank, bool back);
 
 /* How many micro-batches these sequences take, cut as p cuts; p stays where it is. */
 uint32_t gr_pass_count(gr_pass *p, const gr_rows *rows, const gr_micro_bounds *b, const gr_seqs *seqs);

@@ -209,7 +209,7 @@ void gr_turns_meet(gr_task *w, const gr_node *n)
     const uint32_t parts = n->placement.parts;
     if (!n->bounds.turns || parts < 2) return;
     w->comm.peers = parts;
-    w->comm.mesh = (gr_mesh){{[GR_AXIS_TENSOR] = parts}};
+    w->comm.mesh = (gr_mesh){.size = {[GR_AXIS_TENSOR] = parts}};
 }
 
 /* ---- asking ----------------------------------------------------------------------------------------------

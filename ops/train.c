@@ -31,6 +31,14 @@ typedef struct metric_names {
     uint32_t *own; /* [of the node] */
 } metric_names;
 
+/* Places for what units of a ring leave for their way back, which each take one when they come and leave it
+ * when they go: chunks come and go in other orders. */
+typedef struct places {
+    bool used;                        /* of the current loop: there is a way back */
+    uint32_t unit[2 * GR_STAGES_MAX]; /* 1 + that of each place; 0: it is free */
+    uint32_t forward, back;           /* of the current trip's units */
+} places;
+
 typedef struct train_state {
     gr_session *session;
     const gr_node *node;
@@ -54,6 +62,7 @@ typedef struct train_state {
     uint32_t stage; /* this rank's */
     uint32_t taken; /* micro-batches that have come, of those on their way; empty ones behind the last too */
     gr_pass back;   /* over the same, for those that go back */
+    places held;    /* of ranks in a ring */
     double *sums;   /* [buckets] squares of the gradient; canonical: of each eighth of a bucket */
     double norm;    /* of the gradient, before clipping */
     float scale;    /* of gradients: clipping; 0: the step is skipped */
@@ -646,7 +655,7 @@ static void begin_grads(const gr_call *c, void *grads, uint32_t bucket)
 /* Of the stages of a pipeline the last has it. */
 static bool has_head(const train_state *t)
 {
-    return t->stage + 1 == t->stages.n;
+    return gr_stage_flow_last(&t->pass.flow, &t->stages, t->stage);
 }
 
 /* A chunk that is all of the micro-batch is still in the workspace and needs no second forward. */
@@ -704,10 +713,9 @@ static double learning_rate(const gr_session *s, const gr_train *t, const gr_num
 
 static void run_zero(const gr_call *c, const train_state *t)
 {
-    const gr_dtype type = c->node->model->train.grads;
     if (gr_node_piped(c->node)) {
-        const uint64_t elems = gr_piece_grad_elems(&t->stages, c->node, c->arg);
-        c->session->kernels->zero(c->queue, c->ptr[ZERO_GRADS], elems * gr_dtype_size(type));
+        const uint64_t bytes = gr_piece_grads_apart(&t->stages, c->node, c->arg);
+        c->session->kernels->zero(c->queue, c->ptr[ZERO_GRADS], gr_piece_chunks(&t->stages, c->arg) * bytes);
         return;
     }
     uint64_t shard = gr_shard_of(c, c->arg).n * gr_dtype_size(c->node->model->train.grads);
@@ -1109,12 +1117,18 @@ static void run_pull(const gr_call *c)
     c->session->kernels->layer->experts->pull(c->queue, &b, at.load, c->ptr[PULL_OUT]);
 }
 
+/* Which of the model's stages a work of a pass is of. */
+static uint32_t own_stage(const gr_call *c, const train_state *t)
+{
+    return pass_of(c, t)->flow.chunk * t->stages.ranks + t->stage;
+}
+
 /* Works that this rank's stage of a pipeline has nothing of. */
 static bool is_elsewhere(const gr_call *c, const train_state *t)
 {
     if (!gr_node_piped(c->node)) return false;
-    if (c->kernel == TRAIN_EMBED || c->kernel == TRAIN_EMBED_BACKWARD) return t->stage != 0;
-    return gr_stage_layer(&t->stages, t->stage, c->arg) == GR_NONE;
+    if (c->kernel == TRAIN_EMBED || c->kernel == TRAIN_EMBED_BACKWARD) return own_stage(c, t) != 0;
+    return gr_stage_layer(&t->stages, own_stage(c, t), c->arg) == GR_NONE;
 }
 
 /* A layer, and what is kept of it of the current micro-batch; of a pipeline there are places for all that are
@@ -1128,12 +1142,13 @@ static own_layer layer_of(const gr_call *c, const train_state *t)
 {
     _Static_assert((int)LAYER_ACTS == (int)LAYER_IN + 1 && (int)BACK_ACTS == (int)BACK_IN + 1,
                    "in, then acts");
-    const uint32_t at = c->kernel == TRAIN_BACKWARD ? BACK_IN : LAYER_IN, n = t->stages.n,
-                   place = (t->taken + (goes_back(c) ? t->stage : n - 1)) % n;
+    const uint32_t at = c->kernel == TRAIN_BACKWARD ? BACK_IN : LAYER_IN, n = t->stages.n;
+    uint32_t place = (t->taken + (goes_back(c) ? t->stage : n - 1)) % n;
     own_layer l = {c->arg, c->ptr[at], c->ptr[at + 1]};
     if (!gr_node_piped(c->node)) return l;
+    if (t->stages.chunks > 1) place = goes_back(c) ? t->held.back : t->held.forward;
     const gr_train_kept kept = gr_train_kept_of(c->node, c->how, c->session->kernels);
-    l.layer = gr_stage_layer(&t->stages, t->stage, c->arg);
+    l.layer = gr_stage_layer(&t->stages, own_stage(c, t), c->arg);
     if (l.in) l.in = (char *)l.in + place * kept.in;
     if (l.acts && c->arg >= c->how->recompute) l.acts = (char *)l.acts + place * kept.acts;
     return l;
@@ -1159,6 +1174,18 @@ static void run_embed(const gr_call *c, const train_state *t, const gr_micro_bou
     }
 }
 
+/* Of a ring: what has come is in the place of embeddings, and of what the head would say. */
+static void run_come(const gr_call *c, const train_state *t)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = gr_node_shape(c->node);
+    const uint32_t rank = t->session->rank;
+    const uint64_t x = gr_hidden_bytes(k, s, gr_pass_comes(&t->pass, c->node, rank, false)),
+                   dx = gr_hidden_bytes(k, s, gr_pass_comes(&t->back, c->node, rank, true));
+    if (x) k->copy(c->queue, c->ptr[EMBED_X], c->ptr[EMBED_X_COMES], x);
+    if (dx && c->ptr[EMBED_DX]) k->copy(c->queue, c->ptr[EMBED_DX], c->ptr[EMBED_DX_COMES], dx);
+}
+
 static void run_embed_backward(const gr_call *c, const train_state *t, const gr_micro_bounds *bounds,
                                const gr_micro *pack, const gr_packed *b)
 {
@@ -1173,24 +1200,45 @@ static void run_embed_backward(const gr_call *c, const train_state *t, const gr_
     }
 }
 
+/* What a work of a layer reads and adds to of its chunk. */
+typedef struct own_piece {
+    const void *weights, *adapters;
+    void *grads;
+} own_piece;
+
+static own_piece piece_of(const gr_call *c, const train_state *t)
+{
+    _Static_assert((int)BACK_WEIGHTS == (int)LAYER_WEIGHTS, "alike");
+    const bool back = c->kernel == TRAIN_BACKWARD;
+    const uint32_t chunk = pass_of(c, t)->flow.chunk, piece = 1 + c->arg;
+    const gr_kernels *k = c->session->kernels;
+    char *weights = c->ptr[LAYER_WEIGHTS], *grads = back ? c->ptr[BACK_GRADS] : NULL,
+         *adapters = back ? c->ptr[BACK_ADAPTERS] : NULL;
+    if (!chunk) return (own_piece){weights, adapters, grads};
+    weights += chunk * gr_piece_weights_apart(&t->stages, k, c->node, piece);
+    if (grads) grads += chunk * gr_piece_grads_apart(&t->stages, c->node, piece);
+    if (adapters) adapters += chunk * gr_piece_adapters_apart(&t->stages, k, c->node, piece);
+    return (own_piece){weights, adapters, grads};
+}
+
 static void run_layer(const gr_call *c, const train_state *t, const gr_packed *b)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = gr_node_shape(c->node);
     const own_layer l = layer_of(c, t);
+    const own_piece own = piece_of(c, t);
     const bool back = c->kernel == TRAIN_BACKWARD, again = c->kernel == TRAIN_RECOMPUTE;
     const uint64_t hidden = gr_hidden_bytes(k, s, b->n_tokens); /* none in a trip that other ranks need */
     if (back) {
-        const gr_layer_adapters adapters = {&c->node->model->lora.shape, c->ptr[BACK_ADAPTERS]};
-        begin_grads(c, c->ptr[BACK_GRADS], 1 + c->arg);
-        gr_layer_backward(k, c->queue, s, l.layer, c->ptr[BACK_WEIGHTS], adapters.bucket ? &adapters : NULL,
-                          b, l.in, l.acts, c->ptr[BACK_DX], c->ptr[BACK_GRADS], c->node->model->train.grads,
-                          c->ptr[BACK_WS]);
+        const gr_layer_adapters adapters = {&c->node->model->lora.shape, own.adapters};
+        begin_grads(c, own.grads, 1 + c->arg);
+        gr_layer_backward(k, c->queue, s, l.layer, own.weights, adapters.bucket ? &adapters : NULL, b, l.in,
+                          l.acts, c->ptr[BACK_DX], own.grads, c->node->model->train.grads, c->ptr[BACK_WS]);
         return;
     }
     if (again && hidden) k->copy(c->queue, c->ptr[LAYER_X], l.in, hidden);
-    gr_layer_forward(k, c->queue, s, l.layer, c->ptr[LAYER_WEIGHTS], b, c->ptr[LAYER_X], again ? NULL : l.in,
-                     l.acts, c->ptr[LAYER_WS]);
+    gr_layer_forward(k, c->queue, s, l.layer, own.weights, b, c->ptr[LAYER_X], again ? NULL : l.in, l.acts,
+                     c->ptr[LAYER_WS]);
 }
 
 static void run_pass(const gr_call *c, train_state *t)
@@ -1202,12 +1250,44 @@ static void run_pass(const gr_call *c, train_state *t)
     b.routing = &routing;
     b.expert_run = c->how->expert_run;
     b.experts_again = c->how->experts_again;
+    if (c->kernel == TRAIN_EMBED && gr_node_interleaves(c->node)) run_come(c, t);
     if (is_elsewhere(c, t)) return;
     const bool embeds = c->kernel == TRAIN_EMBED, back = c->kernel == TRAIN_EMBED_BACKWARD;
     if (back && !c->node->model->shape.tied) begin_grads(c, c->ptr[EMBED_BACK_GRADS], 0);
     if (embeds && b.n_tokens) run_embed(c, t, &shape.micro, &pack, &b);
     if (back && b.n_tokens) run_embed_backward(c, t, &shape.micro, &pack, &b);
     if (!embeds && !back) run_layer(c, t, &b);
+}
+
+static uint32_t place_with(const places *p, uint32_t unit)
+{
+    uint32_t at = 0;
+    while (at < GR_LEN(p->unit) && p->unit[at] != unit) at++;
+    assert(at < GR_LEN(p->unit));
+    return at;
+}
+
+/* Where no rank can have such a micro-batch, nothing is left. */
+static void take_place(places *p, const gr_stage_flow *f, uint32_t micro_batches, bool back)
+{
+    if (!p->used || !f->works || f->micro >= micro_batches) return;
+    if (back) {
+        p->back = place_with(p, 1 + f->unit);
+        p->unit[p->back] = 0;
+    } else {
+        p->forward = place_with(p, 0);
+        p->unit[p->forward] = 1 + f->unit;
+    }
+}
+
+/* Of a ring: whether there is a unit of the way in this trip. */
+static bool take_turn(const gr_call *c, train_state *t, bool back, uint32_t micro_batches)
+{
+    gr_pass *p = back ? &t->back : &t->pass;
+    if (!gr_node_interleaves(c->node)) return !back || t->taken + t->stage >= t->stages.n;
+    const bool works = gr_pass_turn(p, c->node, t->session->rank, back);
+    take_place(&t->held, &p->flow, micro_batches, back);
+    return works;
 }
 
 /* The next micro-batch; back: of those that go back through a pipeline, which the first one does when it has
@@ -1217,7 +1297,7 @@ static void take_next(const gr_call *c, train_state *t, bool back)
     const gr_train_shape shape = gr_train_shape_of(c->node, c->how);
     gr_rows rows = gr_rows_at(c->ptr[PACK_ROWS], &c->node->rows->bounds);
     if (shape.micro.routes) rows.routes = gr_routes_at(c->ptr[PACK_ROUTES], c->node->rows);
-    if (back && t->taken + t->stage < t->stages.n) return;
+    if (!take_turn(c, t, back, shape.micro.trips)) return;
     gr_pass_next(back ? &t->back : &t->pass, &rows, &shape.micro, c->queue, c->ptr[PACK_PACKED],
                  c->ptr[PACK_STAGING]);
     if (back) return;
@@ -1229,11 +1309,12 @@ static void take_next(const gr_call *c, train_state *t, bool back)
 void gr_train_sends(const gr_call *c, bool next, uint64_t *goes, uint64_t *comes)
 {
     const train_state *t = c->state;
-    const gr_model_shape *s = &c->node->model->shape;
-    const uint64_t x = gr_hidden_bytes(c->session->kernels, s, t->pass.n_own),
-                   dx = gr_hidden_bytes(c->session->kernels, s, t->back.n_own);
-    *goes = next ? x : dx;
-    *comes = next ? dx : x;
+    const gr_node *n = c->node;
+    const uint32_t rank = t->session->rank, out = gr_pass_goes(next ? &t->pass : &t->back, n),
+                   in = next ? gr_pass_comes(&t->back, n, rank, true)
+                             : gr_pass_comes(&t->pass, n, rank, false);
+    *goes = gr_hidden_bytes(c->session->kernels, &n->model->shape, out);
+    *comes = gr_hidden_bytes(c->session->kernels, &n->model->shape, in);
 }
 
 gr_status gr_train_run(const gr_call *c, gr_diag *d)
@@ -1321,6 +1402,7 @@ bool gr_train_more(const gr_call *c, uint32_t trip)
     if (trip == 0 && gr_node_piped(c->node)) {
         gr_pass_begin(&t->back, &t->pass.own);
         t->taken = 0;
+        t->held = (places){.used = c->kernel == TRAIN_LOOP_STAGES};
     }
     tell_progress(c, t);
     return c->kernel == TRAIN_LOOP_BUT_LAST ? trip + 1 < t->micro_batches : gr_pass_more(&t->pass);
@@ -1337,6 +1419,6 @@ uint32_t gr_train_trips(const gr_call *c)
         find_leaf(c, t, &rows, i, &t->pass.asked);
         most = GR_MAX(most, gr_pass_count(&t->pass, &rows, &shape.micro, &t->pass.asked));
     }
-    if (c->kernel == TRAIN_LOOP_STAGES && most) most += t->stages.n - 1;
+    if (gr_node_piped(c->node)) most = gr_stages_trips(&t->stages, most, c->kernel == TRAIN_LOOP_STAGES);
     return c->kernel == TRAIN_LOOP_BUT_LAST && most ? most - 1 : most;
 }

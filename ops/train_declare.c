@@ -22,8 +22,9 @@ typedef struct train_objects {
      * for them and what they said */
     uint32_t data, data_host, values, back;
     uint32_t packed, staging, x, dx, norm;
-    uint32_t packed_back; /* of a pipeline: of the micro-batch that goes back; else GR_NONE */
-    uint32_t routes;      /* what a rollout recorded, where passes ask for it */
+    uint32_t x_comes, dx_comes; /* of ranks in a ring; else GR_NONE */
+    uint32_t packed_back;       /* of a pipeline: of the micro-batch that goes back; else GR_NONE */
+    uint32_t routes;            /* what a rollout recorded, where passes ask for it */
     gr_tally_objects tally;
     uint32_t pull; /* of a balance loss; GR_NONE */
     uint32_t ws, embed_ws, embed_back_ws, head_ws;
@@ -88,7 +89,8 @@ gr_train_kept gr_train_kept_of(const gr_node *n, const gr_choices *how, const gr
     const gr_pass_bounds b = gr_pass_bounds_of(&shape.micro, &n->rows->bounds, how);
     const uint64_t in = gr_hidden_bytes(k, &n->model->shape, b.tokens),
                    acts = gr_layers_acts_bytes(k, gr_node_shape(n), &b);
-    return (gr_train_kept){gr_mesh_size(&n->placement.mesh, GR_AXIS_PIPELINE),
+    const gr_stages stages = gr_stages_of(n);
+    return (gr_train_kept){gr_stages_held(&stages, shape.micro.trips),
                            (in + GR_ALIGN - 1) / GR_ALIGN * GR_ALIGN,
                            (acts + GR_ALIGN - 1) / GR_ALIGN * GR_ALIGN};
 }
@@ -354,6 +356,12 @@ static bool piped(const declaring *w)
     return w->stages.n > 1;
 }
 
+/* Whether its ranks are a ring besides. */
+static bool interleaves(const declaring *w)
+{
+    return w->stages.chunks > 1;
+}
+
 static uint32_t last_bucket(const declaring *w)
 {
     return piped(w) ? gr_stages_last(&w->stages) : 1 + w->s->layers;
@@ -394,6 +402,9 @@ static void add_pass_objects(declaring *w, pass_names pass)
         o->packed_back = gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&w->shape.micro), "packed_back");
     o->x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sx", pass.all);
     o->dx = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sdx", pass.all);
+    o->x_comes = o->dx_comes = GR_NONE;
+    if (interleaves(w)) o->x_comes = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sx_comes", pass.all);
+    if (interleaves(w)) o->dx_comes = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sdx_comes", pass.all);
     const bool keeps = !w->how->recompute; /* else layers run without their activations, too */
     o->ws = layer_ws(w, keeps ? GR_LAYER_KEEP : GR_LAYER_FORWARD, "forward_ws");
     if (gr_node_teacher(w->n)) add_taught(w);
@@ -581,10 +592,43 @@ static void exchange(declaring *w, bool next)
     gr_stage_exchange(w->p, w->n, next, &m, what);
 }
 
+/* Of ranks in a ring, at the begin of a trip. */
+static void exchange_around(declaring *w)
+{
+    const train_objects *o = &w->o;
+    const bool back = w->pass.back != NULL;
+    const gr_ring_messages m = {{.x = o->x,
+                                 .dx = back ? o->dx : GR_NONE,
+                                 .cut = o->packed,
+                                 .back = back ? o->packed_back : GR_NONE,
+                                 .bytes = gr_hidden_bytes(w->k, w->s, w->bounds.tokens)},
+                                o->x_comes,
+                                back ? o->dx_comes : GR_NONE};
+    char what[32];
+    snprintf(what, sizeof(what), "%saround", w->pass.all);
+    gr_stage_ring(w->p, w->n, &m, what);
+}
+
 /* Of neighbours that have slices. */
 static double slice_tokens(const declaring *w)
 {
     return w->cost.tokens / gr_mesh_size(&w->n->placement.mesh, GR_AXIS_CONTEXT);
+}
+
+/* Of a pipeline: the way back of an earlier micro-batch. */
+static void declare_pack_back(declaring *w)
+{
+    const train_objects *o = &w->o;
+    gr_tasks_run(w->p, TRAIN_PACK_BACK, 0,
+                 (gr_use[]){[PACK_ROWS] = {o->rows, GR_READ},
+                            [PACK_PACKED] = {o->packed_back, GR_WRITE},
+                            [PACK_STAGING] = {gr_tasks_host(w->p, GR_CAT_WORKSPACE,
+                                                            gr_micro_bytes(&w->shape.micro), "staging_back"),
+                                              GR_WRITE},
+                            [PACK_ROUTES] = {o->routes, GR_READ},
+                            [PACK_DIFFERS] = {GR_NONE, GR_WRITE}},
+                 N_PACK, "pack_back")
+        ->uses.by_code = true;
 }
 
 /* Gathers are declared one bucket ahead of the work that reads it: they run beside the work before. */
@@ -601,14 +645,22 @@ static void declare_pack(declaring *w)
         ->uses.by_code = true;
     gather(w, 0);
     gather(w, 1);
-    if (piped(w)) exchange(w, false);
+    const bool back = interleaves(w) && w->pass.back;
+    if (back) declare_pack_back(w);
+    if (interleaves(w))
+        exchange_around(w);
+    else if (piped(w))
+        exchange(w, false);
     const uint32_t ws = embed_ws(w);
     gr_task *task = gr_tasks_run(w->p, TRAIN_EMBED, 0,
                                  (gr_use[]){[EMBED_WEIGHTS] = {params(w, 0), GR_READ},
                                             [EMBED_PACKED] = {o->packed, GR_READ},
                                             [EMBED_X] = {o->x, piped(w) ? GR_UPDATE : GR_WRITE},
-                                            [EMBED_WS] = {ws, GR_WRITE}},
-                                 ws == GR_NONE ? EMBED_WS : N_EMBED, "%sembed", w->pass.all);
+                                            [EMBED_WS] = {ws, GR_WRITE},
+                                            [EMBED_X_COMES] = {o->x_comes, GR_READ},
+                                            [EMBED_DX_COMES] = {back ? o->dx_comes : GR_NONE, GR_READ},
+                                            [EMBED_DX] = {back ? o->dx : GR_NONE, GR_UPDATE}},
+                                 N_EMBED, "%sembed", w->pass.all);
     gr_embed_exchange_cost(task, w->k, w->n, slice_tokens(w));
 }
 
@@ -622,6 +674,7 @@ static void layer_cost(const declaring *w, gr_task *task, uint32_t l, double tim
                      times > 1 ? gr_dtype_size(w->n->model->train.grads) : 0);
     if (times > 1 && w->bounds.experts_again && gr_layer(w->layers, l)->experts.holders)
         gr_experts_price_again(task, w->k, w->layers, l, tokens);
+    gr_cost_times(task, gr_stages_layers(&w->stages, w->n));
 }
 
 static uint32_t n_layers(const declaring *w)
@@ -733,7 +786,7 @@ static void declare_head(declaring *w, bool backward)
                      [HEAD_WS] = {ws, GR_WRITE},
                      [HEAD_CURRENT] = {o->current, GR_UPDATE},
                      [HEAD_ENTROPY] = {o->entropy, GR_UPDATE},
-                     [HEAD_DX] = {backward ? o->dx : GR_NONE, GR_WRITE},
+                     [HEAD_DX] = {backward ? o->dx : GR_NONE, interleaves(w) ? GR_UPDATE : GR_WRITE},
                      [HEAD_GRAD_NORM] = backward ? grads(w, last, true) : none,
                      [HEAD_GRAD_EMBED] = backward && w->s->tied ? grads(w, 0, true) : none,
                      [HEAD_D_CURRENT] = {o->d_current, GR_UPDATE},
@@ -831,12 +884,15 @@ static void declare_pass_before(declaring *w, bool head)
     const train_objects *o = &w->o;
     uint32_t trips =
         w->shape.micro.trips * GR_MAX(w->p->leaves, 1u); /* leaves one after another need no fewer */
-    gr_sharding_loop(w->p, TRAIN_LOOP_MICRO, trips, piped(w) || gathers(w), o->rows, "fresh_micro_batches")
-        ->loop.trips_expected = w->cost.trips + w->stages.n - 1;
+    if (interleaves(w))
+        gr_tasks_run(w->p, TRAIN_STAGES_BEGIN, 0, (gr_use[]){{o->x, GR_WRITE}}, 1, "begin_fresh");
+    gr_sharding_loop(w->p, TRAIN_LOOP_MICRO, gr_stages_trips(&w->stages, trips, false),
+                     piped(w) || gathers(w), o->rows, "fresh_micro_batches")
+        ->loop.trips_expected = gr_stages_full_trips(&w->stages, w->cost.trips);
     w->pass = current_pass;
     declare_pack(w);
     for (uint32_t l = 0; l < n_layers(w); l++) declare_layer(w, l, false);
-    if (piped(w)) exchange(w, true);
+    if (piped(w) && !interleaves(w)) exchange(w, true);
     if (head) declare_head(w, false);
     w->pass = each_pass;
     gr_tasks_end(w->p);
@@ -868,30 +924,16 @@ static void declare_forward_pass(declaring *w)
                      N_LOSS, "adjoint");
 }
 
-/* Of a pipeline: what comes next on this rank is the way back of an earlier micro-batch. */
-static void declare_turn(declaring *w)
-{
-    const train_objects *o = &w->o;
-    gr_tasks_run(w->p, TRAIN_PACK_BACK, 0,
-                 (gr_use[]){[PACK_ROWS] = {o->rows, GR_READ},
-                            [PACK_PACKED] = {o->packed_back, GR_WRITE},
-                            [PACK_STAGING] = {gr_tasks_host(w->p, GR_CAT_WORKSPACE,
-                                                            gr_micro_bytes(&w->shape.micro), "staging_back"),
-                                              GR_WRITE},
-                            [PACK_ROUTES] = {o->routes, GR_READ},
-                            [PACK_DIFFERS] = {GR_NONE, GR_WRITE}},
-                 N_PACK, "pack_back")
-        ->uses.by_code = true;
-    exchange(w, true);
-}
-
 static void declare_micro_batch(declaring *w)
 {
     const train_objects *o = &w->o;
     declare_pack(w);
     for (uint32_t l = 0; l < n_layers(w); l++) declare_layer(w, l, true);
     declare_head(w, true);
-    if (piped(w)) declare_turn(w);
+    if (piped(w) && !interleaves(w)) {
+        declare_pack_back(w);
+        exchange(w, true);
+    }
     for (uint32_t l = n_layers(w); l-- > 0;) declare_backward(w, l);
     if (!is_trained(w, 0)) return;
     gr_tasks_run(w->p, TRAIN_EMBED_BACKWARD, 0,
@@ -916,7 +958,7 @@ static void gather_stages(declaring *w)
 static void begin_stages(declaring *w)
 {
     const uint32_t layers = n_layers(w), pieces = w->stages.pieces;
-    gr_use *kept = gr_arena_alloc(w->p->arena, (2 * layers + 1) * sizeof(*kept));
+    gr_use *kept = gr_arena_alloc(w->p->arena, (2 * layers + 2) * sizeof(*kept));
     uint32_t n = 0;
     for (uint32_t i = 0; i < pieces; i++) {
         const uint32_t sums = grads(w, i, true).object;
@@ -925,6 +967,7 @@ static void begin_stages(declaring *w)
                          "zero_stage.%u", i);
     }
     kept[n++] = (gr_use){w->o.dx, GR_WRITE};
+    if (interleaves(w)) kept[n++] = (gr_use){w->o.x, GR_WRITE};
     for (uint32_t l = 0; l < layers; l++) {
         kept[n++] = (gr_use){layer_in(w, l), GR_WRITE};
         if (!recomputed(w, l)) kept[n++] = (gr_use){layer_acts(w, l), GR_WRITE};
@@ -935,10 +978,10 @@ static void begin_stages(declaring *w)
 /* There are more trips than micro-batches: while the first come to the last stage, and the last go back. */
 static void declare_stages(declaring *w)
 {
-    const uint32_t more = w->stages.n - 1;
+    const uint32_t trips = gr_stages_trips(&w->stages, w->shape.micro.trips, true);
     begin_stages(w);
-    gr_sharding_loop(w->p, TRAIN_LOOP_STAGES, w->shape.micro.trips + more, true, w->o.rows, "micro_batches")
-        ->loop.trips_expected = w->cost.trips + more;
+    gr_sharding_loop(w->p, TRAIN_LOOP_STAGES, trips, true, w->o.rows, "micro_batches")->loop.trips_expected =
+        gr_stages_full_trips(&w->stages, w->cost.trips);
     declare_micro_batch(w);
     gr_tasks_end(w->p);
     for (uint32_t i = w->stages.pieces; i-- > 0;) gr_piece_reduce(w->p, w->k, w->n, &w->stages, i);

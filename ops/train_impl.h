@@ -66,7 +66,16 @@ enum {
     N_FINISH,
 };
 enum { PACK_ROWS, PACK_PACKED, PACK_STAGING, PACK_ROUTES, PACK_DIFFERS, N_PACK };
-enum { EMBED_WEIGHTS, EMBED_PACKED, EMBED_X, EMBED_WS, N_EMBED }; /* ws: of parts of the vocabulary */
+enum {
+    EMBED_WEIGHTS,
+    EMBED_PACKED,
+    EMBED_X,
+    EMBED_WS,      /* of parts of the vocabulary */
+    EMBED_X_COMES, /* this and the next two: of ranks in a ring */
+    EMBED_DX_COMES,
+    EMBED_DX,
+    N_EMBED
+};
 enum {
     LAYER_WEIGHTS,
     LAYER_PACKED,
@@ -140,9 +149,9 @@ typedef struct gr_train_shape {
 } gr_train_shape;
 gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how);
 
-/* Of a pipeline: what a stage keeps of micro-batches on their way, as many side by side as there are stages,
- * so many bytes each; of the first stage all are in use, of the last one is. Elsewhere one, of which there is
- * one anyway. */
+/* Of a pipeline: what a stage keeps of micro-batches on their way, as many side by side as the first stage
+ * has (gr_stages_held), so many bytes each; of the last stage fewer are in use. Elsewhere one, of which there
+ * is one anyway. */
 typedef struct gr_train_kept {
     uint32_t places;
     uint64_t in, acts; /* a layer's input; its activations */

@@ -5,6 +5,7 @@
 #include "ops/base/configs.h"
 #include "ops/base/states.h"
 #include "ops/model/tp.h"
+#include "ops/parallel/stages.h"
 #include "runtime/comm/comm.h"
 
 #include <stdlib.h>
@@ -18,6 +19,7 @@ const gr_key gr_parallel_keys[] = {
     {"context", GR_KEY_UINT, AXIS(CONTEXT), false, "1", 1, GR_PEERS_MAX, NULL, "neighbouring ranks that have the tokens of each sequence in log-prob, value, score and update, as many each; must divide heads and KV heads"},
     {"expert", GR_KEY_UINT, AXIS(EXPERT), false, "1", 1, GR_PEERS_MAX, NULL, "neighbouring ranks that have a part of the experts of each layer each, in log-prob, value, score and update; must divide experts, and tensor or be divided by it. Tokens go to the ranks of their experts and back; ranks keep sequences of their own"},
     {"pipeline", GR_KEY_UINT, AXIS(PIPELINE), false, "1", 1, GR_PEERS_MAX, NULL, "stages that the layers are cut into, in their order, in log-prob, value, score and update: ranks have the weights of one stage, and micro-batches flow through all of them; at most as many as there are layers"},
+    {"chunks", GR_KEY_UINT, offsetof(gr_mesh, chunks), false, "1", 1, GR_STAGES_MAX, NULL, "groups of layers that each rank of 'pipeline' has, far from each other: a micro-batch goes through all ranks so many times, and these wait so much less at the begin and the end of a mini-batch; pipeline times chunks is at most as many as there are layers, and 64"},
     {0}};
 /* clang-format on */
 
@@ -68,8 +70,25 @@ static const char *uneven_along(const question *q, uint32_t n, char buf[48])
 /* What follows says why not, an end of a sentence that is the caller's to free; NULL: nothing. */
 static char *pipeline_wrong(const question *q, uint32_t stages)
 {
-    const uint32_t layers = q->m->shape.layers;
-    return layers && stages > layers ? gr_printf("is more than its %u layers", layers) : NULL;
+    const uint32_t layers = q->m->shape.layers, chunks = gr_mesh_chunks(q->mesh);
+    gr_str times = {0};
+    char *why = NULL;
+    if (chunks > 1) gr_str_printf(&times, "times 'chunks: %u' ", chunks);
+    if (layers && (uint64_t)stages * chunks > layers)
+        why = gr_printf("%sis more than its %u layers", times.len ? times.text : "", layers);
+    else if (stages * chunks > GR_STAGES_MAX)
+        why = gr_printf("%sis more than %d", times.text, GR_STAGES_MAX);
+    gr_str_release(&times);
+    return why;
+}
+
+/* A stage of its own has no others whose layers lie between its chunks. */
+static char *chunks_wrong(question *q)
+{
+    const uint32_t chunks = gr_mesh_chunks(q->mesh);
+    if (chunks < 2 || gr_mesh_size(q->mesh, GR_AXIS_PIPELINE) > 1) return NULL;
+    q->axis = GR_AXIS_PIPELINE;
+    return gr_printf("does not go with 'chunks: %u': they are of the ranks that have stages", chunks);
 }
 
 static char *axis_wrong(const question *q)
@@ -170,7 +189,7 @@ static bool is_of(const question *q, const gr_node *n)
 
 static char *wrong(question *q)
 {
-    char *why = NULL;
+    char *why = chunks_wrong(q);
     for (int a = 0; a < GR_N_AXES && !why; a++) {
         q->axis = (gr_axis)a;
         why = axis_wrong(q);
@@ -200,7 +219,8 @@ static void check_model(gr_loader *l, const gr_model *m)
 void gr_check_parallel(gr_loader *l)
 {
     for (size_t i = 0; i < l->g->n_models; i++)
-        if (l->g->models[i]->sharding.mesh_auto || gr_mesh_any(&l->g->models[i]->sharding.mesh))
+        if (l->g->models[i]->sharding.mesh_auto || gr_mesh_any(&l->g->models[i]->sharding.mesh) ||
+            gr_mesh_chunks(&l->g->models[i]->sharding.mesh) > 1)
             check_model(l, l->g->models[i]);
 }
 

@@ -332,6 +332,7 @@ static void print_parallel(const gr_mesh *m, gr_str *out)
     for (int a = 0; a < GR_N_AXES; a++)
         if (gr_mesh_size(m, (gr_axis)a) > 1)
             gr_str_printf(out, "      %s: %u\n", gr_axis_str((gr_axis)a), gr_mesh_size(m, (gr_axis)a));
+    if (gr_mesh_chunks(m) > 1) gr_str_printf(out, "      chunks: %u\n", gr_mesh_chunks(m));
 }
 
 static void print_residency(const gr_model_residency *r, gr_str *out)

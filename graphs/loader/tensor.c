@@ -169,8 +169,8 @@ void gr_set_shares(gr_graph *g, bool whole)
         n->placement.ranks = whole ? 1 : g->ranks;
         n->placement.share = share_of(&n->bounds, n->placement.ranks);
         n->placement.parts = n->model && gr_reads_rollout(n) ? n->model->sharding.parts : 1;
-        n->placement.mesh =
-            !whole && g->ranks > 1 && gr_node_trains_parallel(n) ? n->model->sharding.mesh : (gr_mesh){{1}};
+        n->placement.mesh = !whole && g->ranks > 1 && gr_node_trains_parallel(n) ? n->model->sharding.mesh
+                                                                                 : (gr_mesh){.size = {1}};
         const uint32_t together = n->placement.parts * gr_mesh_ranks(&n->placement.mesh);
         n->placement.task =
             share_of(n->work.groups ? &n->work : &n->bounds, GR_MAX(n->placement.ranks / together, 1u));

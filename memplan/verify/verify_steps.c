@@ -244,7 +244,9 @@ static bool sums_ok(gr_verifier *v, uint32_t i, const gr_task *w)
 /* Neighbouring stages meet in exchanges, of which both have as many: exchange t of the one with the next is
  * exchange t of the other with the one before. Every body has by turns one with the stage before and one with
  * the next, as all ranks run the same steps: so the t-th between a pair waits only for the t-th between the
- * pair before, and for the one before that between the pair behind, and nobody waits in a circle. */
+ * pair before, and for the one before that between the pair behind, and nobody waits in a circle. Stages in a
+ * ring have one exchange all at once: as a collective of theirs it is proven above (collective_ok), and it
+ * stands between no two of the others. */
 static bool stages_ok(gr_verifier *v, const uint32_t *step_of)
 {
     const gr_task *open = NULL; /* with the stage before; its other is to come */
@@ -258,7 +260,9 @@ static bool stages_ok(gr_verifier *v, const uint32_t *step_of)
                                    "step %u '%s' is of %u stages of %u ranks, which %u ranks are not",
                                    step_of[i], w->what, gr_mesh_size(m, GR_AXIS_PIPELINE),
                                    gr_mesh_stride(m, GR_AXIS_PIPELINE), v->g->ranks);
-        if (w->comm.to_next != (open != NULL) || (open && v->parent[step_of[i]] != body))
+        if (gr_mesh_chunks(m) > 1 && !open && !w->comm.to_next) continue;
+        if (gr_mesh_chunks(m) > 1 || w->comm.to_next != (open != NULL) ||
+            (open && v->parent[step_of[i]] != body))
             return gr_verify_wrong(v, "collectives",
                                    "step %u '%s' is an exchange with the %s stage out of turn", step_of[i],
                                    w->what, w->comm.to_next ? "next" : "previous");

@@ -501,11 +501,13 @@ static gr_status run_share(const gr_call *c, const gr_object *o, gr_comm *device
 
 uint64_t gr_sharding_room_bytes(const gr_tasks *p, const gr_task *w, const gr_model *m)
 {
-    const bool moves = w->kind == GR_STEP_SYNC || w->kind == GR_STEP_GATHER || w->kind == GR_STEP_REDUCE;
+    const bool moves = w->kind == GR_STEP_SYNC || w->kind == GR_STEP_GATHER || w->kind == GR_STEP_REDUCE ||
+                       w->kind == GR_STEP_EXCHANGE;
     if (!moves || !m) return 0;
     switch (w->kernel) {
     case GR_PIECE_GATHER:
     case GR_PIECE_REDUCE:
+    case GR_STAGE_RING:
         return 4ull * p->ranks * sizeof(uint64_t);
     case SHARDING_RESHARD:
         return gr_reshard_room_bytes(p->ranks, m->sharding.parts);
@@ -579,6 +581,8 @@ gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w,
         return gr_piece_reduce_run(c, device, d);
     case GR_STAGE_EXCHANGE:
         return gr_stage_exchange_run(c, w, device, d);
+    case GR_STAGE_RING:
+        return gr_stage_ring_run(c, device, d);
     case SHARDING_TOTAL:
         return device->type->all_reduce(device, c->queue, c->ptr[ALL], c->arg * sizeof(double),
                                         GR_COMM_SUM_F64, d);

@@ -59,7 +59,9 @@ gr_stages gr_stages_of(const gr_node *n)
 {
     enum { HALVINGS = 40 };
     const gr_model_shape *shape = &n->model->shape;
-    gr_stages s = {.n = gr_mesh_size(&n->placement.mesh, GR_AXIS_PIPELINE), .tied = shape->tied}, best = s;
+    const uint32_t ranks = gr_mesh_size(&n->placement.mesh, GR_AXIS_PIPELINE),
+                   chunks = gr_node_interleaves(n) ? gr_mesh_chunks(&n->placement.mesh) : 1;
+    gr_stages s = {.n = ranks * chunks, .ranks = ranks, .chunks = chunks, .tied = shape->tied}, best = s;
     double low = 0, high = head_macs(n);
     for (uint32_t l = 0; l < shape->layers; l++) high += layer_macs(n, l);
     best.first[best.n] = shape->layers;
@@ -97,16 +99,47 @@ uint32_t gr_stage_slowest(const gr_stages *s, const gr_model_shape *shape, uint3
     return slowest;
 }
 
-double gr_stages_head(const gr_stages *s, const gr_node *n)
+static double slots_macs(const gr_stages *s, const gr_node *n)
 {
-    double slots = 0, most = 0;
-    for (uint32_t i = 0; i < s->slots; i++) slots += layer_macs(n, gr_stage_slowest(s, &n->model->shape, i));
-    for (uint32_t stage = 0; stage < s->n; stage++) {
-        double sum = stage + 1 == s->n ? head_macs(n) : 0;
-        for (uint32_t l = s->first[stage]; l < s->first[stage + 1]; l++) sum += layer_macs(n, l);
+    double sum = 0;
+    for (uint32_t i = 0; i < s->slots; i++) sum += layer_macs(n, gr_stage_slowest(s, &n->model->shape, i));
+    return sum;
+}
+
+/* Of a trip, there and back, a third: what takes the slowest rank. Backward a layer takes twice as long; the
+ * head is all on the way there. */
+static double slowest_macs(const gr_stages *s, const gr_node *n, uint32_t trip)
+{
+    double most = 0;
+    for (uint32_t rank = 0; rank < s->ranks; rank++) {
+        const uint32_t there = (trip + s->n - rank) % s->n / s->ranks,
+                       back = (trip + 2 + rank + s->n - s->ranks) % s->n / s->ranks,
+                       stage[] = {there * s->ranks + rank, (s->chunks - 1 - back) * s->ranks + rank};
+        double sum = stage[0] + 1 == s->n ? head_macs(n) : 0;
+        for (int way = 0; way < 2; way++)
+            for (uint32_t l = s->first[stage[way]]; l < s->first[stage[way] + 1]; l++)
+                sum += layer_macs(n, l) * (1 + way) / 3;
         most = GR_MAX(most, sum);
     }
-    return GR_MIN(GR_MAX(most - slots, 0.0) / head_macs(n), 1.0);
+    return most;
+}
+
+/* Of the trips of a round the mean: chunks that are longer than others meet shorter ones. */
+static double trip_macs(const gr_stages *s, const gr_node *n)
+{
+    double sum = 0;
+    for (uint32_t trip = 0; trip < s->n; trip++) sum += slowest_macs(s, n, trip);
+    return sum / s->n;
+}
+
+double gr_stages_head(const gr_stages *s, const gr_node *n)
+{
+    return GR_MIN(GR_MAX(trip_macs(s, n) - slots_macs(s, n), 0.0) / head_macs(n), 1.0);
+}
+
+double gr_stages_layers(const gr_stages *s, const gr_node *n)
+{
+    return s->chunks > 1 ? GR_MIN(trip_macs(s, n) / slots_macs(s, n), 1.0) : 1.0;
 }
 
 uint32_t gr_stage_bucket(const gr_stages *s, const gr_model_shape *shape, uint32_t stage, uint32_t piece)
@@ -137,6 +170,61 @@ uint64_t gr_piece_grad_elems(const gr_stages *s, const gr_node *n, uint32_t piec
     return gr_piece_elems(s, gr_model_has_lora(m) ? gr_model_trains(m) : &m->sharding.train_slice, piece);
 }
 
+/* ---- the flow of units ----------------------------------------------------------------------------------
+ */
+
+/* Units of so many micro-batches, the last with tokens and those before it. */
+static uint32_t units(const gr_stages *s, uint32_t micro_batches)
+{
+    const uint32_t before = (micro_batches - 1) / s->ranks * s->ranks; /* in rounds that are full */
+    return before * s->chunks + (s->chunks - 1) * s->ranks + micro_batches - before;
+}
+
+uint32_t gr_stages_trips(const gr_stages *s, uint32_t micro_batches, bool back)
+{
+    if (!micro_batches) return 0;
+    if (s->chunks > 1) return units(s, micro_batches) + s->ranks - 1 + (back ? s->n - 1 : 0);
+    return micro_batches + (back ? s->n - 1 : 0);
+}
+
+uint32_t gr_stages_full_trips(const gr_stages *s, uint32_t micro_batches)
+{
+    return (s->chunks > 1 && micro_batches ? units(s, micro_batches) : micro_batches) + s->ranks - 1;
+}
+
+uint32_t gr_stages_held(const gr_stages *s, uint32_t micro_batches)
+{
+    if (s->chunks < 2) return s->n;
+    return GR_MIN(s->n + s->ranks - 1, s->chunks * GR_MAX(micro_batches, 1u));
+}
+
+void gr_stage_flow_next(gr_stage_flow *f, const gr_stages *s, uint32_t rank, uint32_t trip, bool back,
+                        uint32_t *next, uint32_t own)
+{
+    const uint32_t behind = back ? s->n - 1 + s->ranks - 1 - rank : rank, of_round = (trip - behind) % s->n,
+                   round = (trip - behind) / s->n;
+    f->sent = f->works && !(back ? gr_stage_flow_first(f, s, rank) : gr_stage_flow_last(f, s, rank));
+    f->out = f->sent ? own : 0;
+    if (trip < behind) return;
+    if (!of_round) f->begin = *next;
+    if (of_round % s->ranks == 0) *next = f->begin;
+    f->works = true;
+    f->chunk = back ? s->chunks - 1 - of_round / s->ranks : of_round / s->ranks;
+    f->unit = round * s->n + f->chunk * s->ranks + of_round % s->ranks;
+    f->micro = round * s->ranks + of_round % s->ranks;
+}
+
+bool gr_stage_flow_first(const gr_stage_flow *f, const gr_stages *s, uint32_t rank)
+{
+    (void)s;
+    return !rank && !f->chunk;
+}
+
+bool gr_stage_flow_last(const gr_stage_flow *f, const gr_stages *s, uint32_t rank)
+{
+    return rank + 1 == s->ranks && f->chunk + 1 == s->chunks;
+}
+
 /* ---- declaring ------------------------------------------------------------------------------------------
  */
 
@@ -145,7 +233,16 @@ uint64_t gr_piece_grad_elems(const gr_stages *s, const gr_node *n, uint32_t piec
 enum { PIECE_WEIGHTS, PIECE_WHOLE, N_PIECE };
 enum { TAKE_ADAPTERS, N_TAKE };
 enum { REDUCE_GRADS, REDUCE_WHOLE, REDUCE_STAGING, N_REDUCE };
-enum { EXCHANGE_X, EXCHANGE_DX, EXCHANGE_CUT, EXCHANGE_BACK, N_EXCHANGE };
+enum {
+    EXCHANGE_X,
+    EXCHANGE_DX,
+    EXCHANGE_CUT,
+    EXCHANGE_BACK,
+    N_EXCHANGE,
+    RING_X = N_EXCHANGE, /* this and the next: what comes around a ring */
+    RING_DX,
+    N_RING
+};
 
 typedef struct buckets {
     uint32_t at[GR_STAGES_MAX], n;
@@ -192,15 +289,21 @@ static uint64_t weights_bytes(const gr_kernels *k, const gr_node *n, uint32_t bu
                                       : gr_bucket_elems(slice_of(n), bucket) * size;
 }
 
-uint32_t gr_piece_weights(gr_tasks *p, const gr_kernels *k, const gr_node *n, const gr_stages *s,
-                          uint32_t piece)
+uint64_t gr_piece_weights_apart(const gr_stages *s, const gr_kernels *k, const gr_node *n, uint32_t piece)
 {
     uint64_t most = 0;
     for (uint32_t stage = 0; stage < s->n; stage++) {
         const uint32_t b = gr_stage_bucket(s, &n->model->shape, stage, piece);
         if (b != GR_NONE) most = GR_MAX(most, weights_bytes(k, n, b));
     }
-    return gr_tasks_temp(p, GR_CAT_COMM, most, "stage.%u", piece);
+    return gr_align(most, GR_ALIGN);
+}
+
+uint32_t gr_piece_weights(gr_tasks *p, const gr_kernels *k, const gr_node *n, const gr_stages *s,
+                          uint32_t piece)
+{
+    return gr_tasks_temp(p, GR_CAT_COMM, gr_piece_chunks(s, piece) * gr_piece_weights_apart(s, k, n, piece),
+                         "stage.%u", piece);
 }
 
 /* What a rank has of a bucket outside a pass. */
@@ -240,7 +343,7 @@ void gr_piece_gather(gr_tasks *p, const gr_kernels *k, const gr_node *n, const g
     const bool sharded = is_sharded(p, m);
     const uint32_t shards = gr_sharding_shards(p, m);
     const uint64_t size = gr_dtype_size(k->dtype), elems = gr_piece_elems(s, &m->shape, piece),
-                   bytes = elems * size;
+                   bytes = elems * size, all_chunks = gr_piece_chunks(s, piece) * bytes;
     gr_use uses[N_PIECE + GR_STAGES_MAX] = {
         [PIECE_WEIGHTS] = {gr_piece_weights(p, k, n, s, piece), GR_WRITE},
         [PIECE_WHOLE] = {sharded && any_cut(n, &all) ? gr_tasks_temp(p, GR_CAT_COMM, bytes, "whole.%u", piece)
@@ -250,16 +353,21 @@ void gr_piece_gather(gr_tasks *p, const gr_kernels *k, const gr_node *n, const g
     gr_task *w =
         of_shards(p, m,
                   collective(p, GR_STEP_GATHER, GR_PIECE_GATHER, piece,
-                             sharded ? bytes * (shards - 1) / shards : 0, uses, N_PIECE + all.n,
+                             sharded ? all_chunks * (shards - 1) / shards : 0, uses, N_PIECE + all.n,
                              gr_arena_printf(p->arena, "%s.%u", sharded ? "gather" : "take", piece)));
-    w->cost.bytes = 2.0 * (double)bytes;
+    w->cost.bytes = 2.0 * (double)all_chunks;
+}
+
+uint64_t gr_piece_adapters_apart(const gr_stages *s, const gr_kernels *k, const gr_node *n, uint32_t piece)
+{
+    return gr_align(gr_piece_elems(s, gr_model_trains(n->model), piece) * gr_dtype_size(k->dtype), GR_ALIGN);
 }
 
 uint32_t gr_piece_adapters(gr_tasks *p, const gr_kernels *k, const gr_node *n, const gr_stages *s,
                            uint32_t piece)
 {
-    const uint64_t elems = gr_piece_elems(s, gr_model_trains(n->model), piece);
-    return gr_tasks_temp(p, GR_CAT_COMM, elems * gr_dtype_size(k->dtype), "stage_adapters.%u", piece);
+    return gr_tasks_temp(p, GR_CAT_COMM, gr_piece_chunks(s, piece) * gr_piece_adapters_apart(s, k, n, piece),
+                         "stage_adapters.%u", piece);
 }
 
 void gr_piece_take_adapters(gr_tasks *p, const gr_kernels *k, const gr_node *n, const gr_stages *s,
@@ -277,12 +385,24 @@ void gr_piece_take_adapters(gr_tasks *p, const gr_kernels *k, const gr_node *n, 
         ->cost.bytes = 2.0 * (double)p->objects[uses[TAKE_ADAPTERS].object].bytes;
 }
 
+uint64_t gr_piece_grads_apart(const gr_stages *s, const gr_node *n, uint32_t piece)
+{
+    return gr_align(gr_piece_grad_elems(s, n, piece) * gr_dtype_size(n->model->train.grads), GR_ALIGN);
+}
+
 uint32_t gr_piece_grads(gr_tasks *p, const gr_node *n, const gr_stages *s, uint32_t piece)
 {
-    const uint64_t elems = gr_piece_grad_elems(s, n, piece);
-    return elems ? gr_tasks_temp(p, GR_CAT_GRADIENTS, elems * gr_dtype_size(n->model->train.grads),
-                                 "stage_grads.%u", piece)
-                 : GR_NONE;
+    const uint64_t bytes = gr_piece_chunks(s, piece) * gr_piece_grads_apart(s, n, piece);
+    return bytes ? gr_tasks_temp(p, GR_CAT_GRADIENTS, bytes, "stage_grads.%u", piece) : GR_NONE;
+}
+
+/* Which chunk of a rank along the axis has a bucket as a piece; GR_NONE: none. */
+static uint32_t chunk_with(const gr_stages *s, const gr_model_shape *shape, uint32_t at, uint32_t piece,
+                           uint32_t bucket)
+{
+    for (uint32_t chunk = 0; chunk < s->chunks; chunk++)
+        if (gr_stage_bucket(s, shape, chunk * s->ranks + at, piece) == bucket) return chunk;
+    return GR_NONE;
 }
 
 /* Of ranks [first, end) those whose stages have a bucket as a piece. */
@@ -291,7 +411,7 @@ static uint32_t holders_among(const gr_node *n, const gr_stages *s, uint32_t pie
 {
     uint32_t count = 0;
     for (uint32_t rank = first; rank < end; rank++)
-        count += gr_stage_bucket(s, &n->model->shape, gr_stage_of(n, rank), piece) == bucket;
+        count += chunk_with(s, &n->model->shape, gr_stage_of(n, rank), piece, bucket) != GR_NONE;
     return count;
 }
 
@@ -302,9 +422,9 @@ static uint32_t holders(const gr_node *n, const gr_stages *s, uint32_t piece, ui
 {
     const uint32_t block = gr_mesh_block(&n->placement.mesh);
     uint32_t stages = 0, most = 0;
-    for (uint32_t stage = 0; stage < s->n; stage++)
-        stages += gr_stage_bucket(s, &n->model->shape, stage, piece) == bucket;
-    if (shards % block == 0) return stages * (shards / s->n);
+    for (uint32_t at = 0; at < s->ranks; at++)
+        stages += chunk_with(s, &n->model->shape, at, piece, bucket) != GR_NONE;
+    if (shards % block == 0) return stages * (shards / s->ranks);
     for (uint32_t first = 0; first < block; first += shards)
         most = GR_MAX(most, holders_among(n, s, piece, bucket, first, first + shards));
     return most;
@@ -351,6 +471,20 @@ void gr_stage_exchange(gr_tasks *p, const gr_node *n, bool next, const gr_stage_
     w->comm.to_next = next;
 }
 
+void gr_stage_ring(gr_tasks *p, const gr_node *n, const gr_ring_messages *m, const char *what)
+{
+    const uint64_t ways = m->dx == GR_NONE ? 1 : 2;
+    collective(p, GR_STEP_EXCHANGE, GR_STAGE_RING, 0, ways * m->go.bytes,
+               (gr_use[]){[EXCHANGE_X] = {m->go.x, GR_READ},
+                          [EXCHANGE_DX] = {m->go.dx, GR_READ},
+                          [EXCHANGE_CUT] = {m->go.cut, GR_READ},
+                          [EXCHANGE_BACK] = {m->go.back, GR_READ},
+                          [RING_X] = {m->x, GR_UPDATE},
+                          [RING_DX] = {m->dx, GR_UPDATE}},
+               N_RING, what)
+        ->comm.mesh = n->placement.mesh;
+}
+
 /* ---- running --------------------------------------------------------------------------------------------
  */
 
@@ -360,7 +494,7 @@ typedef struct piece {
     const gr_node *n;
     const gr_model_shape *shape;           /* of the weights, or of what is trained */
     uint32_t at, rank, ranks, first;       /* among the ranks with shards, and which of all is their first */
-    uint32_t own;                          /* the bucket that this rank's stage has; GR_NONE */
+    uint32_t along;                        /* this rank's place along the axis */
     uint64_t *from_at, *from, *to_at, *to; /* of an exchange, [ranks] */
 } piece;
 
@@ -375,7 +509,7 @@ static piece piece_of(const gr_call *c, const gr_model_shape *shape)
                .ranks = place.shards,
                .first = place.replica * place.shards,
                .from_at = c->room};
-    p.own = gr_stage_bucket(&p.stages, p.shape, gr_stage_of(c->node, c->session->rank), c->arg);
+    p.along = gr_stage_of(c->node, c->session->rank);
     p.from = p.from_at + p.ranks;
     p.to_at = p.from + p.ranks;
     p.to = p.to_at + p.ranks;
@@ -384,7 +518,17 @@ static piece piece_of(const gr_call *c, const gr_model_shape *shape)
 
 static bool has(const piece *p, uint32_t rank, uint32_t bucket)
 {
-    return gr_stage_bucket(&p->stages, p->shape, gr_stage_of(p->n, p->first + rank), p->at) == bucket;
+    const uint32_t along = gr_stage_of(p->n, p->first + rank);
+    return chunk_with(&p->stages, p->shape, along, p->at, bucket) != GR_NONE;
+}
+
+/* Of this rank's chunks, where the one with a bucket has it in an object with so many bytes for each; NULL:
+ * none has. */
+static void *own_part(const piece *p, uint32_t bucket, void *object, uint64_t apart)
+{
+    const uint32_t chunk = chunk_with(&p->stages, p->shape, p->along, p->at, bucket);
+    if (chunk == GR_NONE) return NULL;
+    return (char *)object + (gr_piece_chunks(&p->stages, p->at) > 1 ? chunk * apart : 0);
 }
 
 /* Elements of a rank's flat shard of a bucket, and where they begin. */
@@ -406,7 +550,7 @@ static gr_reshard slicing_of(const gr_call *c, uint32_t bucket)
                         c->queue};
 }
 
-/* A bucket's shards, of all ranks, to those that have it as the piece. */
+/* A bucket's shards, of all ranks, to those that have it as the piece; whole NULL: not to this one. */
 static gr_status gather_bucket(const gr_call *c, piece *p, gr_comm *comm, uint32_t bucket, const void *shard,
                                void *whole, gr_diag *d)
 {
@@ -418,20 +562,20 @@ static gr_status gather_bucket(const gr_call *c, piece *p, gr_comm *comm, uint32
         p->from_at[r] = 0;
         p->from[r] = has(p, r, bucket) ? own : 0;
         p->to_at[r] = first * size;
-        p->to[r] = p->own == bucket ? n : 0;
+        p->to[r] = whole ? n : 0;
     }
     const gr_comm_exchange e = {shard, p->from_at, p->from, whole, p->to_at, p->to, size};
     return comm->type->all_to_all(comm, c->queue, &e, d);
 }
 
-static void take_whole(const gr_call *c, uint32_t bucket, const void *whole)
+static void take_whole(const gr_call *c, uint32_t bucket, const void *whole, void *weights)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_reshard r = slicing_of(c, bucket);
     if (is_cut(c->node, bucket))
-        gr_reshard_local(&r, whole, c->ptr[PIECE_WEIGHTS]);
+        gr_reshard_local(&r, whole, weights);
     else
-        k->copy(c->queue, c->ptr[PIECE_WEIGHTS], whole, weights_bytes(k, c->node, bucket));
+        k->copy(c->queue, weights, whole, weights_bytes(k, c->node, bucket));
 }
 
 gr_status gr_piece_gather_run(const gr_call *c, gr_comm *comm, gr_diag *d)
@@ -439,15 +583,18 @@ gr_status gr_piece_gather_run(const gr_call *c, gr_comm *comm, gr_diag *d)
     piece p = piece_of(c, &c->node->model->shape);
     const buckets all = buckets_of(&p.stages, p.shape, p.at);
     const bool sharded = c->how->sharded && p.ranks > 1;
+    const uint64_t apart = gr_piece_weights_apart(&p.stages, c->session->kernels, c->node, p.at);
     gr_status st = GR_OK;
     for (uint32_t i = 0; i < all.n && !st; i++) {
         const uint32_t b = all.at[i];
         const bool cut = is_cut(c->node, b);
         const void *from = c->ptr[N_PIECE + i];
-        if (sharded) st = gather_bucket(c, &p, comm, b, from, c->ptr[cut ? PIECE_WHOLE : PIECE_WEIGHTS], d);
-        if (st || b != p.own) continue;
-        if (!sharded) take_whole(c, b, from);
-        if (sharded && cut) take_whole(c, b, c->ptr[PIECE_WHOLE]);
+        void *weights = own_part(&p, b, c->ptr[PIECE_WEIGHTS], apart);
+        if (sharded)
+            st = gather_bucket(c, &p, comm, b, from, weights && cut ? c->ptr[PIECE_WHOLE] : weights, d);
+        if (st || !weights) continue;
+        if (!sharded) take_whole(c, b, from, weights);
+        if (sharded && cut) take_whole(c, b, c->ptr[PIECE_WHOLE], weights);
     }
     return st;
 }
@@ -458,13 +605,17 @@ void gr_piece_adapters_run(const gr_call *c)
     const gr_model_shape *shape = gr_model_trains(c->node->model);
     const piece p = piece_of(c, shape);
     const buckets all = buckets_of(&p.stages, shape, p.at);
-    for (uint32_t i = 0; i < all.n; i++)
-        if (all.at[i] == p.own)
-            k->copy(c->queue, c->ptr[TAKE_ADAPTERS], c->ptr[N_TAKE + i],
-                    gr_bucket_elems(shape, p.own) * gr_dtype_size(k->dtype));
+    const uint64_t apart = gr_piece_adapters_apart(&p.stages, k, c->node, p.at);
+    for (uint32_t i = 0; i < all.n; i++) {
+        void *adapters = own_part(&p, all.at[i], c->ptr[TAKE_ADAPTERS], apart);
+        if (adapters)
+            k->copy(c->queue, adapters, c->ptr[N_TAKE + i],
+                    gr_bucket_elems(shape, all.at[i]) * gr_dtype_size(k->dtype));
+    }
 }
 
-/* What ranks have summed up of a bucket goes to whose shards it is. How many have sent some. */
+/* What ranks have summed up of a bucket goes to whose shards it is; grads NULL: this one has none. How many
+ * have sent some. */
 static gr_status send_gradients(const gr_call *c, piece *p, gr_comm *comm, uint32_t bucket, const void *grads,
                                 uint32_t *senders, gr_diag *d)
 {
@@ -475,7 +626,7 @@ static gr_status send_gradients(const gr_call *c, piece *p, gr_comm *comm, uint3
     for (uint32_t r = 0; r < p->ranks; r++) {
         const uint64_t n = shard_of(p, bucket, r, &first) * size;
         p->from_at[r] = first * size;
-        p->from[r] = p->own == bucket ? n : 0;
+        p->from[r] = grads ? n : 0;
         p->to_at[r] = *senders * own;
         p->to[r] = has(p, r, bucket) ? own : 0;
         *senders += has(p, r, bucket);
@@ -510,9 +661,10 @@ static gr_status reduce_bucket(const gr_call *c, piece *p, gr_comm *comm, uint32
     uint32_t senders;
     uint64_t first;
     const uint64_t own = shard_of(p, bucket, p->rank, &first);
-    if (cut && p->own == bucket) gr_reshard_place(&r, type, c->ptr[REDUCE_GRADS], c->ptr[REDUCE_WHOLE]);
+    void *grads = own_part(p, bucket, c->ptr[REDUCE_GRADS], gr_piece_grads_apart(&p->stages, p->n, p->at));
+    if (cut && grads) gr_reshard_place(&r, type, grads, c->ptr[REDUCE_WHOLE]);
     const gr_status st =
-        send_gradients(c, p, comm, bucket, c->ptr[cut ? REDUCE_WHOLE : REDUCE_GRADS], &senders, d);
+        send_gradients(c, p, comm, bucket, cut && grads ? c->ptr[REDUCE_WHOLE] : grads, &senders, d);
     if (!st && own) add_up(c, senders, own, shard);
     return st;
 }
@@ -556,4 +708,39 @@ gr_status gr_stage_exchange_run(const gr_call *c, const gr_task *w, gr_comm *com
     if (!comm->type->group) return st;
     const gr_status ended = comm->type->group(comm, false, d);
     return st ? st : ended;
+}
+
+/* Ranks of the ring before this one and behind it. */
+typedef struct neighbours {
+    uint32_t before, next;
+} neighbours;
+
+static neighbours neighbours_of(const gr_node *n, uint32_t rank)
+{
+    const gr_mesh *m = &n->placement.mesh;
+    const uint32_t ranks = gr_mesh_size(m, GR_AXIS_PIPELINE), stride = gr_mesh_stride(m, GR_AXIS_PIPELINE),
+                   at = gr_stage_of(n, rank), first = rank - at * stride;
+    return (neighbours){first + (at + ranks - 1) % ranks * stride, first + (at + 1) % ranks * stride};
+}
+
+/* One way around the ring, from all ranks to their neighbours at once. */
+static gr_status shift(const gr_call *c, gr_comm *comm, bool next, const void *goes, void *comes, gr_diag *d)
+{
+    const neighbours at = neighbours_of(c->node, c->session->rank);
+    const uint32_t size = (uint32_t)gr_dtype_size(c->session->kernels->dtype);
+    uint64_t *places = c->room, *out = places + comm->ranks, *in = out + comm->ranks, to, from, other;
+    memset(places, 0, 3 * comm->ranks * sizeof(*places));
+    c->node->op->sends(c, next, &to, &other);
+    c->node->op->sends(c, !next, &other, &from);
+    out[next ? at.next : at.before] = to;
+    in[next ? at.before : at.next] = from;
+    const gr_comm_exchange e = {goes, places, out, comes, places, in, size};
+    return comm->type->all_to_all(comm, c->queue, &e, d);
+}
+
+gr_status gr_stage_ring_run(const gr_call *c, gr_comm *comm, gr_diag *d)
+{
+    gr_status st = shift(c, comm, true, c->ptr[EXCHANGE_X], c->ptr[RING_X], d);
+    if (!st && c->ptr[RING_DX]) st = shift(c, comm, false, c->ptr[EXCHANGE_DX], c->ptr[RING_DX], d);
+    return st;
 }

@@ -28,6 +28,7 @@ typedef enum gr_axis {
 /* How many ranks side by side each named axis has; 0 counts as 1. */
 typedef struct gr_mesh {
     uint32_t size[GR_N_AXES];
+    uint32_t chunks; /* groups of layers that a rank of the axis `pipeline` has; 0 counts as 1 */
 } gr_mesh;
 
 /* "context" */
@@ -36,6 +37,12 @@ const char *gr_axis_str(gr_axis axis);
 static inline uint32_t gr_mesh_size(const gr_mesh *m, gr_axis axis)
 {
     return m->size[axis] ? m->size[axis] : 1;
+}
+
+/* Of several the ranks of the axis are a ring, through which a micro-batch goes as often. */
+static inline uint32_t gr_mesh_chunks(const gr_mesh *m)
+{
+    return m->chunks ? m->chunks : 1;
 }
 
 /* Ranks that work on the same sequences: the named axes but `expert`. */

@@ -53,10 +53,10 @@ static void declare_nodes(assembly *a, bool validation, const gr_node *end)
 /* How ranks run tasks of a node together (gr_task_comm.mesh). */
 static gr_mesh mesh_of(const gr_graph *g, const gr_node *n)
 {
-    if (!n->model || !gr_node_runs(g, n)) return (gr_mesh){{0}};
+    if (!n->model || !gr_node_runs(g, n)) return (gr_mesh){.size = {0}};
     gr_mesh mesh = n->placement.mesh;
     mesh.size[GR_AXIS_PIPELINE] = 1; /* stages have no group of their own */
-    return n->placement.parts > 1 ? (gr_mesh){{[GR_AXIS_TENSOR] = n->placement.parts}} : mesh;
+    return n->placement.parts > 1 ? (gr_mesh){.size = {[GR_AXIS_TENSOR] = n->placement.parts}} : mesh;
 }
 
 /* Whether a node before has the groups that this one has along an axis, or an axis before; of axes from

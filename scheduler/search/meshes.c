@@ -2,13 +2,14 @@
 #include "scheduler/search/meshes.h"
 
 #include "graphs/loader/parallel.h"
+#include "ops/parallel/stages.h"
 #include "runtime/comm/comm.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* SHORT: all that fit are compared by so small a part of a search; of the best WHOLE, by all of it. */
-enum { MESHES_MAX = 128, NEAREST = 5, SHORT = 16, WHOLE = 3 };
+enum { MESHES_MAX = 256, CHUNKS_MAX = 4, NEAREST = 5, SHORT = 16, WHOLE = 3 };
 
 typedef struct candidate {
     gr_mesh mesh;
@@ -33,14 +34,25 @@ static size_t with_experts(const gr_graph *g, const gr_model *m, gr_mesh mesh, c
     return n;
 }
 
-/* Stages, each of so many ranks with slices. */
+/* Whether a chunk has fewer layers than if there were one less of them; what would be left to wait for behind
+ * the first few is little. */
+static bool chunks_pay(const gr_model *m, uint32_t stages, uint32_t chunks)
+{
+    const uint32_t layers = m->shape.layers, before = stages * (chunks - 1), now = stages * chunks;
+    return chunks < 2 || (layers + now - 1) / now < (layers + before - 1) / before;
+}
+
+/* Stages, each of so many ranks with slices, and in chunks. */
 static size_t in_stages(const gr_graph *g, const gr_model *m, uint32_t tensor, candidate *out, size_t room)
 {
     size_t n = 0;
-    for (uint32_t stages = 2; stages <= GR_PEERS_MAX && n < room; stages *= 2) {
-        const gr_mesh mesh = {{[GR_AXIS_TENSOR] = tensor, [GR_AXIS_PIPELINE] = stages}};
-        if (gr_mesh_serves(g, m, &mesh)) out[n++] = (candidate){.mesh = mesh};
-    }
+    for (uint32_t stages = 2; stages <= GR_PEERS_MAX; stages *= 2)
+        for (uint32_t chunks = 1; chunks <= CHUNKS_MAX && n < room; chunks++) {
+            const gr_mesh mesh = {.size = {[GR_AXIS_TENSOR] = tensor, [GR_AXIS_PIPELINE] = stages},
+                                  .chunks = chunks};
+            if (chunks_pay(m, stages, chunks) && gr_mesh_serves(g, m, &mesh))
+                out[n++] = (candidate){.mesh = mesh};
+        }
     return n;
 }
 
@@ -50,7 +62,7 @@ static size_t candidates_of(const gr_graph *g, const gr_model *m, candidate out[
     size_t n = 0;
     for (uint32_t tensor = 1; tensor <= GR_PEERS_MAX; tensor *= 2) {
         for (uint32_t context = 1; context * tensor <= GR_PEERS_MAX; context *= 2) {
-            const gr_mesh mesh = {{[GR_AXIS_TENSOR] = tensor, [GR_AXIS_CONTEXT] = context}};
+            const gr_mesh mesh = {.size = {[GR_AXIS_TENSOR] = tensor, [GR_AXIS_CONTEXT] = context}};
             n += with_experts(g, m, mesh, out + n, MESHES_MAX - n);
         }
         n += in_stages(g, m, tensor, out + n, MESHES_MAX - n);
@@ -91,6 +103,7 @@ static void put_mesh(gr_str *s, const gr_mesh *m)
         gr_str_printf(s, "%s%s %u", any ? ", " : "", gr_axis_str((gr_axis)a), gr_mesh_size(m, (gr_axis)a));
         any = true;
     }
+    if (gr_mesh_chunks(m) > 1) gr_str_printf(s, ", chunks %u", gr_mesh_chunks(m));
     if (!any) gr_str_puts(s, "none");
 }
 
@@ -143,7 +156,7 @@ static void choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, gr_
     how.hurry = o->hurry;
     if (!o->quick) compare(g, m, &how, c, GR_MIN(fit, (size_t)WHOLE));
     /* where nothing fits, the plan says what is missing */
-    gr_graph_set_mesh(g, m->index, fit ? &c[0].mesh : &(gr_mesh){{0}});
+    gr_graph_set_mesh(g, m->index, fit ? &c[0].mesh : &(gr_mesh){.size = {0}});
     if (fit && d) tell(m, c, fit, n, d);
 }
 

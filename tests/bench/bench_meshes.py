@@ -4,7 +4,7 @@
     tests/bench/bench_meshes.py GRAPHRUN chosen [MODEL...]        `plan --explore` with `parallel: auto`, of 8, 64, 512 and 4,096 GPUs
     tests/bench/bench_meshes.py GRAPHRUN recipes [MODEL | SOURCE:MODEL]...   published recipes, as they are and as the planner would have it
     tests/bench/bench_meshes.py GRAPHRUN meshes RANKS MODEL MESH...   these alone: RANKS as 64x8, MESH as tensor=4,pipeline=8
-    tests/bench/bench_meshes.py GRAPHRUN idle                     what stages wait at the ends of mini-batches, and what less of it would give
+    tests/bench/bench_meshes.py GRAPHRUN idle                     what stages wait at the ends of mini-batches, and what chunks give
     tests/bench/bench_meshes.py - picture ROWS                    an SVG of the table that `chosen` printed (docs/pictures/meshes.svg)
     tests/bench/bench_meshes.py - ranks TITLE GPUS MESH           an SVG of which ranks of the first hosts do what together
 
@@ -190,7 +190,8 @@ STAGED = [("h100-80g", f"{hosts}x8", name, mesh, dict(sequences=n, tokens=tokens
 STAGED += [("h200", ranks, name, mesh, {}) for ranks, name, mesh in (
     ("8x8", "8B", dict(pipeline=2)), ("64x8", "32B", dict(tensor=2, pipeline=2)), ("8x8", "70B", dict(pipeline=8)),
     ("512x8", "70B", dict(tensor=4, pipeline=2)), ("8x8", "235B-A22B", dict(pipeline=32)),
-    ("512x8", "235B-A22B", dict(tensor=2, pipeline=32)), ("512x8", "671B", dict(tensor=4, pipeline=8)))]
+    ("512x8", "235B-A22B", dict(tensor=2, pipeline=32)), ("512x8", "235B-A22B", dict(tensor=2, pipeline=16)),
+    ("512x8", "671B", dict(tensor=4, pipeline=8)))]
 
 
 def idle_of(text, stages):
@@ -208,17 +209,21 @@ def idle_of(text, stages):
 
 
 def idle(planner):
-    print("| model | GPUs | sequences | mesh | micro-batches | s | waits s | with 2 chunks a rank, at best | without waiting |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| model | GPUs | sequences | mesh | micro-batches | s | waits s | chunks 2 | chunks 4 | without waiting |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for hardware, ranks, name, mesh, size in STAGED:
         out, err, status, _, _ = planner.plan(hardware, ranks, name, mesh, "--format", "json", **size)
         hosts = int(ranks.split("x")[0])
         row = f"| {name} | {8 * hosts:,} {hardware} | {size.get('sequences', 512)} x {size.get('tokens', 8192):,} | {mesh_name(mesh)} | "
         if status:
-            print(row + "does not fit | | | | |", flush=True)
+            print(row + "does not fit | | | | | |", flush=True)
             continue
         seconds, waits, micro = idle_of(out, mesh["pipeline"])
-        print(f"{row}{micro} | {seconds:.3g} | {waits:.3g} | {seconds - waits / 2:.3g} | {seconds - waits:.3g} |", flush=True)
+        chunked = []
+        for chunks in (2, 4):
+            s, peak, why, _, _ = planner.take(hardware, ranks, name, dict(mesh, chunks=chunks), **size)
+            chunked.append(f"{s:.3g}" if s else "too many" if "more than" in why else why)
+        print(f"{row}{micro} | {seconds:.3g} | {waits:.3g} | {' | '.join(chunked)} | {seconds - waits:.3g} |", flush=True)
 
 
 # ---- the picture ----

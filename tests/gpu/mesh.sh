@@ -2,7 +2,8 @@
 # Training on a mesh of two CUDA devices, along each axis: the first iteration's numbers are near those of one rank, runs
 # repeat to the bit, sharded or not, resumed or not; along context strict keeps its promise; nothing is above the plan. Skips
 # (77) where there are not two devices or no mpirun.
-# usage: mesh.sh GRAPHRUN [experts | tensor | both | pipeline]   the experts, slices, experts beside slices, or stages, alone
+# usage: mesh.sh GRAPHRUN [experts | tensor | both | pipeline | chunks]   the experts, slices, experts beside slices, stages, or stages in
+# chunks, alone
 . "$(dirname "$0")/two.sh"
 
 both() { # AXIS OUT OPTIONS...
@@ -82,6 +83,40 @@ stages_of() { # NAME OPTIONS...
     within_plan $name-two
 }
 
+# Stages in chunks around the ring of both devices: as one rank, and the bits of stages without chunks.
+chunks() {
+    sed "s/\"num_hidden_layers\": *[0-9]*/\"num_hidden_layers\": 6/" graphs/quickstart/config.json >"$work/deep.json"
+    "$gr" init --config "$work/deep.json" --tokenizer graphs/quickstart --seed 1 -o "$work/deep" >/dev/null
+    rm -rf "$work/model"
+    mv "$work/deep" "$work/model"
+    small="--set nodes.update.micro_tokens=512 --set nodes.old_logprob.micro_tokens=500"
+    ring="--set models.actor.parallel.chunks=2"
+    # shellcheck disable=SC2086
+    {
+        train one --steps 6 $small
+        both pipeline plain --steps 6 $small
+        both pipeline ring --steps 6 $small $ring
+        for key in loss grad_norm reward_mean entropy; do near $key one ring; done
+        same plain ring
+        both pipeline again --steps 6 $small $ring
+        same ring again
+        both pipeline shards --steps 6 $small $ring --set models.actor.residency.rollout_weights=keep
+        same ring shards
+        both pipeline half --steps 3 $small $ring
+        timeout 120 "$gr" exec --resume "$work/half" --steps 6 >"$work/resume.log" 2>&1 || { cat "$work/resume.log"; exit 1; }
+        same ring half
+        both pipeline three --steps 6 $small --set models.actor.parallel.chunks=3
+        same ring three
+        within_plan ring shards three
+        stages_of lora $small $ring --set models.actor.train.lora.rank=8
+    }
+}
+
+if [ "${2:-all}" = chunks ]; then
+    chunks
+    echo "all is well"
+    exit 0
+fi
 if [ "${2:-all}" = pipeline ]; then # the first iteration of one rank is near
     train one --steps 6
     along pipeline

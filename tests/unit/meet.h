@@ -190,7 +190,7 @@ static inline meet_call meet_calls(const meeting_run *m, const meet_rank *r, uin
         if (!exchange && phase != GR_AXIS_PIPELINE && w->comm.peers > 1 &&
             gr_mesh_size(&w->comm.mesh, (gr_axis)phase) > 1)
             meet_group(m, r, w, (int)phase, &c);
-    } else if (exchange) {
+    } else if (exchange && gr_mesh_chunks(&w->comm.mesh) < 2) { /* a ring is one of all */
         meet_stage(m, r, w, &c);
     } else if (s->kind == GR_STEP_SEND || s->kind == GR_STEP_RECV) {
         meet_roles(m, r, w, &c);

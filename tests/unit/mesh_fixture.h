@@ -40,12 +40,22 @@ typedef struct config {
     const char *model, *rollout, *loss, *more;
     uint32_t ranks, hosts;
     gr_policy policy;
-    bool experts;
+    bool experts, deep; /* deep: six layers */
 } config;
+
+static inline char *put_model(const config *c)
+{
+    static const char key[] = "\"num_hidden_layers\": ";
+    char *text = gr_printf("%s", c->experts ? experts_text : config_text);
+    if (c->deep) strstr(text, key)[sizeof(key) - 1] = '6';
+    char *path = put_config(text);
+    free(text);
+    return path;
+}
 
 static inline gr_status try_load(gr_graph **g, const config *c, gr_diag *d)
 {
-    char *path = put_config(c->experts ? experts_text : config_text);
+    char *path = put_model(c);
     char *text = gr_printf(graph_text, path, c->model ? c->model : "", path, c->rollout ? c->rollout : "",
                            c->loss ? c->loss : by_token, c->more ? c->more : "");
     free(path);

@@ -211,6 +211,77 @@ static void test_a_rank_holds_its_stage(void **state)
     }
 }
 
+/* Six layers in four stages on two ranks: slots of two layers for each chunk, one exchange a trip around the
+ * ring, of all ranks; the first rank holds five units, of one micro-batch in one chunk. Fewer trips' time
+ * than without chunks, for few micro-batches; and the same bits. */
+static void test_a_rank_holds_its_chunks(void **state)
+{
+    (void)state;
+    const char *const keys[] = {", parallel: {pipeline: 2}", ", parallel: {pipeline: 2, chunks: 2}",
+                                ", parallel: {pipeline: 2, chunks: 3}"};
+    const char *numerics = NULL;
+    gr_planned *all[GR_LEN(keys)];
+    gr_graph *graphs[GR_LEN(keys)];
+    for (uint32_t i = 0; i < GR_LEN(keys); i++) {
+        config c = {.model = keys[i], .ranks = 4, .deep = true};
+        gr_graph *g = graphs[i] = load(&c);
+        gr_planned *p = all[i] = plan(&c, g);
+        const gr_stages s = gr_stages_of(gr_graph_node(g, "update"));
+        const uint32_t chunks = i + 1, slots = s.slots;
+        const uint64_t hidden = 128 * 32 * sizeof(float),
+                       layer = gr_bucket_elems(&g->models[0]->shape, 1) * sizeof(float);
+        const gr_task *around = task_named(p->tasks, "update.around");
+        assert_int_equal(s.n, 2 * chunks);
+        assert_int_equal(s.ranks, 2);
+        assert_int_equal(s.first[s.n], 6);
+        if (numerics) assert_string_equal(p->plan->numerics, numerics);
+        numerics = p->plan->numerics;
+        if (!i) continue;
+        assert_int_equal(slots, 3 - i); /* six layers beside a head that takes as long as one: 1 or 2 each */
+        assert_int_equal(gr_stage_layer(&s, 2, 0), s.first[2]); /* the first rank's second chunk */
+        assert_int_equal(entry_bytes(p->plan, "update.stage.1"), chunks * gr_align(layer, GR_ALIGN));
+        assert_int_equal(entry_bytes(p->plan, "update.stage_grads.1"), chunks * gr_align(layer, GR_ALIGN));
+        assert_int_equal(entry_bytes(p->plan, "update.stage.0"),
+                         gr_align(gr_piece_elems(&s, &g->models[0]->shape, 0) * sizeof(float), GR_ALIGN));
+        assert_int_equal(entry_bytes(p->plan, "update.in.0"), (2 * chunks + 1) * hidden);
+        assert_int_equal(around->kind, GR_STEP_EXCHANGE);
+        assert_int_equal(around->comm.moved, 2 * hidden);
+        assert_int_equal(task_named(p->tasks, "old.around")->comm.moved, hidden);
+        assert_null(task_named(p->tasks, "update.next"));
+        /* 8 sequences of 64 tokens, two to a micro-batch: four units of each chunk, and one more trip */
+        assert_int_equal(task_named(p->tasks, "update.micro_batches")->loop.trips_expected, 4 * chunks + 1);
+        assert_int_equal(task_named(p->tasks, "old.micro_batches")->loop.trips_expected, 4 * chunks + 1);
+        assert_int_equal(p->tasks->groups, 0);
+    }
+    for (uint32_t i = 0; i < GR_LEN(keys); i++) {
+        gr_planned_free(all[i]);
+        gr_graph_free(graphs[i]);
+    }
+}
+
+/* Four micro-batches in two stages of four layers' time, where one waits for a fifth, or in four of two
+ * layers' and a ninth: 18 layers' time, not 20. */
+static void test_chunks_wait_less(void **state)
+{
+    (void)state;
+    uint64_t ns[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        config c = {.model = i ? ", parallel: {pipeline: 2, chunks: 2}" : ", parallel: {pipeline: 2}",
+                    .ranks = 2,
+                    .deep = true};
+        gr_graph *g = load(&c);
+        gr_hardware hw = machine();
+        hw.flops = 1e8;
+        gr_planned *p = NULL;
+        const gr_plan_options o = {.kernels = &gr_kernels_cpu, .hardware = hw, .hosts = 1, .threads = 1};
+        assert_int_equal(gr_plan_graph(&p, g, &o, NULL), GR_OK);
+        ns[i] = p->plan->ns;
+        gr_planned_free(p);
+        gr_graph_free(g);
+    }
+    assert_true(ns[1] < ns[0]);
+}
+
 /* A group that leaves its host pays the adapters' rate. */
 static void groups_over_hosts(const char *mesh, bool experts)
 {
@@ -246,6 +317,7 @@ static const char *const meshes[] = {
     ", parallel: {expert: 2}, residency: {rollout_weights: keep}",
     ", parallel: {tensor: 2, context: 2, expert: 4}, tensor: 2",
     ", parallel: {pipeline: 2}",
+    ", parallel: {pipeline: 2, chunks: 2}",
     ", parallel: {tensor: 2, pipeline: 2}, residency: {rollout_weights: keep}"};
 static bool has_experts(const char *mesh)
 {
@@ -262,7 +334,8 @@ static void test_every_plan_runs_in_any_order(void **state)
             config c = {.model = meshes[k],
                         .loss = k % 2 ? by_sequence : by_token,
                         .ranks = 4,
-                        .experts = has_experts(meshes[k])};
+                        .experts = has_experts(meshes[k]),
+                        .deep = strstr(meshes[k], "chunks") != NULL};
             gr_graph *g = load(&c);
             run_all_ways(g, (gr_policy)policy, 0, 1, meshes[k], &plans);
             gr_graph_free(g);
@@ -281,14 +354,19 @@ static void test_stages_take_turns(void **state)
         int turns[5];
         uint32_t stages;
         const char *wrong;
-    } cases[] = {{{BEFORE, NEXT, END}, 2, NULL},
-                 {{BEFORE, NEXT, BEFORE, NEXT, END}, 4, NULL},
-                 {{NEXT, BEFORE, END}, 2, "out of turn"},
-                 {{BEFORE, BEFORE, NEXT, END}, 2, "out of turn"},
-                 {{BEFORE, NEXT, NEXT, END}, 2, "out of turn"},
-                 {{BEFORE, END}, 2, "no exchange with the next stage comes"},
-                 {{BEFORE, NEXT, END}, 3, "is of 3 stages of 1 ranks, which 4 ranks are not"},
-                 {{BEFORE, NEXT, END}, 1, "is of 1 stages"}};
+        uint32_t chunks;
+    } cases[] = {{{BEFORE, NEXT, END}, 2, NULL, 0},
+                 {{BEFORE, NEXT, BEFORE, NEXT, END}, 4, NULL, 0},
+                 {{NEXT, BEFORE, END}, 2, "out of turn", 0},
+                 {{BEFORE, BEFORE, NEXT, END}, 2, "out of turn", 0},
+                 {{BEFORE, NEXT, NEXT, END}, 2, "out of turn", 0},
+                 {{BEFORE, END}, 2, "no exchange with the next stage comes", 0},
+                 {{BEFORE, NEXT, END}, 3, "is of 3 stages of 1 ranks, which 4 ranks are not", 0},
+                 {{BEFORE, NEXT, END}, 1, "is of 1 stages", 0},
+                 {{BEFORE, BEFORE, END}, 2, NULL, 2},
+                 {{BEFORE, END}, 4, NULL, 2},
+                 {{NEXT, END}, 2, "out of turn", 2},
+                 {{BEFORE, END}, 3, "is of 3 stages of 1 ranks, which 4 ranks are not", 2}};
     for (size_t i = 0; i < GR_LEN(cases); i++) {
         gr_tasks *g = gr_tasks_new();
         g->ranks = 4;
@@ -300,7 +378,8 @@ static void test_stages_take_turns(void **state)
             w->kind = GR_STEP_EXCHANGE;
             w->lane = GR_LANE_COMM;
             w->comm.to_next = cases[i].turns[k] == NEXT;
-            w->comm.mesh = (gr_mesh){{[GR_AXIS_PIPELINE] = cases[i].stages}};
+            w->comm.mesh =
+                (gr_mesh){.size = {[GR_AXIS_PIPELINE] = cases[i].stages}, .chunks = cases[i].chunks};
         }
         gr_plan *p = still_plan(g, "0-3");
         gr_str why = {0};
@@ -314,7 +393,7 @@ static void test_stages_take_turns(void **state)
 
 /* `auto` takes the mesh whose plan is the fastest of all that a file could say, and the graph says so then.
  */
-static void auto_is_fastest(bool experts)
+static void auto_is_fastest(bool experts, bool deep)
 {
     static const char *const all[] = {"",
                                       ", parallel: {context: 2}",
@@ -325,6 +404,11 @@ static void auto_is_fastest(bool experts)
                                       ", parallel: {pipeline: 2}",
                                       ", parallel: {tensor: 2, pipeline: 2}",
                                       ", parallel: {tensor: 4, pipeline: 2}",
+                                      ", parallel: {pipeline: 4}",
+                                      ", parallel: {pipeline: 2, chunks: 2}",
+                                      ", parallel: {pipeline: 2, chunks: 3}",
+                                      ", parallel: {tensor: 2, pipeline: 2, chunks: 2}",
+                                      ", parallel: {tensor: 2, pipeline: 2, chunks: 3}",
                                       ", parallel: {expert: 2}",
                                       ", parallel: {expert: 4}",
                                       ", parallel: {context: 2, expert: 2}",
@@ -337,10 +421,11 @@ static void auto_is_fastest(bool experts)
                                       ", parallel: {tensor: 4, expert: 4}",
                                       ", parallel: {tensor: 2, context: 2, expert: 2}",
                                       ", parallel: {tensor: 2, context: 2, expert: 4}"};
-    for (uint32_t ranks = 1; ranks <= (experts ? 4 : 16); ranks *= 4) {
+    for (uint32_t ranks = 1; ranks <= (experts || deep ? 4 : 16); ranks *= 4) {
         uint64_t best = UINT64_MAX;
         for (size_t i = 0; i < GR_LEN(all) && (i == 0 || ranks > 1); i++) {
-            config c = {.model = all[i], .ranks = ranks, .experts = experts};
+            config c = {.model = all[i], .ranks = ranks, .experts = experts, .deep = deep};
+            if (!deep && (strstr(all[i], "chunks") || strstr(all[i], "pipeline: 4"))) continue;
             if ((has_experts(all[i]) && !experts) || (strstr(all[i], "4, pipe") && ranks < 8)) continue;
             gr_graph *g = load(&c);
             gr_planned *p = plan(&c, g);
@@ -348,7 +433,7 @@ static void auto_is_fastest(bool experts)
             gr_planned_free(p);
             gr_graph_free(g);
         }
-        config c = {.model = ", parallel: auto", .ranks = ranks, .experts = experts};
+        config c = {.model = ", parallel: auto", .ranks = ranks, .experts = experts, .deep = deep};
         gr_graph *g = load(&c);
         gr_planned *p = NULL;
         const gr_plan_options o = {
@@ -365,8 +450,9 @@ static void auto_is_fastest(bool experts)
 static void test_auto_takes_the_fastest_mesh(void **state)
 {
     (void)state;
-    auto_is_fastest(false);
-    auto_is_fastest(true);
+    auto_is_fastest(false, false);
+    auto_is_fastest(true, false);
+    auto_is_fastest(false, true);
     config c = {.model = ", parallel: auto", .ranks = 8, .more = "canonical: true\n"};
     gr_graph *g = load(&c);
     gr_planned *p = NULL;
@@ -414,6 +500,19 @@ static void test_what_is_refused(void **state)
         {{.model = ", parallel: {tensor: 2, context: 2, pipeline: 2}", .ranks = 8}, NULL},
         {{.model = ", parallel: {pipeline: 2}", .ranks = 2, .more = "strict: true\n"}, NULL},
         {{.model = ", parallel: {pipeline: 4}", .ranks = 4}, "'pipeline: 4' is more than its 3 layers"},
+        {{.model = ", parallel: {pipeline: 2, chunks: 3}", .ranks = 4, .deep = true}, NULL},
+        {{.model = ", parallel: {pipeline: 2, chunks: 1}", .ranks = 2}, NULL},
+        {{.model = ", parallel: {pipeline: 2, chunks: 2}", .ranks = 2},
+         "'pipeline: 2' times 'chunks: 2' is more than its 3 layers"},
+        {{.model = ", parallel: {chunks: 2}", .ranks = 2, .deep = true},
+         "'pipeline: 1' does not go with 'chunks: 2': they are of the ranks that have stages"},
+        {{.model = ", parallel: {pipeline: 2, chunks: 65}", .ranks = 2},
+         "'chunks' must be a whole number from 1 to 64"},
+        {{.model = ", parallel: {pipeline: 2, chunks: 2}",
+          .ranks = 2,
+          .more = "canonical: true\n",
+          .deep = true},
+         "and canonical do not go together"},
         {{.model = ", parallel: {pipeline: 2}", .ranks = 3}, "'pipeline: 2' does not divide the 3 ranks"},
         {{.model = ", parallel: {pipeline: 2}", .ranks = 2, .more = "canonical: true\n"},
          "and canonical do not go together"},
@@ -472,6 +571,8 @@ int main(void)
         cmocka_unit_test(test_a_rank_holds_its_experts),
         cmocka_unit_test(test_experts_in_the_group_of_slices_send_messages),
         cmocka_unit_test(test_a_rank_holds_its_stage),
+        cmocka_unit_test(test_a_rank_holds_its_chunks),
+        cmocka_unit_test(test_chunks_wait_less),
         cmocka_unit_test(test_groups_over_hosts_take_longer),
         cmocka_unit_test(test_every_plan_runs_in_any_order),
         cmocka_unit_test(test_stages_take_turns),
