@@ -359,6 +359,26 @@ static void auto_is_fastest(bool experts)
     }
 }
 
+/* Of 12 meshes of 8 ranks, by hand: 1, 2, 4 and 8 ranks to a sequence; 1, 2 and 4 with two slices each, 1 and
+ * 2 with four; and two stages of 1, 2 and 4 slices. With 4 KV heads three of them copy keys: 8 ranks, 2
+ * slices of 4, 4 of 2. The first is left out, as 4 ranks take longer than 2 here; so is the second; the third
+ * has no fourth to tell. */
+static void test_auto_stops_where_doubling_does_not_pay(void **state)
+{
+    (void)state;
+    config c = {.model = ", parallel: auto", .ranks = 8};
+    gr_graph *g = load(&c);
+    gr_planned *p = NULL;
+    gr_diag d;
+    const gr_plan_options o = {.kernels = &gr_kernels_cpu, .hardware = machine(), .hosts = 1, .threads = 1};
+    gr_diag_init(&d);
+    assert_int_equal(gr_plan_meshes(&p, g, &o, &d), GR_OK);
+    assert_non_null(strstr(d.messages[0].text, "of 10 meshes of ranks 10 fit"));
+    gr_planned_free(p);
+    gr_graph_free(g);
+    gr_diag_release(&d);
+}
+
 static void test_auto_takes_the_fastest_mesh(void **state)
 {
     (void)state;
@@ -474,6 +494,7 @@ int main(void)
         cmocka_unit_test(test_every_plan_runs_in_any_order),
         cmocka_unit_test(test_stages_take_turns),
         cmocka_unit_test(test_auto_takes_the_fastest_mesh),
+        cmocka_unit_test(test_auto_stops_where_doubling_does_not_pay),
         cmocka_unit_test(test_what_is_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
