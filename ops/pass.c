@@ -807,10 +807,10 @@ double gr_expert_tokens(const gr_node *n, double tokens)
     return tokens / (divided ? gr_mesh_sharers(m) : gr_mesh_size(m, GR_AXIS_CONTEXT));
 }
 
-/* Ranks send each other all but their own part of q, k and v, and of attention's output; back likewise. */
+/* Ranks send each other all but their own part of what a mixer's heads read and give; back likewise. */
 static void context_cost(gr_task *w, const gr_kernels *k, const gr_layer_desc *d, uint32_t cut, double tokens)
 {
-    const double values = gr_qkv_width(&d->attention) + (double)d->attention.heads * d->attention.head_dim;
+    const double values = (double)gr_layer_cut_values(d, cut);
     w->comm.sums += 2;
     w->comm.summed += tokens / cut * values * (double)gr_dtype_size(k->dtype) * (cut - 1) / cut;
 }

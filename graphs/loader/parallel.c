@@ -16,7 +16,7 @@
 /* clang-format off */
 const gr_key gr_parallel_keys[] = {
     {"tensor", GR_KEY_UINT, AXIS(TENSOR), false, "1", 1, GR_PEERS_MAX, NULL, "neighbouring ranks of one host that have a slice of each layer, and a part of the tokens between its halves, in log-prob, value, score and update; must divide heads, KV heads and the width of the feed-forward network"},
-    {"context", GR_KEY_UINT, AXIS(CONTEXT), false, "1", 1, GR_PEERS_MAX, NULL, "neighbouring ranks that have the tokens of each sequence in log-prob, value, score and update, as many each; must divide heads and KV heads"},
+    {"context", GR_KEY_UINT, AXIS(CONTEXT), false, "1", 1, GR_PEERS_MAX, NULL, "neighbouring ranks that have the tokens of each sequence in log-prob, value, score and update, as many each; must divide heads"},
     {"expert", GR_KEY_UINT, AXIS(EXPERT), false, "1", 1, GR_PEERS_MAX, NULL, "neighbouring ranks that have a part of the experts of each layer each, in log-prob, value, score and update; must divide experts, and tensor or be divided by it. Tokens go to the ranks of their experts and back; ranks keep sequences of their own"},
     {"pipeline", GR_KEY_UINT, AXIS(PIPELINE), false, "1", 1, GR_PEERS_MAX, NULL, "stages that the layers are cut into, in their order, in log-prob, value, score and update: ranks have the weights of one stage, and micro-batches flow through all of them; at most as many as there are layers"},
     {"chunks", GR_KEY_UINT, offsetof(gr_mesh, chunks), false, "1", 1, GR_STAGES_MAX, NULL, "groups of layers that each rank of 'pipeline' has, far from each other: a micro-batch goes through all ranks so many times, and these wait so much less at the begin and the end of a mini-batch; pipeline times chunks is at most as many as there are layers, and 64"},

@@ -5,8 +5,6 @@
  * norm, rotation and attention, is of all tokens and of its own heads (gr_layer_to_heads). */
 #include "ops/kernels/layer_impl.h"
 
-#include "runtime/comm/comm.h"
-
 static const gr_attention_desc *desc(const gr_layer_call *l)
 {
     return &l->d->attention;
@@ -36,6 +34,20 @@ static gr_product qkv(const gr_layer_call *l, const void *in)
 static gr_product out(const gr_layer_call *l, const void *x)
 {
     return gr_layer_product(l, x, wide(l), GR_T_O, GR_T_O_BIAS, l->s->hidden);
+}
+
+/* Groups of columns that are cut by heads: of q, k and v, or of attention's output. */
+static gr_layer_columns qkv_columns(const gr_layer_call *l)
+{
+    const gr_attention_desc *d = desc(l);
+    const uint32_t copies = gr_cut_copies(l->own.kv_heads, gr_layer_cut(l), d->kv_heads);
+    const struct gr_layer_group keys = {d->kv_heads * d->head_dim, d->kv_heads, copies};
+    return (gr_layer_columns){3, {{wide(l), d->heads, 1}, keys, keys}};
+}
+
+static gr_layer_columns out_columns(const gr_layer_call *l)
+{
+    return (gr_layer_columns){1, {{wide(l), desc(l)->heads, 1}}};
 }
 
 /* ---- buffers ---------------------------------------------------------------------------------------------
@@ -86,10 +98,11 @@ static void ws(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *ws_of)
 {
     const gr_attention_desc *d = desc(l);
     gr_attention_ws *w = &ws_of->attention;
+    const gr_layer_columns columns = qkv_columns(l);
     const bool back = l->use == GR_LAYER_BACKWARD;
     if (!keeps_qkv(l)) w->qkv = gr_layer_all_rows(c, l, gr_qkv_width(&l->own));
     if (d->gate) w->gated = gr_layer_rows(c, l, wide(l));
-    if (is_cut(l)) w->parts = gr_layer_rows(c, l, gr_qkv_width(d));
+    if (is_cut(l)) w->parts = gr_layer_parts(c, l, &columns, back);
     if (is_cut(l) && !back && !d->gate) w->local = gr_layer_rows(c, l, gr_qkv_width(d));
     if (!back) return;
     w->d_out = gr_layer_all_rows(c, l, own_wide(l));
@@ -108,25 +121,6 @@ static uint64_t product_ws(const gr_layer_call *l)
 /* ---- passes ----------------------------------------------------------------------------------------------
  */
 
-/* Groups of columns that are cut by heads: of q, k and v, or of attention's output. */
-static gr_layer_columns qkv_columns(const gr_layer_call *l)
-{
-    const uint32_t keys = desc(l)->kv_heads * desc(l)->head_dim;
-    return (gr_layer_columns){3, {wide(l), keys, keys}};
-}
-
-static gr_layer_columns out_columns(const gr_layer_call *l)
-{
-    return (gr_layer_columns){1, {wide(l)}};
-}
-
-/* Of what a model has a value for each head, those of this rank's. */
-static const char *of_own_heads(const gr_layer_call *l, const void *of_heads, gr_dtype type)
-{
-    const uint64_t place = is_cut(l) && of_heads ? l->q->sharers->comm->rank : 0;
-    return of_heads ? (const char *)of_heads + place * l->own.heads * gr_dtype_size(type) : NULL;
-}
-
 static gr_rotate rotation(const gr_layer_call *l)
 {
     return (gr_rotate){.d = &l->own,
@@ -142,7 +136,8 @@ static gr_attend attention(const gr_layer_call *l, const gr_attention_acts *a, c
     return (gr_attend){.d = &l->own,
                        .b = &l->all,
                        .qkv = a->qkv ? a->qkv : w->attention.qkv,
-                       .sinks = of_own_heads(l, gr_layer_tensor(l, GR_T_SINKS), l->k->dtype),
+                       .sinks =
+                           gr_layer_of_heads(l, gr_layer_tensor(l, GR_T_SINKS), l->own.heads, l->k->dtype),
                        .ws = w->attention.attend,
                        .ws_bytes = w->attention.attend_bytes};
 }
@@ -235,10 +230,9 @@ static void backward(const gr_layer_call *l, const void *in, const gr_layer_acts
     const void *raw = a->raw ? a->raw : a->proj;
     out_back(l, a, w, d_out);
     if (!a->qkv) ops->rotate(l->q, &r, a->proj, t->qkv, NULL);
-    ops->attend_backward(l->q, &c, a->out, a->stats, t->d_out, t->d_qkv,
-                         d->sinks ? (void *)(uintptr_t)of_own_heads(l, gr_layer_grad(l, GR_T_SINKS), l->grads)
-                                  : NULL,
-                         l->grads);
+    ops->attend_backward(
+        l->q, &c, a->out, a->stats, t->d_out, t->d_qkv,
+        d->sinks ? gr_layer_of_heads(l, gr_layer_grad(l, GR_T_SINKS), d->heads, l->grads) : NULL, l->grads);
     ops->rotate_backward(l->q, &r, raw, a->raw ? (d->heads + d->kv_heads) * d->head_dim : gr_qkv_rows(d),
                          t->d_qkv, gr_layer_grad(l, GR_T_Q_NORM), gr_layer_grad(l, GR_T_K_NORM), l->grads,
                          w->scratch);

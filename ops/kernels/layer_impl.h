@@ -55,6 +55,9 @@ typedef struct gr_delta_acts {
     void *proj;  /* [gr_delta_in] */
     void *mixed; /* [gr_delta_out] before the norm */
     void *out;   /* [gr_delta_out] */
+    /* Where tokens are cut over ranks, these are of all tokens and this rank's heads; and of its tokens and
+     * all heads: */
+    void *merged; /* [gr_delta_out] out */
 } gr_delta_acts;
 
 typedef struct gr_latent_acts {
@@ -91,12 +94,18 @@ typedef struct gr_attention_ws {
      * its tokens and all heads: */
     void *local;    /* [gr_qkv_rows] the product's output where acts do not have it; or d loss / d it */
     void *d_merged; /* [heads D] */
-    void *parts;    /* [W] what goes to each rank, or comes from it */
+    void *parts;    /* gr_layer_parts */
 } gr_attention_ws;
 
 typedef struct gr_delta_ws {
     void *rule;           /* of the rule's kernels */
     void *d_out, *d_proj; /* [gr_delta_out], [gr_delta_in] */
+    /* Where tokens are cut over ranks, these are of all tokens and this rank's heads; and of its tokens and
+     * all heads: */
+    void *local;         /* [gr_delta_in] the product's output, or d loss / d it */
+    void *d_merged;      /* [gr_delta_out] */
+    void *parts;         /* gr_layer_parts */
+    void *conv, *d_conv; /* the convolution's weights of its channels, and their gradients */
 } gr_delta_ws;
 
 typedef struct gr_latent_ws {
@@ -149,18 +158,39 @@ uint32_t gr_layer_cut(const gr_layer_call *l);
 /* rows values of all their tokens. */
 void *gr_layer_all_rows(gr_workspace *c, const gr_layer_call *l, uint64_t values);
 
-/* The columns of a row, a group for each kind of head: each is cut by heads over the ranks. */
+/* The columns of a row, a group for each kind of head: each is cut by heads over the ranks. Of heads that
+ * there are too few of, ranks have copies (gr_cut_copies): copy i of all of them is one of head i / copies.
+ */
+#define GR_LAYER_GROUPS 6
 typedef struct gr_layer_columns {
-    uint32_t n, width[3];
+    uint32_t n;
+    struct gr_layer_group {
+        uint32_t width, heads; /* columns of all of them */
+        uint32_t copies;       /* of each; 1: it is one rank's */
+    } group[GR_LAYER_GROUPS];
 } gr_layer_columns;
 
 /* From this rank's tokens, rows of ld values with the columns of all ranks, to all tokens, dense rows with
- * its own columns; and back. Every rank of the queue's group does so. parts: room for this rank's tokens.
+ * its own columns; and back, where what comes of a head's copies is summed, in one binary tree over them in
+ * their order. Every rank of the queue's group does so. parts: of gr_layer_parts.
  * Source: Jacobs et al., DeepSpeed Ulysses, arXiv:2309.14509, section 3. */
 void gr_layer_to_heads(const gr_layer_call *l, const gr_layer_columns *g, const void *rows, uint64_t ld,
                        void *heads, void *parts);
 void gr_layer_to_tokens(const gr_layer_call *l, const gr_layer_columns *g, const void *heads, void *rows,
                         uint64_t ld, void *parts);
+/* What goes to each rank, or comes from it, for this rank's tokens; and the sums of copies, where it comes
+ * back.
+ */
+void *gr_layer_parts(gr_workspace *c, const gr_layer_call *l, const gr_layer_columns *g, bool back);
+
+/* Of weights or gradients with a value for each column, in elements of `type`: this rank's, dense, and back
+ * to where they stand. It has no head twice. */
+void gr_layer_take_own(const gr_layer_call *l, const gr_layer_columns *g, gr_dtype type, const void *all,
+                       void *own);
+void gr_layer_put_own(const gr_layer_call *l, const gr_layer_columns *g, gr_dtype type, const void *own,
+                      void *all);
+/* Of what has a value for each head, those of this rank's, as many on each; NULL of NULL. */
+void *gr_layer_of_heads(const gr_layer_call *l, const void *of_heads, uint32_t own, gr_dtype type);
 
 /* Whether the ranks that have the other tokens have the other slices of the layer. */
 bool gr_layer_gathers(const gr_layer_call *l);

@@ -179,24 +179,69 @@ const char *gr_layer_unshared(const gr_layer_desc *d)
 /* ---- tokens that are cut over ranks ---------------------------------------------------------------------
  */
 
+static uint32_t common_divisor(uint32_t a, uint32_t b)
+{
+    while (b) {
+        const uint32_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Heads of keys of one of so many ranks that have `each` of the heads which share them: as few as let as many
+ * of these share each of them. */
+static uint32_t own_keys(uint32_t heads, uint32_t keys, uint32_t each)
+{
+    return each / common_divisor(heads / keys, each);
+}
+
 gr_attention_desc gr_attention_cut(const gr_attention_desc *a, uint32_t ranks)
 {
     gr_attention_desc own = *a;
-    own.heads /= ranks;
-    own.kv_heads /= ranks;
-    own.gate = a->gate && ranks < 2;
+    if (ranks < 2 || !a->heads) return own;
+    own.heads = a->heads / ranks;
+    own.kv_heads = own_keys(a->heads, a->kv_heads, own.heads);
+    own.gate = false;
     return own;
+}
+
+gr_delta_desc gr_delta_cut(const gr_delta_desc *d, uint32_t ranks)
+{
+    gr_delta_desc own = *d;
+    if (ranks < 2 || !d->value_heads) return own;
+    own.value_heads = d->value_heads / ranks;
+    own.key_heads = own_keys(d->value_heads, d->key_heads, own.value_heads);
+    return own;
+}
+
+/* A rank has the gradients of its key heads' channels where their weights have them, so it has each but once.
+ */
+static const char *delta_uneven(const gr_delta_desc *d, uint32_t ranks, char buf[48])
+{
+    const bool values = d->value_heads % ranks, keys = d->key_heads % ranks && ranks % d->key_heads;
+    if (!values && !keys) return NULL;
+    snprintf(buf, 48, "%u %s heads of the gated delta rule", values ? d->value_heads : d->key_heads,
+             values ? "value" : "key");
+    return buf;
 }
 
 const char *gr_layer_cut_uneven(const gr_layer_desc *d, uint32_t ranks, char buf[48])
 {
     const gr_attention_desc *a = &d->attention;
-    if (d->mixer == GR_MIXER_DELTA) return "layers of the gated delta rule";
+    if (d->mixer == GR_MIXER_DELTA) return delta_uneven(&d->delta, ranks, buf);
     if (d->mixer == GR_MIXER_LATENT) return "layers of latent attention";
-    if (a->heads % ranks || a->kv_heads % ranks) {
-        snprintf(buf, 48, a->heads % ranks ? "%u heads" : "%u KV heads",
-                 a->heads % ranks ? a->heads : a->kv_heads);
+    if (a->heads % ranks) {
+        snprintf(buf, 48, "%u heads", a->heads);
         return buf;
     }
     return a->qk_norm == GR_QK_NORM_WHOLE ? "norms over all heads of q and k" : NULL;
+}
+
+uint64_t gr_layer_cut_values(const gr_layer_desc *d, uint32_t ranks)
+{
+    const gr_attention_desc a = gr_attention_cut(&d->attention, ranks);
+    const gr_delta_desc e = gr_delta_cut(&d->delta, ranks);
+    return d->mixer == GR_MIXER_DELTA ? (uint64_t)ranks * (gr_delta_in(&e) + gr_delta_out(&e))
+                                      : (uint64_t)ranks * (gr_qkv_width(&a) + (uint64_t)a.heads * a.head_dim);
 }

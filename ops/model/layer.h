@@ -190,11 +190,28 @@ static inline uint32_t gr_qkv_width(const gr_attention_desc *a)
  * with once; a text. NULL: nothing. */
 const char *gr_layer_unshared(const gr_layer_desc *d);
 
-/* What one of so many ranks attends with, each to all tokens: as many heads, and their keys, each. Of one:
- * all. A gate stays with the tokens. */
+/* Where the tokens of a sequence are cut over ranks, each rank works with a share of the heads, and with all
+ * tokens. Query heads, or value heads of the gated delta rule, are divided. The heads of keys that these
+ * share are divided, too, as far as they go; beyond that they are copied, and several ranks have the same
+ * one. A head is computed where it is as it is alone, with the same bits; each rank has as much to do, causal
+ * or not; and no rank gets more keys than its own queries see, which is less than all of them. So neither
+ * passing keys around nor gathering all of them is needed, up to as many ranks as there are query heads. */
+
+/* What one of so many ranks attends with. Of one: all. A gate stays with the tokens. */
 gr_attention_desc gr_attention_cut(const gr_attention_desc *a, uint32_t ranks);
+/* The same of the gated delta rule; its gate goes with its heads. */
+gr_delta_desc gr_delta_cut(const gr_delta_desc *d, uint32_t ranks);
+/* How many of so many ranks' heads of keys are copies of one: own of each, of all together. 1: they are not
+ * copied. */
+static inline uint32_t gr_cut_copies(uint32_t own, uint32_t ranks, uint32_t heads)
+{
+    return own * ranks / heads;
+}
 /* What of a layer does not come out even so, "6 heads"; NULL: it does. buf: for the text. */
 const char *gr_layer_cut_uneven(const gr_layer_desc *d, uint32_t ranks, char buf[48]);
+/* Values of a token that ranks exchange for it, copies counted: what goes to the heads, and what comes back.
+ */
+uint64_t gr_layer_cut_values(const gr_layer_desc *d, uint32_t ranks);
 
 /* Of the gated delta rule: channels of its convolution (q, k, v), values that its output has, and P, those
  * that it is given (q, k, v; then a gate as wide as the output, b and a: ops/kernels/delta.h). */

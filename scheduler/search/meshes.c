@@ -129,6 +129,53 @@ static void tell(const gr_model *m, const candidate *c, size_t fit, size_t tried
     gr_str_release(&s);
 }
 
+/* Whether heads of keys are copied, so that more ranks to a sequence send more. */
+static bool copies_keys(const gr_model *m, const gr_mesh *mesh)
+{
+    const uint32_t ranks = gr_mesh_size(mesh, GR_AXIS_CONTEXT) * gr_mesh_size(mesh, GR_AXIS_TENSOR);
+    bool any = false;
+    for (uint32_t i = 0; i < m->shape.n_kinds; i++) {
+        const gr_layer_desc *d = &m->shape.kinds[i];
+        any = any || gr_layer_cut_values(d, ranks) > gr_layer_cut_values(d, 1);
+    }
+    return any;
+}
+
+/* Of those that fit, the same mesh with a part of the ranks to a sequence; NULL: it does not fit. */
+static const candidate *fewer(const candidate *c, size_t n, const gr_mesh *mesh, uint32_t part)
+{
+    gr_mesh want = *mesh;
+    want.size[GR_AXIS_CONTEXT] /= part;
+    for (size_t i = 0; i < n; i++)
+        if (want.size[GR_AXIS_CONTEXT] && !memcmp(&c[i].mesh, &want, sizeof(want))) return &c[i];
+    return NULL;
+}
+
+/* Beyond the heads of keys twice as many ranks to a sequence are not tried where the last doubling did not
+ * pay: c[0, n) are those tried so far that fit. */
+static bool is_far(const gr_model *m, const candidate *c, size_t n, const gr_mesh *mesh)
+{
+    gr_mesh half_mesh = *mesh;
+    half_mesh.size[GR_AXIS_CONTEXT] /= 2;
+    if (!half_mesh.size[GR_AXIS_CONTEXT] || !copies_keys(m, mesh)) return false;
+    const candidate *half = fewer(c, n, mesh, 2), *fourth = fewer(c, n, mesh, 4);
+    return half ? fourth && half->ns >= fourth->ns : is_far(m, c, n, &half_mesh);
+}
+
+/* Of n those that are not far and fit; *n becomes how many were tried. */
+static size_t sift(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c, size_t *n)
+{
+    size_t fit = 0, tried = 0;
+    for (size_t i = 0; i < *n; i++) {
+        candidate next = c[i];
+        if (is_far(m, c, fit, &next.mesh)) continue;
+        tried++;
+        if (measure(g, m, how, &next)) c[fit++] = next;
+    }
+    *n = tried;
+    return fit;
+}
+
 /* Of n those that fit, the fastest first. */
 static size_t compare(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c, size_t n)
 {
@@ -146,10 +193,11 @@ static void choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, gr_
 {
     candidate c[MESHES_MAX];
     gr_plan_options how = *o;
-    const size_t n = candidates_of(g, m, c);
+    size_t n = candidates_of(g, m, c);
     how.sketch = true;
     how.quick = true;
-    size_t fit = compare(g, m, &how, c, n);
+    size_t fit = sift(g, m, &how, c, &n);
+    qsort(c, fit, sizeof(*c), faster);
     how.quick = false;
     how.hurry = GR_MAX(o->hurry, (uint32_t)SHORT);
     if (!o->quick) fit = compare(g, m, &how, c, fit);

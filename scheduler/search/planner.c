@@ -151,8 +151,22 @@ static bool stages_of_experts_refused(const gr_model *m, const gr_kernels *k)
            k->queued && !getenv("GRAPHRUN_TRY_EXPERTS");
 }
 
-/* What the device's kernels are not made for, of a model or of its slices. */
-static gr_status check_shape(const gr_model *m, const gr_kernels *k, gr_diag *d)
+/* What the device's kernels are not made for, of the heads that each of the ranks has which a sequence is cut
+ * over; NULL where it is not cut. */
+static const char *cut_unfit(const gr_graph *g, const gr_model *m, const gr_kernels *k,
+                             char buf[GR_UNFIT_MAX])
+{
+    const uint32_t ranks = g->ranks > 1 ? gr_mesh_size(&m->sharding.mesh, GR_AXIS_CONTEXT) : 1;
+    gr_model_shape s = gr_slicing_parts(m->sharding.train) > 1 ? m->sharding.train_slice : m->shape;
+    for (uint32_t i = 0; i < s.n_kinds; i++) {
+        s.kinds[i].attention = gr_attention_cut(&s.kinds[i].attention, ranks);
+        s.kinds[i].delta = gr_delta_cut(&s.kinds[i].delta, ranks);
+    }
+    return ranks > 1 ? gr_layers_unfit(k, &s, buf) : NULL;
+}
+
+/* The same of a model, of its slices, and of such heads. */
+static gr_status check_shape(const gr_graph *g, const gr_model *m, const gr_kernels *k, gr_diag *d)
 {
     char buf[GR_UNFIT_MAX];
     if (stages_of_experts_refused(m, k))
@@ -168,9 +182,14 @@ static gr_status check_shape(const gr_model *m, const gr_kernels *k, gr_diag *d)
     if (!unfit && m->precision.kv) unfit = gr_layers_unfit(k, &m->precision.kv_shape, buf);
     if (slice) unfit = gr_layers_unfit(k, &m->sharding.slice, buf);
     if (slice && !unfit) unfit = gr_layers_unfit(k, &m->sharding.train_slice, buf);
+    const char *where = slice ? ", in slices," : "";
+    if (!unfit) {
+        unfit = cut_unfit(g, m, k, buf);
+        where = ", on each of the ranks that a sequence is cut over,";
+    }
     if (!unfit) return GR_OK;
     return gr_diag_error(d, m->at, GR_E_INVALID, "model '%s' has%s %s: the %s device has no kernels for it",
-                         m->name, slice ? ", in slices," : "", unfit, k->device);
+                         m->name, where, unfit, k->device);
 }
 
 /* A device whose weights are fp32 trains in fp32; one may have no kernels for value heads. */
@@ -179,7 +198,7 @@ static gr_status check_models(const gr_graph *g, const gr_kernels *k, gr_diag *d
     gr_status st = GR_OK;
     for (size_t i = 0; i < g->n_models; i++) {
         const gr_model *m = g->models[i];
-        gr_status shape = check_shape(m, k, d);
+        gr_status shape = check_shape(g, m, k, d);
         st = shape ? shape : st;
         if (m->shape.head == GR_HEAD_VALUE && !(gr_kernels_sets(k) & GR_KERNELS_VALUE_HEAD))
             st = gr_diag_error(d, m->at, GR_E_INVALID,

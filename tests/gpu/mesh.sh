@@ -2,8 +2,8 @@
 # Training on a mesh of two CUDA devices, along each axis: the first iteration's numbers are near those of one rank, runs
 # repeat to the bit, sharded or not, resumed or not; along context strict keeps its promise; nothing is above the plan. Skips
 # (77) where there are not two devices or no mpirun.
-# usage: mesh.sh GRAPHRUN [experts | tensor | both | pipeline | chunks]   the experts, slices, experts beside slices, stages, or stages in
-# chunks, alone
+# usage: mesh.sh GRAPHRUN [experts | tensor | both | pipeline | chunks | keys]   the experts, slices, experts beside slices, stages, stages
+#        in chunks, or sequences over more devices than there are heads of keys, alone
 . "$(dirname "$0")/two.sh"
 
 both() { # AXIS OUT OPTIONS...
@@ -166,6 +166,30 @@ beside() {
     within_plan slices-two slices-shards
 }
 
+# One KV head, which both devices have; then a hybrid, where they also have the one key head of the gated delta rule, and half of the
+# value heads each.
+keys() {
+    for config in config config_hybrid; do
+        sed 's/"num_key_value_heads": 4/"num_key_value_heads": 1/; s/"linear_num_key_heads": 2/"linear_num_key_heads": 1/; s/"linear_num_value_heads": 4/"linear_num_value_heads": 8/; s/"head_dim": 32/"head_dim": 64/' \
+            graphs/quickstart/$config.json >"$work/keys.json"
+        rm -rf "$work/model" "$work/one" "$work"/context-* "$work/strict"
+        "$gr" init --config "$work/keys.json" --tokenizer graphs/quickstart --seed 1 -o "$work/model" >/dev/null
+        train one --steps 6
+        along context
+        strict
+    done
+    sed 's/"linear_num_value_heads": 8/"linear_num_value_heads": 4/' "$work/keys.json" >"$work/few.json"
+    "$gr" init --config "$work/few.json" --tokenizer graphs/quickstart --seed 1 -o "$work/few" >/dev/null
+    ! "$gr" plan graphs/quickstart.yaml --set model="$work/few" --set data="$work/train.jsonl" --device cuda --ranks 2 \
+        --set models.actor.parallel.context=2 >/dev/null 2>"$work/few.log" || { echo "two value heads a device are not refused"; exit 1; }
+    grep -q 'on each of the ranks that a sequence is cut over, value heads that are no multiple of 4' "$work/few.log" || { cat "$work/few.log"; exit 1; }
+}
+
+if [ "${2:-all}" = keys ]; then
+    keys
+    echo "all is well"
+    exit 0
+fi
 if [ "${2:-all}" = both ]; then
     beside
     echo "all is well"

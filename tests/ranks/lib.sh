@@ -40,6 +40,13 @@ hybrids_to_cut() {
     done
 }
 
+# One KV head, and two key heads of the gated delta rule to eight of values: fewer than four ranks. Leaves few, behind
+# hybrids_to_cut.
+few_keys() {
+    sed 's/"num_key_value_heads": 4/"num_key_value_heads": 1/; s/"linear_num_key_heads": 4/"linear_num_key_heads": 2/' qwen3_5_text.json >few.json
+    "$gr" init --config few.json --tokenizer "$project/graphs/quickstart" --seed 1 -o few >/dev/null
+}
+
 # Biases behind attention and of experts, and sinks, which three iterations have made other than 0. Leaves gpt_oss.
 biased_model() {
     sed 's/"qwen3"/"gpt_oss"/; s/Qwen3For/GptOssFor/; s/"tie_word_embeddings": true/"tie_word_embeddings": false/; s/"model_type"/"num_experts_per_tok": 2, "num_local_experts": 8, "sliding_window": 5, "swiglu_limit": 0.5, &/' \

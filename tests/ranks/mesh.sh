@@ -20,7 +20,8 @@ rm -r qwen3_moe
 "$gr" init --config qwen3_moe.json --tokenizer "$project/graphs/quickstart" --seed 1 -o qwen3_moe >/dev/null
 [ $axis = context ] || latent_model # whose tokens are not cut
 [ $axis = context ] || biased_model
-[ $axis = context ] || hybrids_to_cut
+hybrids_to_cut
+[ $axis = tensor ] || few_keys # whose heads of keys are on several ranks
 
 # One optimizer step, whose first moments are a share of the gradient. Micro-batches of 25 tokens do not come out even.
 sed 's/mini_batch: 4/mini_batch: 8/; s/epochs: 2/epochs: 1/; s/warmup: 2, schedule: cosine, grad_clip: 1.0/grad_clip: 1.0/' grpo.yaml >once.yaml
@@ -37,12 +38,12 @@ within_plan() { # RUN STEP
 
 micro="--set nodes.update.micro_tokens=25 --set nodes.old_logprob.micro_tokens=25"
 both="--set models.ref.parallel.$axis"
-for type in llama qwen2 qwen3 gemma3_text granite qwen3_moe deepseek_v3 qwen3_5_text qwen3_next; do
+for type in llama qwen2 qwen3 gemma3_text granite qwen3_moe deepseek_v3 qwen3_5_text qwen3_next few; do
     [ -d $type ] || continue
     case $type in qwen2 | granite | qwen3_5_text) [ "$slow" = 1 ] || continue ;; esac # biases and scales: of a rank as of one
     status 0 "$gr" exec once.yaml --set model=$type --steps 1 --out $type-1
     for way in "2 2" "4 2" "4 4"; do
-        case $slow$type$way in 0qwen3"4 2") continue ;; 0qwen3"4 4" | 0*"2 2" | 1*) ;; *) continue ;; esac # 4 2: with shared prompts, below
+        case $slow$type$way in 0qwen3"4 2" | 0few"2 2") continue ;; 0qwen3"4 4" | 0few"4 4" | 0*"2 2" | 1*) ;; *) continue ;; esac # 4 2: with shared prompts, below
         run=$type-${way% *}x${way#* }
         # shellcheck disable=SC2086
         status 0 "$gr" exec once.yaml --set model=$type --ranks ${way% *} --set models.actor.parallel.$axis=${way#* } \
@@ -63,12 +64,30 @@ same_gradient qwen3-1 shared
 if [ $axis = tensor ]; then
     has llama-2x2/plan.json '"update.embed_forward_ws"'
     lacks qwen3_moe-2x2/plan.json '"update.embed_forward_ws"'
-    for type in qwen3_moe $([ "$slow" = 1 ] && echo qwen3 gemma3_text); do
+    for type in qwen3_moe $([ "$slow" = 1 ] && echo qwen3 gemma3_text qwen3_next); do
         # shellcheck disable=SC2086
         status 0 "$gr" exec once.yaml --set model=$type --ranks 4 --set models.actor.parallel.tensor=2 --set models.actor.parallel.context=2 \
             $micro --steps 1 --out $type-both --check-memory
         close $type-1 $type-both 1
         same_gradient $type-1 $type-both
+    done
+fi
+
+# Of a slice's one KV head two ranks have a copy; and eight ranks have one query head each.
+if [ $axis = context ] && [ "$slow" = 1 ]; then
+    config two.json qwen3 32 true false
+    sed 's/"num_attention_heads": 4/"num_attention_heads": 8/' two.json >eight.json
+    for type in two eight; do "$gr" init --config $type.json --tokenizer "$project/graphs/quickstart" --seed 1 -o $type >/dev/null; done
+    for way in "two 4 tensor=2 context=2" "eight 8 tensor=1 context=8" "few 8 tensor=1 context=4"; do
+        # shellcheck disable=SC2086
+        set -- $way
+        [ -d "$1-1" ] || status 0 "$gr" exec once.yaml --set model="$1" --steps 1 --out "$1-1"
+        # shellcheck disable=SC2086
+        status 0 "$gr" exec once.yaml --set model="$1" --ranks "$2" --set "models.actor.parallel.$3" --set "models.actor.parallel.$4" \
+            $micro --steps 1 --out beyond --check-memory
+        close "$1-1" beyond 1
+        same_gradient "$1-1" beyond
+        rm -r beyond
     done
 fi
 
@@ -138,6 +157,8 @@ if [ $axis = context ]; then
     for step in 1 2; do
         [ "$(metric strict $step logprob_gap_max)" = 0 ] || fail "log-probs differ: $(cat strict/metrics.jsonl)"
     done
+    status 0 "$gr" exec strict.yaml --set model=few --ranks 4 --set models.actor.parallel.context=4 --steps 1 --out strict-few
+    [ "$(metric strict-few 1 logprob_gap_max)" = 0 ] || fail "log-probs differ: $(cat strict-few/metrics.jsonl)"
 else
     refused "'tensor: 2' and strict do not go together" "$gr" plan strict.yaml --ranks 2 --set models.actor.parallel.$axis=2
 fi
@@ -162,6 +183,18 @@ least=$(least_budget)
 status 0 "$gr" plan grpo.yaml "$@" --ranks 2 --set run.bits=keep --budget "$least" --format json -o tight.json
 status 0 "$gr" verify tight.json
 has tight.json 'recompute|activations: [0-9]+ of [0-9]+ stay on the device' # made again, or in the host pool meanwhile
+
+# So do hybrids whose heads of keys are on several ranks.
+if [ $axis = context ]; then
+    set -- --set model=few --set models.actor.train.schedule=constant --set models.actor.parallel.context=4 --ranks 4
+    status 0 "$gr" exec grpo.yaml "$@" --steps 3 --out few-whole
+    status 0 "$gr" exec grpo.yaml "$@" --steps 2 --out few-part
+    status 0 "$gr" exec --resume few-part --steps 3
+    [ ! -s err ] || fail "resuming warns: $(cat err)"
+    same_weights few-whole few-part
+    same_metrics few-whole few-part
+    set -- --set model=qwen3 --set models.actor.train.schedule=constant --set models.actor.parallel.$axis=2
+fi
 
 # A hybrid, too: states of the rollout's slots are in slices where it is.
 if [ $axis = tensor ] && [ "$slow" = 1 ]; then
@@ -207,7 +240,15 @@ fi
 status 0 "$gr" exec once.yaml --set model=llama --set models.actor.parallel.$axis=2 --steps 1 --out alone-2
 same_weights llama-1 alone-2
 sed "s/^  actor: {/&parallel: {$axis: 4}, /" grpo.yaml >cut.yaml
-refused "cut.yaml:[0-9]+:[0-9]+: error: model 'actor': '$axis: 4' does not divide its 2 KV heads" "$gr" plan cut.yaml --ranks 4
+if [ $axis = context ]; then
+    sed 's/context: 4/context: 8/' cut.yaml >far.yaml
+    refused "far.yaml:[0-9]+:[0-9]+: error: model 'actor': 'context: 8' does not divide its 4 heads" "$gr" plan far.yaml --ranks 8
+    refused "'context: 8' does not divide its 4 heads" "$gr" plan cut.yaml --set model=few --ranks 8 --set models.actor.parallel.context=8
+    status 0 "$gr" plan grpo.yaml --set model=few --ranks 4 --set models.actor.parallel=auto
+    has err "note: model 'actor': of [0-9]+ meshes of ranks [0-9]+ fit, .*context 4"
+else
+    refused "cut.yaml:[0-9]+:[0-9]+: error: model 'actor': 'tensor: 4' does not divide its 2 KV heads" "$gr" plan cut.yaml --ranks 4
+fi
 refused "'$axis: 4' does not divide the 6 ranks" "$gr" plan cut.yaml --set model=llama --ranks 6
 refused "'$axis' must be a whole number from 1 to 64" "$gr" plan cut.yaml --ranks 4 --set models.actor.parallel.$axis=0
 refused "unknown key 'sequence'" "$gr" plan cut.yaml --ranks 4 --set models.actor.parallel.sequence=2
