@@ -178,13 +178,11 @@ void gr_layer_to_heads(const gr_layer_call *l, const gr_layer_columns *g, const 
                        void *heads, void *parts);
 void gr_layer_to_tokens(const gr_layer_call *l, const gr_layer_columns *g, const void *heads, void *rows,
                         uint64_t ld, void *parts);
-/* What goes to each rank, or comes from it, for this rank's tokens; and the sums of copies, where it comes
- * back.
- */
+/* Room for what goes to each rank, or comes from it, for this rank's tokens; back: and for sums of copies. */
 void *gr_layer_parts(gr_workspace *c, const gr_layer_call *l, const gr_layer_columns *g, bool back);
 
-/* Of weights or gradients with a value for each column, in elements of `type`: this rank's, dense, and back
- * to where they stand. It has no head twice. */
+/* Of weights or gradients that stand in one row as such columns do, in elements of `type`: this rank's,
+ * dense; and back to where they stand. It has no head twice. */
 void gr_layer_take_own(const gr_layer_call *l, const gr_layer_columns *g, gr_dtype type, const void *all,
                        void *own);
 void gr_layer_put_own(const gr_layer_call *l, const gr_layer_columns *g, gr_dtype type, const void *own,

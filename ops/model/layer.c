@@ -189,8 +189,8 @@ static uint32_t common_divisor(uint32_t a, uint32_t b)
     return a;
 }
 
-/* Heads of keys of one of so many ranks that have `each` of the heads which share them: as few as let as many
- * of these share each of them. */
+/* Heads of keys of a rank that has `each` of the heads which share them: the fewest of which each is shared
+ * by as many. */
 static uint32_t own_keys(uint32_t heads, uint32_t keys, uint32_t each)
 {
     return each / common_divisor(heads / keys, each);
