@@ -106,20 +106,16 @@ static double slots_macs(const gr_stages *s, const gr_node *n)
     return sum;
 }
 
-/* Of a trip, there and back, a third: what takes the slowest rank. Backward a layer takes twice as long; the
- * head is all on the way there. */
-static double slowest_macs(const gr_stages *s, const gr_node *n, uint32_t trip)
+/* Of a trip, there and back, a third: what takes the slowest rank; of stages what their layers take. Backward
+ * a layer takes twice as long; the head is all on the way there. */
+static double slowest_macs(const gr_stages *s, const double *layers, double head, uint32_t trip)
 {
     double most = 0;
     for (uint32_t rank = 0; rank < s->ranks; rank++) {
-        const uint32_t there = (trip + s->n - rank) % s->n / s->ranks,
-                       back = (trip + 2 + rank + s->n - s->ranks) % s->n / s->ranks,
-                       stage[] = {there * s->ranks + rank, (s->chunks - 1 - back) * s->ranks + rank};
-        double sum = stage[0] + 1 == s->n ? head_macs(n) : 0;
-        for (int way = 0; way < 2; way++)
-            for (uint32_t l = s->first[stage[way]]; l < s->first[stage[way] + 1]; l++)
-                sum += layer_macs(n, l) * (1 + way) / 3;
-        most = GR_MAX(most, sum);
+        const uint32_t there = (trip + s->n - rank) % s->n / s->ranks * s->ranks + rank,
+                       turn = (trip + 2 + rank + s->n - s->ranks) % s->n / s->ranks,
+                       back = (s->chunks - 1 - turn) * s->ranks + rank;
+        most = GR_MAX(most, (layers[there] + 2 * layers[back]) / 3 + (there + 1 == s->n ? head : 0));
     }
     return most;
 }
@@ -127,9 +123,12 @@ static double slowest_macs(const gr_stages *s, const gr_node *n, uint32_t trip)
 /* Of the trips of a round the mean: chunks that are longer than others meet shorter ones. */
 static double trip_macs(const gr_stages *s, const gr_node *n)
 {
-    double sum = 0;
-    for (uint32_t trip = 0; trip < s->n; trip++) sum += slowest_macs(s, n, trip);
-    return sum / s->n;
+    const uint32_t trips = s->chunks > 1 ? s->n : 1;
+    double layers[GR_STAGES_MAX] = {0}, sum = 0;
+    for (uint32_t stage = 0; stage < s->n; stage++)
+        for (uint32_t l = s->first[stage]; l < s->first[stage + 1]; l++) layers[stage] += layer_macs(n, l);
+    for (uint32_t trip = 0; trip < trips; trip++) sum += slowest_macs(s, layers, head_macs(n), trip);
+    return sum / trips;
 }
 
 double gr_stages_head(const gr_stages *s, const gr_node *n)

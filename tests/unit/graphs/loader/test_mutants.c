@@ -58,6 +58,7 @@ static const axis_case cases[] = {
     {"pools x context", {.model = ", pool: a, parallel: {context: 2}", POOLS}},
     {"pools x expert", {.model = ", pool: a, parallel: {expert: 2}", POOLS, .experts = true}},
     {"pools x pipeline", {.model = ", pool: a, parallel: {pipeline: 2}", WIDE_POOLS}},
+    {"pools x chunks", {.model = ", pool: a, parallel: {pipeline: 2, chunks: 2}", .deep = true, WIDE_POOLS}},
 };
 
 /* Changes of a task that ranks meet in, beside the random ones of mutants.h; each of all ranks' plan, or of

@@ -37,7 +37,8 @@ static void test_groups_are_those_that_differ_along_the_axis_alone(void **state)
 static void test_axes_that_are_not_said_have_one(void **state)
 {
     (void)state;
-    const gr_mesh m = {.chunks = 0};
+    const gr_mesh m = {.size = {0}};
+    assert_int_equal(gr_mesh_chunks(&m), 1);
     assert_int_equal(gr_mesh_ranks(&m), 1);
     assert_false(gr_mesh_any(&m));
     assert_int_equal(gr_mesh_place(&m, 5, GR_AXIS_DATA), 5);
