@@ -471,6 +471,13 @@ static void run_half(const gr_layer_call *own, const gr_layer_part *part, gr_ten
     part->forward(&half, itself ? x : before_all(own, x, norm, w), a, w, close);
 }
 
+/* The layer's output, or d loss / d it. */
+static void scale_layer(const gr_layer_call *l, void *x)
+{
+    if (l->d->scaled)
+        l->ops->scale_by(l->q, x, gr_layer_tensor(l, GR_T_LAYER_SCALE), (uint64_t)l->b.n * l->s->hidden);
+}
+
 static void run(const gr_layer_call *l, void *x, const gr_layer_acts *a, const gr_layer_ws *w)
 {
     void *mid = a->mid ? a->mid : x;
@@ -479,6 +486,7 @@ static void run(const gr_layer_call *l, void *x, const gr_layer_acts *a, const g
                          fed = {mid, x, w->row, a->fed, w->all_out, w->staging, GR_T_MLP_AFTER};
     run_half(l, mixer_of(l->d), GR_T_MIXER_NORM, x, a, w, &mixed);
     run_half(&own, mlp_of(l->d), GR_T_MLP_NORM, mid, a, w, &fed);
+    scale_layer(l, x);
 }
 
 /* Keys of the longest sequence of a pass. */
@@ -650,6 +658,7 @@ void gr_layer_backward(const gr_kernels *k, gr_queue *q, const gr_model_shape *s
         return;
     }
     const gr_layer_call own = mlp_call(&l);
+    scale_layer(&l, dx);
     half_back(&own, &(half){mlp_of(l.d), a.mid, a.fed, GR_T_MLP_NORM, GR_T_MLP_AFTER}, &a, &at, dx);
     half_back(&l, &(half){mixer_of(l.d), in, a.mixed, GR_T_MIXER_NORM, GR_T_MIXER_AFTER}, &a, &at, dx);
 }
@@ -673,6 +682,7 @@ static const char *layer_unfit(const gr_layer_ops *ops, const gr_layer_desc *d)
         [GR_MLP_DENSE] = "a dense MLP", [GR_MLP_EXPERTS] = "mixtures of experts"};
     const char *why = part_unfit(ops, mixer_of(d), d, mixers[d->mixer]);
     if (!why) why = part_unfit(ops, mlp_of(d), d, mlps[d->mlp]);
+    if (!why && d->scaled && !ops->scale_by) why = "layers whose output is multiplied by a number";
     return why;
 }
 

@@ -82,11 +82,13 @@ typedef struct gr_layer_acts {
 typedef struct gr_attention_ws {
     void *attend;
     uint64_t attend_bytes;
-    void *qkv;             /* [W] where acts do not have it */
-    void *gated;           /* [heads D] */
-    void *d_qkv;           /* [W] */
-    void *d_proj;          /* [gr_qkv_rows], where there is a gate; else d_qkv */
-    void *d_out, *d_gated; /* [heads D] */
+    void *qkv;   /* [W] where acts do not have it */
+    void *gated; /* [heads D] */
+    void *given; /* [gr_qkv_given] where keys are values: the product's output, or d loss / d it */
+    void *d_keys, *d_values; /* [kv_heads D] there */
+    void *d_qkv;             /* [W] */
+    void *d_proj;            /* [gr_qkv_rows], where there is a gate; else d_qkv */
+    void *d_out, *d_gated;   /* [heads D] */
     /* Where tokens are cut over ranks, qkv, d_qkv and d_out are of all tokens and this rank's heads; and of
      * its tokens and all heads: */
     void *local;    /* [gr_qkv_rows] the product's output where acts do not have it; or d loss / d it */

@@ -133,8 +133,8 @@ const char *gr_model_architecture(const gr_model_shape *s, char buf[GR_ARCHITECT
 typedef enum gr_tensor_slot {
     GR_T_EMBED,          /* bucket 0:    [V, H] */
     GR_T_MIXER_NORM,     /* layers:      [H] before the mixer */
-    GR_T_QKV,            /*              [gr_qkv_rows, H]: q, k and v, one after another; then the gate */
-    GR_T_QKV_BIAS,       /*              [gr_qkv_rows] */
+    GR_T_QKV,            /*              [gr_qkv_given, H]: q, k and v, one after another; then the gate */
+    GR_T_QKV_BIAS,       /*              [gr_qkv_given] */
     GR_T_Q_NORM,         /*              [D], or [heads D] */
     GR_T_K_NORM,         /*              [D], or [kv_heads D] */
     GR_T_SINKS,          /*              [heads] */
@@ -165,6 +165,7 @@ typedef enum gr_tensor_slot {
     GR_T_SHARED_ROUTER,        /* [1, H] of the expert that every token goes through, where it has a gate */
     GR_T_SHARED_GATE_UP,       /* [2 I, H]: gate, then up */
     GR_T_SHARED_DOWN,          /* [H, I] */
+    GR_T_LAYER_SCALE,          /*              [1] where the layer is scaled; it has no gradient */
     GR_T_MLP_AFTER,            /*              [H] of the norm after the MLP */
     GR_T_NORM,                 /* bucket L+1:  [H] */
     GR_T_LM_HEAD,              /*              [V, H], where not tied and no value head */
