@@ -916,6 +916,8 @@ static void test_published_sizes_have_the_parameters_of_transformers(void **stat
                  {"Qwen3-Next-80B-A3B", 79674391296}, {"GLM-4.7", 352796486560},
                  {"Qwen3.5-27B", 26895998464},        {"gpt-oss-20b", 20914757184},
                  {"gpt-oss-120b", 116829156672},      {"gemma-3-27b-it", 27009346304},
+                 {"gemma-4-31b-it", 30697345340}, /* with a number for each layer, no parameter there */
+
                  {"Phi-4-mini-instruct", 3836021760}};
     for (size_t i = 0; i < GR_LEN(sizes); i++) {
         gr_model_shape s;
