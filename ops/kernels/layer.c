@@ -21,7 +21,7 @@ static const gr_layer_part *mlp_of(const gr_layer_desc *d)
 {
     static const gr_layer_part *const parts[] = {
         [GR_MLP_DENSE] = &gr_layer_dense, [GR_MLP_EXPERTS] = &gr_layer_experts};
-    return parts[d->mlp];
+    return gr_layer_is_beside(d) ? &gr_layer_beside : parts[d->mlp];
 }
 
 /* ---- tensors and products --------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ static gr_layer_call mlp_call(const gr_layer_call *l)
     return own;
 }
 
-static gr_norm norm_of(const gr_layer_call *l, const void *x, gr_tensor_slot slot)
+gr_norm gr_layer_norm(const gr_layer_call *l, const void *x, gr_tensor_slot slot)
 {
     return (gr_norm){l->b.n, l->s->hidden, x, gr_layer_tensor(l, slot), l->d->norm_eps, l->d->norm_plus_one};
 }
@@ -111,7 +111,7 @@ static void sum_peers(const gr_layer_call *l, void *out)
 /* out [T, H] is there: of a rank's own tokens, or of all tokens a part of the sum. */
 static void close_rows(const gr_layer_call *l, void *out, const gr_layer_close *c)
 {
-    const gr_norm after = norm_of(l, out, c->after);
+    const gr_norm after = gr_layer_norm(l, out, c->after);
     const uint64_t n = (uint64_t)l->b.n * l->s->hidden, size = gr_dtype_size(l->k->dtype);
     if (c->keep && c->keep != out) l->k->copy(l->q, c->keep, out, n * size);
     if (l->d->norm_after) {
@@ -140,7 +140,7 @@ void gr_layer_close_product(const gr_layer_call *l, const gr_product *p, const g
         return;
     }
     void *out = c->keep ? c->keep : c->temp;
-    const gr_norm after = norm_of(l, out, c->after);
+    const gr_norm after = gr_layer_norm(l, out, c->after);
     if (!l->d->norm_after) {
         l->ops->product_add(l->q, p, c->add, l->s->residual_scale, is_sliced(l), c->y, c->temp, w->product);
         return;
@@ -432,11 +432,17 @@ void gr_layer_copy_blocks(const gr_kernels *k, gr_queue *q, const gr_model_shape
 /* ---- forward ---------------------------------------------------------------------------------------------
  */
 
+/* Whether a half reads x behind a norm before it: one with several norms has them itself. */
+static bool has_norm(const gr_layer_call *l, gr_tensor_slot slot)
+{
+    return l->d->norm_before && !(slot == GR_T_MLP_NORM && gr_layer_is_beside(l->d));
+}
+
 /* What a half reads: x behind the norm before it, or x itself. */
 static const void *before(const gr_layer_call *l, const void *x, gr_tensor_slot slot, void *row)
 {
-    const gr_norm c = norm_of(l, x, slot);
-    if (!l->d->norm_before) return x;
+    const gr_norm c = gr_layer_norm(l, x, slot);
+    if (!has_norm(l, slot)) return x;
     l->ops->norm(l->q, &c, row);
     return row;
 }
@@ -467,7 +473,7 @@ static void run_half(const gr_layer_call *own, const gr_layer_part *part, gr_ten
 {
     gr_layer_call half = gr_layer_half(own);
     const bool itself = norms_itself(&half, part, x);
-    if (itself) half.norm = norm_of(own, x, norm);
+    if (itself) half.norm = gr_layer_norm(own, x, norm);
     part->forward(&half, itself ? x : before_all(own, x, norm, w), a, w, close);
 }
 
@@ -623,7 +629,7 @@ static void half_back(const gr_layer_call *l, const half *h, const gr_layer_acts
                       void *dx)
 {
     const gr_layer_ops *ops = l->ops;
-    const gr_norm after = norm_of(l, h->kept, h->after), norm = norm_of(l, h->x, h->norm);
+    const gr_norm after = gr_layer_norm(l, h->kept, h->after), norm = gr_layer_norm(l, h->x, h->norm);
     const uint64_t n = (uint64_t)l->b.n * l->s->hidden;
     if (l->d->norm_after)
         ops->norm_backward(l->q, &after, dx, w->d_block, false, gr_layer_grad(l, h->after), l->grads,
@@ -631,7 +637,7 @@ static void half_back(const gr_layer_call *l, const half *h, const gr_layer_acts
     else if (w->d_block)
         ops->scale(l->q, dx, l->s->residual_scale, n, w->d_block);
     const void *d_row = part_back(l, h, a, w, w->d_block ? w->d_block : dx);
-    if (l->d->norm_before)
+    if (has_norm(l, h->norm))
         ops->norm_backward(l->q, &norm, d_row, dx, true, gr_layer_grad(l, h->norm), l->grads, w->scratch);
     else
         l->k->add(l->q, dx, d_row, l->k->dtype, n);

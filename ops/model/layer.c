@@ -34,8 +34,7 @@ static uint64_t attention_macs(const gr_attention_desc *a, uint64_t hidden)
 
 uint32_t gr_layer_inner(const gr_layer_desc *d)
 {
-    return d->mlp == GR_MLP_DENSE ? d->dense.inner
-                                  : d->experts.top_k * d->experts.inner + d->experts.shared_inner;
+    return d->dense.inner + d->experts.top_k * d->experts.inner + d->experts.shared_inner;
 }
 
 /* The rule itself: a state is read with k and with q, and written. */
@@ -134,6 +133,7 @@ static void describe_experts(const gr_experts_desc *e, gr_str *out)
                   e->top_k, e->inner, e->act, (double)e->limit, e->router, e->softmax_after, e->normalize,
                   e->selection_bias, e->router_bias, e->bias, e->groups, e->top_groups, (double)e->scale,
                   e->shared_inner, e->shared_gate);
+    if (e->expert_scale) gr_str_puts(out, " expert_scale");
 }
 
 static void describe_latent(const gr_latent_desc *l, gr_str *out)
@@ -156,7 +156,7 @@ void gr_layer_describe(const gr_layer_desc *d, gr_str *out)
     if (d->mixer == GR_MIXER_LATENT) describe_latent(&d->latent, out);
     if (d->mixer == GR_MIXER_DELTA) describe_delta(&d->delta, out);
     if (d->mlp == GR_MLP_EXPERTS) describe_experts(&d->experts, out);
-    if (d->mlp == GR_MLP_DENSE)
+    if (d->mlp == GR_MLP_DENSE || gr_layer_is_beside(d))
         gr_str_printf(out, " dense %u %d %.9g", d->dense.inner, d->dense.act, (double)d->dense.limit);
     gr_str_printf(out, " norms %d%d%d %.9g", d->norm_before, d->norm_after, d->norm_plus_one,
                   (double)d->norm_eps);

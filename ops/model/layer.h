@@ -147,6 +147,7 @@ typedef struct gr_experts_desc {
     float scale;                 /* of the weights; 1 where nothing is said */
     uint32_t shared_inner;       /* of an expert that every token goes through; 0: none */
     bool shared_gate;            /* its output times sigmoid of one more projection */
+    bool expert_scale;           /* a choice's weight times a number of its expert's own */
 } gr_experts_desc;
 
 /* Of them, those that one rank has. */
@@ -169,13 +170,19 @@ typedef struct gr_layer_desc {
     gr_latent_desc latent;
     gr_delta_desc delta;
     gr_mlp_kind mlp;
-    gr_dense_desc dense;
+    gr_dense_desc dense; /* with experts: beside them, where it has a width (gr_layer_is_beside) */
     gr_experts_desc experts;
     bool norm_before, norm_after; /* of the mixer, and of the MLP */
     bool norm_plus_one;           /* a norm's factor is 1 + its weight; q and k norm's, too */
     float norm_eps;
     bool scaled; /* its output is multiplied by a number of its own, a tensor that is not trained */
 } gr_layer_desc;
+
+/* Experts beside a dense MLP, each with norms of its own: ops/kernels/layer_beside.c. */
+static inline bool gr_layer_is_beside(const gr_layer_desc *d)
+{
+    return d->mlp == GR_MLP_EXPERTS && d->dense.inner;
+}
 
 #define GR_LAYER_KINDS_MAX 8
 #define GR_LAYERS_MAX      512

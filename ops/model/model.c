@@ -135,6 +135,13 @@ static struct dims layer_dims(const gr_layer_desc *d, uint32_t hidden, gr_tensor
         return (struct dims){2 * (uint64_t)d->dense.inner, hidden};
     case GR_T_LAYER_SCALE:
         return (struct dims){d->scaled, 0};
+    case GR_T_EXPERT_SCALE:
+        return (struct dims){d->experts.expert_scale ? d->experts.count : 0, 0};
+    case GR_T_ROUTER_NORM:
+    case GR_T_EXPERTS_NORM:
+    case GR_T_DENSE_AFTER:
+    case GR_T_EXPERTS_AFTER:
+        return (struct dims){gr_layer_is_beside(d) ? hidden : 0, 0};
     case GR_T_DOWN:
         return (struct dims){d->dense.inner ? hidden : 0, d->dense.inner};
     default:
@@ -300,7 +307,8 @@ static float initial_value(const gr_model_shape *s, uint32_t bucket, gr_tensor_s
                       slot == GR_T_ROUTER_BIAS || slot == GR_T_SELECTION ||
                       slot == GR_T_EXPERTS_GATE_UP_BIAS || slot == GR_T_EXPERTS_DOWN_BIAS;
     if (bias || slot == GR_T_SINKS || slot == GR_T_DELTA_A_LOG) return 0;
-    if (slot == GR_T_DELTA_DT || slot == GR_T_DELTA_NORM || slot == GR_T_LAYER_SCALE) return 1;
+    if (slot == GR_T_DELTA_DT || slot == GR_T_DELTA_NORM) return 1;
+    if (slot == GR_T_LAYER_SCALE || slot == GR_T_EXPERT_SCALE) return 1;
     return (is_layer(s, bucket) ? gr_layer(s, bucket - 1)->norm_plus_one : s->norm_plus_one) ? 0 : 1;
 }
 

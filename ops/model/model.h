@@ -165,6 +165,11 @@ typedef enum gr_tensor_slot {
     GR_T_SHARED_ROUTER,        /* [1, H] of the expert that every token goes through, where it has a gate */
     GR_T_SHARED_GATE_UP,       /* [2 I, H]: gate, then up */
     GR_T_SHARED_DOWN,          /* [H, I] */
+    GR_T_ROUTER_NORM,          /* experts beside a dense MLP: [H] of what the router reads */
+    GR_T_EXPERT_SCALE,         /* [E] where choices' weights have a number of their expert's */
+    GR_T_EXPERTS_NORM,         /* [H] of what the experts read; MLP_NORM is of the dense MLP */
+    GR_T_DENSE_AFTER,          /* [H] of the norm after the dense MLP */
+    GR_T_EXPERTS_AFTER,        /* [H] after the experts; MLP_AFTER is of their sum */
     GR_T_LAYER_SCALE,          /*              [1] where the layer is scaled; it has no gradient */
     GR_T_MLP_AFTER,            /*              [H] of the norm after the MLP */
     GR_T_NORM,                 /* bucket L+1:  [H] */

@@ -22,6 +22,7 @@ family gemma3 gemma3_text Gemma3 "$turns, \"rope_local_base_freq\": 100.0"
 family untied gemma3_text Gemma3 "$turns, \"rope_local_base_freq\": 100.0, \"tie_word_embeddings\": false"
 gemma4="$turns, \"hidden_size_per_layer_input\": 0, \"global_head_dim\": 16, \"attention_k_eq_v\": true, \"num_global_key_value_heads\": 1"
 family wide gemma4_text Gemma4 "$gemma4, \"final_logit_softcapping\": 5.0, \"tie_word_embeddings\": false"
+family beside gemma4_text Gemma4 "$gemma4, \"tie_word_embeddings\": false, \"enable_moe_block\": true, \"num_experts\": 4, \"top_k_experts\": 2, \"moe_intermediate_size\": 8"
 
 delta='"linear_num_key_heads": 1, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "full_attention_interval": 2, "partial_rotary_factor": 0.5'
 experts='"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8'
@@ -45,7 +46,7 @@ family gemma gemma Gemma '"hidden_act": "gelu"'
 # Of those whose parts the others have too, and whose numbers the unit tests compare, only with GR_SLOW=1.
 others="mixtral olmoe seed gemma granite gemma2 olmo3 ministral moe2 moe35"
 [ "$slow" = 1 ] || others=
-for m in phi3 granitemoe exaone mistral olmo2 smollm3 gemma3 wide next oss glm $others; do
+for m in phi3 granitemoe exaone mistral olmo2 smollm3 gemma3 wide beside next oss glm $others; do
     rm -rf model
     cp -r $m model
     status 0 "$gr" exec grpo.yaml --steps 2 --out whole-$m --check-memory
@@ -93,7 +94,7 @@ for m in qwen3_5_moe gpt_oss_mxfp4 mistral3 gemma4; do
 done
 
 # The first pass after a rollout sees its log-probs to the bit, whatever is in a batch.
-for m in gemma3 wide next oss; do
+for m in gemma3 wide beside next oss; do
     for set in '--steps 1' '--steps 1 --set nodes.rollout.concurrent=3 --set nodes.old_logprob.micro_tokens=33'; do
         rm -rf model one
         cp -r $m model
@@ -106,7 +107,7 @@ for m in gemma3 wide next oss; do
 done
 
 # Kinds of layers under budgets; value heads behind norms of both forms, and on experts.
-for m in untied wide next oss; do
+for m in untied wide beside next oss; do
     rm -rf model all
     cp -r $m model
     status 0 "$gr" exec grpo.yaml --out all

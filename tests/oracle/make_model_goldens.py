@@ -126,9 +126,11 @@ CASES |= {
 GEMMA4 = dict(model_type="gemma4_text", sliding_window=6, layer_types=["sliding_attention", "full_attention"],
               hidden_activation="gelu_pytorch_tanh", hidden_size_per_layer_input=0, final_logit_softcapping=3.0,
               tie_word_embeddings=True, **SMALL | dict(num_attention_heads=4, num_key_value_heads=2))
-SEEDS |= dict(gemma4_text=120, gemma4=121)
+SEEDS |= dict(gemma4_text=120, gemma4=121, gemma4_moe=122)
 CASES |= {
     "gemma4_text": dict(attention_k_eq_v=True, global_head_dim=16, num_global_key_value_heads=1, **GEMMA4),
+    "gemma4_moe": dict(attention_k_eq_v=True, global_head_dim=16, num_global_key_value_heads=1, enable_moe_block=True,  # beside
+                       num_experts=4, top_k_experts=2, moe_intermediate_size=8, **GEMMA4),
     "gemma4": dict(per_layer_config={"1": dict(head_dim=12)}, use_bidirectional_attention="vision", **GEMMA4,
                    rope_parameters=dict(sliding_attention=dict(rope_type="default", rope_theta=1e3),
                                         full_attention=dict(rope_type="proportional", rope_theta=1e4, factor=2.0,
@@ -174,7 +176,7 @@ CASES |= {
     "glm4_moe_lite": dict(model_type="glm4_moe_lite", q_lora_rank=12, qk_nope_head_dim=8, v_head_dim=12, n_group=1,
                           topk_group=1, routed_scaling_factor=1.8, rope_theta=1e6, **LATENT),
 }
-FUSED = ["qwen3_5_moe", "gpt_oss", "gpt_oss_mxfp4"]  # experts stay in one tensor
+FUSED = ["gemma4_moe", "qwen3_5_moe", "gpt_oss", "gpt_oss_mxfp4"]  # experts stay in one tensor
 EXPERTS = {"num_experts", "n_routed_experts", "num_local_experts"}
 LENGTHS = [37, 5, 20]
 STEPS = 12
@@ -190,11 +192,13 @@ def build(config):
     config = {k: v for k, v in config.items() if k != "quantization_config"}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32,
                                              attn_implementation="eager",
-                                             **({"experts_implementation": "eager"} if "_moe" in config["model_type"] or "n_routed_experts" in config else {})).eval()
+                                             **({"experts_implementation": "eager"} if "_moe" in config["model_type"] or "n_routed_experts" in config or "enable_moe_block" in config else {})).eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
             if "norm" in name:
                 p.copy_((0 if plus_one(config) and "linear_attn" not in name else 1) + 0.2 * torch.randn_like(p))
+            elif name.endswith(("router.scale", "per_expert_scale")):
+                p.copy_(1 + 0.2 * torch.randn_like(p))
             elif "bias" in name or "sinks" in name:
                 p.copy_(0.2 * torch.randn_like(p))
             p.copy_(p.bfloat16().float())

@@ -1,6 +1,7 @@
 /* ops/model/arch/gemma4.c: Gemma 4, text: norms before and behind, norms of the heads of q, k and v, GELU,
  * embeddings times sqrt(H), and a number for each layer that its output is multiplied by. Layers without a
  * window have heads of their own size and number, rotate some pairs of each, and may take keys for values.
+ * There may be experts beside the dense MLP.
  *
  * Source: models/gemma4 of Hugging Face transformers 5.24.
  */
@@ -13,8 +14,7 @@
 /* What is not built, each by the key that asks for it; and places that transformers passes over. */
 static void refuse_others(gr_config *c)
 {
-    static const char *const off[] = {"enable_moe_block", "rope_theta", "rope_scaling",
-                                      "partial_rotary_factor", NULL};
+    static const char *const off[] = {"rope_theta", "rope_scaling", "partial_rotary_factor", NULL};
     const char *embeds = "hidden_size_per_layer_input", *shared = "num_kv_shared_layers",
                *sees = "use_bidirectional_attention", *who = json_string_value(gr_config_value(c, sees));
     if (gr_config_count(c, embeds, 256, GR_HIDDEN_MAX))
@@ -116,6 +116,22 @@ static void read_rope(gr_config *c, const char *type, gr_rope_desc *r, const gr_
         gr_config_rope_of(c, type, "rope_theta", false, r, s->max_positions);
 }
 
+/* Of layers that have some. */
+static gr_experts_desc read_experts(gr_config *c)
+{
+    const gr_experts_desc e = {.count = gr_config_size(c, "num_experts", 0, GR_EXPERTS_MAX),
+                               .top_k = gr_config_size(c, "top_k_experts", 0, GR_CHOICES_MAX),
+                               .inner = gr_config_size(c, "moe_intermediate_size", 0, GR_INNER_MAX),
+                               .act = GR_ACT_GELU_TANH,
+                               .normalize = true,
+                               .scale = 1,
+                               .expert_scale = true};
+    if (e.count && e.top_k > e.count)
+        gr_config_refuse(c, "top_k_experts", "'top_k_experts' %u is more than the 'num_experts' %u", e.top_k,
+                         e.count);
+    return e;
+}
+
 static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
 {
     uint8_t kind[GR_LAYERS_MAX];
@@ -126,6 +142,10 @@ static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
     if (c->bad || !s->layers) return;
     full.norm_after = full.scaled = true;
     full.dense.act = GR_ACT_GELU_TANH;
+    if (gr_config_flag(c, "enable_moe_block", false)) {
+        full.mlp = GR_MLP_EXPERTS;
+        full.experts = read_experts(c);
+    }
     full.attention.scale = 1;
     full.attention.qk_norm = GR_QK_NORM_HEAD;
     full.attention.value_norm = true;
@@ -148,6 +168,14 @@ static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
 static const gr_arch_name names[] = {{GR_T_MIXER_AFTER, 0, "post_attention_layernorm.weight"},
                                      {GR_T_MLP_NORM, 0, "pre_feedforward_layernorm.weight"},
                                      {GR_T_MLP_AFTER, 0, "post_feedforward_layernorm.weight"},
+                                     {GR_T_ROUTER, 0, "router.proj.weight"},
+                                     {GR_T_ROUTER_NORM, 0, "router.scale"},
+                                     {GR_T_EXPERT_SCALE, 0, "router.per_expert_scale"},
+                                     {GR_T_EXPERTS_NORM, 0, "pre_feedforward_layernorm_2.weight"},
+                                     {GR_T_DENSE_AFTER, 0, "post_feedforward_layernorm_1.weight"},
+                                     {GR_T_EXPERTS_AFTER, 0, "post_feedforward_layernorm_2.weight"},
+                                     {GR_T_EXPERTS_GATE_UP, GR_ARCH_FUSED, "experts.gate_up_proj"},
+                                     {GR_T_EXPERTS_DOWN, GR_ARCH_FUSED, "experts.down_proj"},
                                      {0, 0, NULL}};
 static const char *const acts[] = {"gelu_pytorch_tanh", NULL};
 static const char *const keys[] = {"attention_k_eq_v",
@@ -155,10 +183,13 @@ static const char *const keys[] = {"attention_k_eq_v",
                                    "final_logit_softcapping",
                                    "global_head_dim",
                                    "hidden_size_per_layer_input",
+                                   "moe_intermediate_size",
+                                   "num_experts",
                                    "num_global_key_value_heads",
                                    "num_kv_shared_layers",
                                    "per_layer_config",
                                    "sliding_window",
+                                   "top_k_experts",
                                    "use_bidirectional_attention",
                                    "use_double_wide_mlp",        /* of layers that share keys and values */
                                    "vocab_size_per_layer_input", /* of embeddings of each layer */
@@ -177,4 +208,6 @@ const gr_arch gr_arch_gemma4_text = {.model_type = "gemma4_text",
                                      .layers = layers,
                                      .names = names,
                                      .keys = keys,
+                                     .experts = true,
+                                     .experts_fused = true,
                                      .acts = acts};

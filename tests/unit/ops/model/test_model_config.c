@@ -367,7 +367,9 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
         {"{'model_type': 'gemma4', 'text_config': {}}",
          "'hidden_size_per_layer_input' is not 0: embeddings of each layer are not built"},
         {GEMMA4 "'hidden_size_per_layer_input': null}", "embeddings of each layer are not built"},
-        {GEMMA4 "'enable_moe_block': true}", "'enable_moe_block' is not supported for 'gemma4_text'"},
+        {GEMMA4 "'enable_moe_block': true}", "'num_experts' is missing"},
+        {GEMMA4 "'enable_moe_block': true, 'num_experts': 4, 'top_k_experts': 5, 'moe_intermediate_size': 8}",
+         "'top_k_experts' 5 is more than the 'num_experts' 4"},
         {GEMMA4 "'num_kv_shared_layers': 1}",
          "'num_kv_shared_layers' is not 0: layers with the keys and values of another are not built"},
         {GEMMA4 "'use_bidirectional_attention': 'all'}", "it must be null or 'vision'"},
@@ -912,11 +914,16 @@ static void test_published_sizes_have_the_parameters_of_transformers(void **stat
     static const struct {
         const char *name;
         uint64_t params;
-    } sizes[] = {{"Qwen3-235B-A22B", 235093634560},   {"Qwen3.5-397B-A17B", 396346350336},
-                 {"Qwen3-Next-80B-A3B", 79674391296}, {"GLM-4.7", 352796486560},
-                 {"Qwen3.5-27B", 26895998464},        {"gpt-oss-20b", 20914757184},
-                 {"gpt-oss-120b", 116829156672},      {"gemma-3-27b-it", 27009346304},
-                 {"gemma-4-31b-it", 30697345340}, /* with a number for each layer, no parameter there */
+    } sizes[] = {{"Qwen3-235B-A22B", 235093634560},
+                 {"Qwen3.5-397B-A17B", 396346350336},
+                 {"Qwen3-Next-80B-A3B", 79674391296},
+                 {"GLM-4.7", 352796486560},
+                 {"Qwen3.5-27B", 26895998464},
+                 {"gpt-oss-20b", 20914757184},
+                 {"gpt-oss-120b", 116829156672},
+                 {"gemma-3-27b-it", 27009346304},
+                 {"gemma-4-31b-it", 30697345280 + 60}, /* with a number for each layer, no parameter there */
+                 {"gemma-4-26b-a4b-it", 25233141760 + 30},
 
                  {"Phi-4-mini-instruct", 3836021760}};
     for (size_t i = 0; i < GR_LEN(sizes); i++) {
