@@ -2,8 +2,8 @@
  * its own, and what they give is added up behind norms of their own. The router reads them behind a third
  * one, over sqrt(H). So this part norms what it reads itself:
  *
- *     y = after_dense(mlp(norm(x))) + after_experts(experts(norm_experts(x), router(norm_router(x) /
- * sqrt(H))))
+ *     y = after_dense(mlp(norm(x))) + after_experts(experts(norm_experts(x), router(r))),
+ *     r = norm_router(x) / sqrt(H)
  *
  * Source: models/gemma4 of Hugging Face transformers 5.
  */

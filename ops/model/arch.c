@@ -157,11 +157,11 @@ void gr_arch_alike(gr_config *c, gr_model_shape *s, const gr_layer_desc *d)
     for (uint32_t l = 0; l < s->layers; l++) gr_arch_layer(c, s, l, d);
 }
 
-uint32_t gr_arch_window(gr_config *c)
+uint32_t gr_arch_window(gr_config *c, uint32_t usual)
 {
     const bool null = gr_config_has(c, "sliding_window") && !gr_config_value(c, "sliding_window");
     if (null) gr_config_refuse(c, "sliding_window", "'sliding_window' is null: '%s' has one", c->family);
-    return gr_config_size(c, "sliding_window", 4096, GR_POSITIONS_MAX);
+    return gr_config_size(c, "sliding_window", usual, GR_POSITIONS_MAX);
 }
 
 uint32_t gr_arch_any_window(gr_config *c, const gr_model_shape *s, uint32_t usual)

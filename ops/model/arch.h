@@ -103,9 +103,10 @@ enum { GR_ARCH_SLIDING, GR_ARCH_FULL };
 void gr_arch_in_turn(gr_config *c, gr_model_shape *s, uint8_t kind[GR_LAYERS_MAX],
                      const gr_layer_desc *sliding, const gr_layer_desc *full);
 
-/* The window of a family whose layers cannot do without one; 4096 where nothing is said, and null is refused.
+/* The window of a family whose layers cannot do without one; usual where nothing is said, and null is
+ * refused.
  */
-uint32_t gr_arch_window(gr_config *c);
+uint32_t gr_arch_window(gr_config *c, uint32_t usual);
 
 /* The window of a family whose layers all have the same one, or none, which null says, too; usual: where
  * nothing is said, 0: none. One that reaches over all positions is none. */

@@ -13,8 +13,8 @@ float gr_rms_inv(const gr_simd *v, const float *x, size_t n, float eps);
 /* y = x inv w, or x inv (1 + w), or x inv where w is NULL; y == x is fine. */
 void gr_rms_norm(const gr_simd *v, float *y, const float *x, const float *w, bool plus_one, float inv,
                  size_t n);
-/* dx = (base, where not NULL) + what dy, of that y, gives to x; dx == dy is fine, and where w is not NULL so
- * is dx == base. */
+/* dx = (base, where not NULL) + what dy, of that y, gives to x; dx == dy is fine. Without w there is no base.
+ */
 void gr_rms_back(const gr_simd *v, float *dx, const float *base, const float *dy, const float *x,
                  const float *w, bool plus_one, float inv, size_t n);
 

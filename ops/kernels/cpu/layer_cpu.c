@@ -194,7 +194,7 @@ void gr_rms_back(const gr_simd *v, float *dx, const float *base, const float *dy
         const float c = inv * inv * inv * v->dot(dy, x, n) / (float)n;
         v->scale(dx, dy, inv, n);
         v->axpy(dx, x, -c, n);
-        if (base) v->add(dx, base, n);
+        assert(!base);
         return;
     }
     if (!plus_one) {

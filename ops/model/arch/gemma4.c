@@ -152,7 +152,7 @@ static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
     s->embed_scale = sqrtf((float)s->hidden);
     s->logit_softcap = (float)gr_config_number(c, cap, gr_config_value(c, cap), 0, 0, 1e6);
     gr_layer_desc sliding = full;
-    sliding.attention.window = gr_config_size(c, "sliding_window", 512, GR_POSITIONS_MAX);
+    sliding.attention.window = gr_arch_window(c, 512);
     full.attention.keys_are_values = gr_config_flag(c, "attention_k_eq_v", false);
     set_heads(c, &full.attention, read_heads(c, s, kind, &sliding.attention, full.attention.keys_are_values));
     full.attention.rope.type = GR_ROPE_PROPORTIONAL;

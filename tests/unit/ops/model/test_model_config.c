@@ -372,6 +372,7 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
          "'top_k_experts' 5 is more than the 'num_experts' 4"},
         {GEMMA4 "'num_kv_shared_layers': 1}",
          "'num_kv_shared_layers' is not 0: layers with the keys and values of another are not built"},
+        {GEMMA4 "'sliding_window': null}", "'sliding_window' is null: 'gemma4_text' has one"},
         {GEMMA4 "'use_bidirectional_attention': 'all'}", "it must be null or 'vision'"},
         {GEMMA4 "'rope_theta': 1e4}", "'rope_theta' is not supported for 'gemma4_text'"},
         {GEMMA4 "'attention_bias': true}", "'attention_bias' is not supported for 'gemma4_text'"},
