@@ -687,9 +687,8 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
                    double length, double times)
 {
     const gr_layer_desc *d = gr_layer(s, layer);
-    const bool experts = d->mlp == GR_MLP_EXPERTS;
-    const uint32_t inner = experts ? 0 : gr_layer_inner(d);
-    const double apart = experts ? 3.0 * s->hidden * gr_layer_inner(d) : 0; /* gr_experts_price has it */
+    const uint32_t inner = d->dense.inner;
+    const double apart = 3.0 * s->hidden * (gr_layer_inner(d) - inner); /* gr_experts_price has it */
     const double projections = 2.0 * ((double)gr_layer_token_macs(d, s->hidden) - apart);
     double weights = (double)gr_bucket_elems(s, 1 + layer) - experts_elems(d, s->hidden),
            activations = tokens * (8.0 * s->hidden + 4.0 * inner + delta_values(d));

@@ -10,6 +10,7 @@ void gr_experts_acts_layout(gr_workspace *m, const gr_experts_call *c, uint32_t 
     a->logits = gr_workspace_floats(m, (uint64_t)T * e->count);
     a->expert = gr_workspace_bytes(m, rows * sizeof(*a->expert));
     a->weight = gr_workspace_floats(m, rows);
+    a->plain = e->expert_scale ? gr_workspace_floats(m, rows) : NULL;
     a->gate_up =
         gr_experts_values(m, c->type, e->holders ? gr_experts_cut_kept(c, T) : rows, 2 * (uint64_t)e->inner);
 }
@@ -110,14 +111,16 @@ gr_experts_rows gr_experts_rows_of(gr_queue *q, const gr_experts_call *c, const 
         .T = T,
         .rows = T * e->top_k,
         .x = gr_experts_later(c, c->x, from, c->H),
+        .router_x = gr_experts_later(c, c->router_x ? c->router_x : c->x, from, c->H),
         .acts = {acts->logits + at * e->count, expert, acts->weight + at * e->top_k,
+                 acts->plain ? acts->plain + at * e->top_k : NULL,
                  gr_experts_later(c, acts->gate_up, at * e->top_k, 2 * (uint64_t)e->inner)},
         .act = {e->act, e->limit, T * e->top_k, e->inner}};
 }
 
 static gr_router_product router_of(const gr_experts_rows *r)
 {
-    return (gr_router_product){r->T, r->c->H, r->c->e->count, r->x, r->c->w.router};
+    return (gr_router_product){r->T, r->c->H, r->c->e->count, r->router_x, r->c->w.router};
 }
 
 static gr_expert_product gate_up_of(const gr_experts_rows *r)
@@ -148,7 +151,12 @@ static uint32_t counted(const gr_experts_rows *r)
 static void choose(const gr_experts_rows *r, const uint16_t *given)
 {
     const gr_experts_call *c = r->c;
-    c->ops->route(r->q, c->e, r->acts.logits, c->w.selection, given, r->T, r->acts.expert, r->acts.weight);
+    float *plain = r->acts.plain;
+    c->ops->route(r->q, c->e, r->acts.logits, c->w.selection, given, r->T, r->acts.expert,
+                  plain ? plain : r->acts.weight);
+    if (plain)
+        c->ops->scale_choices(r->q, c->e->top_k, r->T, r->acts.expert, c->w.expert_scale, plain,
+                              r->acts.weight);
 }
 
 /* The router chooses, which is compared; then come the experts that are given. */
@@ -265,6 +273,9 @@ void gr_experts_router_back(const gr_experts_rows *r, bool add, void *dx, const 
 {
     const gr_experts_call *c = r->c;
     const gr_router_product p = router_of(r);
+    if (r->acts.plain)
+        c->ops->scale_choices_backward(r->q, c->e->top_k, r->T, r->acts.expert, c->w.expert_scale,
+                                       r->acts.plain, r->w->d_weight, g->expert_scale, g->type);
     c->ops->route_backward(r->q, c->e, r->acts.logits, r->acts.expert, r->w->d_weight, r->T, r->w->d_logits);
     if (c->pull)
         c->ops->balance_backward(r->q, c->e->count, counted(r), r->acts.logits, c->pull, r->w->d_logits);
@@ -276,12 +287,15 @@ static void run_backward(const gr_experts_rows *r, const void *dy, bool add, voi
                          const gr_experts_grads *g)
 {
     const gr_experts_call *c = r->c;
+    const bool apart = c->router_x;
     gr_experts_sort(r);
     gr_experts_gather(r, dy);
     gr_experts_rows_back(r, g);
-    if (c->w.router) gr_experts_router_back(r, add, dx, g);
-    c->ops->combine(r->q, &r->w->d, c->e->top_k, r->T, c->H, r->w->rows, NULL, add || c->w.router ? dx : NULL,
-                    1, dx);
+    if (c->w.router)
+        gr_experts_router_back(r, add && !apart,
+                               apart ? gr_experts_later(c, c->d_router, r->first, c->H) : dx, g);
+    c->ops->combine(r->q, &r->w->d, c->e->top_k, r->T, c->H, r->w->rows, NULL,
+                    add || (c->w.router && !apart) ? dx : NULL, 1, dx);
 }
 
 void gr_experts_backward(gr_queue *q, const gr_experts_call *c, const gr_experts_acts *kept, const void *dy,

@@ -103,6 +103,15 @@ typedef struct gr_experts_ops {
     void (*route_backward)(gr_queue *q, const gr_experts_desc *e, const float *logits, const uint16_t *expert,
                            const float *d_weight, uint32_t T, void *d_logits);
 
+    /* weight [T, k] = plain [T, k] times each choice's expert's number, of scale [E]. NULL: not built. */
+    void (*scale_choices)(gr_queue *q, uint32_t k, uint32_t T, const uint16_t *expert, const void *scale,
+                          const float *plain, float *weight);
+    /* d_weight [T, k] in place, from the gradient of weight to that of plain; grad [E] (NULL: none) += its
+     * part, token by token. */
+    void (*scale_choices_backward)(gr_queue *q, uint32_t k, uint32_t T, const uint16_t *expert,
+                                   const void *scale, const float *plain, float *d_weight, void *grad,
+                                   gr_dtype grads);
+
     /* ---- counting, into a tally (ops/kernels/routing.h) ---- */
     /* Of the T tokens that have experts recorded [T, k], how many there are, and how many whose experts
      * [T, k] are others, in whatever order; differs becomes 1 for these, and those for which it was 0 are
@@ -185,12 +194,13 @@ typedef struct gr_experts_weights {
     const void *selection;              /* [E, GR_SELECTION_PARTS]: sums; has no gradient */
     const void *gate_up, *gate_up_bias; /* [E, 2 I, H], [E, 2 I] */
     const void *down, *down_bias;       /* [E, H, I], [E, H] */
+    const void *expert_scale;           /* [E] */
 } gr_experts_weights;
 
 /* Where their gradients are added; NULL: not those. */
 typedef struct gr_experts_grads {
     gr_dtype type;
-    void *router, *router_bias, *gate_up, *gate_up_bias, *down, *down_bias;
+    void *router, *router_bias, *gate_up, *gate_up_bias, *down, *down_bias, *expert_scale;
 } gr_experts_grads;
 
 /* What backward needs beside x. */
@@ -198,6 +208,7 @@ typedef struct gr_experts_acts {
     float *logits;    /* [T, E] */
     uint16_t *expert; /* [T, k] */
     float *weight;    /* [T, k] */
+    float *plain;     /* [T, k] weights before their experts' numbers, where these have some; else NULL */
     void *gate_up;    /* [R, 2 I], run by run; where experts are divided, of each run's first trip */
 } gr_experts_acts;
 
@@ -226,6 +237,8 @@ typedef struct gr_experts_call {
     uint32_t most; /* where experts are divided: tokens of a run on any rank, at most; run is that or T */
     float scale;   /* of what is added to base */
     const void *x;
+    const void *router_x;  /* [T, H] what the router reads; NULL: x. Not where experts are divided */
+    void *d_router;        /* of a backward call: d loss / d it */
     const uint16_t *given; /* [T, k] experts chosen elsewhere; NULL: the router chooses */
     uint16_t *record;      /* [T, k] where those chosen go, of a call that keeps nothing; NULL: nowhere */
     const gr_experts_count *count; /* NULL: nothing is counted */

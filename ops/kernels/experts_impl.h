@@ -25,7 +25,7 @@ typedef struct gr_experts_rows {
     const gr_experts_call *c;
     const gr_experts_work *w;
     uint32_t first, T, rows;
-    const void *x;
+    const void *x, *router_x;
     gr_experts_acts acts;
     gr_expert_act act;
 } gr_experts_rows;

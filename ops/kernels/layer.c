@@ -21,7 +21,7 @@ static const gr_layer_part *mlp_of(const gr_layer_desc *d)
 {
     static const gr_layer_part *const parts[] = {
         [GR_MLP_DENSE] = &gr_layer_dense, [GR_MLP_EXPERTS] = &gr_layer_experts};
-    return parts[d->mlp];
+    return gr_layer_is_beside(d) ? &gr_layer_beside : parts[d->mlp];
 }
 
 /* ---- tensors and products --------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ static gr_layer_call mlp_call(const gr_layer_call *l)
     return own;
 }
 
-static gr_norm norm_of(const gr_layer_call *l, const void *x, gr_tensor_slot slot)
+gr_norm gr_layer_norm(const gr_layer_call *l, const void *x, gr_tensor_slot slot)
 {
     return (gr_norm){l->b.n, l->s->hidden, x, gr_layer_tensor(l, slot), l->d->norm_eps, l->d->norm_plus_one};
 }
@@ -116,7 +116,7 @@ static void sum_peers(const gr_layer_call *l, void *out)
 /* out [T, H] is there: of a rank's own tokens, or of all tokens a part of the sum. */
 static void close_rows(const gr_layer_call *l, void *out, const gr_layer_close *c)
 {
-    const gr_norm after = norm_of(l, out, c->after);
+    const gr_norm after = gr_layer_norm(l, out, c->after);
     const uint64_t n = (uint64_t)l->b.n * l->s->hidden, size = gr_dtype_size(l->k->dtype);
     if (c->keep && c->keep != out) l->k->copy(l->q, c->keep, out, n * size);
     if (l->d->norm_after) {
@@ -145,7 +145,7 @@ void gr_layer_close_product(const gr_layer_call *l, const gr_product *p, const g
         return;
     }
     void *out = c->keep ? c->keep : c->temp;
-    const gr_norm after = norm_of(l, out, c->after);
+    const gr_norm after = gr_layer_norm(l, out, c->after);
     if (!l->d->norm_after) {
         l->ops->product_add(l->q, p, c->add, l->s->residual_scale, is_sliced(l), c->y, c->temp, w->product);
         return;
@@ -440,11 +440,17 @@ void gr_layer_copy_blocks(const gr_kernels *k, gr_queue *q, const gr_model_shape
 /* ---- forward ---------------------------------------------------------------------------------------------
  */
 
+/* Whether a half reads x behind a norm before it: one with several norms has them itself. */
+static bool has_norm(const gr_layer_call *l, gr_tensor_slot slot)
+{
+    return l->d->norm_before && !(slot == GR_T_MLP_NORM && gr_layer_is_beside(l->d));
+}
+
 /* What a half reads: x behind the norm before it, or x itself. */
 static const void *before(const gr_layer_call *l, const void *x, gr_tensor_slot slot, void *row)
 {
-    const gr_norm c = norm_of(l, x, slot);
-    if (!l->d->norm_before) return x;
+    const gr_norm c = gr_layer_norm(l, x, slot);
+    if (!has_norm(l, slot)) return x;
     l->ops->norm(l->q, &c, row);
     return row;
 }
@@ -475,8 +481,15 @@ static void run_half(const gr_layer_call *own, const gr_layer_part *part, gr_ten
 {
     gr_layer_call half = gr_layer_half(own);
     const bool itself = norms_itself(&half, part, x);
-    if (itself) half.norm = norm_of(own, x, norm);
+    if (itself) half.norm = gr_layer_norm(own, x, norm);
     part->forward(&half, itself ? x : before_all(own, x, norm, w), a, w, close);
+}
+
+/* The layer's output, or d loss / d it. */
+static void scale_layer(const gr_layer_call *l, void *x)
+{
+    if (l->d->scaled)
+        l->ops->scale_by(l->q, x, gr_layer_tensor(l, GR_T_LAYER_SCALE), (uint64_t)l->b.n * l->s->hidden);
 }
 
 static void run(const gr_layer_call *l, void *x, const gr_layer_acts *a, const gr_layer_ws *w)
@@ -487,6 +500,7 @@ static void run(const gr_layer_call *l, void *x, const gr_layer_acts *a, const g
                          fed = {mid, x, w->row, a->fed, w->all_out, w->staging, GR_T_MLP_AFTER};
     run_half(l, mixer_of(l->d), GR_T_MIXER_NORM, x, a, w, &mixed);
     run_half(&own, mlp_of(l->d), GR_T_MLP_NORM, mid, a, w, &fed);
+    scale_layer(l, x);
 }
 
 /* Keys of the longest sequence of a pass. */
@@ -623,7 +637,7 @@ static void half_back(const gr_layer_call *l, const half *h, const gr_layer_acts
                       void *dx)
 {
     const gr_layer_ops *ops = l->ops;
-    const gr_norm after = norm_of(l, h->kept, h->after), norm = norm_of(l, h->x, h->norm);
+    const gr_norm after = gr_layer_norm(l, h->kept, h->after), norm = gr_layer_norm(l, h->x, h->norm);
     const uint64_t n = (uint64_t)l->b.n * l->s->hidden;
     if (l->d->norm_after)
         ops->norm_backward(l->q, &after, dx, w->d_block, false, gr_layer_grad(l, h->after), l->grads,
@@ -631,7 +645,7 @@ static void half_back(const gr_layer_call *l, const half *h, const gr_layer_acts
     else if (w->d_block)
         ops->scale(l->q, dx, l->s->residual_scale, n, w->d_block);
     const void *d_row = part_back(l, h, a, w, w->d_block ? w->d_block : dx);
-    if (l->d->norm_before)
+    if (has_norm(l, h->norm))
         ops->norm_backward(l->q, &norm, d_row, dx, true, gr_layer_grad(l, h->norm), l->grads, w->scratch);
     else
         l->k->add(l->q, dx, d_row, l->k->dtype, n);
@@ -658,6 +672,7 @@ void gr_layer_backward(const gr_kernels *k, gr_queue *q, const gr_model_shape *s
         return;
     }
     const gr_layer_call own = mlp_call(&l);
+    scale_layer(&l, dx);
     half_back(&own, &(half){mlp_of(l.d), a.mid, a.fed, GR_T_MLP_NORM, GR_T_MLP_AFTER}, &a, &at, dx);
     half_back(&l, &(half){mixer_of(l.d), in, a.mixed, GR_T_MIXER_NORM, GR_T_MIXER_AFTER}, &a, &at, dx);
 }
@@ -681,6 +696,7 @@ static const char *layer_unfit(const gr_layer_ops *ops, const gr_layer_desc *d)
         [GR_MLP_DENSE] = "a dense MLP", [GR_MLP_EXPERTS] = "mixtures of experts"};
     const char *why = part_unfit(ops, mixer_of(d), d, mixers[d->mixer]);
     if (!why) why = part_unfit(ops, mlp_of(d), d, mlps[d->mlp]);
+    if (!why && d->scaled && !ops->scale_by) why = "layers whose output is multiplied by a number";
     return why;
 }
 

@@ -15,6 +15,11 @@ static uint32_t wide(const gr_layer_call *l)
     return desc(l)->heads * desc(l)->head_dim;
 }
 
+static uint32_t keys_wide(const gr_layer_call *l)
+{
+    return desc(l)->kv_heads * desc(l)->head_dim;
+}
+
 static bool is_cut(const gr_layer_call *l)
 {
     return gr_layer_cut(l) > 1;
@@ -28,7 +33,7 @@ static uint32_t own_wide(const gr_layer_call *l)
 
 static gr_product qkv(const gr_layer_call *l, const void *in)
 {
-    return gr_layer_product(l, in, l->s->hidden, GR_T_QKV, GR_T_QKV_BIAS, gr_qkv_rows(desc(l)));
+    return gr_layer_product(l, in, l->s->hidden, GR_T_QKV, GR_T_QKV_BIAS, gr_qkv_given(desc(l)));
 }
 
 static gr_product out(const gr_layer_call *l, const void *x)
@@ -59,10 +64,11 @@ static bool lean(const gr_layer_call *l)
 }
 
 /* Whether the product's output is kept apart from what is attended to: there is a gate in it, or a norm was
- * behind it whose input the device keeps whole. */
+ * behind it whose input the device keeps whole, or which is of values, too. */
 static bool splits(const gr_layer_call *l)
 {
-    return l->own.gate || (l->own.qk_norm && !l->ops->keeps_rotated && !lean(l));
+    const bool norm = l->own.value_norm || (l->own.qk_norm && !l->ops->keeps_rotated);
+    return l->own.gate || (norm && !lean(l));
 }
 
 /* Rotated q and k are the activations' on a device that keeps them, or where they are all there is. */
@@ -101,10 +107,13 @@ static void ws(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *ws_of)
     const gr_layer_columns columns = qkv_columns(l);
     const bool back = l->use == GR_LAYER_BACKWARD;
     if (!keeps_qkv(l)) w->qkv = gr_layer_all_rows(c, l, gr_qkv_width(&l->own));
+    if (d->keys_are_values) w->given = gr_layer_rows(c, l, gr_qkv_given(d));
     if (d->gate) w->gated = gr_layer_rows(c, l, wide(l));
     if (is_cut(l)) w->parts = gr_layer_parts(c, l, &columns, back);
     if (is_cut(l) && !back && !d->gate) w->local = gr_layer_rows(c, l, gr_qkv_width(d));
     if (!back) return;
+    if (d->keys_are_values) w->d_keys = gr_layer_rows(c, l, keys_wide(l));
+    if (d->keys_are_values) w->d_values = gr_layer_rows(c, l, keys_wide(l));
     w->d_out = gr_layer_all_rows(c, l, own_wide(l));
     w->d_qkv = gr_layer_all_rows(c, l, gr_qkv_width(&l->own));
     w->d_proj = d->gate || is_cut(l) ? gr_layer_rows(c, l, gr_qkv_rows(d)) : w->d_qkv;
@@ -115,7 +124,7 @@ static void ws(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *ws_of)
 static uint64_t product_ws(const gr_layer_call *l)
 {
     const uint32_t h = l->s->hidden;
-    return GR_MAX(gr_layer_product_ws(l, h, gr_qkv_rows(desc(l))), gr_layer_product_ws(l, wide(l), h));
+    return GR_MAX(gr_layer_product_ws(l, h, gr_qkv_given(desc(l))), gr_layer_product_ws(l, wide(l), h));
 }
 
 /* ---- passes ----------------------------------------------------------------------------------------------
@@ -158,14 +167,47 @@ static void *gated(const gr_layer_call *l, const gr_attention_acts *a, const gr_
     return w->attention.gated;
 }
 
+/* Columns of one row, from another row's. */
+typedef struct column_copy {
+    uint64_t to, to_ld, from, from_ld, n;
+} column_copy;
+
+static void copy_columns(const gr_layer_call *l, void *to, const void *from, const column_copy *c)
+{
+    const uint64_t size = gr_dtype_size(l->k->dtype);
+    l->k->copy_rows(l->q, (char *)to + c->to * size, c->to_ld * size, (const char *)from + c->from * size,
+                    c->from_ld * size, c->n * size, l->b.n);
+}
+
+/* Rows of q, k and v where the product gave q and k, and values are keys. */
+static void repeat_keys(const gr_layer_call *l, const void *given, void *rows)
+{
+    const uint64_t q = wide(l), keys = keys_wide(l), ld = gr_qkv_rows(desc(l)), from = gr_qkv_given(desc(l));
+    copy_columns(l, rows, given, &(column_copy){0, ld, 0, from, q + keys});
+    copy_columns(l, rows, given, &(column_copy){q + keys, ld, q, from, keys});
+}
+
+/* And back: what keys and values give to the same projection is added up. */
+static void join_values(const gr_layer_call *l, const gr_attention_ws *t)
+{
+    const uint64_t q = wide(l), keys = keys_wide(l), ld = gr_qkv_rows(desc(l)), to = gr_qkv_given(desc(l));
+    copy_columns(l, t->d_keys, t->d_proj, &(column_copy){0, keys, q, ld, keys});
+    copy_columns(l, t->d_values, t->d_proj, &(column_copy){0, keys, q + keys, ld, keys});
+    l->k->add(l->q, t->d_keys, t->d_values, l->k->dtype, l->b.n * keys);
+    copy_columns(l, t->given, t->d_proj, &(column_copy){0, to, 0, ld, q});
+    copy_columns(l, t->given, t->d_keys, &(column_copy){q, to, 0, keys, keys});
+}
+
 /* q, k and v of the tokens and heads that this rank attends with, and the gate's logits of its tokens. */
 static void project(const gr_layer_call *l, const void *in, const gr_attention_acts *a, const gr_layer_ws *w,
                     void *proj)
 {
     const gr_product p = qkv(l, in);
     const gr_layer_columns columns = qkv_columns(l);
-    void *local = a->local ? a->local : w->attention.local;
-    l->ops->product(l->q, &p, is_cut(l) ? local : proj, w->product);
+    void *local = a->local ? a->local : w->attention.local, *rows = is_cut(l) ? local : proj,
+         *given = w->attention.given;
+    l->ops->product(l->q, &p, given ? given : rows, w->product);
+    if (given) repeat_keys(l, given, rows);
     if (is_cut(l)) gr_layer_to_heads(l, &columns, local, gr_qkv_rows(desc(l)), proj, w->attention.parts);
 }
 
@@ -237,7 +279,8 @@ static void backward(const gr_layer_call *l, const void *in, const gr_layer_acts
                          t->d_qkv, gr_layer_grad(l, GR_T_Q_NORM), gr_layer_grad(l, GR_T_K_NORM), l->grads,
                          w->scratch);
     copy_to_proj(l, t);
-    gr_layer_product_back(l, &p, GR_T_QKV, GR_T_QKV_BIAS, t->d_proj, d_in, w);
+    if (t->given) join_values(l, t);
+    gr_layer_product_back(l, &p, GR_T_QKV, GR_T_QKV_BIAS, t->given ? t->given : t->d_proj, d_in, w);
 }
 
 /* ---- what a device has -----------------------------------------------------------------------------------

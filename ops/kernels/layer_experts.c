@@ -23,18 +23,21 @@ static gr_experts_call call_of(const gr_layer_call *l, const gr_experts_desc *e,
                                const gr_layer_ws *w)
 {
     const uint32_t tokens = l->bounds.tokens;
-    return (gr_experts_call){.ops = l->ops->experts,
-                             .k = l->k,
-                             .e = e,
-                             .type = l->k->dtype,
-                             .T = tokens,
-                             .H = l->s->hidden,
-                             .run = gr_experts_run(tokens, l->bounds.expert_run),
-                             .again = l->bounds.experts_again,
-                             .most = l->bounds.expert_run ? l->bounds.expert_run : GR_EXPERT_RUN,
-                             .scale = l->d->norm_after ? 1 : l->s->residual_scale,
-                             .x = in,
-                             .products = w ? w->product : NULL};
+    return (gr_experts_call){
+        .ops = l->ops->experts,
+        .k = l->k,
+        .e = e,
+        .type = l->k->dtype,
+        .T = tokens,
+        .H = l->s->hidden,
+        .run = gr_experts_run(tokens, l->bounds.expert_run),
+        .again = l->bounds.experts_again,
+        .most = l->bounds.expert_run ? l->bounds.expert_run : GR_EXPERT_RUN,
+        .scale = l->d->norm_after ? 1 : l->s->residual_scale,
+        .x = in,
+        .router_x = w && gr_layer_is_beside(l->d) && e == &l->d->experts ? w->beside.router : NULL,
+        .d_router = w ? w->beside.d_router : NULL,
+        .products = w ? w->product : NULL};
 }
 
 /* What is asked of the layer's choices; count: NULL, or filled where they are counted. */
@@ -66,7 +69,8 @@ static gr_experts_weights chosen_weights(const gr_layer_call *l)
                                 .gate_up = gr_layer_tensor(l, GR_T_EXPERTS_GATE_UP),
                                 .gate_up_bias = gr_layer_tensor(l, GR_T_EXPERTS_GATE_UP_BIAS),
                                 .down = gr_layer_tensor(l, GR_T_EXPERTS_DOWN),
-                                .down_bias = gr_layer_tensor(l, GR_T_EXPERTS_DOWN_BIAS)};
+                                .down_bias = gr_layer_tensor(l, GR_T_EXPERTS_DOWN_BIAS),
+                                .expert_scale = gr_layer_tensor(l, GR_T_EXPERT_SCALE)};
 }
 
 static gr_experts_weights shared_weights(const gr_layer_call *l)
@@ -84,7 +88,8 @@ static gr_experts_grads chosen_grads(const gr_layer_call *l)
                               .gate_up = gr_layer_grad(l, GR_T_EXPERTS_GATE_UP),
                               .gate_up_bias = gr_layer_grad(l, GR_T_EXPERTS_GATE_UP_BIAS),
                               .down = gr_layer_grad(l, GR_T_EXPERTS_DOWN),
-                              .down_bias = gr_layer_grad(l, GR_T_EXPERTS_DOWN_BIAS)};
+                              .down_bias = gr_layer_grad(l, GR_T_EXPERTS_DOWN_BIAS),
+                              .expert_scale = gr_layer_grad(l, GR_T_EXPERT_SCALE)};
 }
 
 static gr_experts_grads shared_grads(const gr_layer_call *l)

@@ -70,6 +70,11 @@ typedef struct gr_dense_acts {
     void *gate_up; /* [2 I] */
 } gr_dense_acts;
 
+/* Where experts stand beside a dense MLP, before the norms behind them: [H] each. */
+typedef struct gr_beside_acts {
+    void *dense, *experts;
+} gr_beside_acts;
+
 /* What a layer keeps for its backward pass, beside its input. */
 typedef struct gr_layer_acts {
     gr_attention_acts attention;
@@ -77,6 +82,7 @@ typedef struct gr_layer_acts {
     gr_latent_acts latent;
     gr_dense_acts dense;
     gr_experts_acts experts, shared;
+    gr_beside_acts beside;
     void *mid; /* [H] between the halves; NULL: in place of the input */
     void *mixed,
         *fed; /* [H] of the mixer and of the MLP, where norms stand behind them and backward follows */
@@ -85,11 +91,13 @@ typedef struct gr_layer_acts {
 typedef struct gr_attention_ws {
     void *attend;
     uint64_t attend_bytes;
-    void *qkv;             /* [W] where acts do not have it */
-    void *gated;           /* [heads D] */
-    void *d_qkv;           /* [W] */
-    void *d_proj;          /* [gr_qkv_rows], where there is a gate; else d_qkv */
-    void *d_out, *d_gated; /* [heads D] */
+    void *qkv;   /* [W] where acts do not have it */
+    void *gated; /* [heads D] */
+    void *given; /* [gr_qkv_given] where keys are values: the product's output, or d loss / d it */
+    void *d_keys, *d_values; /* [kv_heads D] there */
+    void *d_qkv;             /* [W] */
+    void *d_proj;            /* [gr_qkv_rows], where there is a gate; else d_qkv */
+    void *d_out, *d_gated;   /* [heads D] */
     /* Where tokens are cut over ranks, qkv, d_qkv and d_out are of all tokens and this rank's heads; and of
      * its tokens and all heads: */
     void *local;    /* [gr_qkv_rows] the product's output where acts do not have it; or d loss / d it */
@@ -128,6 +136,12 @@ typedef struct gr_dense_ws {
     void *d_gate_up; /* [2 I] */
 } gr_dense_ws;
 
+typedef struct gr_beside_ws { /* [H] each */
+    void *in, *router;        /* what one of both reads; what the router reads */
+    void *sum;                /* of both, where acts do not have it */
+    void *d_out, *d_in, *d_router;
+} gr_beside_ws;
+
 typedef struct gr_layer_ws {
     void *product;  /* of products */
     void *scratch;  /* of norms, rotations and sums of columns */
@@ -139,6 +153,7 @@ typedef struct gr_layer_ws {
     gr_delta_ws delta;
     gr_latent_ws latent;
     gr_dense_ws dense;
+    gr_beside_ws beside;
     void *experts;     /* of experts, and of a shared one */
     void *experts_sum; /* [H] where a sum is not added up in place */
     /* Of slices whose tokens are cut, [H] of all tokens: what a half reads, what it gives (or d loss / d what
@@ -238,12 +253,15 @@ typedef struct gr_layer_part {
 } gr_layer_part;
 
 extern const gr_layer_part gr_layer_attention, gr_layer_latent, gr_layer_delta, gr_layer_dense,
-    gr_layer_experts;
+    gr_layer_experts, gr_layer_beside;
 
 /* A tensor of the bucket, or of its gradient; NULL where the layer does not have it, or no gradient of it; of
  * slices, what the first rank alone adds to their sum (biases). */
 const void *gr_layer_tensor(const gr_layer_call *l, gr_tensor_slot slot);
 void *gr_layer_grad(const gr_layer_call *l, gr_tensor_slot slot);
+
+/* Of x [T, H], with a norm's weights. */
+gr_norm gr_layer_norm(const gr_layer_call *l, const void *x, gr_tensor_slot slot);
 
 /* Of the layer's tensors: w is slot's, bias (GR_T_COUNT: none) its bias. */
 gr_product gr_layer_product(const gr_layer_call *l, const void *x, uint32_t in, gr_tensor_slot slot,

@@ -118,12 +118,12 @@ static inline gr_scores gr_attend_scores(const gr_attend *c)
     return (gr_scores){c->d->window, c->d->scale, c->d->softcap, c->sinks};
 }
 
-/* q and k of a layer: normalised, then rotated. */
+/* q and k of a layer: normalised, then rotated; and v, normalised where the layer does so. */
 typedef struct gr_rotate {
     const gr_attention_desc *d;
     const gr_tokens *b;
     const void *q_norm, *k_norm; /* NULL: no norm */
-    float eps;
+    float eps;                   /* of values' norm, too, where d->value_norm */
     bool plus_one;
 } gr_rotate;
 
@@ -192,6 +192,9 @@ typedef struct gr_layer_ops {
     void (*adapters_back)(gr_queue *q, const gr_adapters_back *c, void *ws);
     /* y [n] = scale x; n a multiple of hidden */
     void (*scale)(gr_queue *q, const void *x, float scale, uint64_t n, void *y);
+    /* x [n] times the number at `by`, in place; n a multiple of hidden. NULL: the device has no layers that
+     * are scaled. */
+    void (*scale_by)(gr_queue *q, void *x, const void *by, uint64_t n);
     /* grad [cols] += sums of the columns of d [t, cols]. */
     void (*column_sums)(gr_queue *q, const void *d, uint32_t t, uint32_t cols, void *grad, gr_dtype grads,
                         void *ws);
@@ -206,7 +209,7 @@ typedef struct gr_layer_ops {
     bool (*rotate_attend)(gr_queue *q, const gr_rotate *r, const gr_attend *c, const void *from, void *out);
     /* d [T, W] in place, from the gradient of rotate's output to that of its input. raw: what rotate read, or
      * left there, in rows of raw_ld values; read where there are norms, whose gradients are added to where
-     * not NULL. */
+     * not NULL. With a norm of values it is what rotate read. */
     void (*rotate_backward)(gr_queue *q, const gr_rotate *c, const void *raw, uint32_t raw_ld, void *d,
                             void *grad_q_norm, void *grad_k_norm, gr_dtype grads, void *ws);
     /* Scratch of norm_backward, rotate_backward and column_sums of a layer. */

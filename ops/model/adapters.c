@@ -39,6 +39,7 @@ static uint32_t rows_of(const gr_layer_desc *d, uint32_t hidden, gr_target t)
 {
     const gr_attention_desc *a = &d->attention;
     if (t == GR_TARGET_Q) return a->heads * a->head_dim;
+    if (t == GR_TARGET_V && a->keys_are_values) return 0;
     if (t == GR_TARGET_K || t == GR_TARGET_V) return a->kv_heads * a->head_dim;
     return t == GR_TARGET_GATE || t == GR_TARGET_UP ? d->dense.inner : hidden;
 }
@@ -49,13 +50,19 @@ static uint32_t cols_of(const gr_layer_desc *d, uint32_t hidden, gr_tensor_slot 
     return slot == GR_T_DOWN ? d->dense.inner : hidden;
 }
 
+/* Targets that this layer has: where keys are values there is no projection of v. */
+static unsigned targets_of(const gr_layer_desc *d, const gr_adapter_desc *a)
+{
+    return d->attention.keys_are_values ? a->targets & ~(1u << GR_TARGET_V) : a->targets;
+}
+
 /* Target i of those of an adapters' slot, A's or B's; GR_N_TARGETS: there are not so many. */
-static gr_target target_at(const gr_adapter_desc *a, gr_tensor_slot slot, unsigned i)
+static gr_target target_at(const gr_layer_desc *d, const gr_adapter_desc *a, gr_tensor_slot slot, unsigned i)
 {
     gr_target t = GR_TARGET_Q;
     const gr_tensor_slot first = slot - gr_adapter_is_b(slot);
     for (; t < GR_N_TARGETS; t++)
-        if (places[t].a == first && a->targets >> t & 1 && !i--) break;
+        if (places[t].a == first && targets_of(d, a) >> t & 1 && !i--) break;
     return t;
 }
 
@@ -63,8 +70,8 @@ void gr_adapter_dims(const gr_layer_desc *d, const gr_adapter_desc *a, uint32_t 
                      uint64_t *rows, uint64_t *cols)
 {
     *rows = *cols = 0;
-    for (unsigned i = 0; target_at(a, slot, i) < GR_N_TARGETS; i++) {
-        const gr_target t = target_at(a, slot, i);
+    for (unsigned i = 0; target_at(d, a, slot, i) < GR_N_TARGETS; i++) {
+        const gr_target t = target_at(d, a, slot, i);
         *rows += gr_adapter_is_b(slot) ? rows_of(d, hidden, t) : a->rank;
         *cols = gr_adapter_is_b(slot) ? a->rank : cols_of(d, hidden, places[t].slot);
     }
@@ -73,7 +80,7 @@ void gr_adapter_dims(const gr_layer_desc *d, const gr_adapter_desc *a, uint32_t 
 uint32_t gr_adapter_part(const gr_layer_desc *d, const gr_adapter_desc *a, uint32_t hidden,
                          gr_tensor_slot slot, unsigned i, gr_tensor_slot *of, unsigned *part)
 {
-    const gr_target t = target_at(a, slot, i);
+    const gr_target t = target_at(d, a, slot, i);
     *of = places[t].slot;
     *part = places[t].part;
     return gr_adapter_is_b(slot) ? rows_of(d, hidden, t) : a->rank;
@@ -90,10 +97,10 @@ static uint32_t rows_before(const gr_layer_desc *d, uint32_t hidden, gr_tensor_s
     return rows;
 }
 
-static uint32_t count_of(const gr_adapter_desc *a, gr_tensor_slot slot, gr_target before)
+static uint32_t count_of(unsigned targets, gr_tensor_slot slot, gr_target before)
 {
     uint32_t n = 0;
-    for (gr_target t = GR_TARGET_Q; t < before; t++) n += places[t].slot == slot && a->targets >> t & 1;
+    for (gr_target t = GR_TARGET_Q; t < before; t++) n += places[t].slot == slot && targets >> t & 1;
     return n;
 }
 
@@ -105,9 +112,10 @@ size_t gr_adapters_of(const gr_model_shape *base, const gr_model_shape *adapters
     size_t n = 0;
     if (bucket == 0 || bucket > base->layers) return 0;
     const gr_layer_desc *d = gr_layer(base, bucket - 1);
+    const unsigned targets = targets_of(d, desc);
     for (gr_target t = GR_TARGET_Q; t < GR_N_TARGETS; t++) {
         const place *p = &places[t];
-        if (!(desc->targets >> t & 1)) continue;
+        if (!(targets >> t & 1)) continue;
         gr_adapter *a = &out[n++];
         *a = (gr_adapter){.target = t,
                           .slot = p->slot,
@@ -115,12 +123,12 @@ size_t gr_adapters_of(const gr_model_shape *base, const gr_model_shape *adapters
                           .rows = rows_of(d, hidden, t),
                           .slot_rows = rows_before(d, hidden, p->slot, GR_N_TARGETS, ~0u),
                           .in = cols_of(d, hidden, p->slot),
-                          .index = count_of(desc, p->slot, t),
-                          .count = count_of(desc, p->slot, GR_N_TARGETS)};
+                          .index = count_of(targets, p->slot, t),
+                          .count = count_of(targets, p->slot, GR_N_TARGETS)};
         a->w = gr_tensor_offset(base, bucket, p->slot) + (uint64_t)a->row * a->in;
         a->a = gr_tensor_offset(adapters, bucket, p->a) + (uint64_t)a->index * desc->rank * a->in;
         a->b = gr_tensor_offset(adapters, bucket, p->a + 1) +
-               (uint64_t)rows_before(d, hidden, p->slot, t, desc->targets) * desc->rank;
+               (uint64_t)rows_before(d, hidden, p->slot, t, targets) * desc->rank;
     }
     return n;
 }

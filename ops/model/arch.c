@@ -3,17 +3,37 @@
 
 #include <string.h>
 
-const gr_arch *const gr_all_archs[] = {
-    &gr_arch_llama,       &gr_arch_mistral,       &gr_arch_qwen2,
-    &gr_arch_qwen3,       &gr_arch_qwen3_5_text,  &gr_arch_qwen3_5_moe_text,
-    &gr_arch_qwen3_next,  &gr_arch_qwen3_moe,     &gr_arch_qwen2_moe,
-    &gr_arch_glm4_moe,    &gr_arch_glm4_moe_lite, &gr_arch_deepseek_v2,
-    &gr_arch_deepseek_v3, &gr_arch_gpt_oss,       &gr_arch_mixtral,
-    &gr_arch_olmoe,       &gr_arch_granitemoe,    &gr_arch_gemma,
-    &gr_arch_gemma2,      &gr_arch_gemma3_text,   &gr_arch_granite,
-    &gr_arch_ministral,   &gr_arch_ministral3,    &gr_arch_olmo2,
-    &gr_arch_olmo3,       &gr_arch_phi3,          &gr_arch_seed_oss,
-    &gr_arch_exaone4,     &gr_arch_smollm3,       NULL};
+const gr_arch *const gr_all_archs[] = {&gr_arch_llama,
+                                       &gr_arch_mistral,
+                                       &gr_arch_qwen2,
+                                       &gr_arch_qwen3,
+                                       &gr_arch_qwen3_5_text,
+                                       &gr_arch_qwen3_5_moe_text,
+                                       &gr_arch_qwen3_next,
+                                       &gr_arch_qwen3_moe,
+                                       &gr_arch_qwen2_moe,
+                                       &gr_arch_glm4_moe,
+                                       &gr_arch_glm4_moe_lite,
+                                       &gr_arch_deepseek_v2,
+                                       &gr_arch_deepseek_v3,
+                                       &gr_arch_gpt_oss,
+                                       &gr_arch_mixtral,
+                                       &gr_arch_olmoe,
+                                       &gr_arch_granitemoe,
+                                       &gr_arch_gemma,
+                                       &gr_arch_gemma2,
+                                       &gr_arch_gemma3_text,
+                                       &gr_arch_gemma4_text,
+                                       &gr_arch_granite,
+                                       &gr_arch_ministral,
+                                       &gr_arch_ministral3,
+                                       &gr_arch_olmo2,
+                                       &gr_arch_olmo3,
+                                       &gr_arch_phi3,
+                                       &gr_arch_seed_oss,
+                                       &gr_arch_exaone4,
+                                       &gr_arch_smollm3,
+                                       NULL};
 
 const gr_arch *gr_arch_find(const char *model_type)
 {
@@ -85,6 +105,7 @@ static const gr_arch_name names[] = {
     {GR_T_SHARED_GATE_UP, 0, "mlp.shared_expert.gate_proj.weight"},
     {GR_T_SHARED_GATE_UP, 1, "mlp.shared_expert.up_proj.weight"},
     {GR_T_SHARED_DOWN, 0, "mlp.shared_expert.down_proj.weight"},
+    {GR_T_LAYER_SCALE, 0, "layer_scalar"},
     {GR_T_NORM, 0, "model.norm.weight"},
     {GR_T_LM_HEAD, 0, "lm_head.weight"},
     {GR_T_VALUE, 0, "score.weight"},
@@ -136,11 +157,11 @@ void gr_arch_alike(gr_config *c, gr_model_shape *s, const gr_layer_desc *d)
     for (uint32_t l = 0; l < s->layers; l++) gr_arch_layer(c, s, l, d);
 }
 
-uint32_t gr_arch_window(gr_config *c)
+uint32_t gr_arch_window(gr_config *c, uint32_t usual)
 {
     const bool null = gr_config_has(c, "sliding_window") && !gr_config_value(c, "sliding_window");
     if (null) gr_config_refuse(c, "sliding_window", "'sliding_window' is null: '%s' has one", c->family);
-    return gr_config_size(c, "sliding_window", 4096, GR_POSITIONS_MAX);
+    return gr_config_size(c, "sliding_window", usual, GR_POSITIONS_MAX);
 }
 
 uint32_t gr_arch_any_window(gr_config *c, const gr_model_shape *s, uint32_t usual)

@@ -56,6 +56,7 @@ typedef struct gr_arch {
     bool grids;     /* positions may be said to be of several grids, of which text has one: "mrope_..." */
     bool ropes;     /* rotary positions differ by the type of layer: layers reads them */
     bool scales_queries; /* by their positions, of which the rope's object says how: layers reads it */
+    bool proportional;   /* positions may be GR_ROPE_PROPORTIONAL */
     uint32_t original_positions; /* of longrope, which config.json may call "su", where it does not say; 0:
                                     all positions, and it may not */
     /* Describe all layers: base is gr_layer_plain of the sizes that every family has, with its epsilon and
@@ -75,11 +76,11 @@ typedef struct gr_arch {
 } gr_arch;
 
 extern const gr_arch gr_arch_exaone4, gr_arch_gemma, gr_arch_granitemoe, gr_arch_mixtral, gr_arch_olmoe,
-    gr_arch_phi3, gr_arch_seed_oss, gr_arch_gemma2, gr_arch_gemma3_text, gr_arch_gpt_oss, gr_arch_granite,
-    gr_arch_llama, gr_arch_ministral, gr_arch_ministral3, gr_arch_mistral, gr_arch_olmo2, gr_arch_olmo3,
-    gr_arch_qwen2, gr_arch_qwen3, gr_arch_qwen3_5_text, gr_arch_qwen3_5_moe_text, gr_arch_qwen3_next,
-    gr_arch_qwen3_moe, gr_arch_qwen2_moe, gr_arch_glm4_moe, gr_arch_glm4_moe_lite, gr_arch_deepseek_v2,
-    gr_arch_deepseek_v3, gr_arch_smollm3;
+    gr_arch_phi3, gr_arch_seed_oss, gr_arch_gemma2, gr_arch_gemma3_text, gr_arch_gemma4_text, gr_arch_gpt_oss,
+    gr_arch_granite, gr_arch_llama, gr_arch_ministral, gr_arch_ministral3, gr_arch_mistral, gr_arch_olmo2,
+    gr_arch_olmo3, gr_arch_qwen2, gr_arch_qwen3, gr_arch_qwen3_5_text, gr_arch_qwen3_5_moe_text,
+    gr_arch_qwen3_next, gr_arch_qwen3_moe, gr_arch_qwen2_moe, gr_arch_glm4_moe, gr_arch_glm4_moe_lite,
+    gr_arch_deepseek_v2, gr_arch_deepseek_v3, gr_arch_smollm3;
 
 /* All of them, ending with NULL. */
 extern const gr_arch *const gr_all_archs[];
@@ -102,9 +103,10 @@ enum { GR_ARCH_SLIDING, GR_ARCH_FULL };
 void gr_arch_in_turn(gr_config *c, gr_model_shape *s, uint8_t kind[GR_LAYERS_MAX],
                      const gr_layer_desc *sliding, const gr_layer_desc *full);
 
-/* The window of a family whose layers cannot do without one; 4096 where nothing is said, and null is refused.
+/* The window of a family whose layers cannot do without one; usual where nothing is said, and null is
+ * refused.
  */
-uint32_t gr_arch_window(gr_config *c);
+uint32_t gr_arch_window(gr_config *c, uint32_t usual);
 
 /* The window of a family whose layers all have the same one, or none, which null says, too; usual: where
  * nothing is said, 0: none. One that reaches over all positions is none. */

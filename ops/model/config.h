@@ -22,6 +22,7 @@ typedef struct gr_config {
     bool grids;         /* positions may be of several grids, of which text has one */
     uint32_t original_positions; /* gr_arch.original_positions */
     bool scales_queries;         /* gr_arch.scales_queries */
+    bool proportional;           /* gr_arch.proportional */
     bool bad;
 } gr_config;
 

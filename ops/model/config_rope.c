@@ -39,13 +39,15 @@ static const struct form {
     }
     {"longrope", GR_ROPE_LONG, LONG_KEYS},
     {"su", GR_ROPE_LONG, LONG_KEYS}, /* what phi3 called it */
+    {"proportional", GR_ROPE_PROPORTIONAL, {"factor", NULL}},
 };
 #define SUPPORTED "default, dynamic, linear, llama3, longrope and yarn"
 
 static const struct form *form_of(const gr_config *c, const char *name)
 {
     for (size_t i = 0; i < GR_LEN(forms); i++)
-        if (!strcmp(forms[i].name, name) && (c->original_positions || strcmp(name, "su") != 0))
+        if (!strcmp(forms[i].name, name) && (c->original_positions || strcmp(name, "su") != 0) &&
+            (c->proportional || forms[i].type != GR_ROPE_PROPORTIONAL))
             return &forms[i];
     return NULL;
 }
@@ -222,7 +224,9 @@ static bool read_object(gr_config *c, const json_t *v, uint32_t max_positions, s
     if (json_is_object(v)) f = read_form(c, o, v, &given);
     if (!f) return false;
     json_object_foreach((json_t *)(uintptr_t)v, key, entry) check_key(c, o, f, given, key, entry);
-    gr_config_number(c, o->key, json_object_get(v, "partial_rotary_factor"), 1, c->partial > 0 ? 0 : 1, 1);
+    const bool partly = c->partial > 0 || f->type == GR_ROPE_PROPORTIONAL;
+    const double share =
+        gr_config_number(c, o->key, json_object_get(v, "partial_rotary_factor"), 1, partly ? 0 : 1, 1);
     o->theta = read_theta(c, o->key, json_object_get(v, "rope_theta"));
     o->rope.type = f->type;
     if (!strcmp(f->name, "dynamic"))
@@ -232,6 +236,10 @@ static bool read_object(gr_config *c, const json_t *v, uint32_t max_positions, s
                      "not built there: up to them positions are those of 'default'",
                      o->name, max_positions);
     if (f->type == GR_ROPE_LINEAR) o->rope.factor = part(c, o, v, "factor", NAN);
+    if (f->type == GR_ROPE_PROPORTIONAL) {
+        o->rope.factor = part(c, o, v, "factor", 1);
+        o->rope.share = share;
+    }
     if (f->type == GR_ROPE_LLAMA3) read_llama3(c, v, o);
     if (f->type == GR_ROPE_YARN) read_yarn(c, v, o, max_positions);
     if (f->type == GR_ROPE_LONG) read_longrope(c, v, o, max_positions);

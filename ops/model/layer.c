@@ -29,13 +29,12 @@ gr_state_kind gr_layer_state(const gr_layer_desc *d)
 
 static uint64_t attention_macs(const gr_attention_desc *a, uint64_t hidden)
 {
-    return hidden * gr_qkv_rows(a) + hidden * a->heads * a->head_dim;
+    return hidden * gr_qkv_given(a) + hidden * a->heads * a->head_dim;
 }
 
 uint32_t gr_layer_inner(const gr_layer_desc *d)
 {
-    return d->mlp == GR_MLP_DENSE ? d->dense.inner
-                                  : d->experts.top_k * d->experts.inner + d->experts.shared_inner;
+    return d->dense.inner + d->experts.top_k * d->experts.inner + d->experts.shared_inner;
 }
 
 /* The rule itself: a state is read with k and with q, and written. */
@@ -100,7 +99,8 @@ bool gr_rope_same(const gr_rope_desc *a, const gr_rope_desc *b)
            a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
            a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow && a->attention == b->attention &&
            a->truncate == b->truncate && a->original_positions == b->original_positions &&
-           a->pairs == b->pairs && a->far == b->far && !memcmp(a->stretch, b->stretch, sizeof(a->stretch));
+           a->share == b->share && a->pairs == b->pairs && a->far == b->far &&
+           !memcmp(a->stretch, b->stretch, sizeof(a->stretch));
 }
 
 static void describe_rope(const gr_rope_desc *r, gr_str *out)
@@ -111,6 +111,7 @@ static void describe_rope(const gr_rope_desc *r, gr_str *out)
                   r->high_freq_factor);
     gr_str_printf(out, " %.17g %.17g %.17g %d %u", r->beta_fast, r->beta_slow, r->attention, r->truncate,
                   r->original_positions);
+    if (r->type == GR_ROPE_PROPORTIONAL) gr_str_printf(out, " share %.17g", r->share);
     if (r->pairs) gr_str_printf(out, " far %d", r->far);
     for (uint32_t i = 0; i < r->pairs; i++)
         gr_str_printf(out, " %.9g %.9g", (double)r->stretch[0][i], (double)r->stretch[1][i]);
@@ -121,6 +122,8 @@ static void describe_attention(const gr_attention_desc *a, gr_str *out)
     gr_str_printf(out, " attention %u %u %u window %u %d%d%d%d%d %.9g %.9g", a->heads, a->kv_heads,
                   a->head_dim, a->window, a->sinks, a->gate, a->qkv_bias, a->o_bias, a->qk_norm,
                   (double)a->scale, (double)a->softcap);
+    if (a->keys_are_values) gr_str_puts(out, " keys_are_values");
+    if (a->value_norm) gr_str_puts(out, " value_norm");
     describe_rope(&a->rope, out);
 }
 
@@ -130,6 +133,7 @@ static void describe_experts(const gr_experts_desc *e, gr_str *out)
                   e->top_k, e->inner, e->act, (double)e->limit, e->router, e->softmax_after, e->normalize,
                   e->selection_bias, e->router_bias, e->bias, e->groups, e->top_groups, (double)e->scale,
                   e->shared_inner, e->shared_gate);
+    if (e->expert_scale) gr_str_puts(out, " expert_scale");
 }
 
 static void describe_latent(const gr_latent_desc *l, gr_str *out)
@@ -152,10 +156,11 @@ void gr_layer_describe(const gr_layer_desc *d, gr_str *out)
     if (d->mixer == GR_MIXER_LATENT) describe_latent(&d->latent, out);
     if (d->mixer == GR_MIXER_DELTA) describe_delta(&d->delta, out);
     if (d->mlp == GR_MLP_EXPERTS) describe_experts(&d->experts, out);
-    if (d->mlp == GR_MLP_DENSE)
+    if (d->mlp == GR_MLP_DENSE || gr_layer_is_beside(d))
         gr_str_printf(out, " dense %u %d %.9g", d->dense.inner, d->dense.act, (double)d->dense.limit);
     gr_str_printf(out, " norms %d%d%d %.9g", d->norm_before, d->norm_after, d->norm_plus_one,
                   (double)d->norm_eps);
+    if (d->scaled) gr_str_puts(out, " scaled");
 }
 
 bool gr_layer_same(const gr_layer_desc *a, const gr_layer_desc *b)

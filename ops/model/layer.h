@@ -19,7 +19,7 @@
 
 #include "runtime/base/base.h"
 
-#define GR_HEAD_DIM_MAX 256 /* what the kernels keep of one head */
+#define GR_HEAD_DIM_MAX 512 /* what the kernels keep of one head */
 
 /* ---- rotary positions ---------------------------------------------------------------------------------- */
 
@@ -31,6 +31,7 @@ typedef enum gr_rope_type {
     GR_ROPE_YARN,    /* a ramp by index between both, and a factor on cosines and sines (arXiv:2309.00071) */
     GR_ROPE_LONG,    /* each over a number of its own, of one list or another, and such a factor (LongRoPE,
                         arXiv:2402.13753) */
+    GR_ROPE_PROPORTIONAL, /* the default one's of the first pairs, over factor; the others are not rotated */
 } gr_rope_type;
 
 #define GR_LONGROPE_MAX 64 /* pairs */
@@ -40,7 +41,8 @@ typedef struct gr_rope_desc {
     uint32_t
         dims; /* of a head that are rotated: the first ones, an even number; pairs are i and i + dims / 2 */
     double theta;
-    double factor;                            /* LINEAR, LLAMA3, YARN, LONG */
+    double factor;                            /* LINEAR, LLAMA3, YARN, LONG, PROPORTIONAL */
+    double share;                             /* PROPORTIONAL: of the pairs, those that are rotated */
     double low_freq_factor, high_freq_factor; /* LLAMA3 */
     double beta_fast, beta_slow;              /* YARN: the ramp's ends, in turns over original_positions */
     double attention;                         /* YARN, LONG: factor on cosines and sines */
@@ -75,6 +77,8 @@ typedef struct gr_attention_desc {
     bool sinks;      /* a learned logit a head in the softmax's sum, whose value is zero */
     bool gate;       /* the output times sigmoid(g), g [heads D] projected beside q */
     bool qkv_bias, o_bias;
+    bool keys_are_values; /* a value is what a key is before its norm and rotation: it has no projection */
+    bool value_norm;      /* RMSNorm without a weight of each head of v, over head_dim */
     gr_qk_norm qk_norm;
     float scale;
     float softcap; /* scores s become c tanh(s / c); 0: they stay */
@@ -95,6 +99,7 @@ typedef struct gr_latent_desc {
 
 #define GR_LATENT_RANK_MAX 1024 /* of keys and values */
 #define GR_LATENT_ROPE_MAX 128
+#define GR_LATENT_HEAD_MAX 256 /* nope_dim + rope_dim, and v_dim */
 
 /* Gated delta rule: q, k and v go through a causal convolution a channel and SiLU; a state [key_dim,
  * value_dim] fp32 a value head. value_heads / key_heads value heads share a key head. */
@@ -142,6 +147,7 @@ typedef struct gr_experts_desc {
     float scale;                 /* of the weights; 1 where nothing is said */
     uint32_t shared_inner;       /* of an expert that every token goes through; 0: none */
     bool shared_gate;            /* its output times sigmoid of one more projection */
+    bool expert_scale;           /* a choice's weight times a number of its expert's own */
 } gr_experts_desc;
 
 /* Of them, those that one rank has. */
@@ -164,12 +170,19 @@ typedef struct gr_layer_desc {
     gr_latent_desc latent;
     gr_delta_desc delta;
     gr_mlp_kind mlp;
-    gr_dense_desc dense;
+    gr_dense_desc dense; /* with experts: beside them, where it has a width (gr_layer_is_beside) */
     gr_experts_desc experts;
     bool norm_before, norm_after; /* of the mixer, and of the MLP */
     bool norm_plus_one;           /* a norm's factor is 1 + its weight; q and k norm's, too */
     float norm_eps;
+    bool scaled; /* its output is multiplied by a number of its own, a tensor that is not trained */
 } gr_layer_desc;
+
+/* Experts beside a dense MLP, each with norms of its own: ops/kernels/layer_beside.c. */
+static inline bool gr_layer_is_beside(const gr_layer_desc *d)
+{
+    return d->mlp == GR_MLP_EXPERTS && d->dense.inner;
+}
 
 #define GR_LAYER_KINDS_MAX 8
 #define GR_LAYERS_MAX      512
@@ -260,6 +273,12 @@ gr_attention_desc gr_latent_expanded(const gr_latent_desc *d);
 static inline uint32_t gr_qkv_rows(const gr_attention_desc *a)
 {
     return gr_qkv_width(a) + (a->gate ? a->heads * a->head_dim : 0);
+}
+
+/* Rows of that projection: where keys are values it gives them once. */
+static inline uint32_t gr_qkv_given(const gr_attention_desc *a)
+{
+    return gr_qkv_rows(a) - (a->keys_are_values ? a->kv_heads * a->head_dim : 0);
 }
 
 /* A description as a text of its own, for hashes of what fixes bits. */

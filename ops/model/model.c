@@ -23,9 +23,9 @@ static struct dims attention_dims(const gr_attention_desc *a, uint32_t hidden, g
     const bool whole = a->qk_norm == GR_QK_NORM_WHOLE;
     switch (slot) {
     case GR_T_QKV:
-        return (struct dims){gr_qkv_rows(a), hidden};
+        return (struct dims){gr_qkv_given(a), hidden};
     case GR_T_QKV_BIAS:
-        return (struct dims){a->qkv_bias ? gr_qkv_rows(a) : 0, 0};
+        return (struct dims){a->qkv_bias ? gr_qkv_given(a) : 0, 0};
     case GR_T_Q_NORM:
         return (struct dims){!a->qk_norm ? 0 : whole ? q : a->head_dim, 0};
     case GR_T_K_NORM:
@@ -133,6 +133,15 @@ static struct dims layer_dims(const gr_layer_desc *d, uint32_t hidden, gr_tensor
         return (struct dims){d->norm_after ? hidden : 0, 0};
     case GR_T_GATE_UP:
         return (struct dims){2 * (uint64_t)d->dense.inner, hidden};
+    case GR_T_LAYER_SCALE:
+        return (struct dims){d->scaled, 0};
+    case GR_T_EXPERT_SCALE:
+        return (struct dims){d->experts.expert_scale ? d->experts.count : 0, 0};
+    case GR_T_ROUTER_NORM:
+    case GR_T_EXPERTS_NORM:
+    case GR_T_DENSE_AFTER:
+    case GR_T_EXPERTS_AFTER:
+        return (struct dims){gr_layer_is_beside(d) ? hidden : 0, 0};
     case GR_T_DOWN:
         return (struct dims){d->dense.inner ? hidden : 0, d->dense.inner};
     default:
@@ -216,7 +225,7 @@ static gr_tensor_slot next_slot(const gr_model_shape *s, uint32_t bucket, gr_ten
     if (slot == GR_T_QKV && d->mixer != GR_MIXER_ATTENTION) slot = GR_T_DELTA_IN;
     if (slot == GR_T_DELTA_IN && d->mixer != GR_MIXER_DELTA) slot = GR_T_LATENT_IN;
     if (slot == GR_T_LATENT_IN && d->mixer != GR_MIXER_LATENT) slot = GR_T_O;
-    if (slot == GR_T_ROUTER && !d->experts.count) slot = GR_T_MLP_AFTER;
+    if (slot == GR_T_ROUTER && !d->experts.count) slot = GR_T_LAYER_SCALE;
     return slot;
 }
 
@@ -299,6 +308,7 @@ static float initial_value(const gr_model_shape *s, uint32_t bucket, gr_tensor_s
                       slot == GR_T_EXPERTS_GATE_UP_BIAS || slot == GR_T_EXPERTS_DOWN_BIAS;
     if (bias || slot == GR_T_SINKS || slot == GR_T_DELTA_A_LOG) return 0;
     if (slot == GR_T_DELTA_DT || slot == GR_T_DELTA_NORM) return 1;
+    if (slot == GR_T_LAYER_SCALE || slot == GR_T_EXPERT_SCALE) return 1;
     return (is_layer(s, bucket) ? gr_layer(s, bucket - 1)->norm_plus_one : s->norm_plus_one) ? 0 : 1;
 }
 

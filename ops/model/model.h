@@ -134,8 +134,8 @@ const char *gr_model_architecture(const gr_model_shape *s, char buf[GR_ARCHITECT
 typedef enum gr_tensor_slot {
     GR_T_EMBED,          /* bucket 0:    [V, H] */
     GR_T_MIXER_NORM,     /* layers:      [H] before the mixer */
-    GR_T_QKV,            /*              [gr_qkv_rows, H]: q, k and v, one after another; then the gate */
-    GR_T_QKV_BIAS,       /*              [gr_qkv_rows] */
+    GR_T_QKV,            /*              [gr_qkv_given, H]: q, k and v, one after another; then the gate */
+    GR_T_QKV_BIAS,       /*              [gr_qkv_given] */
     GR_T_Q_NORM,         /*              [D], or [heads D] */
     GR_T_K_NORM,         /*              [D], or [kv_heads D] */
     GR_T_SINKS,          /*              [heads] */
@@ -166,6 +166,12 @@ typedef enum gr_tensor_slot {
     GR_T_SHARED_ROUTER,        /* [1, H] of the expert that every token goes through, where it has a gate */
     GR_T_SHARED_GATE_UP,       /* [2 I, H]: gate, then up */
     GR_T_SHARED_DOWN,          /* [H, I] */
+    GR_T_ROUTER_NORM,          /* experts beside a dense MLP: [H] of what the router reads */
+    GR_T_EXPERT_SCALE,         /* [E] where choices' weights have a number of their expert's */
+    GR_T_EXPERTS_NORM,         /* [H] of what the experts read; MLP_NORM is of the dense MLP */
+    GR_T_DENSE_AFTER,          /* [H] of the norm after the dense MLP */
+    GR_T_EXPERTS_AFTER,        /* [H] after the experts; MLP_AFTER is of their sum */
+    GR_T_LAYER_SCALE,          /*              [1] where the layer is scaled; it has no gradient */
     GR_T_MLP_AFTER,            /*              [H] of the norm after the MLP */
     GR_T_NORM,                 /* bucket L+1:  [H] */
     GR_T_LM_HEAD,              /*              [V, H], where not tied and no value head */

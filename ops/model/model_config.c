@@ -40,8 +40,6 @@ static const char *what_lacks(const char *type)
         {"deepseek_v32", "its sparse attention with an indexer (DSA) is not built; deepseek_v3 is"},
         {"glm_moe_dsa", "its sparse attention with an indexer (DSA) is not built; glm4_moe_lite is"},
         {"deepseek_v4", "its compressed attention and its hyper-connections are not built; deepseek_v3 is"},
-        {"gemma4", "its heads of 512 and its embeddings of each layer are not built; gemma3 is"},
-        {"gemma4_text", "its heads of 512 and its embeddings of each layer are not built; gemma3_text is"},
         {"ernie4_5", "its rotation of neighbouring dimensions is not built"},
         {"glm", "its rotation of neighbouring dimensions is not built; glm4_moe is"},
         {"glm4", "its rotation of neighbouring dimensions is not built; glm4_moe is"},
@@ -354,6 +352,7 @@ static void read_model(gr_config *c, const gr_arch *a, gr_model_shape *s)
     c->grids = a->grids;
     c->original_positions = a->original_positions;
     c->scales_queries = a->scales_queries;
+    c->proportional = a->proportional;
     snprintf(s->model_type, sizeof(s->model_type), "%s", a->model_type);
     s->embed_scale = s->residual_scale = s->logit_scale = 1;
     check_flags(c, a);
@@ -392,10 +391,26 @@ static void read_outer(gr_config *c, const gr_arch *a, gr_model_shape *s)
 /* Go on with the text_config of the family. */
 static void enter_text(gr_config *c, const gr_arch *a, gr_model_shape *s)
 {
-    static const char *const read[] = {"boi_token_index",   "eoi_token_index",     "image_token_id",
-                                       "image_token_index", "mm_tokens_per_image", "text_config",
-                                       "vision_config",     "vision_end_token_id", "vision_start_token_id",
-                                       "video_token_id",    "language_model_only", NULL};
+    static const char *const read[] = {"boi_token_index",
+                                       "eoi_token_index",
+                                       "image_token_id",
+                                       "image_token_index",
+                                       "mm_tokens_per_image",
+                                       "text_config",
+                                       "vision_config",
+                                       "vision_end_token_id",
+                                       "vision_start_token_id",
+                                       "video_token_id",
+                                       "language_model_only",
+                                       "audio_config",
+                                       "audio_token_id",
+                                       "boa_token_id",
+                                       "boi_token_id",
+                                       "eoa_token_id",
+                                       "eoa_token_index",
+                                       "eoi_token_id",
+                                       "vision_soft_tokens_per_image",
+                                       NULL};
     const json_t *text = gr_config_value(c, "text_config");
     const char *type = json_string_value(json_object_get(text, "model_type"));
     check_outer_class(c, a);

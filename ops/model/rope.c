@@ -49,6 +49,8 @@ static double scaled(const gr_rope_desc *d, uint32_t i, double inv_freq)
         return yarn_scaled(d, i, inv_freq);
     case GR_ROPE_LONG:
         return inv_freq / (double)d->stretch[d->far][i];
+    case GR_ROPE_PROPORTIONAL:
+        return i < floor(d->share * d->dims / 2) ? inv_freq / d->factor : 0;
     case GR_ROPE_NONE:
         return 0;
     case GR_ROPE_DEFAULT:

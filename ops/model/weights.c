@@ -213,6 +213,9 @@ static int what_beside(const gr_weights *w, const char *name)
                                          "vision_tower.",
                                          "model.multi_modal_projector.",
                                          "multi_modal_projector.",
+                                         "model.audio_tower.",
+                                         "model.embed_vision.",
+                                         "model.embed_audio.",
                                          NULL};
     const gr_arch *a = gr_arch_find(w->shape.model_type);
     if (a && a->outer && begins(name, images)) return IMAGES;
@@ -224,7 +227,7 @@ static void warn_unexpected(const gr_weights *w, const char *const *known, size_
                             gr_diag *d)
 {
     static const char *const words[] = {
-        "not the model's and ignored", "of images and left out: the model is its text part alone",
+        "not the model's and ignored", "of images or sound and left out: the model is its text part alone",
         "of layers that predict further tokens and left out: they are not the model's, and never trained",
         "for activations in FP8 and left out: weights are widened"};
     struct names beside[N_BESIDE] = {0};

@@ -20,6 +20,9 @@ family granite granite Granite '"embedding_multiplier": 3.0, "residual_multiplie
 family gemma2 gemma2 Gemma2 "$turns, \"final_logit_softcapping\": 5.0"
 family gemma3 gemma3_text Gemma3 "$turns, \"rope_local_base_freq\": 100.0"
 family untied gemma3_text Gemma3 "$turns, \"rope_local_base_freq\": 100.0, \"tie_word_embeddings\": false"
+gemma4="$turns, \"hidden_size_per_layer_input\": 0, \"global_head_dim\": 16, \"attention_k_eq_v\": true, \"num_global_key_value_heads\": 1"
+family wide gemma4_text Gemma4 "$gemma4, \"final_logit_softcapping\": 5.0, \"tie_word_embeddings\": false"
+family beside gemma4_text Gemma4 "$gemma4, \"tie_word_embeddings\": false, \"enable_moe_block\": true, \"num_experts\": 4, \"top_k_experts\": 2, \"moe_intermediate_size\": 8"
 
 delta='"linear_num_key_heads": 1, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "full_attention_interval": 2, "partial_rotary_factor": 0.5'
 experts='"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8'
@@ -43,7 +46,7 @@ family gemma gemma Gemma '"hidden_act": "gelu"'
 # Of those whose parts the others have too, and whose numbers the unit tests compare, only with GR_SLOW=1.
 others="mixtral olmoe seed gemma granite gemma2 olmo3 ministral moe2 moe35"
 [ "$slow" = 1 ] || others=
-for m in phi3 granitemoe exaone mistral olmo2 smollm3 gemma3 next oss glm $others; do
+for m in phi3 granitemoe exaone mistral olmo2 smollm3 gemma3 wide beside next oss glm $others; do
     rm -rf model
     cp -r $m model
     status 0 "$gr" exec grpo.yaml --steps 2 --out whole-$m --check-memory
@@ -61,7 +64,7 @@ done
 
 # Checkpoints as published: a text within a model of images, with experts as one tensor; experts in MXFP4. What a run writes
 # of them is a model by itself, and what is exported, too.
-for m in qwen3_5_moe gpt_oss_mxfp4 mistral3; do
+for m in qwen3_5_moe gpt_oss_mxfp4 mistral3 gemma4; do
     rm -rf model
     cp -r "$project/tests/golden/model/$m" model
     cp "$project"/graphs/quickstart/tokenizer* model/
@@ -69,7 +72,7 @@ for m in qwen3_5_moe gpt_oss_mxfp4 mistral3; do
     cat err out >said
     case $m in
     gpt_oss_mxfp4) has said 'experts are in MXFP4, and widened' ;;
-    *) has said 'of images and left out' ;;
+    *) has said 'of images or sound and left out' ;;
     esac
     status 0 "$gr" exec grpo.yaml --steps 1 --out part-$m
     status 0 "$gr" exec --resume part-$m --steps 2
@@ -91,7 +94,7 @@ for m in qwen3_5_moe gpt_oss_mxfp4 mistral3; do
 done
 
 # The first pass after a rollout sees its log-probs to the bit, whatever is in a batch.
-for m in gemma3 next oss; do
+for m in gemma3 wide beside next oss; do
     for set in '--steps 1' '--steps 1 --set nodes.rollout.concurrent=3 --set nodes.old_logprob.micro_tokens=33'; do
         rm -rf model one
         cp -r $m model
@@ -104,14 +107,14 @@ for m in gemma3 next oss; do
 done
 
 # Kinds of layers under budgets; value heads behind norms of both forms, and on experts.
-for m in untied next oss; do
+for m in untied wide beside next oss; do
     rm -rf model all
     cp -r $m model
     status 0 "$gr" exec grpo.yaml --out all
     any_budget grpo all
 done
 ppo_graph ppo.yaml
-for m in gemma3 olmo2 next oss; do
+for m in gemma3 wide olmo2 next oss; do
     rm -rf model
     cp -r $m model
     cp $m.json model.json

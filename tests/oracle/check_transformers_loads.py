@@ -25,7 +25,7 @@ LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_fac
               original_max_position_embeddings=32)
 
 TYPES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss",
-         "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "gemma3_text", "phi3", "mixtral",
+         "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "gemma3_text", "gemma4_text", "phi3", "mixtral",
          "olmoe", "granitemoe", "seed_oss", "exaone4", "gemma", "deepseek_v2", "deepseek_v3", "glm4_moe_lite")
 LATENT = dict(num_key_value_heads=4, kv_lora_rank=16, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=12,
               moe_intermediate_size=24, n_routed_experts=6, num_experts_per_tok=2, first_k_dense_replace=1)
@@ -49,6 +49,9 @@ def config_of(model_type, tied):
              "qwen3_5_text": dict(head_dim=16, **DELTA), "qwen3_5_moe_text": dict(head_dim=16, **DELTA, **SHARED),
              "qwen3_next": dict(head_dim=16, mlp_only_layers=[1], **DELTA, **SHARED),
              "gemma3_text": dict(head_dim=16, hidden_activation="gelu_pytorch_tanh"),
+             "gemma4_text": dict(head_dim=16, hidden_activation="gelu_pytorch_tanh", hidden_size_per_layer_input=0, global_head_dim=32,
+                                 attention_k_eq_v=True, num_global_key_value_heads=1, enable_moe_block=True, num_experts=6,
+                                 top_k_experts=2, moe_intermediate_size=24),
              "phi3": {}, "mixtral": FEW, "olmoe": dict(num_experts=6, num_experts_per_tok=2), "granitemoe": FEW,
              "seed_oss": dict(head_dim=16), "exaone4": dict(sliding_window=None, layer_types=["full_attention"] * 3), "gemma": dict(head_dim=16, hidden_act="gelu_pytorch_tanh"),
              "glm4_moe": dict(head_dim=16, moe_intermediate_size=24, n_routed_experts=6, num_experts_per_tok=2),

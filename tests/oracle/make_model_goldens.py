@@ -121,6 +121,21 @@ CASES |= {
                                             beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0,
                                             llama_4_scaling_beta=0.1)),
 }
+# Heads of another size and number in layers without a window, whose keys are values; norms of values; a number for each
+# layer. The other has values of its own, says its heads as transformers 5 writes them, and is a part of one of text and images.
+GEMMA4 = dict(model_type="gemma4_text", sliding_window=6, layer_types=["sliding_attention", "full_attention"],
+              hidden_activation="gelu_pytorch_tanh", hidden_size_per_layer_input=0, final_logit_softcapping=3.0,
+              tie_word_embeddings=True, **SMALL | dict(num_attention_heads=4, num_key_value_heads=2))
+SEEDS |= dict(gemma4_text=120, gemma4=121, gemma4_moe=122)
+CASES |= {
+    "gemma4_text": dict(attention_k_eq_v=True, global_head_dim=16, num_global_key_value_heads=1, **GEMMA4),
+    "gemma4_moe": dict(attention_k_eq_v=True, global_head_dim=16, num_global_key_value_heads=1, enable_moe_block=True,  # beside
+                       num_experts=4, top_k_experts=2, moe_intermediate_size=8, **GEMMA4),
+    "gemma4": dict(per_layer_config={"1": dict(head_dim=12)}, use_bidirectional_attention="vision", **GEMMA4,
+                   rope_parameters=dict(sliding_attention=dict(rope_type="default", rope_theta=1e3),
+                                        full_attention=dict(rope_type="proportional", rope_theta=1e4, factor=2.0,
+                                                            partial_rotary_factor=0.6))),
+}
 REVERTED = ["mixtral", "olmoe", "granitemoe"]  # named as transformers saves them
 # Of text and images: the config around the text's, where the text is in the tensors, and what is beside it.
 OUTER = {
@@ -130,6 +145,8 @@ OUTER = {
                     ["model.visual.patch_embed.proj.weight", "mtp.fc.weight"]),
     "gemma3": ("gemma3", "Gemma3ForConditionalGeneration", "language_model.model.", "language_model.lm_head.",
                ["vision_tower.vision_model.post_layernorm.weight", "multi_modal_projector.mm_soft_emb_norm.weight"]),
+    "gemma4": ("gemma4", "Gemma4ForConditionalGeneration", "model.language_model.", "lm_head.",
+               ["model.vision_tower.patch_embedder.input_proj.weight", "model.embed_audio.embedding_projection.weight"]),
 }
 # Sinks, biases everywhere, a clamp that clamps; and its experts in MXFP4, as published.
 OSS = dict(model_type="gpt_oss", num_local_experts=4, num_experts_per_tok=2, swiglu_limit=0.3, sliding_window=6,
@@ -159,7 +176,7 @@ CASES |= {
     "glm4_moe_lite": dict(model_type="glm4_moe_lite", q_lora_rank=12, qk_nope_head_dim=8, v_head_dim=12, n_group=1,
                           topk_group=1, routed_scaling_factor=1.8, rope_theta=1e6, **LATENT),
 }
-FUSED = ["qwen3_5_moe", "gpt_oss", "gpt_oss_mxfp4"]  # experts stay in one tensor
+FUSED = ["gemma4_moe", "qwen3_5_moe", "gpt_oss", "gpt_oss_mxfp4"]  # experts stay in one tensor
 EXPERTS = {"num_experts", "n_routed_experts", "num_local_experts"}
 LENGTHS = [37, 5, 20]
 STEPS = 12
@@ -167,7 +184,7 @@ TEMPERATURE = 0.7
 
 
 def plus_one(config):
-    return config["model_type"].startswith(("gemma", "qwen3_5", "qwen3_next"))
+    return config["model_type"].startswith(("gemma", "qwen3_5", "qwen3_next")) and "gemma4" not in config["model_type"]
 
 
 def build(config):
@@ -175,17 +192,21 @@ def build(config):
     config = {k: v for k, v in config.items() if k != "quantization_config"}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32,
                                              attn_implementation="eager",
-                                             **({"experts_implementation": "eager"} if "_moe" in config["model_type"] or "n_routed_experts" in config else {})).eval()
+                                             **({"experts_implementation": "eager"} if "_moe" in config["model_type"] or "n_routed_experts" in config or "enable_moe_block" in config else {})).eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
             if "norm" in name:
                 p.copy_((0 if plus_one(config) and "linear_attn" not in name else 1) + 0.2 * torch.randn_like(p))
+            elif name.endswith(("router.scale", "per_expert_scale")):
+                p.copy_(1 + 0.2 * torch.randn_like(p))
             elif "bias" in name or "sinks" in name:
                 p.copy_(0.2 * torch.randn_like(p))
             p.copy_(p.bfloat16().float())
         for name, b in model.named_buffers():
             if "e_score_correction_bias" in name:
                 b.copy_((0.3 * torch.randn_like(b)).bfloat16().float())
+            if "layer_scalar" in name:
+                b.copy_((1 + 0.3 * torch.randn_like(b)).bfloat16().float())
     return model
 
 
@@ -291,7 +312,7 @@ def main(folder, names):
                 continue
             tensors[k] = p.detach().bfloat16().contiguous()
         for k, b in model.named_buffers():
-            if "e_score_correction_bias" in k:
+            if "e_score_correction_bias" in k or "layer_scalar" in k:
                 tensors[k], tensors["grad." + k] = b.detach().clone(), torch.zeros_like(b)
         path = os.path.join(folder, name)
         os.makedirs(path, exist_ok=True)

@@ -18,7 +18,11 @@ models_to_cut() {
     done
     sed 's/"qwen3"/"gemma3_text"/; s/Qwen3For/Gemma3For/; s/"hidden_act": "silu"/"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]/' \
         qwen3.json >gemma3_text.json
-    "$gr" init --config gemma3_text.json --tokenizer "$project/graphs/quickstart" --seed 1 -o gemma3_text >/dev/null
+    sed 's/"qwen3"/"gemma4_text"/; s/"rope_theta": [0-9.e]*,//; s/Qwen3For/Gemma4For/; s/"hidden_act": "silu"/"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"], "hidden_size_per_layer_input": 0, "global_head_dim": 16, "attention_k_eq_v": true, "num_global_key_value_heads": 4/' \
+        qwen3.json >gemma4_text.json
+    for type in gemma3_text gemma4_text; do
+        "$gr" init --config $type.json --tokenizer "$project/graphs/quickstart" --seed 1 -o $type >/dev/null
+    done
 }
 
 # Latent attention beside experts, of the sizes of qwen3.json.

@@ -38,7 +38,7 @@ within_plan() { # RUN STEP
 
 micro="--set nodes.update.micro_tokens=25 --set nodes.old_logprob.micro_tokens=25"
 both="--set models.ref.parallel.$axis"
-for type in llama qwen2 qwen3 gemma3_text granite qwen3_moe deepseek_v3 qwen3_5_text qwen3_next few; do
+for type in llama qwen2 qwen3 gemma3_text gemma4_text granite qwen3_moe deepseek_v3 qwen3_5_text qwen3_next few; do
     [ -d $type ] || continue
     case $type in qwen2 | granite | qwen3_5_text) [ "$slow" = 1 ] || continue ;; esac # biases and scales: of a rank as of one
     status 0 "$gr" exec once.yaml --set model=$type --steps 1 --out $type-1

@@ -11,7 +11,7 @@ set -- "$1"
 # Layers that do not come out even.
 deep() { # TYPE LAYERS
     sed -i "s/\"num_hidden_layers\": 2/\"num_hidden_layers\": $2/" $1.json
-    [ $1 != gemma3_text ] ||
+    [ "${1%[34]_text}" != gemma ] ||
         sed -i 's/"sliding_attention", "full_attention"/"sliding_attention", "full_attention", "sliding_attention", "full_attention", "full_attention"/' $1.json
     rm -rf $1
     "$gr" init --config $1.json --tokenizer "$project/graphs/quickstart" --seed 1 -o $1 >/dev/null
@@ -55,15 +55,17 @@ once qwen3_moe 4 pipeline=2 expert=2
 refused "'expert: 2' beside 'pipeline: 2' has not run on CUDA devices yet" "$gr" plan once.yaml --device cuda --hardware h200 --ranks 4 \
     --set model=qwen3_moe --set models.actor.parallel.pipeline=2 --set models.actor.parallel.expert=2
 [ "$slow" = 0 ] || {
-    deep gemma3_text 5
-    status 0 "$gr" exec once.yaml --set model=gemma3_text --steps 1 --out gemma3_text-1
+    for type in gemma3_text gemma4_text; do
+        deep $type 5
+        status 0 "$gr" exec once.yaml --set model=$type --steps 1 --out $type-1
+    done
     for how in "" "$keep"; do
         once qwen3_moe 8 pipeline=2 expert=4
         once qwen3_moe 8 pipeline=4 expert=2
         once qwen3_moe 8 pipeline=2 context=2 expert=2
         once qwen3_moe 8 pipeline=2 tensor=2 expert=2
     done
-    for type in qwen3 llama qwen3_moe gemma3_text; do
+    for type in qwen3 llama qwen3_moe gemma3_text gemma4_text; do
         for how in "" "$keep"; do
             once $type 2 pipeline=2
             once $type 4 pipeline=2

@@ -14,6 +14,8 @@
  *
  * With a window, a tile begins at the first key that any of its rows sees; a row's weights of keys before its
  * own first are 0, and a product with 0 leaves a sum's bits as they are.
+ *
+ * Rows of queries lie in panels of GR_KC columns, as scores do; a head wider than that has several.
  */
 #include <assert.h>
 #include <math.h>
@@ -109,6 +111,51 @@ static size_t panel_at(uint32_t rows, uint32_t row, uint32_t key)
 static uint32_t panel_left(uint32_t key, uint32_t end)
 {
     return GR_MIN(end - key, GR_KC - key % GR_KC);
+}
+
+/* Panels of rows as wide as a head. */
+static uint64_t head_floats(const gr_attention_desc *s, uint32_t rows)
+{
+    return panels_floats(s->head_dim, rows);
+}
+
+/* row of panels = scale x, all of a head; what fills up the last 16 columns is 0. */
+static void load_head(const gr_simd *v, const gr_attention_desc *s, float *panels, uint32_t rows,
+                      uint32_t row, const float *x, float scale)
+{
+    const uint32_t d = s->head_dim;
+    for (uint32_t i = 0, n; i < d; i += n) {
+        n = panel_left(i, d);
+        float *to = panels + panel_at(rows, row, i);
+        v->scale(to, x + i, scale, n);
+        if (i + n == d) memset(to + n, 0, (padded(s) - d) * sizeof(*to));
+    }
+}
+
+/* to = scale times that row. */
+static void store_head(const gr_simd *v, const gr_attention_desc *s, const float *panels, uint32_t rows,
+                       uint32_t row, float scale, float *to)
+{
+    for (uint32_t i = 0, n; i < s->head_dim; i += n) {
+        n = panel_left(i, s->head_dim);
+        v->scale(to + i, panels + panel_at(rows, row, i), scale, n);
+    }
+}
+
+/* c [.., 16 or 32] of a call = rows of heads in panels times b0 and b1 [D, ldb]. */
+static void head_mm(const gr_simd *v, const gr_attention_desc *s, const float *panels, uint32_t rows,
+                    gr_mm mm)
+{
+    const gr_mm whole = mm;
+    for (uint32_t i = 0, n; i < s->head_dim; i += n) {
+        n = panel_left(i, s->head_dim);
+        mm.k = n;
+        mm.a = panels + panel_at(rows, 0, i);
+        mm.b0 = whole.b0 + (size_t)i * mm.ldb;
+        mm.b1 = whole.b1 ? whole.b1 + (size_t)i * mm.ldb : NULL;
+        mm.add = i > 0;
+        v->mm_rows(&mm);
+    }
 }
 
 static void clear_row(float *panels, uint32_t rows, uint32_t row, uint32_t from, uint32_t end)
@@ -213,7 +260,7 @@ struct tile {
     uint32_t token, tokens;      /* in the batch */
     uint32_t heads, rows;        /* rows = tokens heads, tokens outermost */
     uint32_t keys, from;         /* of the first token: how many, and the first that it sees, or before it */
-    float *q, *o, *scores;       /* [rows, GR_LDA], [rows, GR_LDA], panels */
+    float *q, *o, *scores;       /* panels: of heads, of heads, of scores */
     float *unpacked;             /* [2] [16] [Dp] of blocks in FP8 */
 };
 
@@ -248,9 +295,9 @@ static void load_queries(const struct attend_job *j, const struct tile *t)
 {
     const uint32_t d = j->s->head_dim;
     for (uint32_t r = 0; r < t->rows; r++)
-        j->v->scale(t->q + r * GR_LDA,
-                    j->qkv + (size_t)row_token(t, r) * gr_qkv_width(j->s) + (size_t)row_head(t, r) * d,
-                    j->a->scale, d);
+        load_head(j->v, j->s, t->q, FWD_ROWS, r,
+                  j->qkv + (size_t)row_token(t, r) * gr_qkv_width(j->s) + (size_t)row_head(t, r) * d,
+                  j->a->scale);
 }
 
 /* Keys of a block as products read them, [Dp] [16]; `which` of two that are needed at once. */
@@ -282,13 +329,13 @@ static const float *values_of(const struct attend_job *j, const struct tile *t, 
 static void tile_scores(const struct attend_job *j, const struct tile *t)
 {
     const uint32_t blocks = (t->keys + t->tokens - 1 + GR_KV_BLOCK - 1) / GR_KV_BLOCK;
-    gr_mm mm = {.m = t->rows, .k = j->s->head_dim, .a = t->q, .ldb = GR_KV_BLOCK, .ldc = GR_LDA};
+    gr_mm mm = {.m = t->rows, .ldb = GR_KV_BLOCK, .ldc = GR_LDA};
     for (uint32_t i = t->from / GR_KV_BLOCK; i < blocks; i += 2) {
         const uint32_t key = i * GR_KV_BLOCK;
         mm.b0 = keys_of(j, t, i, 0);
         mm.b1 = i + 1 < blocks ? keys_of(j, t, i + 1, 1) : NULL;
         mm.c = t->scores + panel_at(FWD_ROWS, 0, key);
-        j->v->mm_rows(&mm);
+        head_mm(j->v, j->s, t->q, FWD_ROWS, mm);
     }
 }
 
@@ -335,7 +382,7 @@ static void add_values(const struct attend_job *j, const struct tile *t, uint32_
     for (uint32_t d = 0; d < dp; d += 32) {
         mm.b0 = v + d;
         mm.b1 = d + 16 < dp ? v + d + 16 : NULL;
-        mm.c = t->o + from * GR_LDA + d;
+        mm.c = t->o + panel_at(FWD_ROWS, from, d);
         j->v->mm_rows(&mm);
     }
 }
@@ -351,7 +398,7 @@ static void attend_tile(const struct attend_job *j, const struct tile *t)
     for (uint32_t u = 1; u < t->tokens; u++) add_values(j, t, u * t->heads, t->keys + u - 1, 1, true);
     for (uint32_t r = 0; r < t->rows; r++) {
         const size_t at = (size_t)row_token(t, r) * j->s->heads + row_head(t, r);
-        j->v->scale(j->out + at * j->s->head_dim, t->o + r * GR_LDA, 1 / sum[r], j->s->head_dim);
+        store_head(j->v, j->s, t->o, FWD_ROWS, r, 1 / sum[r], j->out + at * j->s->head_dim);
         if (j->lse) j->lse[at] = max[r] + logf(sum[r]);
     }
 }
@@ -380,9 +427,9 @@ static void attend_rank(void *arg, unsigned rank, unsigned size)
     struct attend_job *j = arg;
     const gr_tokens *b = j->b;
     float *scores = j->ws + rank * j->ws_floats; /* mm_rows may read GR_MR rows further: of q */
-    float *q = scores + j->ws_floats - 2 * FWD_ROWS * GR_LDA;
-    struct tile t = {
-        .q = q, .o = q + FWD_ROWS * GR_LDA, .scores = scores, .unpacked = q - unpacked_floats(j->s)};
+    const uint64_t tile = head_floats(j->s, FWD_ROWS);
+    float *q = scores + j->ws_floats - 2 * tile;
+    struct tile t = {.q = q, .o = q + tile, .scores = scores, .unpacked = q - unpacked_floats(j->s)};
     uint32_t before = 0; /* tiles of the sequences before t.seq */
     for (;;) {
         const uint32_t unit = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
@@ -406,7 +453,7 @@ static void attend_rank(void *arg, unsigned rank, unsigned size)
 
 static uint64_t attend_thread_floats(const gr_attention_desc *s, uint32_t length)
 {
-    return 2 * FWD_ROWS * GR_LDA + unpacked_floats(s) + panels_floats(length, FWD_ROWS);
+    return 2 * head_floats(s, FWD_ROWS) + unpacked_floats(s) + panels_floats(length, FWD_ROWS);
 }
 
 static uint64_t attend_floats(const gr_attention_desc *s, uint32_t length, unsigned threads)
@@ -465,13 +512,13 @@ struct back_job {
 struct back_ws {
     float *k, *kt, *vt;   /* one kv head's keys [L, Dp]; keys and values in blocks of 16, each [D][16] */
     float *dk, *dv;       /* [L, Dp] */
-    float *q, *dout, *dq; /* [BACK_ROWS, GR_LDA] */
-    float *p, *ds;        /* panels */
+    float *q, *dout, *dq; /* panels of heads */
+    float *p, *ds;        /* panels of scores */
 };
 
 static void back_layout(gr_workspace *c, const gr_attention_desc *s, uint32_t length, struct back_ws *w)
 {
-    const uint64_t n = (uint64_t)(length + 15) / 16 * 16 * padded(s), tile = BACK_ROWS * GR_LDA;
+    const uint64_t n = (uint64_t)(length + 15) / 16 * 16 * padded(s), tile = head_floats(s, BACK_ROWS);
     float **of_length[] = {&w->k, &w->kt, &w->vt, &w->dk, &w->dv}, **of_tile[] = {&w->q, &w->dout, &w->dq};
     for (size_t i = 0; i < GR_LEN(of_length); i++) *of_length[i] = gr_workspace_floats(c, n);
     for (size_t i = 0; i < GR_LEN(of_tile); i++) *of_tile[i] = gr_workspace_floats(c, tile);
@@ -511,30 +558,32 @@ static void load_keys(const struct back_job *j, const struct back_ws *w, uint32_
     turn_rows(j, v, n, from, w->vt);
 }
 
-/* c panels [rows, keys] = a [rows, D] times blocks of keys or values, from the tile's first on. */
+/* c panels [rows, keys] = a, panels of [rows, D], times blocks of keys or values, from the tile's first on.
+ */
 static void back_scores(const struct back_job *j, const struct tile *t, const float *a, const float *bt,
                         float *panels)
 {
     const uint32_t d = j->s->head_dim, keys = t->keys + t->tokens - 1;
-    gr_mm mm = {.m = t->rows, .k = d, .a = a, .ldb = 16, .ldc = GR_LDA};
+    gr_mm mm = {.m = t->rows, .ldb = 16, .ldc = GR_LDA};
     for (uint32_t i = t->from; i < keys; i += 32) {
         mm.b0 = bt + (size_t)i * d;
         mm.b1 = i + 16 < keys ? mm.b0 + 16 * d : NULL;
         mm.c = panels + panel_at(BACK_ROWS, 0, i);
-        j->v->mm_rows(&mm);
+        head_mm(j->v, j->s, a, BACK_ROWS, mm);
     }
 }
 
-/* c [.., Dp] += or = a b over the Dp columns of b. */
+/* c [.., Dp] += or = a b over the Dp columns of b; cols: b, else c, is panels of heads. */
 static void wide_mm(const struct back_job *j, gr_mm mm, bool cols)
 {
     const uint32_t dp = padded(j->s);
     const float *b = mm.b0;
     float *c = mm.c;
     for (uint32_t d = 0; d < dp; d += 32) {
-        mm.b0 = b + d;
-        mm.b1 = d + 16 < dp ? b + d + 16 : NULL;
-        mm.c = c + d;
+        const size_t panel = panel_at(BACK_ROWS, 0, d);
+        mm.b0 = b + (cols ? panel : d);
+        mm.b1 = d + 16 < dp ? mm.b0 + 16 : NULL;
+        mm.c = c + (cols ? d : panel);
         (cols ? j->v->mm_cols : j->v->mm_rows)(&mm);
     }
 }
@@ -577,25 +626,22 @@ static void back_row(const struct back_job *j, const struct back_ws *w, const st
 static void back_tile(const struct back_job *j, const struct back_ws *w, const struct tile *t)
 {
     const gr_attention_desc *s = j->s;
-    const uint32_t d = s->head_dim, dp = padded(s);
+    const uint32_t d = s->head_dim;
     const float a = j->a->scale;
     float delta[BACK_ROWS];
     for (uint32_t r = 0; r < t->rows; r++) {
         const size_t token = row_token(t, r), head = row_head(t, r), at = (token * s->heads + head) * d;
-        float *q = w->q + r * GR_LDA, *dout = w->dout + r * GR_LDA;
-        j->v->scale(q, j->qkv + token * gr_qkv_width(s) + head * d, a, d);
-        memcpy(dout, j->dout + at, d * sizeof(float));
-        memset(q + d, 0, (dp - d) * sizeof(float));
-        memset(dout + d, 0, (dp - d) * sizeof(float));
-        delta[r] = j->v->dot(dout, j->out + at, d);
+        load_head(j->v, s, w->q, BACK_ROWS, r, j->qkv + token * gr_qkv_width(s) + head * d, a);
+        load_head(j->v, s, w->dout, BACK_ROWS, r, j->dout + at, 1);
+        delta[r] = j->v->dot(j->dout + at, j->out + at, d);
     }
     back_scores(j, t, w->q, w->kt, w->p);
     back_scores(j, t, w->dout, w->vt, w->ds);
     for (uint32_t r = 0; r < t->rows; r++) back_row(j, w, t, r, delta[r]);
     tile_gradients(j, w, t);
     for (uint32_t r = 0; r < t->rows; r++)
-        j->v->scale(j->dqkv + (size_t)row_token(t, r) * gr_qkv_width(s) + (size_t)row_head(t, r) * d,
-                    w->dq + r * GR_LDA, a, d);
+        store_head(j->v, s, w->dq, BACK_ROWS, r, a,
+                   j->dqkv + (size_t)row_token(t, r) * gr_qkv_width(s) + (size_t)row_head(t, r) * d);
 }
 
 /* The rows of a sequence against all of its keys. */

@@ -10,10 +10,11 @@
 
 /* 1 / sqrt(mean of squares + eps) of a row. */
 float gr_rms_inv(const gr_simd *v, const float *x, size_t n, float eps);
-/* y = x inv w, or x inv (1 + w); y == x is fine. */
+/* y = x inv w, or x inv (1 + w), or x inv where w is NULL; y == x is fine. */
 void gr_rms_norm(const gr_simd *v, float *y, const float *x, const float *w, bool plus_one, float inv,
                  size_t n);
-/* dx = (base, where not NULL) + what dy, of that y, gives to x; dx == dy is fine. */
+/* dx = (base, where not NULL) + what dy, of that y, gives to x; dx == dy is fine. Without w there is no base.
+ */
 void gr_rms_back(const gr_simd *v, float *dx, const float *base, const float *dy, const float *x,
                  const float *w, bool plus_one, float inv, size_t n);
 
@@ -43,6 +44,7 @@ void gr_cpu_product_dx(gr_queue *q, const gr_product *p, const void *dy, void *d
 void gr_cpu_product_dw(gr_queue *q, const gr_product *p, const void *dy, void *grad, gr_dtype grads,
                        void *ws);
 void gr_cpu_scale(gr_queue *q, const void *x, float scale, uint64_t n, void *y);
+void gr_cpu_scale_by(gr_queue *q, void *x, const void *by, uint64_t n);
 void gr_cpu_column_sums(gr_queue *q, const void *d, uint32_t t, uint32_t cols, void *grad, gr_dtype grads,
                         void *ws);
 void gr_cpu_norm(gr_queue *q, const gr_norm *c, void *y);

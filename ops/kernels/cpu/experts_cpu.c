@@ -257,6 +257,25 @@ static void route_backward(gr_queue *q, const gr_experts_desc *e, const float *z
     gr_team_run(q->team, route_back_rank, &r);
 }
 
+static void scale_choices(gr_queue *q, uint32_t k, uint32_t T, const uint16_t *expert, const void *scale,
+                          const float *plain, float *weight)
+{
+    (void)q;
+    for (size_t c = 0; c < (size_t)T * k; c++) weight[c] = plain[c] * ((const float *)scale)[expert[c]];
+}
+
+static void scale_choices_backward(gr_queue *q, uint32_t k, uint32_t T, const uint16_t *expert,
+                                   const void *scale, const float *plain, float *d_weight, void *grad,
+                                   gr_dtype grads)
+{
+    assert(grads == GR_F32);
+    (void)q, (void)grads;
+    for (size_t c = 0; c < (size_t)T * k; c++) {
+        if (grad) ((float *)grad)[expert[c]] += d_weight[c] * plain[c];
+        d_weight[c] *= ((const float *)scale)[expert[c]];
+    }
+}
+
 /* ---- counting ------------------------------------------------------------------------------------------ */
 
 static bool has_expert(const uint16_t *expert, uint32_t k, uint16_t which)
@@ -688,6 +707,8 @@ const gr_experts_ops gr_experts_cpu = {
     .logits_ws_bytes = product_ws_bytes,
     .route = route,
     .route_backward = route_backward,
+    .scale_choices = scale_choices,
+    .scale_choices_backward = scale_choices_backward,
     .compare = compare,
     .count = count,
     .shares = shares,

@@ -108,6 +108,11 @@ void gr_cpu_scale(gr_queue *q, const void *x, float scale, uint64_t n, void *y)
     gr_team_run(q->team, scale_rank, &j);
 }
 
+void gr_cpu_scale_by(gr_queue *q, void *x, const void *by, uint64_t n)
+{
+    gr_cpu_scale(q, x, *(const float *)by, n, x);
+}
+
 void gr_cpu_product_dx(gr_queue *q, const gr_product *p, const void *dy, void *dx, void *ws)
 {
     if (p->scales) {
@@ -173,6 +178,10 @@ void gr_rms_norm(const gr_simd *v, float *y, const float *x, const float *w, boo
                  size_t n)
 {
     float piece[PIECE];
+    if (!w) {
+        v->scale(y, x, inv, n);
+        return;
+    }
     if (!plus_one) v->rms_apply(y, x, w, inv, n);
     for (size_t i = 0; plus_one && i < n; i += PIECE) {
         const size_t m = GR_MIN(n - i, (size_t)PIECE);
@@ -184,6 +193,13 @@ void gr_rms_back(const gr_simd *v, float *dx, const float *base, const float *dy
                  const float *w, bool plus_one, float inv, size_t n)
 {
     float piece[PIECE], sum = 0;
+    if (!w) {
+        const float c = inv * inv * inv * v->dot(dy, x, n) / (float)n;
+        v->scale(dx, dy, inv, n);
+        v->axpy(dx, x, -c, n);
+        assert(!base);
+        return;
+    }
     if (!plus_one) {
         const float c = inv * inv * inv * v->dot3(dy, w, x, n) / (float)n;
         v->rms_back(dx, base, dy, x, w, inv, c, n);

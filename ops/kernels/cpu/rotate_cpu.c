@@ -1,4 +1,4 @@
-/* ops/kernels/cpu/rotate_cpu.c: q and k of a layer on the CPU device: norms of heads or of all of them,
+/* ops/kernels/cpu/rotate_cpu.c: q, k and v of a layer on the CPU device: norms of heads or of all of them,
  * rotary positions, and back. Also the output gate.
  *
  * Source: the modelling code of Hugging Face transformers.
@@ -69,6 +69,17 @@ static void norm_row(const struct rotate_job *j, float *row)
     }
 }
 
+/* row: of [T, W]. */
+static void norm_values(const struct rotate_job *j, float *row)
+{
+    const gr_attention_desc *a = j->c->d;
+    const size_t d = a->head_dim;
+    for (size_t i = 0; a->value_norm && i < a->kv_heads; i++) {
+        float *x = row + (qk_heads(a) + i) * d;
+        gr_rms_norm(j->v, x, x, NULL, false, gr_rms_inv(j->v, x, d, j->c->eps), d);
+    }
+}
+
 static void rotate_rank(void *arg, unsigned rank, unsigned size)
 {
     const struct rotate_job *j = arg;
@@ -85,6 +96,7 @@ static void rotate_rank(void *arg, unsigned rank, unsigned size)
         if (j->from != j->to) memcpy(row, j->from + t * rows, width * sizeof(float));
         if (j->raw) memcpy(j->raw + t * n_qk * d, row, n_qk * d * sizeof(float));
         norm_row(j, row);
+        norm_values(j, row);
         gr_rope_angles(&j->rope, position_of(b, seq, t), cosine, sine);
         for (size_t h = 0; h < n_qk; h++) rotate_head(j, row + h * d, cosine, sine, 1);
     }
@@ -166,6 +178,21 @@ static void norm_back_rank(void *arg, unsigned rank, unsigned size)
         }
 }
 
+static void values_back_rank(void *arg, unsigned rank, unsigned size)
+{
+    const struct back_job *j = arg;
+    const gr_rotate *c = j->r.c;
+    const size_t d = c->d->head_dim;
+    uint64_t first, last;
+    gr_team_range(c->b->n, 1, rank, size, &first, &last);
+    for (size_t t = first; t < last; t++)
+        for (size_t i = qk_heads(c->d); i < qk_heads(c->d) + c->d->kv_heads; i++) {
+            float *dy = j->d + t * gr_qkv_width(c->d) + i * d;
+            const float *x = j->raw + t * j->raw_ld + i * d;
+            gr_rms_back(j->r.v, dy, NULL, dy, x, NULL, false, gr_rms_inv(j->r.v, x, d, c->eps), d);
+        }
+}
+
 void gr_cpu_rotate_backward(gr_queue *q, const gr_rotate *c, const void *raw, uint32_t raw_ld, void *d,
                             void *grad_q_norm, void *grad_k_norm, gr_dtype grads, void *ws)
 {
@@ -177,6 +204,7 @@ void gr_cpu_rotate_backward(gr_queue *q, const gr_rotate *c, const void *raw, ui
     j.inv = gr_workspace_floats(&at, 0);
     gr_rope_init(&j.r.rope, &c->d->rope);
     gr_team_run(q->team, rotate_back_rank, &j);
+    if (c->d->value_norm) gr_team_run(q->team, values_back_rank, &j);
     if (!c->d->qk_norm) return;
     if (grad_q_norm) gr_team_run(q->team, grad_rank, &j);
     gr_team_run(q->team, norm_back_rank, &j);

@@ -201,6 +201,7 @@ const char *gr_cu_attend_unfit(const gr_attention_desc *d)
     if (d->kv_fp8 && d->head_dim % 16)
         return "heads whose size is no multiple of 16, of which keys and values in FP8 cannot be read: leave "
                "'kv' out of 'precision'";
+    if (d->value_norm) return "a norm of values";
     if (d->gate && d->qk_norm == GR_QK_NORM_WHOLE) return "norms over all heads of q beside an output gate";
     if (d->rope.type == GR_ROPE_NONE || (half % vector == 0 && d->head_dim / 2 % vector == 0)) return NULL;
     return d->rope.dims == d->head_dim ? NULL : "an odd part of each head rotated";

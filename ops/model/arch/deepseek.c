@@ -40,10 +40,10 @@ static void check_heads(gr_config *c, const gr_latent_desc *d)
     if (d->rope_dim % 2)
         gr_config_refuse(c, "qk_rope_head_dim", "'qk_rope_head_dim' %u is odd, which cannot be rotated",
                          d->rope_dim);
-    if (head > GR_HEAD_DIM_MAX)
+    if (head > GR_LATENT_HEAD_MAX)
         gr_config_refuse(c, "qk_nope_head_dim",
                          "'qk_nope_head_dim' and 'qk_rope_head_dim' add up to %u, which is more than %d",
-                         head, GR_HEAD_DIM_MAX);
+                         head, GR_LATENT_HEAD_MAX);
     if (d->v_dim > head)
         gr_config_refuse(c, "v_head_dim",
                          "a 'v_head_dim' of %u is not supported: it is more than the %u of a key", d->v_dim,
@@ -59,9 +59,10 @@ static gr_latent_desc latent(gr_config *c, const gr_layer_desc *base, gr_latent_
     gr_latent_desc d = {.heads = base->attention.heads,
                         .q_rank = whole ? 0 : gr_config_size(c, "q_lora_rank", unsaid.q_rank, GR_INNER_MAX),
                         .kv_rank = gr_config_size(c, "kv_lora_rank", 512, GR_LATENT_RANK_MAX),
-                        .nope_dim = gr_config_size(c, "qk_nope_head_dim", unsaid.nope_dim, GR_HEAD_DIM_MAX),
+                        .nope_dim =
+                            gr_config_size(c, "qk_nope_head_dim", unsaid.nope_dim, GR_LATENT_HEAD_MAX),
                         .rope_dim = gr_config_size(c, "qk_rope_head_dim", 64, GR_LATENT_ROPE_MAX),
-                        .v_dim = gr_config_size(c, "v_head_dim", unsaid.v_dim, GR_HEAD_DIM_MAX),
+                        .v_dim = gr_config_size(c, "v_head_dim", unsaid.v_dim, GR_LATENT_HEAD_MAX),
                         .norm_eps = 1e-6f, /* whatever rms_norm_eps says */
                         .interleaved = true,
                         .rope = base->attention.rope};

@@ -23,7 +23,7 @@ static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
         return;
     }
     const uint32_t every = gr_config_size(c, "sliding_window_pattern", 4, GR_LAYERS_MAX);
-    sliding.attention.window = gr_arch_window(c);
+    sliding.attention.window = gr_arch_window(c, 4096);
     full.attention.rope = (gr_rope_desc){.type = GR_ROPE_NONE};
     for (uint32_t l = 0; l < s->layers && every; l++)
         kind[l] = (l + 1) % every ? GR_ARCH_SLIDING : GR_ARCH_FULL;

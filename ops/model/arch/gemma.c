@@ -52,7 +52,7 @@ static void layers_2(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
     full.attention.softcap = read_cap(c, "attn_logit_softcapping", 50);
     s->logit_softcap = read_cap(c, "final_logit_softcapping", 30);
     gr_layer_desc sliding = full;
-    sliding.attention.window = gr_arch_window(c);
+    sliding.attention.window = gr_arch_window(c, 4096);
     set_layers(c, s, &sliding, &full, 2);
 }
 
@@ -62,7 +62,7 @@ static void layers_3(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
     full.attention.qk_norm = GR_QK_NORM_HEAD;
     s->logit_softcap = read_cap(c, "final_logit_softcapping", 0);
     gr_layer_desc sliding = full;
-    sliding.attention.window = gr_arch_window(c);
+    sliding.attention.window = gr_arch_window(c, 4096);
     full.attention.rope.theta = 1e6;
     gr_config_rope_of(c, "full_attention", "rope_theta", true, &full.attention.rope, s->max_positions);
     gr_config_rope_of(c, "sliding_attention", "rope_local_base_freq", false, &sliding.attention.rope,

@@ -55,7 +55,7 @@ static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
     full.attention.rope = rope_of(c, &base->attention.rope);
     gr_layer_desc sliding = full;
     sliding.attention.window = gr_config_has(c, "sliding_window")
-                                   ? gr_arch_window(c)
+                                   ? gr_arch_window(c, 4096)
                                    : 128; /* gr_arch_window has the others' default */
     for (uint32_t l = 0; l < s->layers; l++) kind[l] = (l + 1) % 2 ? GR_ARCH_SLIDING : GR_ARCH_FULL;
     gr_arch_in_turn(c, s, kind, &sliding, &full);

@@ -21,7 +21,7 @@ static void layers_3(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
 {
     uint8_t kind[GR_LAYERS_MAX];
     gr_layer_desc full = norms_behind(base), sliding = full;
-    sliding.attention.window = gr_arch_window(c);
+    sliding.attention.window = gr_arch_window(c, 4096);
     gr_config_rope_of(c, "full_attention", "rope_theta", true, &full.attention.rope, s->max_positions);
     gr_config_rope_of(c, "sliding_attention", "rope_theta", false, &sliding.attention.rope, s->max_positions);
     for (uint32_t l = 0; l < s->layers; l++) kind[l] = (l + 1) % 4 ? GR_ARCH_SLIDING : GR_ARCH_FULL;

@@ -224,6 +224,24 @@ static void test_windows_agree_with_their_definition_over_panels(void **state)
     }
 }
 
+/* Rows of queries lie in panels of 256 columns, of which such heads have two. */
+static void test_heads_wider_than_a_panel_agree_with_their_definition(void **state)
+{
+    (void)state;
+    const uint32_t length[] = {19, 1, 37};
+    const gr_attention_desc wide[] = {{.heads = 4, .kv_heads = 2, .head_dim = 512},
+                                      {.heads = 2, .kv_heads = 2, .head_dim = 264},
+                                      {.heads = 13, .kv_heads = 1, .head_dim = 300}};
+    for (size_t s = 0; s < GR_LEN(wide); s++) {
+        problem p = problem_new(wide[s], (gr_scores){s == 1 ? 7 : 0, 0.05f, 0, NULL}, s == 2, 3, length, 2);
+        result r = run_kernels(&p);
+        check_forward(&p, &r);
+        check_backward(&p, &r, 997);
+        result_free(&r);
+        problem_free(&p);
+    }
+}
+
 static void test_a_window_of_one_gives_each_token_its_own_value(void **state)
 {
     (void)state;
@@ -472,6 +490,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_windows_sinks_and_softcap_agree_with_their_definition),
         cmocka_unit_test(test_windows_agree_with_their_definition_over_panels),
+        cmocka_unit_test(test_heads_wider_than_a_panel_agree_with_their_definition),
         cmocka_unit_test(test_a_window_of_one_gives_each_token_its_own_value),
         cmocka_unit_test(test_a_window_over_all_has_the_bits_of_none),
         cmocka_unit_test(test_a_packed_sequence_has_the_bits_of_one_alone),

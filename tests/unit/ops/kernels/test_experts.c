@@ -431,7 +431,8 @@ static struct passed pass_on(gr_queue *q, const struct mlp *m, uint32_t run, con
                                     p.gate_up,
                                     m->gate_up_bias ? p.gate_up_bias : NULL,
                                     p.down,
-                                    m->down_bias ? p.down_bias : NULL};
+                                    m->down_bias ? p.down_bias : NULL,
+                                    NULL};
     ws = exactly(gr_experts_ws_bytes(&call, GR_LAYER_BACKWARD));
     call.products = exactly(gr_experts_products_bytes(&call, team, true));
     gr_experts_backward(q, &call, &p.acts, m->dy, false, p.dx, &grads, ws);

@@ -1,6 +1,7 @@
 /* Kernels one at a time: inner loops in every instruction set, RoPE, sampling, AdamW. */
 #include <jansson.h>
 
+#include "ops/kernels/experts.h"
 #include "ops/kernels/muon.h"
 #include "tests/unit/model_fixture.h"
 #include "runtime/base/half.h"
@@ -94,6 +95,83 @@ static void test_exp_is_within_two_units_in_the_last_place(void **state)
     gr_simd_best()->exp_sum(ends, 0, lanes, 4);
     for (int i = 0; i < 3; i++) assert_true(ends[i] == 0);
     assert_true(isnan(ends[3]));
+}
+
+/* ---- q, k and v ---------------------------------------------------------------------------------------- */
+
+enum { V_TOKENS = 3, V_DIM = 12, V_WIDE = 4 * V_DIM }; /* of rows of two heads of q, and one of k and of v */
+
+/* Of y = x / sqrt(mean of x^2 + eps), the sum of y d. */
+static double normed_sum(const float *x, const float *d)
+{
+    double squares = 0, sum = 0;
+    for (int i = 0; i < V_DIM; i++) squares += (double)x[i] * (double)x[i];
+    for (int i = 0; i < V_DIM; i++) sum += (double)x[i] / sqrt(squares / V_DIM + 1e-6) * (double)d[i];
+    return sum;
+}
+
+static void test_values_are_normalised_and_some_pairs_are_rotated(void **state)
+{
+    (void)state;
+    const gr_attention_desc a = {.heads = 2,
+                                 .kv_heads = 1,
+                                 .head_dim = V_DIM,
+                                 .value_norm = true,
+                                 .rope = {.type = GR_ROPE_PROPORTIONAL,
+                                          .dims = V_DIM,
+                                          .theta = 100,
+                                          .factor = 2,
+                                          .share = 0.4}}; /* of six pairs the first two */
+    const uint32_t offset[] = {0, V_TOKENS};
+    const gr_tokens b = {.n = V_TOKENS, .n_seqs = 1, .offset = offset, .host_offset = offset};
+    const gr_rotate c = {.d = &a, .b = &b, .eps = 1e-6f};
+    float x[V_TOKENS][V_WIDE], y[V_TOKENS][V_WIDE], d[V_TOKENS][V_WIDE], dx[V_TOKENS][V_WIDE];
+    for (int t = 0; t < V_TOKENS; t++)
+        fill(x[t], V_WIDE, 5 + (uint32_t)t, 2), fill(d[t], V_WIDE, 9 + (uint32_t)t, 1);
+    gr_queue q = {0};
+    assert_int_equal(gr_team_new(&q.team, 2, NULL), GR_OK);
+    gr_cpu_rotate(&q, &c, x, y, NULL);
+    const gr_layer_desc layer = {.attention = a};
+    void *ws = fx_dirty(gr_cpu_back_ws_bytes(&layer, V_DIM, V_TOKENS));
+    memcpy(dx, d, sizeof(d));
+    gr_cpu_rotate_backward(&q, &c, x, V_WIDE, dx, NULL, NULL, GR_F32, ws);
+    for (int t = 0; t < V_TOKENS; t++) {
+        const float *v = x[t] + 3 * V_DIM, *dv = d[t] + 3 * V_DIM;
+        for (int i = 0; i < V_DIM; i++) {
+            float moved[V_DIM], unit[V_DIM] = {0};
+            unit[i] = 1;
+            assert_close(y[t][3 * V_DIM + i], normed_sum(v, unit), 1e-6, 1e-6);
+            memcpy(moved, v, sizeof(moved));
+            moved[i] += 0x1p-9f;
+            const double high = normed_sum(moved, dv);
+            moved[i] -= 0x1p-8f;
+            assert_close(dx[t][3 * V_DIM + i], (high - normed_sum(moved, dv)) * 0x1p8, 1e-4, 1e-4);
+        }
+        for (int i = 0; i < V_DIM / 2; i++) {
+            const double angle = i < 2 ? t * pow(100, -2.0 * i / V_DIM) / 2 : 0;
+            const double low = (double)x[t][i], high = (double)x[t][i + V_DIM / 2];
+            assert_close(y[t][i], low * cos(angle) - high * sin(angle), 1e-6, 1e-6);
+            assert_close(y[t][i + V_DIM / 2], high * cos(angle) + low * sin(angle), 1e-6, 1e-6);
+        }
+    }
+    free(ws);
+    gr_team_free(q.team);
+}
+
+/* ---- choices' weights ---------------------------------------------------------------------------------- */
+
+static void test_weights_of_choices_are_multiplied_by_their_experts_numbers(void **state)
+{
+    (void)state;
+    const uint16_t expert[] = {2, 0, 2, 1};
+    const float plain[] = {0.75f, 0.25f, 0.5f, 0.5f}, scale[] = {2, 3, 0};
+    float weight[4], d[] = {1, 2, 3, 4}, grad[] = {10, 20, 30};
+    gr_experts_cpu.scale_choices(NULL, 2, 2, expert, scale, plain, weight);
+    const float want[] = {0, 0.5f, 0, 1.5f}, back[] = {0, 4, 0, 12}, sums[] = {10.5f, 22, 32.25f};
+    gr_experts_cpu.scale_choices_backward(NULL, 2, 2, expert, scale, plain, d, grad, GR_F32);
+    assert_memory_equal(weight, want, sizeof(want));
+    assert_memory_equal(d, back, sizeof(back));
+    assert_memory_equal(grad, sums, sizeof(sums));
 }
 
 /* ---- RoPE ---------------------------------------------------------------------------------------------- */
@@ -875,6 +953,8 @@ int main(void)
         cmocka_unit_test(test_instruction_sets_have_the_same_bits),
         cmocka_unit_test(test_normals_are_those_of_the_formula_in_every_instruction_set),
         cmocka_unit_test(test_exp_is_within_two_units_in_the_last_place),
+        cmocka_unit_test(test_values_are_normalised_and_some_pairs_are_rotated),
+        cmocka_unit_test(test_weights_of_choices_are_multiplied_by_their_experts_numbers),
         cmocka_unit_test(test_llama3_frequencies_agree_with_the_golden_list),
         cmocka_unit_test(test_draws_follow_the_softmax),
         cmocka_unit_test(test_top_k_keeps_what_equals_the_kth),

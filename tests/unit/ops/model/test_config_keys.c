@@ -41,6 +41,8 @@ static const struct {
     {"deepseek_v2", "n_group", "of topk_method group_limited_greedy, which is refused"},
     {"deepseek_v2", "topk_group", "of topk_method group_limited_greedy, which is refused"},
     {"deepseek_v3", "num_mtp_layers", "of layers behind the last, which are not read"},
+    {"gemma4_text", "vocab_size_per_layer_input", "of embeddings of each layer, which are refused"},
+    {"gemma4_text", "use_double_wide_mlp", "of layers with another's keys and values, which are refused"},
 };
 
 /* What a family's base has beside, so that other keys count. */
@@ -52,6 +54,8 @@ static const struct {
     {"qwen3_moe", "{\"mlp_only_layers\": [1]}"},
     {"qwen2_moe", "{\"mlp_only_layers\": [1]}"},
     {"qwen3_next", "{\"mlp_only_layers\": [1]}"},
+    {"gemma4_text", "{\"hidden_size_per_layer_input\": 0, \"attention_k_eq_v\": true, \"enable_moe_block\": "
+                    "true, \"num_experts\": 8, \"top_k_experts\": 2, \"moe_intermediate_size\": 16}"},
     {"ministral3", "{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4.0, "
                    "\"original_max_position_embeddings\": 65536, \"llama_4_scaling_beta\": 0.1}}"},
     {"phi3", "{\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1, 1, 1, 1, 1], "

@@ -192,14 +192,14 @@ static void test_what_is_left_out_is_said(void **state)
     (void)state;
     struct model m;
     open_golden(&m, "qwen3_5_moe");
-    assert_said(&m.d, "1 tensor is of images and left out: the model is its text part alone: "
+    assert_said(&m.d, "1 tensor is of images or sound and left out: the model is its text part alone: "
                       "'model.visual.patch_embed.proj.weight'");
     assert_said(&m.d,
                 "1 tensor is of layers that predict further tokens and left out: they are not the model's, "
                 "and never trained: 'mtp.fc.weight'");
     close_model(&m);
     open_golden(&m, "gemma3");
-    assert_said(&m.d, "2 tensors are of images and left out");
+    assert_said(&m.d, "2 tensors are of images or sound and left out");
     close_model(&m);
     open_golden(&m, "gpt_oss_mxfp4");
     assert_said(

@@ -314,6 +314,8 @@ static void test_rope_that_is_ambiguous_or_not_built_is_refused(void **state)
     for (size_t i = 0; i < GR_LEN(table); i++) assert_refused(table[i][0], table[i][1]);
 }
 
+#define GEMMA4 "{'model_type': 'gemma4_text', 'hidden_size_per_layer_input': 0, "
+
 static void test_what_is_not_supported_is_refused_by_name(void **state)
 {
     (void)state;
@@ -363,7 +365,35 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
         {"{'model_type': 'lfm2'}",
          "model_type 'lfm2' is not supported: its short convolutions are not built"},
         {"{'model_type': 'gemma4', 'text_config': {}}",
-         "model_type 'gemma4' is not supported: its heads of 512"},
+         "'hidden_size_per_layer_input' is not 0: embeddings of each layer are not built"},
+        {GEMMA4 "'hidden_size_per_layer_input': null}", "embeddings of each layer are not built"},
+        {GEMMA4 "'enable_moe_block': true}", "'num_experts' is missing"},
+        {GEMMA4 "'enable_moe_block': true, 'num_experts': 4, 'top_k_experts': 5, 'moe_intermediate_size': 8}",
+         "'top_k_experts' 5 is more than the 'num_experts' 4"},
+        {GEMMA4 "'num_kv_shared_layers': 1}",
+         "'num_kv_shared_layers' is not 0: layers with the keys and values of another are not built"},
+        {GEMMA4 "'sliding_window': null}", "'sliding_window' is null: 'gemma4_text' has one"},
+        {GEMMA4 "'use_bidirectional_attention': 'all'}", "it must be null or 'vision'"},
+        {GEMMA4 "'rope_theta': 1e4}", "'rope_theta' is not supported for 'gemma4_text'"},
+        {GEMMA4 "'attention_bias': true}", "'attention_bias' is not supported for 'gemma4_text'"},
+        {GEMMA4 "'layer_types': ['full_attention', 'sliding_attention']}",
+         "the last of 'layer_types' must be 'full_attention'"},
+        {GEMMA4 "'global_head_dim': 1024}", "'global_head_dim' is not an integer from 1 to 512"},
+        {GEMMA4 "'global_head_dim': 33}", "a head dimension of 33 is odd"},
+        {GEMMA4 "'attention_k_eq_v': true, 'num_global_key_value_heads': 5}",
+         "is not a multiple of 5, the heads of keys of layers without a window"},
+        {GEMMA4 "'per_layer_config': []}", "'per_layer_config' is not an object"},
+        {GEMMA4 "'per_layer_config': {'1': {'sliding_window': 7}}}",
+         "'sliding_window' of a layer's own is not supported"},
+        {GEMMA4 "'per_layer_config': {'1': {'head_dim': 0}}}",
+         "'head_dim' of layer 1 is not an integer from 1 to 512"},
+        {GEMMA4 "'per_layer_config': {'0': {'head_dim': 32}}}",
+         "layer 0 has other heads than layers of its type"},
+        {GEMMA4 "'rope_parameters': {'sliding_attention': {}, 'full_attention': {'rope_type': "
+                "'proportional', 'partial_rotary_factor': 2}}}",
+         "'rope_parameters' is not a number from 0 to 1"},
+        {"{'rope_parameters': {'rope_type': 'proportional', 'rope_theta': 1e4}}",
+         "rope type 'proportional' is not supported"},
         {"{'model_type': 'ernie4_5'}", "its rotation of neighbouring dimensions is not built"},
         {"{'model_type': 'phi3', 'rope_scaling': {'type': 'su', 'factor': 4.0}}",
          "'rope_scaling.short_factor' is not a list of 1 to 64 positive numbers"},
@@ -644,6 +674,34 @@ static void test_families_describe_their_layers(void **state)
     assert_close(gr_layer(&s, 1)->attention.rope.theta, 5e3, 0, 0);
 }
 
+static void test_gemma_4_has_two_kinds_of_heads(void **state)
+{
+    (void)state;
+    gr_model_shape s = accepted("{'model_type': 'gemma4_text', 'hidden_size_per_layer_input': 0, 'head_dim': "
+                                "256, 'attention_k_eq_v': true, 'num_global_key_value_heads': 2, "
+                                "'num_hidden_layers': 8, 'final_logit_softcapping': 30.0}");
+    for (uint32_t l = 0; l < 8; l++) {
+        const gr_layer_desc *d = gr_layer(&s, l);
+        const bool full = l == 5 || l == 7;
+        assert_int_equal(d->attention.window, full ? 0 : 512);
+        assert_int_equal(d->attention.head_dim, full ? 512 : 256);
+        assert_int_equal(d->attention.keys_are_values, full);
+        assert_int_equal(d->attention.rope.type, full ? GR_ROPE_PROPORTIONAL : GR_ROPE_DEFAULT);
+        assert_true(d->scaled && d->norm_after && !d->norm_plus_one && d->attention.value_norm);
+        assert_close(d->attention.scale, 1, 0, 0);
+    }
+    assert_int_equal(gr_layer(&s, 7)->attention.kv_heads, 2);
+    assert_close(s.logit_softcap, 30, 0, 0);
+    s = accepted("{'model_type': 'gemma4_text', 'hidden_size_per_layer_input': 0, 'per_layer_config': {'1': "
+                 "{'head_dim': 128, 'num_key_value_heads': 1}}, 'rope_parameters': {'sliding_attention': "
+                 "{'rope_type': 'default', 'rope_theta': 1e3}, 'full_attention': {'rope_type': "
+                 "'proportional', 'rope_theta': 1e5, 'partial_rotary_factor': 0.5}}}");
+    const gr_attention_desc *a = &gr_layer(&s, 1)->attention;
+    assert_int_equal(a->kv_heads * 1000 + a->head_dim, 1128);
+    assert_close(a->rope.share, 0.5, 0, 0);
+    assert_close(gr_layer(&s, 0)->attention.rope.theta, 1e3, 0, 0);
+}
+
 static void test_a_hybrid_has_both_kinds_of_layers(void **state)
 {
     (void)state;
@@ -857,10 +915,17 @@ static void test_published_sizes_have_the_parameters_of_transformers(void **stat
     static const struct {
         const char *name;
         uint64_t params;
-    } sizes[] = {{"Qwen3-235B-A22B", 235093634560},   {"Qwen3.5-397B-A17B", 396346350336},
-                 {"Qwen3-Next-80B-A3B", 79674391296}, {"GLM-4.7", 352796486560},
-                 {"Qwen3.5-27B", 26895998464},        {"gpt-oss-20b", 20914757184},
-                 {"gpt-oss-120b", 116829156672},      {"gemma-3-27b-it", 27009346304},
+    } sizes[] = {{"Qwen3-235B-A22B", 235093634560},
+                 {"Qwen3.5-397B-A17B", 396346350336},
+                 {"Qwen3-Next-80B-A3B", 79674391296},
+                 {"GLM-4.7", 352796486560},
+                 {"Qwen3.5-27B", 26895998464},
+                 {"gpt-oss-20b", 20914757184},
+                 {"gpt-oss-120b", 116829156672},
+                 {"gemma-3-27b-it", 27009346304},
+                 {"gemma-4-31b-it", 30697345280 + 60}, /* with a number for each layer, no parameter there */
+                 {"gemma-4-26b-a4b-it", 25233141760 + 30},
+
                  {"Phi-4-mini-instruct", 3836021760}};
     for (size_t i = 0; i < GR_LEN(sizes); i++) {
         gr_model_shape s;
@@ -984,6 +1049,7 @@ int main(void)
         cmocka_unit_test(test_rope_that_is_ambiguous_or_not_built_is_refused),
         cmocka_unit_test(test_what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(test_families_describe_their_layers),
+        cmocka_unit_test(test_gemma_4_has_two_kinds_of_heads),
         cmocka_unit_test(test_a_hybrid_has_both_kinds_of_layers),
         cmocka_unit_test(test_a_text_within_a_model_of_text_and_images_is_read),
         cmocka_unit_test(test_a_text_whose_place_is_not_found_is_refused),

@@ -64,14 +64,14 @@ static gr_packed packed_of(const struct golden *g, const gr_routing *routing)
 }
 
 static const char *const names[] = {
-    "llama",         "qwen2",        "qwen3",       "mistral",     "yarn",
-    "olmo2",         "smollm3",      "granite",     "gemma2",      "gemma3_text",
-    "olmo3",         "qwen3_window", "qwen3_moe",   "qwen2_moe",   "glm4_moe",
-    "qwen3_5_text",  "qwen3_next",   "qwen3_5_moe", "gemma3",      "gpt_oss",
-    "gpt_oss_mxfp4", "phi3",         "mixtral",     "olmoe",       "granitemoe",
-    "seed_oss",      "exaone4",      "gemma",       "mistral3",    "ministral",
-    "ministral3",    "phi3_short",   "phi3_long",   "deepseek_v3", "deepseek_v3_halves",
-    "deepseek_v2",   "glm4_moe_lite"};
+    "llama",         "qwen2",         "qwen3",       "mistral",     "yarn",
+    "olmo2",         "smollm3",       "granite",     "gemma2",      "gemma3_text",
+    "olmo3",         "qwen3_window",  "qwen3_moe",   "qwen2_moe",   "glm4_moe",
+    "qwen3_5_text",  "qwen3_next",    "qwen3_5_moe", "gemma3",      "gpt_oss",
+    "gpt_oss_mxfp4", "phi3",          "mixtral",     "olmoe",       "granitemoe",
+    "seed_oss",      "exaone4",       "gemma",       "mistral3",    "ministral",
+    "ministral3",    "phi3_short",    "phi3_long",   "deepseek_v3", "deepseek_v3_halves",
+    "deepseek_v2",   "glm4_moe_lite", "gemma4_text", "gemma4",      "gemma4_moe"};
 
 static void assert_near(const char *what, const char *name, const float *got, const float *want, size_t n,
                         double rtol)

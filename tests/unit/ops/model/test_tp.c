@@ -390,6 +390,11 @@ static void test_what_is_not_divided_is_common(void **state)
     const gr_layer_desc d = gr_layer_plain(12, 2, 8, 90);
     gr_model_of(&dense, &d);
     assert_string_equal(gr_tp_uneven(&dense, (gr_slicing){1, 2, 1}, buf), "layers, which have no experts");
+    gr_model_shape beside = s;
+    for (uint32_t i = 0; i < s.n_kinds; i++) beside.kinds[i].dense.inner = 8;
+    assert_string_equal(gr_tp_uneven(&beside, (gr_slicing){1, 4, 1}, buf), "experts beside a dense MLP");
+    assert_string_equal(gr_tp_uneven(&beside, (gr_slicing){2, 1, 1}, buf), "experts beside a dense MLP");
+    assert_null(gr_tp_uneven(&beside, (gr_slicing){1, 1, 1}, buf));
 }
 
 /* By hand, of the Qwen3-8B geometry in two parts: half of all matrices, and all of both norms of a layer and
