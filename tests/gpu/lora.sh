@@ -52,7 +52,6 @@ for kernels in usual nf4; do
 done
 [ "$(metric one-usual 1 grad_norm)" != "$(metric one-nf4 1 grad_norm)" ] || fail "nothing is rounded to 4 bits"
 near_the_cpu "$lora"
-rm -rf rows-cpu rows-cuda
 near_the_cpu "$closed"
 ppo_graph plain.yaml
 classifier judge model

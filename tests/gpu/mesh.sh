@@ -71,14 +71,17 @@ strict() {
     done
 }
 
-# Stages of a model with adapters, or in FP8.
+# Stages of a model with adapters, or in FP8; with the options in `ring` where there are stages.
+ring=""
 stages_of() { # NAME OPTIONS...
     name=$1
     shift
     train $name-one "$@" --steps 6
-    both pipeline $name-two "$@" --steps 6
+    # shellcheck disable=SC2086
+    both pipeline $name-two "$@" --steps 6 $ring
     for key in loss grad_norm reward_mean entropy; do near $key $name-one $name-two; done
-    both pipeline $name-again "$@" --steps 6
+    # shellcheck disable=SC2086
+    both pipeline $name-again "$@" --steps 6 $ring
     same $name-two $name-again
     within_plan $name-two
 }
@@ -108,7 +111,7 @@ chunks() {
         both pipeline three --steps 6 $small --set models.actor.parallel.chunks=3
         same ring three
         within_plan ring shards three
-        stages_of lora $small $ring --set models.actor.train.lora.rank=8
+        stages_of lora $small --set models.actor.train.lora.rank=8
     }
 }
 

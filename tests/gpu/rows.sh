@@ -5,6 +5,7 @@ near_the_cpu() { # KEYS OPTIONS...: sed's replacement of "train: {" in the model
     keys=$1
     shift
     sed -e "s/train: {/$keys/" -e 's/warmup: 10, //' "$project/graphs/quickstart/warmup.yaml" >rows.yaml
+    rm -rf rows-cpu rows-cuda
     for d in cpu cuda; do
         status 0 "$gr" exec rows.yaml --set model=small --set data=warmup.jsonl --device $d --steps 3 --out rows-$d "$@"
     done

@@ -12,7 +12,7 @@ here=$(dirname "$(realpath "$0")")
 tests=$here/../../gpu
 gr=$build/tools/graphrun
 shift 2
-[ $# -gt 0 ] || set -- memory pipeline mesh keys rows context experts nccl ranks hybrid pools tensor beside
+[ $# -gt 0 ] || set -- memory pipeline chunks mesh keys rows context experts nccl ranks hybrid pools tensor beside
 
 part() { # NAME SECONDS COMMAND...
     name=$1 most=$2
@@ -47,7 +47,7 @@ for name; do
     case $name in
     context) part context 200 "$here/context.sh" "$gr" 131072 1 2 ;; # at least 1.8 times one GPU's rate
     pipeline) part pipeline 100 "$tests/mesh.sh" "$gr" pipeline ;;
-    keys) part keys 150 "$tests/mesh.sh" "$gr" keys ;;
+    keys | chunks) part $name 150 "$tests/mesh.sh" "$gr" $name ;;
     beside) part beside 100 "$tests/mesh.sh" "$gr" both ;;
     mesh | ranks | hybrid | pools | tensor) part $name 150 "$tests/$name.sh" "$gr" ;;
     memory | nccl | rows | experts) TWO_PART=$name part $name 330 "$0" "$build" "$out" ;;
