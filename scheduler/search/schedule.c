@@ -170,15 +170,18 @@ static void charge_packing(gr_schedule_search *s, const gr_plan *p)
 
 static gr_plan *build_once(gr_schedule_search *s, uint32_t level, bool apart)
 {
-    gr_plan *p =
-        gr_plan_build(&s->transfers, gr_level_set_take(s, level)->analysis, &s->packings, apart, tries_of(s));
-    if (s->o->parts < 2 && is_within(s, p)) p->ns = GR_MAX(p->ns, gr_timeline_waits_ns(p));
+    const gr_analysis *f = gr_level_set_take(s, level)->analysis;
+    gr_plan *p = gr_plan_pack(&s->transfers, f, &s->packings, apart, tries_of(s));
     charge_packing(s, p);
+    if (!is_within(s, p)) return p;
+    gr_plan_finish(p, &s->transfers, f);
+    if (s->o->parts < 2) p->ns = GR_MAX(p->ns, gr_timeline_waits_ns(p));
     return p;
 }
 
-/* Its time is known when its offsets are: where a step's bytes are those of an offload that still runs, it
- * waits, unless others are found. Roles wait for each other besides, which is seen when all have plans. */
+/* What is above the budgets has its ledger alone. Its time is known when its offsets are: where a step's
+ * bytes are those of an offload that still runs, it waits, unless others are found. Roles wait for each other
+ * besides, which is seen when all have plans. */
 static gr_plan *build(gr_schedule_search *s, uint32_t level)
 {
     gr_plan *p = build_once(s, level, false);
@@ -187,6 +190,14 @@ static gr_plan *build(gr_schedule_search *s, uint32_t level)
     const bool faster = is_within(s, apart) && apart->ns < p->ns;
     gr_plan_free(faster ? p : apart);
     return faster ? apart : p;
+}
+
+/* The same with all steps, whether it is within the budgets or not. */
+static gr_plan *build_whole(gr_schedule_search *s, uint32_t level)
+{
+    gr_plan *p = build(s, level);
+    if (!is_within(s, p)) gr_plan_finish(p, &s->transfers, gr_level_set_take(s, level)->analysis);
+    return p;
 }
 
 /* The plan of a candidate; NULL: offsets are not found for it. *lacks: bytes, where those are the device's.
@@ -371,9 +382,9 @@ gr_plan *gr_smallest(gr_schedule_search *s, uint32_t *level)
     s->taken = *st; /* of a plan that fits after all, where loads stand later */
     lay_out(s, st);
     if (s->src->n_knobs) memcpy(level, s->sets[st->level].level, s->src->n_knobs * sizeof(*level));
-    gr_plan *p = build(s, st->level);
+    gr_plan *p = build_whole(s, st->level);
     gr_transfers_within(&s->transfers, gr_level_set_take(s, st->level)->analysis, st->choice, st->ahead, 0);
-    gr_plan *late = build(s, st->level);
+    gr_plan *late = build_whole(s, st->level);
     const bool less = late->arena_bytes < p->arena_bytes;
     gr_plan_free(less ? p : late);
     return less ? late : p;

@@ -197,12 +197,14 @@ void gr_transfers_release(gr_transfers *l);
  * later by what a reduction takes from it. Sets the time of copies and loop items, and validate_ns. */
 uint64_t gr_transfers_ns(gr_transfers *l, const gr_analysis *f);
 
-/* scheduler/search/build.c: pack a layout, in so many orders, and make it a plan (with every path); the
- * caller sets names and budgets. apart: nothing lies where another lane is still busy when it begins, so that
- * no step waits for bytes; that may take more of them. known: packings found before, and what is
- * found now is added to; or NULL.
+/* scheduler/search/build.c: a layout becomes a plan in two halves, since most of those that are packed take
+ * more than there is. First the ledger with its offsets, in so many orders, and the bytes of each memory;
+ * then names, steps, waits and every path, of the same transfers. The caller sets names and budgets. apart:
+ * nothing lies where another lane is still busy when it begins, so that no step waits for bytes; that may
+ * take more of them. known: packings found before, and what is found now is added to; or NULL.
  */
-gr_plan *gr_plan_build(const gr_transfers *l, const gr_analysis *f, gr_packings *known, bool apart,
-                       uint32_t tries);
+gr_plan *gr_plan_pack(const gr_transfers *l, const gr_analysis *f, gr_packings *known, bool apart,
+                      uint32_t tries);
+void gr_plan_finish(gr_plan *p, const gr_transfers *l, const gr_analysis *f);
 
 #endif
