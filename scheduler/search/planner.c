@@ -454,9 +454,10 @@ static gr_planned *plan_orders(const gr_graph *g, const gr_plan_options *o, gr_s
  * something faster, which it nearly always does. */
 static gr_planned *plan_best(const gr_graph *g, const gr_plan_options *o, gr_status *st, gr_diag *d)
 {
-    enum { SHORT = 4 };
+    enum { SHORT = 4 }; /* or all orders together would take most of the time */
     const uint32_t orders = gr_traffic_orders(g);
-    const gr_plan_options each = share_of(o, GR_MAX(orders / 2, 1u)), brief = share_of(o, SHORT);
+    const gr_plan_options each = share_of(o, GR_MAX(orders / 2, 1u)),
+                          brief = share_of(o, GR_MAX(orders, (uint32_t)SHORT));
     if (orders == 1 || o->quick) return plan_orders(g, &each, st, d);
     gr_planned *p = plan_orders(g, &brief, st, NULL);
     if (*st) {

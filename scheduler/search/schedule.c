@@ -23,9 +23,11 @@
 #define PACKING      60 /* work of offsets in one order, a copy */
 #define MOST_LATER   24 /* candidates whose loads are placed later, of a list */
 #define FEW_WAITING  24 /* candidates packed of a list whose steps wait for bytes that others still use */
-#define MOST_WAITING \
-    4000000               /* and more of few copies, or not found for: each is the square of their number */
+#define WAITING_SHARE                                                                       \
+    40 /* and more of few copies, or not found for, by such a part of the work: each is the \
+          square of their number */
 #define EVERY_PACKING 24  /* offsets not found for so many: only what takes less is tried */
+#define LEAST_PACKING 2   /* so many in a search that has a small part of the work */
 #define LESS_TO_PACK  256 /* by such a part */
 #define MOST_FREE     4   /* programs whose residencies are searched, with any levels */
 
@@ -261,9 +263,15 @@ typedef struct patience {
     uint64_t effort; /* squares of their numbers of copies */
 } patience;
 
+/* So many candidates in a whole search, in the same measure fewer in a shorter one. */
+static uint32_t share_of(const gr_schedule_search *s, uint32_t most)
+{
+    return GR_MAX((uint32_t)(most * GR_MIN(s->work, (uint64_t)WORK) / WORK), (uint32_t)LEAST_PACKING);
+}
+
 static bool is_in_vain(const gr_schedule_search *s, const patience *left, const candidate *c)
 {
-    return left->failed >= EVERY_PACKING && left->effort > MOST_WAITING &&
+    return left->failed >= share_of(s, EVERY_PACKING) && left->effort > s->work / WAITING_SHARE &&
            s->found.all[c->residency].live >= left->least;
 }
 
@@ -291,14 +299,14 @@ static packed pack_fastest(gr_schedule_search *s, const candidate *list, size_t 
             const bool waits = p->ns > gr_near_ns(list[i].ns);
             keep_faster(&best, p, i);
             waited += (uint64_t)s->transfers.n_copies * s->transfers.n_copies;
-            if (!waits || (++waiting > FEW_WAITING && waited > MOST_WAITING)) break;
+            if (!waits || (++waiting > share_of(s, FEW_WAITING) && waited > s->work / WAITING_SHARE)) break;
             continue;
         }
         lose_patience(s, &left, &list[i]);
         if (!lacks) continue;
         const gr_residency *st = &s->found.all[list[i].residency];
         const bool again = !list[i].wide && st->wide_ns < st->ns; /* its wider form came before */
-        if (!again && later++ < (s->probes ? MOST_LATER / 8 : MOST_LATER))
+        if (!again && later++ < (s->probes ? MOST_LATER / 8 : share_of(s, MOST_LATER)))
             keep_faster(&best, pack_later(s, &list[i]), i);
         if (list[i].ns < s->lost_ns && !(best.plan && best.plan->ns <= gr_near_ns(list[i].ns))) {
             s->lost_ns = list[i].ns;
