@@ -1,5 +1,5 @@
 /* scheduler/search/build.c: a finished plan from a residency that fits: steps, ledger, paths, waits. */
-#include "scheduler/search/transfers.h"
+#include "scheduler/search/build.h"
 
 #include <assert.h>
 #include <stdlib.h>

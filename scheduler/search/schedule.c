@@ -1,4 +1,5 @@
 /* scheduler/search/schedule.c: the search over choices for the fastest plan that fits. */
+#include "scheduler/search/build.h"
 #include "scheduler/search/schedule_parts.h"
 #include "scheduler/search/timeline.h"
 

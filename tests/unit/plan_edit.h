@@ -3,7 +3,7 @@
 #define GR_TESTS_PLAN_EDIT_H
 
 #include "memplan/verify/verify.h"
-#include "scheduler/search/transfers.h"
+#include "scheduler/search/build.h"
 #include "tests/unit/synthetic.h"
 
 /* A plan for a budget a good part below what all resident takes, with transitions of all kinds. */

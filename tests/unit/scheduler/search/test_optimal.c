@@ -9,7 +9,7 @@
  */
 #include "tests/unit/random_tasks.h"
 #include "scheduler/search/timeline.h"
-#include "scheduler/search/transfers.h"
+#include "scheduler/search/build.h"
 #include "tests/unit/synthetic.h"
 
 enum { MOST_RESIDENCIES = 60000 };

@@ -1,6 +1,6 @@
 #include "memplan/verify/verify.h"
 #include "tests/unit/random_tasks.h"
-#include "scheduler/search/transfers.h"
+#include "scheduler/search/build.h"
 #include "scheduler/search/timeline.h"
 #include "scheduler/report/view.h"
 #include "tests/unit/plan_edit.h"
