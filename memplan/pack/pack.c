@@ -129,7 +129,7 @@ static uint64_t lowest(const packer *p, uint64_t bytes, uint32_t first, uint32_t
         if (first > b->last || b->first > last) continue;
         for (uint32_t i = 0; i < b->n; i++) {
             const struct stay *x = &b->stays[i];
-            if (x->top <= at || first > x->last || x->first > last) continue;
+            if ((x->top <= at) | (first > x->last) | (x->first > last)) continue; /* one branch */
             if (x->at >= at + bytes) return at;
             at = x->top;
         }

@@ -17,6 +17,7 @@ typedef struct problem {
     struct open {
         uint32_t lo, hi; /* sections, both inclusive */
         uint32_t id;     /* the caller's number */
+        bool twin;       /* of the item before: the same in all but the number */
         length size;
     } * item;
     uint32_t *first_at; /* of section: the first item that begins there or later */
@@ -43,6 +44,11 @@ static int by_section(const void *a, const void *b)
     if (x->hi != y->hi) return x->hi < y->hi ? -1 : 1;
     if (x->size != y->size) return x->size < y->size ? -1 : 1;
     return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static bool are_twins(const struct open *x, const struct open *y)
+{
+    return x->lo == y->lo && x->hi == y->hi && x->size == y->size;
 }
 
 static uint64_t common_divisor(uint64_t a, uint64_t b)
@@ -116,6 +122,7 @@ static void problem_init(problem *p, gr_pack_item *items, uint32_t n, uint32_t n
     }
     for (uint32_t s = 0; s < p->n_sections; s++) p->first_at[s + 1] += p->first_at[s];
     qsort(p->item, p->n, sizeof(*p->item), by_section);
+    for (uint32_t i = 0; i < p->n; i++) p->item[i].twin = i && are_twins(&p->item[i - 1], &p->item[i]);
 }
 
 static void problem_release(problem *p)
@@ -254,17 +261,11 @@ static void add_parts(search *s, uint32_t a, uint32_t b, uint32_t parent)
 
 /* ---- a node -------------------------------------------------------------------------------------------- */
 
-static bool twins(const struct open *x, const struct open *y)
-{
-    return x->lo == y->lo && x->hi == y->hi && x->size == y->size;
-}
-
-static bool is_candidate(const search *s, uint32_t i)
+/* Whether an item that begins in a niche may lie on its floor; of twins the first is first. */
+static bool is_candidate(const search *s, uint32_t i, uint32_t r)
 {
     const struct open *it = &s->p->item[i];
-    uint32_t r = s->niches[it->lo].r;
-    if (s->placed[i] || r == NONE || r < it->hi) return false;
-    return !i || s->placed[i - 1] || !twins(it - 1, it); /* of twins the first is first */
+    return !s->placed[i] && it->hi <= r && (!it->twin || s->placed[i - 1]);
 }
 
 static void find_niches(search *s, uint32_t a, uint32_t b)
@@ -277,21 +278,31 @@ static void find_niches(search *s, uint32_t a, uint32_t b)
         bool low = left > h && right > h;
         for (uint32_t k = l; k <= r; k++) s->niches[k] = (niche){l, low ? r : NONE, 0, 0, 0};
         s->niches[l].wall = GR_MIN(left, right);
-        s->niches[l].least = FAR;
     }
+}
+
+static void count_in_niche(search *s, uint32_t l, uint32_t r)
+{
+    const problem *p = s->p;
+    length least = FAR;
+    for (uint32_t i = p->first_at[l]; i < p->first_at[r + 1]; i++) {
+        if (!is_candidate(s, i, r)) continue;
+        const struct open *it = &p->item[i];
+        s->niches[it->lo].candidates++;
+        s->niches[it->hi + 1].candidates--;
+        least = GR_MIN(least, it->size);
+    }
+    s->niches[l].least = least;
 }
 
 static void count_candidates(search *s, uint32_t a, uint32_t b)
 {
-    const problem *p = s->p;
     s->niches[b + 1].candidates = 0;
-    for (uint32_t i = p->first_at[a]; i < p->first_at[b + 1]; i++) {
-        if (!is_candidate(s, i)) continue;
-        const struct open *it = &p->item[i];
-        s->niches[it->lo].candidates++;
-        s->niches[it->hi + 1].candidates--;
-        niche *of = &s->niches[s->niches[it->lo].l];
-        of->least = GR_MIN(of->least, it->size);
+    for (uint32_t k = a; k <= b; k++) {
+        const uint32_t r = s->niches[k].r;
+        if (r == NONE) continue;
+        count_in_niche(s, k, r);
+        k = r;
     }
     for (uint32_t k = a + 1; k <= b; k++) s->niches[k].candidates += s->niches[k - 1].candidates;
 }
@@ -361,7 +372,7 @@ static void list_options(search *s, frame *f)
     length floor = s->sections[f->at].floor, beside = FAR;
     f->option = s->n_options;
     for (uint32_t i = p->first_at[l]; i < p->first_at[r + 1]; i++) {
-        if (!is_candidate(s, i)) continue;
+        if (!is_candidate(s, i, r)) continue;
         if (p->item[i].lo <= f->at && f->at <= p->item[i].hi)
             add_option(s, f, i);
         else

@@ -1,5 +1,5 @@
 /* scheduler/search/build.c: a finished plan from a residency that fits: steps, ledger, paths, waits. */
-#include "scheduler/search/transfers.h"
+#include "scheduler/search/build.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -113,8 +113,7 @@ static void make_ledger(builder *b, bool apart, uint32_t tries)
     for (uint32_t e = 0; e < p->n_ledger; e++) {
         const gr_copy *d = &b->l->copies[e];
         const gr_object *o = &b->f->g->objects[d->object];
-        p->ledger[e] = (gr_entry){.what = gr_arena_strdup(p->arena, o->name),
-                                  .category = o->category,
+        p->ledger[e] = (gr_entry){.category = o->category,
                                   .place = d->place,
                                   .bytes = o->bytes,
                                   .first = d->first,
@@ -126,6 +125,13 @@ static void make_ledger(builder *b, bool apart, uint32_t tries)
     const gr_tenant tenant = gr_tenant_of(b->f->g, p->host_bytes);
     p->overhead_bytes = gr_hardware_overhead(&b->f->hardware, &tenant);
     p->peak_bytes = p->arena_bytes + p->overhead_bytes;
+}
+
+static void name_entries(builder *b)
+{
+    gr_plan *p = b->p;
+    for (uint32_t e = 0; e < p->n_ledger; e++)
+        p->ledger[e].what = gr_arena_strdup(p->arena, b->f->g->objects[b->l->copies[e].object].name);
 }
 
 static int by_place(const void *a, const void *b, void *ledger)
@@ -544,8 +550,8 @@ static void split_paths(builder *b)
     }
 }
 
-gr_plan *gr_plan_build(const gr_transfers *l, const gr_analysis *f, gr_packings *known, bool apart,
-                       uint32_t tries)
+gr_plan *gr_plan_pack(const gr_transfers *l, const gr_analysis *f, gr_packings *known, bool apart,
+                      uint32_t tries)
 {
     gr_arena *arena = gr_arena_new();
     gr_plan *p = gr_arena_alloc(arena, sizeof(*p));
@@ -553,9 +559,16 @@ gr_plan *gr_plan_build(const gr_transfers *l, const gr_analysis *f, gr_packings 
     p->ranks = p->pools = p->graph = p->graph_text = p->hardware = p->device = p->numerics = p->notes =
         p->reasons = "";
     p->ns = p->own_ns = l->ns;
-    builder b = {.known = known, .l = l, .f = f, .p = p, .n = l->n_items};
-    b.steps = path_steps(p, GR_PATH_STEADY, l->n_items);
+    builder b = {.known = known, .l = l, .f = f, .p = p};
     make_ledger(&b, apart, tries);
+    return p;
+}
+
+void gr_plan_finish(gr_plan *p, const gr_transfers *l, const gr_analysis *f)
+{
+    builder b = {.l = l, .f = f, .p = p, .n = l->n_items};
+    name_entries(&b);
+    b.steps = path_steps(p, GR_PATH_STEADY, l->n_items);
     for (uint32_t i = 0; i < b.n; i++) make_step(&b, i);
     fill_resident(&b);
     find_lanes(&b);
@@ -568,5 +581,4 @@ gr_plan *gr_plan_build(const gr_transfers *l, const gr_analysis *f, gr_packings 
     for (uint32_t e = 0; e < p->n_ledger; e++) free(b.shares[e]);
     free(b.shares), free(b.n_share), free(b.lanes), free(b.head), free(b.at), free(b.accesses),
         free(b.wanted);
-    return p;
 }

@@ -8,12 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* SHORT: all that fit are compared by so small a part of a search; of the best WHOLE, by all of it. */
-enum { MESHES_MAX = 256, CHUNKS_MAX = 4, NEAREST = 5, SHORT = 16, WHOLE = 3 };
+/* SHORT: those that fit are compared by so small a part of a search; of the best WHOLE, by all of it. SLACK:
+ * what a search may win over all resident with the first levels, as a part of its time. ROOMY: memory that
+ * holds everything. */
+enum { MESHES_MAX = 256, CHUNKS_MAX = 4, NEAREST = 5, SHORT = 16, WHOLE = 3, SLACK = 50 };
+#define ROOMY (UINT64_C(1) << 50)
 
 typedef struct candidate {
     gr_mesh mesh;
     uint64_t ns, peak;
+    uint64_t least; /* its time where memory has no end */
 } candidate;
 
 bool gr_meshes_open(const gr_graph *g)
@@ -84,7 +88,7 @@ static bool measure(gr_graph *g, const gr_model *m, const gr_plan_options *how, 
     gr_planned *p = NULL;
     gr_graph_set_mesh(g, m->index, &c->mesh); /* from here on it is not open */
     const bool fits = gr_plan_graph(&p, g, how, NULL) == GR_OK;
-    if (fits) *c = (candidate){c->mesh, p->plan->ns, peak_of(p->plan)};
+    if (fits) *c = (candidate){c->mesh, p->plan->ns, peak_of(p->plan), c->least};
     gr_planned_free(p);
     return fits;
 }
@@ -113,12 +117,13 @@ static void put_time(gr_str *s, const candidate *c)
     gr_str_printf(s, " (%.4g s an iteration, peak %s)", (double)c->ns * 1e-9, gr_bytes_format(c->peak, peak));
 }
 
-static void tell(const gr_model *m, const candidate *c, size_t fit, size_t tried, gr_diag *d)
+/* c: of those that fit, so many, the fastest first. */
+static void tell(const gr_model *m, const candidate *c, size_t near, size_t fit, size_t tried, gr_diag *d)
 {
     gr_str s = {0};
     put_mesh(&s, &c[0].mesh);
     put_time(&s, &c[0]);
-    for (size_t i = 1; i < GR_MIN(fit, (size_t)NEAREST); i++) {
+    for (size_t i = 1; i < GR_MIN(near, (size_t)NEAREST); i++) {
         gr_str_puts(&s, i > 1 ? "; " : "; then ");
         put_mesh(&s, &c[i].mesh);
         put_time(&s, &c[i]);
@@ -162,33 +167,79 @@ static bool is_far(const gr_model *m, const candidate *c, size_t n, const gr_mes
     return half ? fourth && half->ns >= fourth->ns : is_far(m, c, n, &half_mesh);
 }
 
+static int by_least(const void *a, const void *b)
+{
+    const candidate *x = a, *y = b;
+    return x->least != y->least ? (x->least < y->least ? -1 : 1)
+                                : memcmp(&x->mesh, &y->mesh, sizeof(x->mesh));
+}
+
+/* Its time in memory without an end; whether it fits, which is looked for where that plan does not. */
+static bool measure_least(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c)
+{
+    gr_planned *p = NULL;
+    gr_plan_options roomy = *how;
+    roomy.budget_bytes = ROOMY;
+    gr_graph_set_mesh(g, m->index, &c->mesh);
+    const bool any = gr_plan_graph(&p, g, &roomy, NULL) == GR_OK;
+    if (any) *c = (candidate){c->mesh, p->plan->ns, peak_of(p->plan), p->plan->ns};
+    gr_planned_free(p);
+    const uint64_t room = how->budget_bytes ? how->budget_bytes : how->hardware.device_bytes;
+    return (any && c->peak <= room) || measure(g, m, how, c);
+}
+
+/* Whether it fits, and then its time and memory. */
+typedef bool measuring(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c);
+
 /* Of n those that are not far and fit; *n becomes how many were tried. */
-static size_t sift(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c, size_t *n)
+static size_t sift(gr_graph *g, const gr_model *m, const gr_plan_options *how, measuring *measured,
+                   candidate *c, size_t *n)
 {
     size_t fit = 0, tried = 0;
     for (size_t i = 0; i < *n; i++) {
         candidate next = c[i];
         if (is_far(m, c, fit, &next.mesh)) continue;
         tried++;
-        if (measure(g, m, how, &next)) c[fit++] = next;
+        if (measured(g, m, how, &next)) c[fit++] = next;
     }
     *n = tried;
     return fit;
 }
 
-/* Of n those that fit, the fastest first. */
-static size_t compare(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c, size_t n)
+/* Whether it may come to be faster than another. */
+static bool may_beat(const candidate *c, const candidate *other)
+{
+    return c->least - c->least / SLACK <= other->ns;
+}
+
+/* Compare them so, until none that is left can be among those that are told of; how many were looked at. */
+static size_t compare_nearest(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c,
+                              size_t n)
 {
     size_t fit = 0;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && (fit < NEAREST || may_beat(&c[i], &c[NEAREST - 1])); i++) {
         candidate tried = c[i];
-        if (measure(g, m, how, &tried)) c[fit++] = tried;
+        if (!measure(g, m, how, &tried)) continue;
+        c[fit++] = tried;
+        qsort(c, fit, sizeof(*c), faster);
     }
-    qsort(c, fit, sizeof(*c), faster);
     return fit;
 }
 
-/* What fits at all, and its price: roughly, then better of that, then as plans are made of the best. */
+/* The first of n, and those of the others that may still be faster. */
+static void compare_best(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c, size_t n)
+{
+    size_t best = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (i && !may_beat(&c[i], &c[best])) continue;
+        measure(g, m, how, &c[i]);
+        if (faster(&c[i], &c[best]) < 0) best = i;
+    }
+    qsort(c, n, sizeof(*c), faster);
+}
+
+/* What fits at all, and the least that it could take: roughly; then better of what may be among the best by
+ * that; then as plans are made. */
 static void choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, gr_diag *d)
 {
     candidate c[MESHES_MAX];
@@ -196,16 +247,19 @@ static void choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, gr_
     size_t n = candidates_of(g, m, c);
     how.sketch = true;
     how.quick = true;
-    size_t fit = sift(g, m, &how, c, &n);
-    qsort(c, fit, sizeof(*c), faster);
-    how.quick = false;
-    how.hurry = GR_MAX(o->hurry, (uint32_t)SHORT);
-    if (!o->quick) fit = compare(g, m, &how, c, fit);
-    how.hurry = o->hurry;
-    if (!o->quick) compare(g, m, &how, c, GR_MIN(fit, (size_t)WHOLE));
+    const size_t fit = sift(g, m, &how, o->quick ? measure : measure_least, c, &n);
+    size_t near = fit;
+    qsort(c, fit, sizeof(*c), o->quick ? faster : by_least);
+    if (!o->quick) {
+        how.quick = false;
+        how.hurry = GR_MAX(o->hurry, (uint32_t)SHORT);
+        near = compare_nearest(g, m, &how, c, fit);
+        how.hurry = o->hurry;
+        compare_best(g, m, &how, c, GR_MIN(near, (size_t)WHOLE));
+    }
     /* where nothing fits, the plan says what is missing */
-    gr_graph_set_mesh(g, m->index, fit ? &c[0].mesh : &(gr_mesh){.size = {0}});
-    if (fit && d) tell(m, c, fit, n, d);
+    gr_graph_set_mesh(g, m->index, near ? &c[0].mesh : &(gr_mesh){.size = {0}});
+    if (near && d) tell(m, c, near, fit, n, d);
 }
 
 gr_status gr_plan_meshes(gr_planned **out, gr_graph *g, const gr_plan_options *o, gr_diag *d)

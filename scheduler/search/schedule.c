@@ -1,4 +1,5 @@
 /* scheduler/search/schedule.c: the search over choices for the fastest plan that fits. */
+#include "scheduler/search/build.h"
 #include "scheduler/search/schedule_parts.h"
 #include "scheduler/search/timeline.h"
 
@@ -23,9 +24,11 @@
 #define PACKING      60 /* work of offsets in one order, a copy */
 #define MOST_LATER   24 /* candidates whose loads are placed later, of a list */
 #define FEW_WAITING  24 /* candidates packed of a list whose steps wait for bytes that others still use */
-#define MOST_WAITING \
-    4000000               /* and more of few copies, or not found for: each is the square of their number */
+#define WAITING_SHARE                                                                       \
+    40 /* and more of few copies, or not found for, by such a part of the work: each is the \
+          square of their number */
 #define EVERY_PACKING 24  /* offsets not found for so many: only what takes less is tried */
+#define LEAST_PACKING 2   /* so many in a search that has a small part of the work */
 #define LESS_TO_PACK  256 /* by such a part */
 #define MOST_FREE     4   /* programs whose residencies are searched, with any levels */
 
@@ -170,15 +173,18 @@ static void charge_packing(gr_schedule_search *s, const gr_plan *p)
 
 static gr_plan *build_once(gr_schedule_search *s, uint32_t level, bool apart)
 {
-    gr_plan *p =
-        gr_plan_build(&s->transfers, gr_level_set_take(s, level)->analysis, &s->packings, apart, tries_of(s));
-    if (s->o->parts < 2 && is_within(s, p)) p->ns = GR_MAX(p->ns, gr_timeline_waits_ns(p));
+    const gr_analysis *f = gr_level_set_take(s, level)->analysis;
+    gr_plan *p = gr_plan_pack(&s->transfers, f, &s->packings, apart, tries_of(s));
     charge_packing(s, p);
+    if (!is_within(s, p)) return p;
+    gr_plan_finish(p, &s->transfers, f);
+    if (s->o->parts < 2) p->ns = GR_MAX(p->ns, gr_timeline_waits_ns(p));
     return p;
 }
 
-/* Its time is known when its offsets are: where a step's bytes are those of an offload that still runs, it
- * waits, unless others are found. Roles wait for each other besides, which is seen when all have plans. */
+/* What is above the budgets has its ledger alone. Its time is known when its offsets are: where a step's
+ * bytes are those of an offload that still runs, it waits, unless others are found. Roles wait for each other
+ * besides, which is seen when all have plans. */
 static gr_plan *build(gr_schedule_search *s, uint32_t level)
 {
     gr_plan *p = build_once(s, level, false);
@@ -187,6 +193,14 @@ static gr_plan *build(gr_schedule_search *s, uint32_t level)
     const bool faster = is_within(s, apart) && apart->ns < p->ns;
     gr_plan_free(faster ? p : apart);
     return faster ? apart : p;
+}
+
+/* The same with all steps, whether it is within the budgets or not. */
+static gr_plan *build_whole(gr_schedule_search *s, uint32_t level)
+{
+    gr_plan *p = build(s, level);
+    if (!is_within(s, p)) gr_plan_finish(p, &s->transfers, gr_level_set_take(s, level)->analysis);
+    return p;
 }
 
 /* The plan of a candidate; NULL: offsets are not found for it. *lacks: bytes, where those are the device's.
@@ -250,9 +264,15 @@ typedef struct patience {
     uint64_t effort; /* squares of their numbers of copies */
 } patience;
 
+/* So many candidates in a whole search, in the same measure fewer in a shorter one. */
+static uint32_t share_of(const gr_schedule_search *s, uint32_t most)
+{
+    return GR_MAX((uint32_t)(most * GR_MIN(s->work, (uint64_t)WORK) / WORK), (uint32_t)LEAST_PACKING);
+}
+
 static bool is_in_vain(const gr_schedule_search *s, const patience *left, const candidate *c)
 {
-    return left->failed >= EVERY_PACKING && left->effort > MOST_WAITING &&
+    return left->failed >= share_of(s, EVERY_PACKING) && left->effort > s->work / WAITING_SHARE &&
            s->found.all[c->residency].live >= left->least;
 }
 
@@ -280,14 +300,14 @@ static packed pack_fastest(gr_schedule_search *s, const candidate *list, size_t 
             const bool waits = p->ns > gr_near_ns(list[i].ns);
             keep_faster(&best, p, i);
             waited += (uint64_t)s->transfers.n_copies * s->transfers.n_copies;
-            if (!waits || (++waiting > FEW_WAITING && waited > MOST_WAITING)) break;
+            if (!waits || (++waiting > share_of(s, FEW_WAITING) && waited > s->work / WAITING_SHARE)) break;
             continue;
         }
         lose_patience(s, &left, &list[i]);
         if (!lacks) continue;
         const gr_residency *st = &s->found.all[list[i].residency];
         const bool again = !list[i].wide && st->wide_ns < st->ns; /* its wider form came before */
-        if (!again && later++ < (s->probes ? MOST_LATER / 8 : MOST_LATER))
+        if (!again && later++ < (s->probes ? MOST_LATER / 8 : share_of(s, MOST_LATER)))
             keep_faster(&best, pack_later(s, &list[i]), i);
         if (list[i].ns < s->lost_ns && !(best.plan && best.plan->ns <= gr_near_ns(list[i].ns))) {
             s->lost_ns = list[i].ns;
@@ -371,9 +391,9 @@ gr_plan *gr_smallest(gr_schedule_search *s, uint32_t *level)
     s->taken = *st; /* of a plan that fits after all, where loads stand later */
     lay_out(s, st);
     if (s->src->n_knobs) memcpy(level, s->sets[st->level].level, s->src->n_knobs * sizeof(*level));
-    gr_plan *p = build(s, st->level);
+    gr_plan *p = build_whole(s, st->level);
     gr_transfers_within(&s->transfers, gr_level_set_take(s, st->level)->analysis, st->choice, st->ahead, 0);
-    gr_plan *late = build(s, st->level);
+    gr_plan *late = build_whole(s, st->level);
     const bool less = late->arena_bytes < p->arena_bytes;
     gr_plan_free(less ? p : late);
     return less ? late : p;

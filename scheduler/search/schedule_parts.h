@@ -9,6 +9,7 @@
 #ifndef GR_SCHEDULER_SEARCH_SCHEDULE_PARTS_H
 #define GR_SCHEDULER_SEARCH_SCHEDULE_PARTS_H
 
+#include "scheduler/search/packings.h"
 #include "scheduler/search/prices.h"
 #include "scheduler/search/search.h"
 

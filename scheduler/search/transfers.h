@@ -26,7 +26,6 @@
 #ifndef GR_SCHEDULER_SEARCH_TRANSFERS_H
 #define GR_SCHEDULER_SEARCH_TRANSFERS_H
 
-#include "scheduler/search/packings.h"
 #include "scheduler/search/schedule.h"
 
 #define GR_PARTS   240u /* of a group that can stay resident: 0, 1/240, ... all of its objects */
@@ -196,13 +195,5 @@ void gr_transfers_release(gr_transfers *l);
  * plan's waits allow; copies both ways at once slow each other; what comes next on the compute lane ends
  * later by what a reduction takes from it. Sets the time of copies and loop items, and validate_ns. */
 uint64_t gr_transfers_ns(gr_transfers *l, const gr_analysis *f);
-
-/* scheduler/search/build.c: pack a layout, in so many orders, and make it a plan (with every path); the
- * caller sets names and budgets. apart: nothing lies where another lane is still busy when it begins, so that
- * no step waits for bytes; that may take more of them. known: packings found before, and what is
- * found now is added to; or NULL.
- */
-gr_plan *gr_plan_build(const gr_transfers *l, const gr_analysis *f, gr_packings *known, bool apart,
-                       uint32_t tries);
 
 #endif

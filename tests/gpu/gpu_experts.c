@@ -688,7 +688,8 @@ static passed pass(const side *s, const char *name, const mlp *m, uint32_t run, 
                                 zeros(s, E * 2 * n * H),
                                 b ? zeros(s, E * 2 * n) : NULL,
                                 zeros(s, E * H * n),
-                                b ? zeros(s, E * H) : NULL};
+                                b ? zeros(s, E * H) : NULL,
+                                NULL};
     gr_experts_acts acts;
     gr_workspace k = {0};
     gr_experts_acts_layout(&k, &c, m->T, &acts);

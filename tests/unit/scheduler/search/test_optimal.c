@@ -9,7 +9,7 @@
  */
 #include "tests/unit/random_tasks.h"
 #include "scheduler/search/timeline.h"
-#include "scheduler/search/transfers.h"
+#include "scheduler/search/build.h"
 #include "tests/unit/synthetic.h"
 
 enum { MOST_RESIDENCIES = 60000 };
@@ -111,9 +111,12 @@ static bool all_stay(const space *s, const priced *p)
 /* The time of a layout with its offsets, which some steps wait for; UINT64_MAX: they are not found. */
 static uint64_t packed_ns(const space *s, uint64_t arena)
 {
-    gr_plan *plan = gr_plan_build(&s->transfers, s->f, NULL, false, 40);
-    const uint64_t ns =
-        plan->arena_bytes <= arena ? GR_MAX(plan->ns, gr_timeline_waits_ns(plan)) : UINT64_MAX;
+    gr_plan *plan = gr_plan_pack(&s->transfers, s->f, NULL, false, 40);
+    uint64_t ns = UINT64_MAX;
+    if (plan->arena_bytes <= arena) {
+        gr_plan_finish(plan, &s->transfers, s->f);
+        ns = GR_MAX(plan->ns, gr_timeline_waits_ns(plan));
+    }
     gr_plan_free(plan);
     return ns;
 }

@@ -1,6 +1,6 @@
 #include "memplan/verify/verify.h"
 #include "tests/unit/random_tasks.h"
-#include "scheduler/search/transfers.h"
+#include "scheduler/search/build.h"
 #include "scheduler/search/timeline.h"
 #include "scheduler/report/view.h"
 #include "tests/unit/plan_edit.h"
@@ -153,7 +153,8 @@ static void test_several_copies_are_in_flight_where_memory_allows(void **state)
         gr_transfers_widen(&l, f, &come_and_go, ((uint64_t)room << 20) + GR_ALIGN);
         ns[room] = l.ns;
         live[room] = l.live;
-        gr_plan *p = gr_plan_build(&l, f, NULL, false, 40);
+        gr_plan *p = gr_plan_pack(&l, f, NULL, false, 40);
+        gr_plan_finish(p, &l, f);
         char what[128];
         p->ranks = "0";
         p->budget_bytes = p->host_budget_bytes = UINT64_MAX;
@@ -508,7 +509,8 @@ static void test_waits_for_bytes_that_still_leave_are_seen_once_there_are_offset
         const gr_choice c[] = {{.policy = stays ? GR_POLICY_KEEP : GR_POLICY_TRANSITION},
                                {.policy = GR_POLICY_TRANSITION}};
         gr_transfers_make(&l, f, c, 0);
-        gr_plan *p = gr_plan_build(&l, f, NULL, false, 10);
+        gr_plan *p = gr_plan_pack(&l, f, NULL, false, 10);
+        gr_plan_finish(p, &l, f);
         assert_int_equal(p->arena_bytes, (1 + stays) << 20);
         assert_int_equal(p->ns, ns);
         assert_int_equal(GR_MAX(p->ns, gr_timeline_waits_ns(p)), stays ? ns : ns + copy);
