@@ -1,4 +1,4 @@
-/* memplan/pack/lowest.c: both directions of time, by orders and by the exact search. */
+/* memplan/pack/lowest.c: both directions of time, by joins, by orders, by the exact search and by rows. */
 #include "memplan/pack/lowest.h"
 
 #include <stdlib.h>
@@ -126,8 +126,8 @@ static void go_rows(way *w, size_t n, uint32_t n_steps, uint64_t enough)
     w->s.height = gr_pack_skyline(w->items, n, n_steps, w->s.height, enough, ROWS_WORK);
 }
 
-/* Both ways, until one is low enough, first joined, then by orders, then by search from the lower of the two;
- * of many items the one that comes first, which is the same one for their mirror image. */
+/* Both ways, until one is low enough, first joined, then by orders (of many items the one that comes first,
+ * which is the same one for their mirror image), then by search from the lower of the two, then by rows. */
 static const way *go_both(way *const ways[2], size_t n, uint32_t n_steps, uint64_t enough)
 {
     const uint32_t tries = n > MANY ? TRIES_OF_MANY : TRIES;
@@ -165,7 +165,8 @@ static const way *go_both(way *const ways[2], size_t n, uint32_t n_steps, uint64
 static const way *go_below(way *const ways[2], size_t n, uint32_t n_steps, uint64_t enough)
 {
     for (int k = 0; k < 2; k++) {
-        const gr_solution s = gr_solve(ways[k]->items, n, n_steps, UINT64_MAX, enough, nodes_for(n) / 8);
+        const uint64_t nodes = nodes_for(n) / (n <= SOME ? 4 : 8);
+        const gr_solution s = gr_solve(ways[k]->items, n, n_steps, UINT64_MAX, enough, nodes);
         ways[k]->s.nodes += s.nodes;
         if (s.height > enough) continue;
         ways[k]->s.height = s.height;
@@ -184,7 +185,7 @@ static const way *go_down(way *const ways[2], const way *best, size_t n, uint32_
         const way *lower = go_below(ways, n, n_steps, best->s.bound + gap / 16 * sixteenths[i]);
         if (!lower) continue;
         best = lower;
-        i = SIZE_MAX; /* again from the first */
+        i--; /* as far again */
     }
     return best;
 }
