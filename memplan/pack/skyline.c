@@ -305,11 +305,13 @@ uint64_t gr_pack_skyline(gr_pack_item *items, size_t n, uint32_t n_steps, uint64
                          uint64_t work)
 {
     if (!n) return height;
-    enum { PATIENCE = 50 }; /* tries after the last that helped */
+    enum { LEAST_TRIES = 8 };
+    enum { PATIENCE = 50, AT_FIRST = 10 }; /* tries after the last that helped; before any has */
     rows w;
     rows_init(&w, items, n, n_steps);
-    uint32_t in_vain = 0;
-    while (height > GR_MAX(enough, w.bound) && in_vain < PATIENCE && try_rows(&w, work)) {
+    uint32_t in_vain = PATIENCE - AT_FIRST;
+    while (height > GR_MAX(enough, w.bound) && in_vain < PATIENCE &&
+           try_rows(&w, GR_MIN(work, w.looked + work / LEAST_TRIES))) {
         learn(&w);
         in_vain++;
         if (w.height >= height) continue;

@@ -20,7 +20,7 @@
 
 /* Look for a packing lower than height, of items none of whose lives wrap, and stop at one of at most enough.
  * Sets the offsets where it finds one. Returns the height: as given where none is lower. At most about work
- * items and sections are looked at. */
+ * items and sections are looked at, and none where one try takes more than an eighth of that. */
 uint64_t gr_pack_skyline(gr_pack_item *items, size_t n, uint32_t n_steps, uint64_t height, uint64_t enough,
                          uint64_t work);
 
