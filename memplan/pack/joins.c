@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memplan/pack/sections.h"
+
 #define NONE UINT32_MAX
 
 enum { WORK_OF_JOIN = 20 }; /* making one takes as long as looking at so many pairs */
@@ -12,8 +14,6 @@ enum { WORK_OF_JOIN = 20 }; /* making one takes as long as looking at so many pa
  * begin with it, top and right end with it, left ends where the middle begins, right begins where it ends. */
 typedef enum kind { ITEM, NOBODY, CHAIN, STACK, WHEEL } kind;
 enum { LEFT, BOTTOM, MIDDLE, TOP, RIGHT, PARTS };
-enum { BEGINS, ENDS, SIDES };
-
 typedef struct joint {
     uint64_t size;
     uint32_t border[SIDES]; /* where it begins and ends */
@@ -475,30 +475,6 @@ static bool try_again(gr_joins *j)
 
 /* ---- from items to what is left ------------------------------------------------------------------------ */
 
-/* Of each step: the section of what begins there, and of what ends before it. A section begins where
- * something begins after something has ended. Returns how many sections there are. */
-static uint32_t cut_time(uint32_t *section[SIDES], const gr_pack_item *items, size_t n, uint32_t n_steps)
-{
-    uint8_t *is = gr_calloc((size_t)n_steps + 1, 1);
-    for (size_t i = 0; i < n; i++) {
-        is[items[i].first] |= 1;
-        is[items[i].last + 1] |= 2;
-    }
-    uint32_t k = 0;
-    bool ended = false;
-    for (uint32_t t = 0; t <= n_steps; t++) {
-        section[ENDS][t] = k;
-        ended = ended || is[t] & 2;
-        if (is[t] & 1) {
-            k += ended;
-            ended = false;
-        }
-        section[BEGINS][t] = k;
-    }
-    free(is);
-    return k + 1;
-}
-
 /* Free bytes grow at a section, or, negative, shrink. */
 typedef struct change {
     int64_t by;
@@ -559,7 +535,7 @@ static void add_items(gr_joins *j, const gr_pack_item *items, size_t n, uint32_t
     uint32_t *section[SIDES];
     for (int side = BEGINS; side < SIDES; side++)
         section[side] = gr_malloc(((size_t)n_steps + 1) * sizeof(*section[side]));
-    const uint32_t n_sections = cut_time(section, items, n, n_steps);
+    const uint32_t n_sections = gr_pack_sections(section, items, n, n_steps);
     uint64_t *live = gr_calloc((size_t)n_sections + 1, sizeof(*live));
     j->n_borders = n_sections + 1;
     j->borders = gr_calloc(j->n_borders, sizeof(*j->borders));

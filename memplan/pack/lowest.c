@@ -1,14 +1,16 @@
-/* memplan/pack/lowest.c: both directions of time, by orders and by the exact search. */
+/* memplan/pack/lowest.c: both directions of time, by joins, by orders, by the exact search and by rows. */
 #include "memplan/pack/lowest.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "memplan/pack/joins.h"
+#include "memplan/pack/skyline.h"
 
 enum { FEW = 5000, MANY = 30000, TRIES = 20, TRIES_OF_MANY = 5, NODES = 1500000, SOME = 500 };
 /* Of joins: items that are worth it, pairs looked at, what of them is left to be searched. */
 enum { LEAST_JOINED = SOME, WORK = 600000000, FEW_LEFT = 2000 };
+enum { ROWS_WORK = 200000000 }; /* items and sections looked at by rows, each time */
 
 /* A node takes time with the items that are open beside it. */
 static uint64_t nodes_for(size_t n)
@@ -71,11 +73,14 @@ static uint64_t pack_left(gr_joins *j, uint64_t enough, uint64_t *nodes)
     size_t n;
     uint32_t n_steps;
     gr_pack_item *left = gr_joins_left(j, &n, &n_steps);
-    const uint64_t bound = gr_pack_bound(left, n, n_steps), height = gr_pack(left, n, n_steps, enough, TRIES);
-    if (height <= GR_MAX(enough, bound) || n > FEW_LEFT) return height;
-    const gr_solution s = gr_solve(left, n, n_steps, height, enough, nodes_for(n) / 4);
-    *nodes += s.nodes;
-    return s.height;
+    const uint64_t bound = gr_pack_bound(left, n, n_steps);
+    uint64_t height = gr_pack(left, n, n_steps, enough, TRIES);
+    if (height > GR_MAX(enough, bound) && n <= FEW_LEFT) {
+        const gr_solution s = gr_solve(left, n, n_steps, height, enough, nodes_for(n) / 4);
+        *nodes += s.nodes;
+        height = s.height;
+    }
+    return gr_pack_skyline(left, n, n_steps, height, enough, ROWS_WORK);
 }
 
 static bool any_wraps(const gr_pack_item *items, size_t n)
@@ -116,16 +121,21 @@ static void go_orders(way *w, size_t n, uint32_t n_steps, uint64_t enough, uint3
     free(items);
 }
 
-/* Both ways, until one is low enough, first joined, then by orders, then by search from the lower of the two;
- * of many items the one that comes first, which is the same one for their mirror image. */
+static void go_rows(way *w, size_t n, uint32_t n_steps, uint64_t enough)
+{
+    w->s.height = gr_pack_skyline(w->items, n, n_steps, w->s.height, enough, ROWS_WORK);
+}
+
+/* Both ways, until one is low enough, first joined, then by orders (of many items the one that comes first,
+ * which is the same one for their mirror image), then by search from the lower of the two, then by rows. */
 static const way *go_both(way *const ways[2], size_t n, uint32_t n_steps, uint64_t enough)
 {
     const uint32_t tries = n > MANY ? TRIES_OF_MANY : TRIES;
     const int n_ways = n > MANY ? 1 : 2;
     const uint64_t aim = GR_MAX(enough, ways[0]->s.bound);
     const way *best = ways[0];
-    if (n >= LEAST_JOINED && !any_wraps(ways[0]->items, n))
-        best = go_joined(ways[0], best, n, n_steps, enough);
+    const bool may_join = n >= LEAST_JOINED && !any_wraps(ways[0]->items, n);
+    if (may_join) best = go_joined(ways[0], best, n, n_steps, enough);
     for (int k = 0; k < n_ways && best->s.height > aim; k++) {
         go_orders(ways[k], n, n_steps, enough, tries);
         if (ways[k]->s.height < best->s.height) best = ways[k];
@@ -140,6 +150,10 @@ static const way *go_both(way *const ways[2], size_t n, uint32_t n_steps, uint64
         ways[k]->s.height = s.height;
         best = ways[k];
     }
+    for (int k = 0; k < 2 && may_join && best->s.height > GR_MAX(enough, bound); k++) {
+        go_rows(ways[k], n, n_steps, enough);
+        if (ways[k]->s.height < best->s.height) best = ways[k];
+    }
     for (int k = 0; k < 2; k++) {
         ways[k]->s.bound = bound;
         ways[k]->s.nodes += nodes;
@@ -151,7 +165,8 @@ static const way *go_both(way *const ways[2], size_t n, uint32_t n_steps, uint64
 static const way *go_below(way *const ways[2], size_t n, uint32_t n_steps, uint64_t enough)
 {
     for (int k = 0; k < 2; k++) {
-        const gr_solution s = gr_solve(ways[k]->items, n, n_steps, UINT64_MAX, enough, nodes_for(n) / 8);
+        const uint64_t nodes = nodes_for(n) / (n <= SOME ? 4 : 8);
+        const gr_solution s = gr_solve(ways[k]->items, n, n_steps, UINT64_MAX, enough, nodes);
         ways[k]->s.nodes += s.nodes;
         if (s.height > enough) continue;
         ways[k]->s.height = s.height;
@@ -170,7 +185,7 @@ static const way *go_down(way *const ways[2], const way *best, size_t n, uint32_
         const way *lower = go_below(ways, n, n_steps, best->s.bound + gap / 16 * sixteenths[i]);
         if (!lower) continue;
         best = lower;
-        i = SIZE_MAX; /* again from the first */
+        i--; /* as far again */
     }
     return best;
 }

@@ -110,6 +110,23 @@ static void test_tilings_come_together_again(void **state)
     free(it);
 }
 
+/* J, which no order packs to its bound: as low in all forms of it. */
+static void test_j_is_as_low_in_any_order_and_direction(void **state)
+{
+    (void)state;
+    need_shared(folder, "minimalloc");
+    if (!getenv("GR_SLOW")) {
+        print_message("skipped: needs GR_SLOW=1\n");
+        skip();
+    }
+    gr_pack_item it[PUBLIC_ITEMS];
+    for (int reversed = 0; reversed < 2; reversed++) {
+        const size_t n = public_read(it, folder, 'J', reversed);
+        if (reversed) shuffle(it, n, 7);
+        assert_int_equal(height_of(it, n, PUBLIC_STEPS), 1007616);
+    }
+}
+
 /* A wheel has no straight cut. Of every third the middle is left out, and its place is nobody's. */
 static void test_wheels_and_gaps_are_joined(void **state)
 {
@@ -151,6 +168,7 @@ int main(void)
         cmocka_unit_test(test_neither_order_nor_direction_changes_the_height),
         cmocka_unit_test(test_what_is_found_is_found_with_a_higher_capacity),
         cmocka_unit_test(test_tilings_come_together_again),
+        cmocka_unit_test(test_j_is_as_low_in_any_order_and_direction),
         cmocka_unit_test(test_wheels_and_gaps_are_joined),
         cmocka_unit_test(test_nothing_takes_nothing),
     };
