@@ -248,22 +248,7 @@ close whole alone 3 1e-3
         close whole moved 3 1e-3
         rm -r moved
     done
-    for way in "--policy every_node" "--policy transition" "$keep"; do
-        # shellcheck disable=SC2086
-        status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --steps 4 $way --out way --check-memory
-        same_weights whole way
-        rm -r way
-    done
-    status 3 "$gr" plan grpo.yaml "$@" --ranks 2 --set run.bits=keep --budget 4KiB
-    least=$(least_budget)
-    status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --steps 4 --set run.bits=keep --budget "$least" --out tight --check-memory
-    has tight/plan.json 'recompute'
-    same_weights whole tight
-    killed_goes_on whole "$@"
-    status 0 "$gr" exec grpo.yaml --set model=qwen3 --set models.actor.train.schedule=constant --steps 20 --out twenty-1
-    status 0 "$gr" exec grpo.yaml "$@" --ranks 4 --steps 20 --out twenty --check-memory
-    close twenty-1 twenty 1
-    close twenty-1 twenty 4 1e-2
+    in_all_ways_and_long "$@"
 }
 
 # One rank has all layers; what cannot be cut is refused where it is written.

@@ -1,11 +1,9 @@
 /* Mixtures of experts on the CPU device: each primitive, and the MLP over them, against loops in double. */
 #include "tests/unit/test.h"
 
-#include <pthread.h>
-
 #include "ops/kernels/experts.h"
 #include "ops/kernels/layer_ops.h"
-#include "runtime/comm/comm.h"
+#include "tests/unit/thread_ranks.h"
 
 static const gr_experts_ops *const ops = &gr_experts_cpu;
 
@@ -724,47 +722,15 @@ static void test_a_router_that_sends_all_to_one_expert_is_exact(void **state)
 
 enum { RANKS_MAX = 4 };
 
-/* What the ranks of a group see of each other between two barriers. */
-struct group {
-    uint32_t n, moves; /* moves: exchanges of rows there have been */
-    pthread_barrier_t barrier;
-    const gr_comm_exchange *exchange[RANKS_MAX];
-};
-
 struct rank {
-    gr_comm comm;
+    struct thread_comm at;
     gr_tp_group peers;
-    struct group *group;
     struct mlp m;
     uint32_t run;
     const uint16_t *given;
     struct passed passed;
     pthread_t thread;
 };
-
-static struct group *ranks_of(gr_comm *c)
-{
-    return ((struct rank *)(void *)c)->group;
-}
-
-static gr_status all_to_all(gr_comm *c, gr_queue *q, const gr_comm_exchange *e, gr_diag *d)
-{
-    struct group *g = ranks_of(c);
-    (void)q, (void)d;
-    g->exchange[c->rank] = e;
-    pthread_barrier_wait(&g->barrier);
-    if (c->rank == 0) g->moves++;
-    for (uint32_t r = 0; r < g->n; r++) {
-        const gr_comm_exchange *from = g->exchange[r];
-        if (from->from_bytes[c->rank] != e->to_bytes[r] || e->to_bytes[r] % e->unit) abort();
-        memcpy((char *)e->to + e->to_at[r], (const char *)from->from + from->from_at[c->rank],
-               e->to_bytes[r]);
-    }
-    pthread_barrier_wait(&g->barrier);
-    return GR_OK;
-}
-
-static const gr_comm_type threads = {.name = "threads", .all_to_all = all_to_all};
 
 static void *run_rank(void *arg)
 {
@@ -821,19 +787,18 @@ static void check_gradients(const struct mlp *m, const struct passed *whole, con
 /* How many exchanges it took. Tokens are dealt unevenly, and one rank may have none. */
 static uint32_t check_ranks(const struct mlp *m, uint32_t n, uint32_t run, const uint16_t *given)
 {
-    struct group group = {.n = n};
+    struct thread_group group = {.n = n};
     struct rank rank[RANKS_MAX];
     struct passed whole = pass(m, m->T, given, NULL);
     uint32_t first = 0;
     pthread_barrier_init(&group.barrier, NULL, n);
     for (uint32_t r = 0; r < n; r++) {
         const uint32_t end = r + 1 == n ? m->T : r == 1 ? first : first + m->T / n;
-        rank[r] = (struct rank){.comm = {.type = &threads, .rank = r, .ranks = n},
-                                .group = &group,
+        rank[r] = (struct rank){.at = thread_comm_of(&group, r, n),
                                 .m = share_of(m, r, n, first, end),
                                 .run = run,
                                 .given = given ? given + (size_t)first * m->e.top_k : NULL};
-        rank[r].peers.comm = &rank[r].comm;
+        rank[r].peers.comm = &rank[r].at.comm;
         first = end;
     }
     for (uint32_t r = 0; r < n; r++) pthread_create(&rank[r].thread, NULL, run_rank, &rank[r]);

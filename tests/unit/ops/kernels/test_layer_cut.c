@@ -1,50 +1,22 @@
 /* Layers whose tokens are cut over ranks, which are threads here: hidden states have the bits of one rank,
  * and gradients are its own, whether there are as many heads of keys as ranks, or each is on several. */
-#include <pthread.h>
-
-#include "runtime/comm/comm.h"
 #include "tests/unit/model_fixture.h"
+#include "tests/unit/thread_ranks.h"
 
-enum { RANKS_MAX = 12, TOKENS = 36, SEQS = 3, HIDDEN = 24, GUARD = 256 };
+enum { TOKENS = 36, SEQS = 3, HIDDEN = 24, GUARD = 256 };
 
 static const uint32_t offsets[SEQS + 1] = {0, 5, 34, TOKENS}; /* over the ends of all ranks' tokens */
 
-/* What the ranks of a group see of each other between two barriers. */
-struct group {
-    uint32_t n;
-    pthread_barrier_t barrier;
-    const gr_comm_exchange *exchange[RANKS_MAX];
-};
-
 /* All that one of n ranks has; n 1: all tokens. */
 struct rank {
-    gr_comm comm;
+    struct thread_comm at;
     gr_tp_group sharers;
-    struct group *group;
     const gr_model_shape *s;
     const float *w, *x, *dy; /* the layer's bucket; [TOKENS, HIDDEN] of all ranks */
     uint32_t n_tokens;
     float *kept, *y, *dx, *grad; /* of its tokens; its part of the gradients */
     pthread_t thread;
 };
-
-static gr_status all_to_all(gr_comm *c, gr_queue *q, const gr_comm_exchange *e, gr_diag *d)
-{
-    struct group *g = ((struct rank *)(void *)c)->group;
-    (void)q, (void)d;
-    g->exchange[c->rank] = e;
-    pthread_barrier_wait(&g->barrier);
-    for (uint32_t r = 0; r < g->n; r++) {
-        const gr_comm_exchange *from = g->exchange[r];
-        if (from->from_bytes[c->rank] != e->to_bytes[r] || e->to_bytes[r] % e->unit) abort();
-        memcpy((char *)e->to + e->to_at[r], (const char *)from->from + from->from_at[c->rank],
-               e->to_bytes[r]);
-    }
-    pthread_barrier_wait(&g->barrier);
-    return GR_OK;
-}
-
-static const gr_comm_type threads = {.name = "threads", .all_to_all = all_to_all};
 
 /* As many bytes as the planner counts, and a guard behind them. */
 static void *guarded(uint64_t bytes)
@@ -65,15 +37,15 @@ static void free_guarded(void *p, uint64_t bytes)
 /* Backward twice, so that there are gradients that it adds to. */
 static void run(struct rank *r)
 {
-    gr_queue q = {.sharers = r->comm.ranks > 1 ? &r->sharers : NULL};
+    gr_queue q = {.sharers = r->at.comm.ranks > 1 ? &r->sharers : NULL};
     const gr_packed p = {.n_tokens = r->n_tokens,
                          .n_seqs = SEQS,
                          .offset = offsets,
                          .host_offset = offsets,
-                         .cut = r->comm.ranks};
+                         .cut = r->at.comm.ranks};
     const gr_pass_bounds b = {
-        .tokens = r->n_tokens, .seqs = SEQS, .length = TOKENS, .threads = 1, .cut = r->comm.ranks};
-    const size_t at = (size_t)r->comm.rank * r->n_tokens * HIDDEN,
+        .tokens = r->n_tokens, .seqs = SEQS, .length = TOKENS, .threads = 1, .cut = r->at.comm.ranks};
+    const size_t at = (size_t)r->at.comm.rank * r->n_tokens * HIDDEN,
                  bytes = (size_t)r->n_tokens * HIDDEN * sizeof(float);
     const uint64_t of_acts = gr_layer_acts_bytes(&K, r->s, 0, &b),
                    forward = gr_layer_ws_bytes(&K, r->s, 0, &b, GR_LAYER_FORWARD),
@@ -100,12 +72,11 @@ static void *run_rank(void *arg)
     return NULL;
 }
 
-static struct rank rank_new(const struct rank *of, struct group *group, uint32_t r, uint32_t n)
+static struct rank rank_new(const struct rank *of, struct thread_group *group, uint32_t r, uint32_t n)
 {
     struct rank rank = *of;
     const size_t elems = gr_bucket_elems(of->s, 1), bytes = (size_t)TOKENS / n * HIDDEN * sizeof(float);
-    rank.comm = (gr_comm){.type = &threads, .rank = r, .ranks = n};
-    rank.group = group;
+    rank.at = thread_comm_of(group, r, n);
     rank.n_tokens = TOKENS / n;
     rank.y = gr_malloc(bytes), rank.kept = gr_malloc(bytes), rank.dx = gr_malloc(bytes);
     rank.grad = gr_calloc(elems, sizeof(float));
@@ -145,12 +116,12 @@ static void check_gradients(const struct rank *one, const struct rank *rank, uin
 
 static void check_ranks(const struct rank *one, uint32_t n)
 {
-    struct group group = {.n = n};
-    struct rank rank[RANKS_MAX];
+    struct thread_group group = {.n = n};
+    struct rank rank[THREAD_RANKS_MAX];
     pthread_barrier_init(&group.barrier, NULL, n);
     for (uint32_t r = 0; r < n; r++) {
         rank[r] = rank_new(one, &group, r, n);
-        rank[r].sharers.comm = &rank[r].comm;
+        rank[r].sharers.comm = &rank[r].at.comm;
         pthread_create(&rank[r].thread, NULL, run_rank, &rank[r]);
     }
     /* a rank's own address is what its thread has: they stay where they are until all are done */
