@@ -371,20 +371,20 @@ static void passed_free(struct passed *p)
 
 static gr_experts_call call_of(const struct mlp *m, uint32_t run, const uint16_t *given)
 {
-    return (gr_experts_call){
-        .ops = ops,
-        .k = &gr_kernels_cpu,
-        .e = &m->e,
-        .type = GR_F32,
-        .T = m->T,
-        .H = m->H,
-        .run = GR_MIN(run, m->T),
-        .most = run,
-        .again = m->again,
-        .scale = 0.5f,
-        .x = m->x,
-        .given = given,
-        .w = {m->router, m->router_bias, m->selection, m->gate_up, m->gate_up_bias, m->down, m->down_bias}};
+    return (gr_experts_call){.ops = ops,
+                             .k = &gr_kernels_cpu,
+                             .e = &m->e,
+                             .type = GR_F32,
+                             .T = m->T,
+                             .H = m->H,
+                             .run = GR_MIN(run, m->T),
+                             .most = run,
+                             .again = m->again,
+                             .scale = 0.5f,
+                             .x = m->x,
+                             .given = given,
+                             .w = {m->router, m->router_bias, m->selection, m->gate_up, m->gate_up_bias,
+                                   m->down, m->down_bias, NULL}};
 }
 
 /* Gradients hold 1 already. */
