@@ -3,6 +3,10 @@
 # that goes step by step: whatever the number of slots, the size of the pool, stop texts and long prompts.
 . "$(dirname "$0")/lib.sh"
 
+long() { # What the long form tries, too.
+    [ "$slow" = 0 ] || echo "$@"
+}
+
 same() { # GRAPH SETTING...
     two_ways "$GR_STEPS_EXEC" "$@"
     cp out steps.out
@@ -48,8 +52,8 @@ goes_on() { # GRAPH SETTING
 
 sed 's/run: .*/run: {steps: 3, seed: 7, samples: 32}/' grpo.yaml >tiny.yaml
 same tiny.yaml
-for slots in 1 3 7 20; do same tiny.yaml nodes.rollout.concurrent=$slots; done
-for blocks in 1 2 5 9; do same tiny.yaml nodes.rollout.kv_blocks=$blocks; done
+for slots in 3 20 $(long 1 7); do same tiny.yaml nodes.rollout.concurrent=$slots; done
+for blocks in 1 9 $(long 2 5); do same tiny.yaml nodes.rollout.kv_blocks=$blocks; done
 same tiny.yaml nodes.rollout.samples=1
 # Responses of several chunks, prompts of several blocks.
 sed -e 's/max_tokens: 6/max_tokens: 37/' -e 's/max_tokens: 8, template: "{question}"/max_tokens: 26, template: "1+2=3+4=5+6=7+8={question}"/' \
@@ -79,13 +83,13 @@ mv model dense
 hybrid_model model
 same long.yaml
 has steps.out '[1-9][0-9]* moves'
-for set in concurrent=3 concurrent=5 concurrent=20 kv_blocks=6 samples=1; do same long.yaml nodes.rollout.$set; done
+for set in concurrent=5 kv_blocks=6 $(long concurrent=3 concurrent=20 samples=1); do same long.yaml nodes.rollout.$set; done
 for set in concurrent=5 kv_blocks=7; do same stop.yaml nodes.rollout.$set; done
 # Prompts of several parts, beside others: their state goes on from trip to trip.
-for n in 7 30; do
+for n in 7 $(long 30); do
     export GR_PREFILL=$n
     same long.yaml
-    for set in concurrent=5 samples=1; do same long.yaml nodes.rollout.$set; done
+    for set in concurrent=5 $(long samples=1); do same long.yaml nodes.rollout.$set; done
 done
 unset GR_PREFILL
 # What goes on in another iteration goes on from its prompt's state.
@@ -131,8 +135,8 @@ mv dense model
 turns turns.yaml ""
 turns slow.yaml slow
 same turns.yaml run.steps=3
-for slots in 1 3 20; do same turns.yaml nodes.rollout.concurrent=$slots run.steps=3; done
-for blocks in 2 5; do same turns.yaml nodes.rollout.kv_blocks=$blocks run.steps=3; done
+for slots in 3 $(long 1 20); do same turns.yaml nodes.rollout.concurrent=$slots run.steps=3; done
+for blocks in 2 $(long 5); do same turns.yaml nodes.rollout.kv_blocks=$blocks run.steps=3; done
 same slow.yaml run.steps=3
 drafted turns.yaml "tokens: 3, match: 1, from: group" run.steps=3
 same turns.yaml nodes.rollout.max_tokens=11 nodes.rollout.max_context=60 run.steps=3
@@ -144,7 +148,7 @@ same turns.yaml nodes.rollout.max_tokens=11 nodes.rollout.max_context=60 nodes.r
 same long.yaml nodes.rollout.lag=3 nodes.rollout.concurrent=11
 still long.yaml >still.yaml
 still turns.yaml >still-turns.yaml
-for set in concurrent=40 concurrent=5 samples=1; do
+for set in concurrent=5 $(long concurrent=40 samples=1); do
     goes_on still $set
     goes_on still-turns $set
 done

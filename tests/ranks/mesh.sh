@@ -40,7 +40,7 @@ micro="--set nodes.update.micro_tokens=25 --set nodes.old_logprob.micro_tokens=2
 both="--set models.ref.parallel.$axis"
 for type in llama qwen2 qwen3 gemma3_text gemma4_text granite qwen3_moe deepseek_v3 qwen3_5_text qwen3_next few; do
     [ -d $type ] || continue
-    case $type in qwen2 | granite | qwen3_5_text) [ "$slow" = 1 ] || continue ;; esac # biases and scales: of a rank as of one
+    case $type in qwen2 | gemma3_text | granite | qwen3_5_text) [ "$slow" = 1 ] || continue ;; esac # biases and scales: of a rank as of one
     status 0 "$gr" exec once.yaml --set model=$type --steps 1 --out $type-1
     for way in "2 2" "4 2" "4 4"; do
         case $slow$type$way in 0qwen3"4 2" | 0few"2 2") continue ;; 0qwen3"4 4" | 0few"4 4" | 0*"2 2" | 1*) ;; *) continue ;; esac # 4 2: with shared prompts, below

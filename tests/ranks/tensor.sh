@@ -24,7 +24,7 @@ below() {
 
 # What one rank samples, ranks do, from equal weights: the first iteration is one rank's.
 shards="--set models.actor.residency.rollout_weights=keep"
-for type in llama qwen3 gemma3_text qwen3_moe deepseek_v3 qwen3_5_text gemma4_text $([ "$slow" = 1 ] && echo qwen3_next qwen2 gpt_oss); do
+for type in llama qwen3_moe deepseek_v3 qwen3_5_text gemma4_text $([ "$slow" = 1 ] && echo qwen3 gemma3_text qwen3_next qwen2 gpt_oss); do
     status 0 "$gr" exec both.yaml --set model=$type --steps 1 --out $type-1
     for n in 2 4; do
         [ "$slow" = 1 ] || [ $n = 4 ] || [ $type = llama ] || continue
