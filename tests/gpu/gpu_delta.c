@@ -8,7 +8,7 @@
  *     gpu_delta --race    each kernel once, over sequences of one chunk and a little (check.h)
  */
 #include "ops/kernels/delta.h"
-#include "tests/gpu/check.h"
+#include "tests/gpu/attach.h"
 
 #define SEQS_MAX 16
 
@@ -67,11 +67,8 @@ static sides sides_of(const batch *b, const gr_kernels *k)
                .dt_bias = tensor_of(d->value_heads, 1, 5),
                .norm = tensor_of(d->value_dim, 1, 6),
                .offset = device_copy(b->offset, (b->n_seqs + 1) * 4)};
-    gr_diag told;
-    gr_diag_init(&told);
     if (gr_team_new(&s.cpu.team, (unsigned)GR_MIN(sysconf(_SC_NPROCESSORS_ONLN), 16), NULL) != GR_OK) exit(1);
-    if (k->attach(&s.cuda, &told) != GR_OK) exit(1);
-    gr_diag_release(&told);
+    attach_queue(k, &s.cuda);
     return s;
 }
 

@@ -17,6 +17,7 @@
 #include "ops/model/fp8.h"
 #include "runtime/base/half.h"
 #include "runtime/base/threads.h"
+#include "tests/gpu/attach.h"
 #include "tests/gpu/device.h"
 
 static gr_team *team;
@@ -862,9 +863,9 @@ int main(int argc, char **argv)
     gr_diag_init(&d);
     need_device();
     expect_ok(gr_team_new(&team, (unsigned)GR_MIN(sysconf(_SC_NPROCESSORS_ONLN), 16), NULL), &d, "threads");
-    expect_ok(gr_kernels_cuda.attach(&q, &d), &d, "attach");
-    expect_ok(gr_kernels_cuda.strict->attach(&strict, &d), &d, "attach");
     if (check_failures) return 1;
+    attach_queue(&gr_kernels_cuda, &q);
+    attach_queue(gr_kernels_cuda.strict, &strict);
     if (argc > 1 && !strcmp(argv[1], "--invariance")) {
         static const uint32_t shapes[][2] = {
             {4096, 6144}, {4096, 4096}, {1024, 2048}, {12288, 4096}, {256, 512}};

@@ -10,6 +10,7 @@
  */
 #include "ops/kernels/cuda/latent.h"
 #include "ops/kernels/latent.h"
+#include "tests/gpu/attach.h"
 #include "tests/gpu/device.h"
 
 #define SEQS_MAX 8
@@ -73,7 +74,7 @@ typedef struct sides {
     gr_tokens on_cpu, on_gpu;
 } sides;
 
-static sides sides_of(const batch *b, gr_diag *d)
+static sides sides_of(const batch *b)
 {
     const gr_latent_desc *l = &b->d;
     const size_t t = b->tokens, n = l->heads, head = gr_latent_head(l), kv = gr_latent_kv(l);
@@ -91,7 +92,7 @@ static sides sides_of(const batch *b, gr_diag *d)
     s.position = device_copy(position, t * 4);
     free(position);
     if (gr_team_new(&s.cpu.team, (unsigned)GR_MIN(sysconf(_SC_NPROCESSORS_ONLN), 16), NULL) != GR_OK) exit(1);
-    expect_ok(gr_kernels_cuda.attach(&s.gpu, d), d, "attach");
+    attach_queue(&gr_kernels_cuda, &s.gpu);
     s.on_cpu =
         (gr_tokens){.n = b->tokens, .n_seqs = b->n_seqs, .offset = b->offset, .host_offset = b->offset};
     s.on_gpu = s.on_cpu;
@@ -324,10 +325,10 @@ static void check_attention(const batch *b, sides *s, void *ws)
     CUDA(cudaFree(again));
 }
 
-static void check_batch(batch *b, gr_diag *d)
+static void check_batch(batch *b)
 {
     derive(b);
-    sides s = sides_of(b, d);
+    sides s = sides_of(b);
     void *ws = cpu_ws(b, &s);
     if (gr_latent_cuda.unfit(&b->d)) {
         printf("%s: %s\n", b->name, gr_latent_cuda.unfit(&b->d));
@@ -338,7 +339,10 @@ static void check_batch(batch *b, gr_diag *d)
         check_expansion(b, &s);
         check_attention(b, &s, ws);
     }
-    expect_ok(gr_kernels_cuda.check(&s.gpu, d), d, b->name);
+    gr_diag d;
+    gr_diag_init(&d);
+    expect_ok(gr_kernels_cuda.check(&s.gpu, &d), &d, b->name);
+    gr_diag_release(&d);
     CUDA(cudaGetLastError());
     free(ws);
     sides_release(&s);
@@ -404,8 +408,6 @@ static void bench(void)
 
 int main(int argc, char **argv)
 {
-    gr_diag d;
-    gr_diag_init(&d);
     need_device();
     if (read_options(argc, argv)) {
         bench();
@@ -422,10 +424,9 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < GR_LEN(batches); i++) {
         batch *b = &batches[i];
         if (check_race) b->n_seqs = GR_MIN(b->n_seqs, 2), b->length[0] = 41, b->length[1] = 5;
-        check_batch(b, &d);
-        if (check_race) b->length[0] = 3, b->length[1] = 1, check_batch(b, &d); /* steps of one token */
+        check_batch(b);
+        if (check_race) b->length[0] = 3, b->length[1] = 1, check_batch(b); /* steps of one token */
     }
     printf("%s: %d failed\n", argv[0], check_failures);
-    gr_diag_release(&d);
     return check_failures > 0;
 }
