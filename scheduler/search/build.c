@@ -1,5 +1,6 @@
 /* scheduler/search/build.c: a finished plan from a residency that fits: steps, ledger, paths, waits. */
 #include "scheduler/search/build.h"
+#include "scheduler/search/transfers_parts.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@ typedef struct clock {
 
 typedef struct builder {
     gr_packings *known; /* NULL: nothing is */
+    uint32_t *until;    /* [n_ledger] the last step before which nothing else may lie there */
     const gr_transfers *l;
     const gr_analysis *f;
     gr_plan *p;
@@ -60,11 +62,73 @@ static uint64_t room_of(const builder *b, const gr_entry *e)
     return (e->bytes + block - 1) / block * block;
 }
 
-/* Until when nothing else may lie there. */
-static uint32_t last_of(const builder *b, uint32_t e, bool apart)
+/* Of an entry: until when it is held back for a copy or use that still runs when its last step has begun. */
+typedef struct held {
+    uint32_t entry, begin, clear;
+} held;
+
+static int by_begin(const void *a, const void *b)
 {
-    const gr_entry *x = &b->p->ledger[e];
-    return apart && x->first <= x->last ? b->l->copies[e].clear : x->last;
+    const held *x = a, *y = b;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    return x->entry < y->entry ? -1 : x->entry > y->entry;
+}
+
+static held *find_held(const builder *b, uint32_t *n)
+{
+    held *all = gr_malloc((b->p->n_ledger + 1) * sizeof(*all));
+    *n = 0;
+    for (uint32_t e = 0; e < b->p->n_ledger; e++) {
+        const gr_entry *x = &b->p->ledger[e];
+        const uint32_t clear = b->l->copies[e].clear;
+        if (x->place == GR_DEVICE && x->first <= x->last && clear > x->last)
+            all[(*n)++] = (held){e, x->last + 1, clear};
+    }
+    qsort(all, *n, sizeof(*all), by_begin);
+    return all;
+}
+
+/* Take those out of a list that are clear before step i; while too many bytes are live, the one that is clear
+ * soonest as well: what comes to lie there waits least. */
+static uint32_t let_go(const builder *b, held *list, uint32_t n, uint32_t i, uint64_t *live, uint64_t room)
+{
+    uint32_t kept = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        if (list[k].clear >= i)
+            list[kept++] = list[k];
+        else
+            *live -= b->p->ledger[list[k].entry].bytes;
+    }
+    while (*live > room && kept) {
+        uint32_t soonest = 0;
+        for (uint32_t k = 1; k < kept; k++)
+            if (list[k].clear < list[soonest].clear) soonest = k;
+        b->until[list[soonest].entry] = i - 1;
+        *live -= b->p->ledger[list[soonest].entry].bytes;
+        list[soonest] = list[--kept];
+    }
+    return kept;
+}
+
+/* Nothing lies where another lane is still busy, as far as no more than `room` bytes are live for it. */
+static void hold_back(builder *b, uint64_t room)
+{
+    uint32_t n, now = 0;
+    held *all = find_held(b, &n), *list = gr_malloc((n + 1) * sizeof(*list));
+    uint64_t *live = gr_transfers_live(b->l, b->f, GR_DEVICE), more = 0;
+    for (uint32_t i = 0, at = 0; i < b->l->n_items; i++) {
+        for (; at < n && all[at].begin == i; at++) {
+            list[now++] = all[at];
+            b->until[all[at].entry] = all[at].clear;
+            more += b->p->ledger[all[at].entry].bytes;
+        }
+        uint64_t sum = live[i] + more;
+        now = let_go(b, list, now, i, &sum, room);
+        more = sum - live[i];
+    }
+    free(all);
+    free(list);
+    free(live);
 }
 
 /* Whether it comes and goes in a host pool with a disk behind it: between it, the disk and the device. */
@@ -78,16 +142,14 @@ static bool visits(const builder *b, uint32_t e)
 }
 
 /* Those of a place that visit, or all others, from offset `from` on; where they end. */
-static uint64_t pack_those(builder *b, gr_place place, bool visiting, uint64_t from, bool apart,
-                           uint32_t tries)
+static uint64_t pack_those(builder *b, gr_place place, bool visiting, uint64_t from, uint32_t tries)
 {
     gr_plan *p = b->p;
     gr_pack_item *items = gr_malloc((p->n_ledger + 1) * sizeof(*items));
     size_t n = 0;
     for (uint32_t e = 0; e < p->n_ledger; e++)
         if (p->ledger[e].place == place && visits(b, e) == visiting)
-            items[n++] =
-                (gr_pack_item){room_of(b, &p->ledger[e]), p->ledger[e].first, last_of(b, e, apart), 0};
+            items[n++] = (gr_pack_item){room_of(b, &p->ledger[e]), p->ledger[e].first, b->until[e], 0};
     uint64_t height = gr_pack_once(b->known, items, n, b->l->n_items, tries);
     n = 0;
     for (uint32_t e = 0; e < p->n_ledger; e++)
@@ -99,17 +161,18 @@ static uint64_t pack_those(builder *b, gr_place place, bool visiting, uint64_t f
 
 /* What visits the host pool has bytes of its own: a task's code there waits for no queue that loads from it.
  */
-static uint64_t pack_place(builder *b, gr_place place, bool apart, uint32_t tries)
+static uint64_t pack_place(builder *b, gr_place place, uint32_t tries)
 {
-    const uint64_t others = pack_those(b, place, false, 0, apart, tries);
-    return b->l->disk_live && place == GR_HOST ? pack_those(b, place, true, others, apart, tries) : others;
+    const uint64_t others = pack_those(b, place, false, 0, tries);
+    return b->l->disk_live && place == GR_HOST ? pack_those(b, place, true, others, tries) : others;
 }
 
-static void make_ledger(builder *b, bool apart, uint32_t tries)
+static void make_ledger(builder *b, uint64_t apart, uint32_t tries)
 {
     gr_plan *p = b->p;
     p->n_ledger = b->l->n_copies;
     p->ledger = gr_arena_alloc(p->arena, (p->n_ledger + 1) * sizeof(*p->ledger));
+    b->until = gr_malloc((p->n_ledger + 1) * sizeof(*b->until));
     for (uint32_t e = 0; e < p->n_ledger; e++) {
         const gr_copy *d = &b->l->copies[e];
         const gr_object *o = &b->f->g->objects[d->object];
@@ -118,10 +181,13 @@ static void make_ledger(builder *b, bool apart, uint32_t tries)
                                   .bytes = o->bytes,
                                   .first = d->first,
                                   .last = d->last};
+        b->until[e] = d->last;
     }
-    p->arena_bytes = pack_place(b, GR_DEVICE, apart, tries);
-    p->host_bytes = pack_place(b, GR_HOST, false, GR_MIN(tries, 10)) + b->f->g->spare_bytes;
-    p->disk_bytes = pack_place(b, GR_DISK, false, 1);
+    if (apart) hold_back(b, apart);
+    p->arena_bytes = pack_place(b, GR_DEVICE, tries);
+    p->host_bytes = pack_place(b, GR_HOST, GR_MIN(tries, 10)) + b->f->g->spare_bytes;
+    p->disk_bytes = pack_place(b, GR_DISK, 1);
+    free(b->until);
     const gr_tenant tenant = gr_tenant_of(b->f->g, p->host_bytes);
     p->overhead_bytes = gr_hardware_overhead(&b->f->hardware, &tenant);
     p->peak_bytes = p->arena_bytes + p->overhead_bytes;
@@ -550,7 +616,7 @@ static void split_paths(builder *b)
     }
 }
 
-gr_plan *gr_plan_pack(const gr_transfers *l, const gr_analysis *f, gr_packings *known, bool apart,
+gr_plan *gr_plan_pack(const gr_transfers *l, const gr_analysis *f, gr_packings *known, uint64_t apart,
                       uint32_t tries)
 {
     gr_arena *arena = gr_arena_new();

@@ -171,7 +171,8 @@ static void charge_packing(gr_schedule_search *s, const gr_plan *p)
     s->transfers.work += (uint64_t)PACKING * tries * s->transfers.n_copies;
 }
 
-static gr_plan *build_once(gr_schedule_search *s, uint32_t level, bool apart)
+/* apart: see build.h. */
+static gr_plan *build_once(gr_schedule_search *s, uint32_t level, uint64_t apart)
 {
     const gr_analysis *f = gr_level_set_take(s, level)->analysis;
     gr_plan *p = gr_plan_pack(&s->transfers, f, &s->packings, apart, tries_of(s));
@@ -187,9 +188,9 @@ static gr_plan *build_once(gr_schedule_search *s, uint32_t level, bool apart)
  * besides, which is seen when all have plans. */
 static gr_plan *build(gr_schedule_search *s, uint32_t level)
 {
-    gr_plan *p = build_once(s, level, false);
+    gr_plan *p = build_once(s, level, 0);
     if (!is_within(s, p) || p->ns <= gr_near_ns(s->transfers.ns)) return p;
-    gr_plan *apart = build_once(s, level, true);
+    gr_plan *apart = build_once(s, level, UINT64_MAX);
     const bool faster = is_within(s, apart) && apart->ns < p->ns;
     gr_plan_free(faster ? p : apart);
     return faster ? apart : p;
@@ -203,15 +204,21 @@ static gr_plan *build_whole(gr_schedule_search *s, uint32_t level)
     return p;
 }
 
-/* The plan of a candidate; NULL: offsets are not found for it. *lacks: bytes, where those are the device's.
- */
-static gr_plan *pack(gr_schedule_search *s, const candidate *c, uint64_t *lacks)
+static void lay_out_as(gr_schedule_search *s, const candidate *c)
 {
     const gr_residency *st = &s->found.all[c->residency];
     if (c->wide)
         lay_out_wide(s, st);
     else
         lay_out(s, st);
+}
+
+/* The plan of a candidate; NULL: offsets are not found for it. *lacks: bytes, where those are the device's.
+ */
+static gr_plan *pack(gr_schedule_search *s, const candidate *c, uint64_t *lacks)
+{
+    const gr_residency *st = &s->found.all[c->residency];
+    lay_out_as(s, c);
     gr_plan *p = build(s, st->level);
     *lacks = 0;
     if (is_within(s, p)) return p;
@@ -333,6 +340,41 @@ static packed pack_first(gr_schedule_search *s, const candidate *list, size_t n,
     return (packed){0};
 }
 
+/* With what steps in loops wait for bytes of copies that still run. */
+static uint64_t loops_ns(const gr_schedule_search *s, uint32_t level, const gr_plan *p)
+{
+    const gr_transfers *l = &s->transfers;
+    const gr_tasks *g = s->sets[level].analysis->g;
+    uint32_t *trips = gr_calloc(l->n_items + 1, sizeof(*trips));
+    for (uint32_t i = 0; i < l->n_items; i++)
+        if (l->items[i].kind == GR_STEP_LOOP) trips[i] = g->task[l->items[i].work].loop.trips_expected;
+    const uint64_t ns = gr_timeline_loops_ns(p, trips);
+    free(trips);
+    return ns;
+}
+
+/* The plan that was chosen, or the same steps with other offsets, so that in loops, too, as few steps wait
+ * for bytes as there is room for. */
+static gr_plan *ease(gr_schedule_search *s, const candidate *c, gr_plan *p)
+{
+    static const uint8_t rooms[] = {64, 63, 60, 54}; /* of 64 */
+    const gr_residency *st = &s->found.all[c->residency];
+    if (s->o->quick || s->probes || s->o->parts > 1) return p;
+    lay_out_as(s, c);
+    if (s->transfers.n_items != gr_plan_steps(p)) return p; /* loads stand later in it */
+    uint64_t least = loops_ns(s, st->level, p);
+    const uint64_t room = gr_arena_budget(s, st->level, st->host);
+    bool fits = least <= gr_near_ns(p->ns);
+    for (size_t i = 0; i <= GR_LEN(rooms) && !fits; i++) {
+        gr_plan *apart = build_once(s, st->level, i ? room / 64 * rooms[i - 1] : UINT64_MAX);
+        fits = is_within(s, apart);
+        const uint64_t ns = fits && apart->ns <= p->ns ? loops_ns(s, st->level, apart) : UINT64_MAX;
+        gr_plan_free(ns < least ? p : apart);
+        if (ns < least) p = apart, least = ns;
+    }
+    return p;
+}
+
 /* Of all that fit and take as long as the fastest that does, or nearly, the one that moves least. */
 static gr_plan *choose(gr_schedule_search *s, size_t begin, uint32_t *level)
 {
@@ -351,6 +393,7 @@ static gr_plan *choose(gr_schedule_search *s, size_t begin, uint32_t *level)
             best.plan = less.plan;
             taken = &near[less.at];
         }
+        best.plan = ease(s, taken, best.plan);
         s->taken = s->found.all[taken->residency];
         const gr_level_set *set = &s->sets[s->taken.level];
         if (s->src->n_knobs) memcpy(level, set->level, s->src->n_knobs * sizeof(*level));

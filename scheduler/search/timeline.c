@@ -65,21 +65,43 @@ enum { ALL_LANES = (1u << GR_N_LANES) - 1 };
 
 static void lay_out(gr_timeline *t, clocks *c, uint32_t i, uint32_t last);
 
+static void meet_at(clocks *c, unsigned lanes, uint64_t t)
+{
+    for (int l = 0; l < GR_N_LANES; l++)
+        if (lanes >> l & 1) c->lane[l] = GR_MAX(c->lane[l], t);
+}
+
+/* All trips of a loop as its own waits let them run, once the first has been laid out: the others are as the
+ * second, which begins where lanes have met. What it waited for from outside is not in it. */
+static uint64_t own_trips(gr_timeline *t, clocks *c, uint32_t i, unsigned meet, uint64_t stalled)
+{
+    const uint64_t first = latest(c, meet);
+    uint64_t trip = 0;
+    if (t->trips[i] > 1) {
+        meet_at(c, meet, first);
+        lay_out(t, c, i + 1, t->steps[i].body_last + 1);
+        trip = latest(c, meet) - first;
+    }
+    const uint64_t all = first - t->begin[i] + trip * (t->trips[i] - GR_MIN(t->trips[i], 1u));
+    return t->trips[i] ? GR_MIN(all - GR_MIN(all, c->stalled - stalled), LATEST) : 0;
+}
+
 /* A loop that begins with step i: one trip, stretched to the time of all of them and of what the first of
  * them waited for. Its lanes meet at its end. */
 static void lay_out_loop(gr_timeline *t, clocks *c, uint32_t i)
 {
-    const gr_step *s = &t->steps[i];
+    gr_step *s = &t->steps[i];
     const uint64_t begin = t->begin[i], stalled = c->stalled;
     const bool outermost = !c->outside;
     unsigned meet = 1u << s->lane;
     for (uint32_t k = i + 1; k <= s->body_last; k++) meet |= 1u << t->steps[k].lane;
     if (outermost) c->outside = GR_MAX(latest(c, ALL_LANES), UINT64_C(1));
-    for (int l = 0; l < GR_N_LANES; l++)
-        if (meet >> l & 1) c->lane[l] = GR_MAX(c->lane[l], begin);
+    meet_at(c, meet, begin);
     if (t->depth[i] < MAX_DEPTH) {
         lay_out(t, c, i + 1, s->body_last + 1);
-        t->end[i] = s->ns ? after(t->end[i], c->stalled - stalled) : begin; /* no trip waits for nothing */
+        if (t->trips) s->ns = GR_MAX(s->ns, own_trips(t, c, i, meet, stalled));
+        t->end[i] =
+            s->ns ? after(after(begin, s->ns), c->stalled - stalled) : begin; /* no trip waits for nothing */
         stretch(t, i + 1, s->body_last + 1, begin, latest(c, meet) - begin, t->end[i] - begin);
     }
     for (int l = 0; l < GR_N_LANES; l++)
@@ -191,10 +213,11 @@ gr_timeline gr_timeline_of_role(const gr_plan *p, uint32_t role, gr_arena *arena
     return t;
 }
 
-static uint64_t steady_ns(const gr_plan *p, bool late)
+static uint64_t steady_ns(const gr_plan *p, bool late, const uint32_t *trips)
 {
     gr_arena *arena = gr_arena_new();
     gr_timeline t = bare(p, 0, arena);
+    t.trips = trips;
     const uint64_t ns = lay_out_steady(&t, late);
     gr_arena_free(arena);
     return ns;
@@ -202,10 +225,15 @@ static uint64_t steady_ns(const gr_plan *p, bool late)
 
 uint64_t gr_timeline_waits_ns(const gr_plan *p)
 {
-    return steady_ns(p, false);
+    return steady_ns(p, false, NULL);
 }
 
 uint64_t gr_timeline_late_ns(const gr_plan *p)
 {
-    return steady_ns(p, true);
+    return steady_ns(p, true, NULL);
+}
+
+uint64_t gr_timeline_loops_ns(const gr_plan *p, const uint32_t *trips)
+{
+    return steady_ns(p, false, trips);
 }

@@ -21,6 +21,7 @@ typedef struct gr_timeline {
     uint64_t ns, steady_ns;   /* of all of them; of the iteration's */
     uint32_t *parent, *depth; /* [n] loop around each step, or GR_NONE; loops around it */
     uint64_t *begin, *end;    /* [n] nanoseconds from the iteration's begin */
+    const uint32_t *trips;    /* [n] of loops whose time is to be found: how often they turn; else NULL */
     gr_arena *arena;          /* the caller's: all of it is there */
 } gr_timeline;
 
@@ -33,5 +34,8 @@ uint64_t gr_timeline_waits_ns(const gr_plan *p);
 /* The same where each load waits for what stands before it on `compute` and of offloads, too: as long as the
  * search may have counted, which knew no offsets. */
 uint64_t gr_timeline_late_ns(const gr_plan *p);
+/* The same where steps in loops wait for such bytes, too, and loops take as much longer; predicted times
+ * leave that out. trips: of steps that are loops, how often they turn. */
+uint64_t gr_timeline_loops_ns(const gr_plan *p, const uint32_t *trips);
 
 #endif

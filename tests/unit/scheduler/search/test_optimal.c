@@ -111,7 +111,7 @@ static bool all_stay(const space *s, const priced *p)
 /* The time of a layout with its offsets, which some steps wait for; UINT64_MAX: they are not found. */
 static uint64_t packed_ns(const space *s, uint64_t arena)
 {
-    gr_plan *plan = gr_plan_pack(&s->transfers, s->f, NULL, false, 40);
+    gr_plan *plan = gr_plan_pack(&s->transfers, s->f, NULL, 0, 40);
     uint64_t ns = UINT64_MAX;
     if (plan->arena_bytes <= arena) {
         gr_plan_finish(plan, &s->transfers, s->f);

@@ -153,14 +153,14 @@ static void test_several_copies_are_in_flight_where_memory_allows(void **state)
         gr_transfers_widen(&l, f, &come_and_go, ((uint64_t)room << 20) + GR_ALIGN);
         ns[room] = l.ns;
         live[room] = l.live;
-        gr_plan *p = gr_plan_pack(&l, f, NULL, false, 40);
+        gr_plan *p = gr_plan_pack(&l, f, NULL, 0, 40);
         gr_plan_finish(p, &l, f);
         char what[128];
         p->ranks = "0";
         p->budget_bytes = p->host_budget_bytes = UINT64_MAX;
         p->fits = true;
         assert_int_equal(gr_plan_verify(p, g, NULL), GR_OK);
-        for (uint64_t run = 0; run < 20; run++) assert_null(simulate(p, g, run, NULL, false, what));
+        for (uint64_t run = 0; run < 20; run++) assert_null(simulate(p, g, run, NULL, 0, what));
         gr_plan_free(p);
     }
     uint64_t work = 2 * 1001000 + 3 * 2000, copy = 1000 + 52429;
@@ -310,7 +310,7 @@ static void test_the_step_is_done_on_the_host_where_that_is_faster(void **state)
     for (size_t k = 0; k < GR_LEN(plans); k++) {
         char what[128];
         assert_int_equal(gr_plan_verify(plans[k], g, NULL), GR_OK);
-        assert_null(simulate(plans[k], g, k, NULL, false, what));
+        assert_null(simulate(plans[k], g, k, NULL, 0, what));
         gr_plan_free(plans[k]);
     }
     gr_tasks_free(g);
@@ -339,7 +339,7 @@ static void test_the_step_is_done_on_the_host_where_that_is_asked_for(void **sta
         assert_int_equal(gr_plan_verify(p, g, NULL), GR_OK);
         assert_int_equal(count_moved(p, g), s.layers);
         assert_int_equal(device_bytes(p, "moments"), 0);
-        for (uint64_t run = 0; run < 5; run++) assert_null(simulate(p, g, run, NULL, false, what));
+        for (uint64_t run = 0; run < 5; run++) assert_null(simulate(p, g, run, NULL, 0, what));
         peak = policy == GR_POLICY_KEEP ? p->arena_bytes : peak;
         gr_plan_free(p);
     }
@@ -509,7 +509,7 @@ static void test_waits_for_bytes_that_still_leave_are_seen_once_there_are_offset
         const gr_choice c[] = {{.policy = stays ? GR_POLICY_KEEP : GR_POLICY_TRANSITION},
                                {.policy = GR_POLICY_TRANSITION}};
         gr_transfers_make(&l, f, c, 0);
-        gr_plan *p = gr_plan_pack(&l, f, NULL, false, 10);
+        gr_plan *p = gr_plan_pack(&l, f, NULL, 0, 10);
         gr_plan_finish(p, &l, f);
         assert_int_equal(p->arena_bytes, (1 + stays) << 20);
         assert_int_equal(p->ns, ns);
