@@ -202,8 +202,7 @@ const char *gr_cu_attend_unfit(const gr_attention_desc *d)
     if (d->head_dim > GR_CU_DECODE_HEAD && d->head_dim % 16)
         return "heads wider than 256 whose size is no multiple of 16";
     if (d->kv_fp8 && d->head_dim > GR_CU_DECODE_HEAD)
-        return "heads wider than 256, of which keys and values in FP8 are not read: leave 'kv' out of "
-               "'precision'";
+        return "heads wider than 256, whose keys and values are not kept in FP8";
     if (d->kv_fp8 && d->head_dim % 16)
         return "heads whose size is no multiple of 16, of which keys and values in FP8 cannot be read: leave "
                "'kv' out of 'precision'";
