@@ -2,7 +2,8 @@
  *
  * Backward in three kernels, each of which owns what it writes, so that no sum has an order left to chance:
  * delta, the row sums of dO * O; dK and dV by key tiles; dQ by row tiles. The last two each compute the
- * scores again: 7 products of a tile where a backward with atomics has 5.
+ * scores again: 7 products of a tile where a backward with atomics has 5. Of heads wider than 128 each part
+ * of the columns of dK and dV computes them: 9; of heads wider than 256 each half of those of dQ, too: 15.
  */
 #include "ops/kernels/cuda/attention_simple.h"
 #include "ops/kernels/cuda/flash.cuh"
