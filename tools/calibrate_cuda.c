@@ -49,7 +49,7 @@ void gr_bench_decode(gr_bench *b)
 {
     if (!b->q.device) return;
     const uint32_t n = b->seqs, size = b->shared ? b->sizes->group : 1, groups = n / size;
-    const gr_cu_heads heads = gr_cu_steps_model_of(&b->shape).heads;
+    const gr_cu_heads heads = gr_cu_steps_model_of(&b->shape).heads[0];
     uint32_t *list = gr_calloc(n + 1, sizeof(*list));
     b->decode = (gr_decode){.n_groups = groups, .max_length = b->length};
     for (uint32_t i = 0; i < n; i++) list[i] = b->length;

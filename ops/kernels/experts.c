@@ -274,8 +274,9 @@ void gr_experts_router_back(const gr_experts_rows *r, bool add, void *dx, const 
     const gr_experts_call *c = r->c;
     const gr_router_product p = router_of(r);
     if (r->acts.plain)
-        c->ops->scale_choices_backward(r->q, c->e->top_k, r->T, r->acts.expert, c->w.expert_scale,
-                                       r->acts.plain, r->w->d_weight, g->expert_scale, g->type);
+        c->ops->scale_choices_backward(r->q, c->e->count, c->e->top_k, r->T, r->acts.expert,
+                                       c->w.expert_scale, r->acts.plain, r->w->d_weight, g->expert_scale,
+                                       g->type);
     c->ops->route_backward(r->q, c->e, r->acts.logits, r->acts.expert, r->w->d_weight, r->T, r->w->d_logits);
     if (c->pull)
         c->ops->balance_backward(r->q, c->e->count, counted(r), r->acts.logits, c->pull, r->w->d_logits);

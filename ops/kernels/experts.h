@@ -103,12 +103,12 @@ typedef struct gr_experts_ops {
     void (*route_backward)(gr_queue *q, const gr_experts_desc *e, const float *logits, const uint16_t *expert,
                            const float *d_weight, uint32_t T, void *d_logits);
 
-    /* weight [T, k] = plain [T, k] times each choice's expert's number, of scale [E]. NULL: not built. */
+    /* weight [T, k] = plain [T, k] times each choice's expert's number, of scale [E]. */
     void (*scale_choices)(gr_queue *q, uint32_t k, uint32_t T, const uint16_t *expert, const void *scale,
                           const float *plain, float *weight);
     /* d_weight [T, k] in place, from the gradient of weight to that of plain; grad [E] (NULL: none) += its
-     * part, token by token. */
-    void (*scale_choices_backward)(gr_queue *q, uint32_t k, uint32_t T, const uint16_t *expert,
+     * part, in an order that sizes decide. */
+    void (*scale_choices_backward)(gr_queue *q, uint32_t E, uint32_t k, uint32_t T, const uint16_t *expert,
                                    const void *scale, const float *plain, float *d_weight, void *grad,
                                    gr_dtype grads);
 

@@ -94,9 +94,10 @@ typedef struct gr_head_stats {
     float *logprob, *entropy, *sum_p2;
 } gr_head_stats;
 
-/* Which keys a decode step reads where layers have this window (0: none), in the device's form. */
+/* Which keys a decode step reads where layers have this window (0: none) and so many query heads a kv head,
+ * in the device's form. */
 typedef struct gr_decode_list {
-    uint32_t window;
+    uint32_t window, group;
     void *work;
 } gr_decode_list;
 
@@ -106,7 +107,7 @@ typedef struct gr_decode {
     const uint32_t *length; /* [n_seqs] keys, the new one included; 0: the slot is empty */
     const uint32_t *member, *group_first, *shared; /* slots that share the keys of a prompt */
     uint32_t n_groups, max_length, each;
-    gr_decode_list lists[GR_LAYER_KINDS_MAX]; /* of each window that layers have */
+    gr_decode_list lists[GR_LAYER_KINDS_MAX];
     uint32_t n_lists;
     void *ws; /* the device's own */
 } gr_decode;

@@ -695,9 +695,7 @@ static const char *layer_unfit(const gr_layer_ops *ops, const gr_layer_desc *d)
     static const char *const mlps[] = {
         [GR_MLP_DENSE] = "a dense MLP", [GR_MLP_EXPERTS] = "mixtures of experts"};
     const char *why = part_unfit(ops, mixer_of(d), d, mixers[d->mixer]);
-    if (!why) why = part_unfit(ops, mlp_of(d), d, mlps[d->mlp]);
-    if (!why && d->scaled && !ops->scale_by) why = "layers whose output is multiplied by a number";
-    return why;
+    return why ? why : part_unfit(ops, mlp_of(d), d, mlps[d->mlp]);
 }
 
 const char *gr_layers_unfit(const gr_kernels *k, const gr_model_shape *s, char buf[GR_UNFIT_MAX])

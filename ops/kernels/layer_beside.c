@@ -112,8 +112,7 @@ static void backward(const gr_layer_call *l, const void *x, const gr_layer_acts 
 static const char *unfit(const gr_layer_ops *ops, const gr_layer_desc *d)
 {
     const char *why = gr_layer_dense.unfit(ops, d);
-    if (!why) why = gr_layer_experts.unfit(ops, d);
-    return !why && !ops->experts->scale_choices ? "experts beside a dense MLP" : why;
+    return why ? why : gr_layer_experts.unfit(ops, d);
 }
 
 const gr_layer_part gr_layer_beside = {.acts = acts,

@@ -192,8 +192,7 @@ typedef struct gr_layer_ops {
     void (*adapters_back)(gr_queue *q, const gr_adapters_back *c, void *ws);
     /* y [n] = scale x; n a multiple of hidden */
     void (*scale)(gr_queue *q, const void *x, float scale, uint64_t n, void *y);
-    /* x [n] times the number at `by`, in place; n a multiple of hidden. NULL: the device has no layers that
-     * are scaled. */
+    /* x [n] times the number at `by`, in place; n a multiple of hidden. */
     void (*scale_by)(gr_queue *q, void *x, const void *by, uint64_t n);
     /* grad [cols] += sums of the columns of d [t, cols]. */
     void (*column_sums)(gr_queue *q, const void *d, uint32_t t, uint32_t cols, void *grad, gr_dtype grads,

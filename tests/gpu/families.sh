@@ -76,6 +76,8 @@ family seed_oss seed_oss SeedOss '"head_dim": 16, "attention_out_bias": true'
 family exaone4 exaone4 Exaone4 "\"head_dim\": 16, $turns"
 family gemma gemma Gemma '"head_dim": 16, "hidden_act": "gelu_pytorch_tanh"'
 family gemma4 gemma4_text Gemma4 "\"head_dim\": 16, \"hidden_activation\": \"gelu_pytorch_tanh\", \"hidden_size_per_layer_input\": 0, \"global_head_dim\": 32, \"attention_k_eq_v\": true, $turns"
+family gemma4_wide gemma4_text Gemma4 "\"head_dim\": 16, \"hidden_activation\": \"gelu_pytorch_tanh\", \"hidden_size_per_layer_input\": 0, \"attention_k_eq_v\": true, \"num_global_key_value_heads\": 1, $turns"
+family gemma4_moe gemma4_text Gemma4 "\"head_dim\": 16, \"hidden_activation\": \"gelu_pytorch_tanh\", \"hidden_size_per_layer_input\": 0, \"global_head_dim\": 32, \"enable_moe_block\": true, \"num_experts\": 8, \"top_k_experts\": 2, \"moe_intermediate_size\": 32, $turns"
 family gpt_oss gpt_oss GptOss "\"head_dim\": 16, $few, $turns, \"swiglu_limit\": 0.5"
 family glm4_moe glm4_moe Glm4Moe '"head_dim": 64, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32'
 family qwen2_moe qwen2_moe Qwen2Moe "$shared"

@@ -390,6 +390,45 @@ static void check_router(const char *name, const gr_experts_desc *e, uint32_t T,
     CUDA(cudaFree(d_bias));
 }
 
+/* Experts' numbers: weights to the bit, their gradient, and the numbers' own. */
+static void check_numbers(uint32_t E, uint32_t k, uint32_t T, gr_dtype grads)
+{
+    char name[96];
+    const size_t n = (size_t)T * k;
+    snprintf(name, sizeof(name), "numbers of %u experts, %u x %u, %s", E, T, k,
+             grads == GR_F32 ? "fp32" : "bf16");
+    float *plain = random_floats(n, 1, 21), *d = random_floats(n, 1, 22), *scale = gr_malloc(E * 4),
+          *weight = gr_malloc(n * 4 + 4), *grad = gr_calloc(E, 4);
+    gr_bf16 *scale16 = random_bf16(E, 1, 23);
+    uint16_t *expert = gr_malloc(n * 2 + 2);
+    for (size_t i = 0; i < n; i++) expert[i] = (uint16_t)random_below(E);
+    for (uint32_t e = 0; e < E; e++) scale[e] = of_bf16(scale16[e]);
+    float *d_plain = device_copy(plain, n * 4), *d_weight = device_poisoned(n * 4),
+          *d_d = device_copy(d, n * 4);
+    uint16_t *d_expert = device_copy(expert, n * 2);
+    gr_bf16 *d_scale = device_copy(scale16, E * 2u);
+    void *d_grad = device_poisoned(E * gr_dtype_size(grads));
+    CUDA(cudaMemset(d_grad, 0, E * gr_dtype_size(grads)));
+    gr_experts_cpu.scale_choices(&(gr_queue){0}, k, T, expert, scale, plain, weight);
+    gr_experts_cpu.scale_choices_backward(&(gr_queue){0}, E, k, T, expert, scale, plain, d, grad, GR_F32);
+    gr_experts_cuda.scale_choices(&queue, k, T, d_expert, d_scale, d_plain, d_weight);
+    gr_experts_cuda.scale_choices_backward(&queue, E, k, T, d_expert, d_scale, d_plain, d_d, d_grad, grads);
+    need_ok(name);
+    float *got = take(name, d_weight, n * 4), *got_d = take(name, d_d, n * 4);
+    void *got_grad = take(name, d_grad, E * gr_dtype_size(grads));
+    report_equal(name, "weight", got, weight, n * 4);
+    report_equal(name, "d", got_d, d, n * 4);
+    errors err = {0};
+    for (uint32_t e = 0; e < E; e++)
+        errors_add(&err, grads == GR_F32 ? ((float *)got_grad)[e] : of_bf16(((gr_bf16 *)got_grad)[e]),
+                   grad[e]);
+    report_errors(&err, name, "d numbers", grads == GR_F32 ? 1e-5 : 4e-3);
+    void *const host[] = {plain, d, scale, weight, grad, scale16, expert, got, got_d, got_grad};
+    for (size_t i = 0; i < GR_LEN(host); i++) free(host[i]);
+    void *const device[] = {d_plain, d_expert, d_scale};
+    for (size_t i = 0; i < GR_LEN(device); i++) CUDA(cudaFree(device[i]));
+}
+
 static void check_odd_logits(void)
 {
     enum { E = 128, K = 8, T = 64 };
@@ -848,6 +887,9 @@ int main(int argc, char **argv)
     }
     check_router("equal logits", &routers[0].e, check_small ? 9 : 500, true);
     check_odd_logits();
+    check_numbers(128, 8, 2000, GR_F32);
+    check_numbers(128, 8, 70, GR_BF16);
+    check_numbers(5, 3, 1, GR_F32);
     check_few(1, 8, 1);
     check_few(70, 136, 1);
     check_few(131, 264, 13);

@@ -174,11 +174,14 @@ static void test_norm(void)
 
 typedef struct rope_case {
     uint32_t T, heads, kv_heads, D;
-    bool norm, in_place;
+    uint8_t norm; /* of q and k; VALUES: of v, too */
+    bool in_place;
     enum { NONE, WIDE, EIGHT } store; /* into the pool: in bf16, in FP8 */
     gr_cu_dtype grads;
     int32_t first; /* position of token 0 */
 } rope_case;
+
+enum { VALUES = 2, HEAD_MOST = 512 };
 
 typedef struct rope_data {
     const char *name;
@@ -207,7 +210,8 @@ static rope_data rope_data_new(const rope_case *c, const char *name)
                         .head_dim = c->D,
                         .frequency = device_copy(r.frequency, c->D / 2 * sizeof(float)),
                         .eps = 1e-6f,
-                        .kv_fp8 = c->store == EIGHT};
+                        .kv_fp8 = c->store == EIGHT,
+                        .value_norm = c->norm == VALUES};
     r.d_position = device_copy(r.position, c->T * sizeof(*r.position));
     return r;
 }
@@ -243,12 +247,24 @@ static void want_head(const rope_data *r, uint32_t t, uint32_t head, double *x)
     rotate(r, t, x, 1);
 }
 
+/* Values of a token that have a norm, against rows of the same shape. */
+static void add_value_errors(const rope_data *r, uint32_t t, const gr_bf16 *out, errors *e)
+{
+    const rope_case *c = r->c;
+    for (uint32_t head = c->heads + c->kv_heads; head < c->heads + 2 * c->kv_heads; head++) {
+        const size_t at = (size_t)t * r->W + head * c->D;
+        const double inv = rms_inv(r->raw + at, c->D, 1e-6);
+        for (uint32_t i = 0; i < c->D; i++)
+            errors_add(e, of_bf16(out[at + i]), (double)of_bf16(r->raw[at + i]) * inv);
+    }
+}
+
 static void check_rope_out(const rope_data *r, const gr_bf16 *out)
 {
     const rope_case *c = r->c;
     const uint32_t n_qk = c->heads + c->kv_heads;
-    errors e = {0};
-    double x[256];
+    errors e = {0}, ev = {0};
+    double x[HEAD_MOST];
     bool same = true;
     for (uint32_t t = 0; t < c->T; t++) {
         for (uint32_t head = 0; head < n_qk; head++) {
@@ -257,10 +273,16 @@ static void check_rope_out(const rope_data *r, const gr_bf16 *out)
                 errors_add(&e, of_bf16(out[(size_t)t * r->W + head * c->D + i]), x[i]);
         }
         const size_t v = (size_t)t * r->W + n_qk * c->D;
-        same = same && !memcmp(out + v, r->raw + v, c->kv_heads * c->D * 2u);
+        if (c->norm == VALUES)
+            add_value_errors(r, t, out, &ev);
+        else
+            same = same && !memcmp(out + v, r->raw + v, c->kv_heads * c->D * 2u);
     }
     report_errors(&e, r->name, "q k", HALF);
-    report_equal(r->name, "v", &same, &(bool){true}, sizeof(same));
+    if (c->norm == VALUES)
+        report_errors(&ev, r->name, "v", HALF);
+    else
+        report_equal(r->name, "v", &same, &(bool){true}, sizeof(same));
 }
 
 /* x [d] as a pool in FP8 has it. */
@@ -316,7 +338,7 @@ static void check_heads(const rope_data *r, const gr_bf16 *device, const gr_bf16
     for (uint32_t t = 0; t < c->T; t++)
         for (uint32_t k = 0; k < 2 * c->kv_heads; k++) {
             gr_bf16 *head = want + (size_t)t * r->W + (c->heads + k) * c->D;
-            uint8_t values[256];
+            uint8_t values[HEAD_MOST];
             float scale;
             want_eight(head, c->D, values, &scale);
             for (uint32_t i = 0; i < c->D; i++) head[i] = bf16_of(gr_e4m3_to_f32(values[i]) * scale);
@@ -361,6 +383,22 @@ static void check_rope_forward(const rope_data *r)
     free(h);
 }
 
+/* Gradients of a token's values that have a norm, from those of its result. */
+static void add_value_back_errors(const rope_data *r, uint32_t t, const gr_bf16 *dy, const gr_bf16 *got,
+                                  errors *e)
+{
+    const rope_case *c = r->c;
+    gr_bf16 ones[HEAD_MOST];
+    double d[HEAD_MOST], dx[HEAD_MOST];
+    for (uint32_t i = 0; i < c->D; i++) ones[i] = bf16_of(1);
+    for (uint32_t head = c->heads + c->kv_heads; head < c->heads + 2 * c->kv_heads; head++) {
+        const size_t at = (size_t)t * r->W + head * c->D;
+        for (uint32_t i = 0; i < c->D; i++) d[i] = of_bf16(dy[at + i]);
+        rms_back(r->raw + at, ones, d, c->D, rms_inv(r->raw + at, c->D, 1e-6), dx);
+        for (uint32_t i = 0; i < c->D; i++) errors_add(e, of_bf16(got[at + i]), dx[i]);
+    }
+}
+
 static void check_rope_backward(const rope_data *r)
 {
     const rope_case *c = r->c;
@@ -382,8 +420,8 @@ static void check_rope_backward(const rope_data *r)
     check_tail(r->name, ws, ws_bytes);
     report_equal(r->name, "twice", result[0], result[1], bytes);
 
-    errors e = {0}, eg[2] = {{0}};
-    double want_grad[2][256] = {{0}}, d[256], dx[256];
+    errors e = {0}, ev = {0}, eg[2] = {{0}};
+    double want_grad[2][HEAD_MOST] = {{0}}, d[HEAD_MOST], dx[HEAD_MOST];
     bool same = true;
     for (uint32_t t = 0; t < c->T; t++) {
         for (uint32_t head = 0; head < n_qk; head++) {
@@ -401,10 +439,16 @@ static void check_rope_backward(const rope_data *r)
             for (uint32_t i = 0; i < c->D; i++) errors_add(&e, of_bf16(result[0][at + i]), d[i]);
         }
         const size_t v = (size_t)t * r->W + n_qk * c->D;
-        same = same && !memcmp(result[0] + v, dy + v, c->kv_heads * c->D * 2u);
+        if (c->norm == VALUES)
+            add_value_back_errors(r, t, dy, result[0], &ev);
+        else
+            same = same && !memcmp(result[0] + v, dy + v, c->kv_heads * c->D * 2u);
     }
     report_errors(&e, r->name, "d qk", HALF);
-    report_equal(r->name, "d v", &same, &(bool){true}, sizeof(same));
+    if (c->norm == VALUES)
+        report_errors(&ev, r->name, "d v", HALF);
+    else
+        report_equal(r->name, "d v", &same, &(bool){true}, sizeof(same));
     for (int m = 0; m < 2; m++) {
         for (uint32_t i = 0; i < c->D; i++)
             errors_add(&eg[m], gradient_at(&g[m], grad[0][m], i),
@@ -477,12 +521,22 @@ static void test_rope(void)
         {997, 32, 8, 128, true, true, EIGHT, GR_CU_BF16, 0},
         {70, 5, 5, 80, true, false, EIGHT, GR_CU_F32, 0},
         {33, 4, 1, 256, true, true, EIGHT, GR_CU_F32, 130000},
+        {37, 8, 2, 512, true, false, NONE, GR_CU_F32, 11}, /* heads wider than 256 */
+        {33, 4, 1, 512, true, true, WIDE, GR_CU_BF16, 0},
+        {20, 3, 3, 320, false, false, WIDE, GR_CU_F32, 0},
+        {301, 32, 4, 512, VALUES, false, NONE, GR_CU_F32, 40000}, /* as gemma4 */
+        {129, 16, 8, 256, VALUES, true, WIDE, GR_CU_BF16, 0},
+        {61, 9, 3, 24, VALUES, true, NONE, GR_CU_F32, 5},
+        {53, 4, 2, 64, VALUES, true, EIGHT, GR_CU_F32, 0},
     };
     for (size_t i = 0; i < GR_LEN(cases); i++) {
         const rope_case *c = &cases[i];
         char name[96];
         snprintf(name, sizeof(name), "qk_rope T %u %u/%u D %u%s%s%s %s", c->T, c->heads, c->kv_heads, c->D,
-                 c->norm ? " norm" : "", c->in_place ? " in place" : "",
+                 c->norm == VALUES ? " norm with values"
+                 : c->norm         ? " norm"
+                                   : "",
+                 c->in_place ? " in place" : "",
                  c->store == EIGHT ? " store FP8"
                  : c->store        ? " store"
                                    : "",
@@ -1147,6 +1201,26 @@ static void check_blend(size_t n, bool mastered)
     CUDA(cudaFree(d_from));
 }
 
+/* By a number on the device: to the bit what it is by the same one on the host. */
+static void check_scale_by(size_t n, float scale)
+{
+    char name[96];
+    snprintf(name, sizeof(name), "scale_by n %zu", n);
+    const gr_bf16 by = bf16_of(scale);
+    gr_bf16 *x = random_bf16(n, 2, 31), *d_x = device_copy(x, n * 2), *d_want = device_poisoned(n * 2),
+            *d_by = device_copy(&by, sizeof(by));
+    gr_cu_scale(NULL, d_x, of_bf16(by), d_want, n);
+    gr_cu_scale_by(NULL, d_x, d_by, n);
+    gr_bf16 *got = take(name, d_x, n * 2), *want = take(name, d_want, n * 2);
+    report_equal(name, "x", got, want, n * 2);
+    errors e = {0};
+    for (size_t i = 0; i < n; i++)
+        errors_add(&e, of_bf16(got[i]), (double)of_bf16(x[i]) * (double)of_bf16(by));
+    report_errors(&e, name, "x", HALF);
+    free(x), free(got), free(want);
+    CUDA(cudaFree(d_by));
+}
+
 static void test_flat(void)
 {
     static const size_t sizes[] = {1, 3, 2047, 2049, 300007};
@@ -1178,6 +1252,8 @@ static void test_flat(void)
     check_round(1);
     check_round(4095);
     check_round(100001);
+    check_scale_by(8, 1.3f);
+    check_scale_by(100008, 0.017f);
     for (int type = 0; type < 2; type++)
         for (size_t i = 0; i < GR_LEN(sizes); i++) {
             check_add(sizes[i], (gr_cu_dtype)type);

@@ -631,6 +631,8 @@ int main(int argc, char **argv)
                   {"sandwich", sandwich()},
                   {"behind", behind()},
                   {"gated", gated()},
+                  {"gemma4", gemma4(false)},
+                  {"gemma4 with experts", gemma4(true)},
                   {"multiplied", multiplied()},
                   {"latent", latent(4, 64, 128, 64, 32, 64)},
                   {"latent narrow", latent(5, 0, 72, 24, 8, 32)},

@@ -595,6 +595,9 @@ int main(int argc, char **argv)
         check_attention(8, 4, 128, 300, 0, NULL);
         check_attention(4, 1, 256, 33, 5, NULL);
         check_attention(4, 2, 80, 0, 2, sinks);
+        check_attention(8, 1, 512, 0, 0, NULL);
+        check_attention(36, 2, 512, 0, 0, NULL);
+        check_attention(4, 2, 320, 300, 5, sinks);
         CUDA(cudaFree(sinks));
         check_products(&d);
         printf("%s\n", check_failures ? "FAILED" : "all OK");

@@ -77,6 +77,42 @@ static inline gr_model_shape behind(void)
     return s;
 }
 
+/* As gemma4: layers multiplied by a number, norms of values, and in turn windows and heads of another size
+ * and number, whose keys are values and of which some pairs are rotated; with or without experts, all of them
+ * for every token, beside the dense MLP. */
+static inline gr_model_shape gemma4(bool experts)
+{
+    gr_model_shape s = shape_of("qwen3", 256, 4, 2, 64);
+    gr_layer_desc window = *gr_layer(&s, 0);
+    window.norm_after = window.scaled = true;
+    window.dense.act = GR_ACT_GELU_TANH;
+    window.attention.value_norm = true;
+    window.attention.window = 40;
+    if (experts) {
+        window.mlp = GR_MLP_EXPERTS;
+        window.experts = (gr_experts_desc){.count = 8,
+                                           .top_k = 8,
+                                           .inner = 72,
+                                           .act = GR_ACT_GELU_TANH,
+                                           .normalize = true,
+                                           .scale = 1,
+                                           .expert_scale = true};
+    }
+    gr_model_of(&s, &window);
+    gr_layer_desc full = window;
+    full.attention.window = 0;
+    full.attention.kv_heads = 1;
+    full.attention.head_dim = 512;
+    full.attention.scale = 0.05f;
+    full.attention.keys_are_values = true;
+    full.attention.rope =
+        (gr_rope_desc){.type = GR_ROPE_PROPORTIONAL, .dims = 512, .theta = 1e6, .factor = 1, .share = 0.25};
+    gr_model_set_layer(&s, 1, &full);
+    s.embed_scale = 16;
+    s.logit_softcap = 3;
+    return s;
+}
+
 /* Output gates, biases behind attention, and heads of which a part is rotated. */
 static inline gr_model_shape gated(void)
 {

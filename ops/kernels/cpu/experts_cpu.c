@@ -264,12 +264,12 @@ static void scale_choices(gr_queue *q, uint32_t k, uint32_t T, const uint16_t *e
     for (size_t c = 0; c < (size_t)T * k; c++) weight[c] = plain[c] * ((const float *)scale)[expert[c]];
 }
 
-static void scale_choices_backward(gr_queue *q, uint32_t k, uint32_t T, const uint16_t *expert,
+static void scale_choices_backward(gr_queue *q, uint32_t E, uint32_t k, uint32_t T, const uint16_t *expert,
                                    const void *scale, const float *plain, float *d_weight, void *grad,
                                    gr_dtype grads)
 {
     assert(grads == GR_F32);
-    (void)q, (void)grads;
+    (void)q, (void)E, (void)grads;
     for (size_t c = 0; c < (size_t)T * k; c++) {
         if (grad) ((float *)grad)[expert[c]] += d_weight[c] * plain[c];
         d_weight[c] *= ((const float *)scale)[expert[c]];

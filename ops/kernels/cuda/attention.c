@@ -33,9 +33,11 @@ struct tensors {
 };
 
 /* Whether cuDNN is asked. */
-static bool fused(const gr_cu_attention *a, const gr_scores *scores, bool backward)
+static bool fused(const gr_cu_attention *a, const gr_cu_attention_shape *s, const gr_scores *scores,
+                  bool backward)
 {
-    return a->handle && !scores->window && !scores->softcap && (backward || !a->simple_forward);
+    return a->handle && gr_cu_attention_fuses(s) && !scores->window && !scores->softcap &&
+           (backward || !a->simple_forward);
 }
 
 static gr_status cuda_failed(cudaError_t e, const char *call, gr_diag *d)
@@ -172,7 +174,7 @@ gr_status gr_cu_attention_prepare(gr_cu_attention *a, const gr_cu_attention_shap
                                   const gr_cu_sequences *b, bool backward, gr_diag *d)
 {
     const gr_cudnn_plan *plan;
-    if (!fused(a, scores, backward) || b->offset[b->n_seqs] == 0) return GR_OK;
+    if (!fused(a, s, scores, backward) || b->offset[b->n_seqs] == 0) return GR_OK;
     for (uint32_t first = 0; first < b->n_seqs;) {
         const gr_cu_attention_run r = gr_cu_attention_cut(s, b->offset, first, b->n_seqs, backward);
         const gr_status st = plan_for(a, s, &r, (struct how){backward, false}, &plan, d);
@@ -435,7 +437,7 @@ static gr_status run_prefixes(gr_cu_attention *a, cudaStream_t st, const gr_cu_a
 static gr_status check(const gr_cu_attention_shape *s, const gr_cu_sequences *b, gr_diag *d)
 {
     if (s->kv_heads && s->heads % s->kv_heads == 0 && s->head_dim && s->head_dim % 8 == 0 &&
-        s->head_dim <= 256 && b->offset[0] == 0)
+        s->head_dim <= 512 && b->offset[0] == 0)
         return GR_OK;
     return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID, "attention: heads %u/%u of %u, first offset %u",
                          s->heads, s->kv_heads, s->head_dim, b->offset[0]);
@@ -457,7 +459,7 @@ gr_status gr_cu_attention_forward(gr_cu_attention *a, cudaStream_t st, const gr_
     gr_status status = check(s, b, d);
     if (status != GR_OK || b->offset[b->n_seqs] == 0) return status;
     const gr_cu_simple p = simple_of(s, scores, b);
-    if (!fused(a, scores, false)) {
+    if (!fused(a, s, scores, false)) {
         gr_cu_simple_forward(st, &p, qkv, o, stats);
         return GR_OK;
     }
@@ -482,7 +484,7 @@ gr_status gr_cu_attention_backward(gr_cu_attention *a, cudaStream_t st, const gr
 {
     gr_status status = check(s, b, d);
     if (status != GR_OK || b->offset[b->n_seqs] == 0) return status;
-    const bool simple = !fused(a, scores, true);
+    const bool simple = !fused(a, s, scores, true);
     const gr_cu_simple p = simple_of(s, scores, b);
     if (simple || sinks) status = need(gr_cu_attention_stats_bytes(s, p.n_tokens), ws_bytes, d);
     if (status != GR_OK) return status;

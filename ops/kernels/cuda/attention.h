@@ -8,8 +8,9 @@
  *
  * cuDNN's fused attention does it on Hopper and later, by plans that are built once for each bucket of batch
  * and length (sizes.h) and kept; attention_simple.h does it elsewhere. Which of them is decided when the
- * object is opened, by the device alone; windows and softcap are attention_simple.h's wherever they are, and
- * sinks are added to what cuDNN leaves. deterministic in the shape: the same batch gives the same bits.
+ * object is opened, by the device alone; windows, softcap and heads wider than 256 are attention_simple.h's
+ * wherever they are, and sinks are added to what cuDNN leaves. deterministic in the shape: the same batch
+ * gives the same bits.
  *
  * Threads: a gr_cu_attention belongs to one thread at a time, and its workspace to one stream order. Calls
  * whose plans are built already (gr_cu_attention_prepare) only enqueue and are safe under stream capture.

@@ -2,7 +2,8 @@
  *
  * Backward in three kernels, each of which owns what it writes, so that no sum has an order left to chance:
  * delta, the row sums of dO * O; dK and dV by key tiles; dQ by row tiles. The last two each compute the
- * scores again: 7 products of a tile where a backward with atomics has 5.
+ * scores again: 7 products of a tile where a backward with atomics has 5. Of heads wider than 128 each part
+ * of the columns of dK and dV computes them: 9; of heads wider than 256 each half of those of dQ, too: 15.
  */
 #include "ops/kernels/cuda/attention_simple.h"
 #include "ops/kernels/cuda/flash.cuh"
@@ -142,17 +143,21 @@ static __global__ void __launch_bounds__(THREADS) key_gradients(problem p, gradi
 }
 
 template <int DP> struct q_shape {
-    static constexpr int KEYS = DP > 128 ? 32 : 64, SHARED = 2 * (ROWS + KEYS) * DP * 2;
+    static constexpr int KEYS = DP > 128 ? 32 : 64, SHARED = 2 * (ROWS + KEYS) * DP * 2,
+                         COLS = DP > 256 ? 256 : DP, /* of dQ that one block keeps */
+        PARTS = DP / COLS;
 };
 
-/* A block of threads: 64 rows of one kv head, against all keys that they see. */
+/* A block of threads: 64 rows of one kv head, or a part of their columns, against all keys that they see. */
 template <int DP, bool MORE>
 static __global__ void __launch_bounds__(THREADS) query_gradients(problem p, gradients g)
 {
-    constexpr int KEYS = q_shape<DP>::KEYS;
+    using S = q_shape<DP>;
+    constexpr int KEYS = S::KEYS;
     extern __shared__ __align__(128) unsigned char shared[];
     const place w(p);
-    const uint32_t row0 = (gridDim.x - 1 - blockIdx.x) * ROWS;
+    const uint32_t from_end = gridDim.x - 1 - blockIdx.x;
+    const uint32_t row0 = from_end / S::PARTS * ROWS, part = from_end % S::PARTS;
     if (row0 >= w.rows) return;
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = p.group();
     const uint32_t n_keys = w.before + min((row0 + ROWS - 1) / group, w.n - 1) + 1;
@@ -170,8 +175,8 @@ static __global__ void __launch_bounds__(THREADS) query_gradients(problem p, gra
         lse2[half] = in ? g.lse[w.stat_at(p, row[half])] * LOG2E : CUDART_INF_F;
         delta[half] = in ? g.delta[w.stat_at(p, row[half])] : 0;
     }
-    float dq[DP / 8][4];
-    clear<DP / 8>(dq);
+    float dq[S::COLS / 8][4];
+    clear<S::COLS / 8>(dq);
 
     for (uint32_t key0 = MORE ? p.first_key(w.before + row0 / group) / KEYS * KEYS : 0; key0 < n_keys;
          key0 += KEYS) {
@@ -207,12 +212,13 @@ static __global__ void __launch_bounds__(THREADS) query_gradients(problem p, gra
         for (int k = 0; k < KEYS / 16; k++) {
             uint32_t a[4];
             as_a(a, ds, k);
-            mma_plain<DP, DP>(dq, a, k_tile, k * 16, 0);
+            mma_plain<DP, S::COLS>(dq, a, k_tile, k * 16, part * S::COLS / 8);
         }
     }
 #pragma unroll
     for (int half = 0; half < 2; half++)
-        if (row[half] < w.rows) store_row<DP / 8>(g.dqkv + w.q_at(p, row[half]), dq, half, p.scale, 0, p.d);
+        if (row[half] < w.rows)
+            store_row<S::COLS / 8>(g.dqkv + w.q_at(p, row[half]), dq, half, p.scale, part * S::COLS, p.d);
 }
 
 template <int DP, bool MORE>
@@ -220,14 +226,14 @@ static void run_backward_as(cudaStream_t st, const problem &p, const gradients &
                             uint32_t longest)
 {
     using K = kv_shape<DP>;
-    constexpr int q_shared = q_shape<DP>::SHARED;
+    using Q = q_shape<DP>;
     const uint32_t key_tiles = (longest + K::KEYS - 1) / K::KEYS * K::PARTS;
-    const uint32_t row_tiles = (longest * (p.heads / p.kv_heads) + ROWS - 1) / ROWS;
+    const uint32_t row_tiles = (longest * (p.heads / p.kv_heads) + ROWS - 1) / ROWS * Q::PARTS;
     cudaFuncSetAttribute(key_gradients<DP, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize, K::SHARED);
-    cudaFuncSetAttribute(query_gradients<DP, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize, q_shared);
+    cudaFuncSetAttribute(query_gradients<DP, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize, Q::SHARED);
     by_seqs(p, n_seqs, [&](const problem &part, uint32_t n) {
         key_gradients<DP, MORE><<<dim3(key_tiles, p.kv_heads, n), THREADS, K::SHARED, st>>>(part, g);
-        query_gradients<DP, MORE><<<dim3(row_tiles, p.kv_heads, n), THREADS, q_shared, st>>>(part, g);
+        query_gradients<DP, MORE><<<dim3(row_tiles, p.kv_heads, n), THREADS, Q::SHARED, st>>>(part, g);
     });
 }
 
@@ -272,8 +278,10 @@ void gr_cu_simple_backward(cudaStream_t st, const gr_cu_simple *s, const gr_bf16
         run_backward<64>(st, p, g, s->n_seqs, s->longest);
     else if (p.d <= 128)
         run_backward<128>(st, p, g, s->n_seqs, s->longest);
-    else
+    else if (p.d <= 256)
         run_backward<256>(st, p, g, s->n_seqs, s->longest);
+    else
+        run_backward<512>(st, p, g, s->n_seqs, s->longest);
 }
 
 void gr_cu_attention_delta(cudaStream_t st, const gr_cu_simple *s, const gr_bf16 *out, const gr_bf16 *dout,

@@ -1,5 +1,6 @@
 /* ops/kernels/cuda/attention_simple.h: packed causal attention by own kernels: any head_dim that is a
- * multiple of 8 up to 256, sm_80 and up, no workspace that grows with the square of a length, deterministic.
+ * multiple of 8 up to 512, sm_80 and up (beyond 256: 192 KiB of shared memory, as sm_90 has), no workspace
+ * that grows with the square of a length, deterministic.
  *
  * For devices and shapes that cuDNN does not take, and as what cuDNN is compared with. A row's bits do not
  * depend on the batch, and are those of gr_cu_extend_attention. Layouts: see attention.h. Only enqueues; safe

@@ -335,8 +335,9 @@ template <uint32_t CTAS> void launch(cudaStream_t st, const args &a)
 
 extern "C" bool gr_cu_decode_fuses(const gr_cu_heads *h, const gr_scores *s, uint32_t n)
 {
-    return n && n <= N_MOST && h->head_dim == D && !h->kv_fp8 && h->heads / h->kv_heads <= QUERIES &&
-           !s->window && !s->softcap && !s->sinks && (!h->rotated || h->rotated == D) && gr_chain_there();
+    return n && n <= N_MOST && h->head_dim == D && !h->kv_fp8 && !h->value_norm &&
+           h->heads / h->kv_heads <= QUERIES && !s->window && !s->softcap && !s->sinks &&
+           (!h->rotated || h->rotated == D) && gr_chain_there();
 }
 
 extern "C" void gr_cu_decode_fused_run(cudaStream_t st, const gr_cu_decode_fused *p, float scale)

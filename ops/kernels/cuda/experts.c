@@ -128,6 +128,20 @@ void gr_cuda_experts_route_backward(gr_queue *q, const gr_experts_desc *e, const
     gr_cu_route_backward(q->stream, &r, logits, expert, d_weight, T, d_logits);
 }
 
+void gr_cuda_experts_scale_choices(gr_queue *q, uint32_t k, uint32_t T, const uint16_t *expert,
+                                   const void *scale, const float *plain, float *weight)
+{
+    gr_cu_scale_choices(q->stream, k, T, expert, scale, plain, weight);
+}
+
+void gr_cuda_experts_scale_choices_backward(gr_queue *q, uint32_t E, uint32_t k, uint32_t T,
+                                            const uint16_t *expert, const void *scale, const float *plain,
+                                            float *d_weight, void *grad, gr_dtype grads)
+{
+    if (grad) gr_cu_scale_choices_sums(q->stream, E, k, T, expert, plain, d_weight, grad, gr_cu_type(grads));
+    gr_cu_scale_choices(q->stream, k, T, expert, scale, d_weight, d_weight);
+}
+
 /* ---- counting ---- */
 
 void gr_cuda_experts_compare(gr_queue *q, uint32_t k, uint32_t T, const uint16_t *expert,

@@ -239,6 +239,50 @@ extern "C" void gr_cu_route_backward(cudaStream_t st, const gr_cu_router *r, con
         route_back_kernel<16><<<grid, BLOCK, 0, st>>>(*r, logits, expert, d_weight, T, d_logits);
 }
 
+/* ---- numbers of experts
+ * ----------------------------------------------------------------------------------- */
+
+GR_KERNEL void __launch_bounds__(BLOCK)
+    scale_choices_kernel(const uint16_t *__restrict__ expert, const gr_bf16 *__restrict__ scale, uint32_t n,
+                         const float *plain, float *weight)
+{
+    const uint32_t i = blockIdx.x * BLOCK + threadIdx.x;
+    if (i < n) weight[i] = plain[i] * gr_float(scale[expert[i]]);
+}
+
+/* A block an expert; its threads take choices in turns, and their sums are added in order. */
+template <typename G>
+GR_KERNEL void __launch_bounds__(BLOCK)
+    scale_sums_kernel(const uint16_t *__restrict__ expert, uint32_t n, const float *__restrict__ plain,
+                      const float *__restrict__ d_weight, G *grad)
+{
+    __shared__ float part[GR_WARP];
+    float own = 0;
+    for (uint32_t i = threadIdx.x; i < n; i += BLOCK)
+        if (expert[i] == blockIdx.x) own = fmaf(d_weight[i], plain[i], own);
+    const float sum = gr_block_sum(own, part);
+    if (threadIdx.x == 0) gr_put(grad + blockIdx.x, gr_get(grad + blockIdx.x) + sum);
+}
+
+extern "C" void gr_cu_scale_choices(cudaStream_t st, uint32_t k, uint32_t T, const uint16_t *expert,
+                                    const gr_bf16 *scale, const float *plain, float *weight)
+{
+    const uint32_t n = T * k;
+    if (n) scale_choices_kernel<<<gr_ceil_div(n, BLOCK), BLOCK, 0, st>>>(expert, scale, n, plain, weight);
+}
+
+extern "C" void gr_cu_scale_choices_sums(cudaStream_t st, uint32_t E, uint32_t k, uint32_t T,
+                                         const uint16_t *expert, const float *plain, const float *d_weight,
+                                         void *grad, gr_cu_dtype type)
+{
+    const uint32_t n = T * k;
+    if (!n) return;
+    if (type == GR_CU_F32)
+        scale_sums_kernel<<<E, BLOCK, 0, st>>>(expert, n, plain, d_weight, (float *)grad);
+    else
+        scale_sums_kernel<<<E, BLOCK, 0, st>>>(expert, n, plain, d_weight, (gr_bf16 *)grad);
+}
+
 /* ---- sorting: a block a run of tokens, a thread an expert
  * -------------------------------------------------- */
 

@@ -50,6 +50,12 @@ void gr_cu_route(cudaStream_t st, const gr_cu_router *r, const float *logits, co
 /* d_logits [T, E] from d_weight [T, k]. */
 void gr_cu_route_backward(cudaStream_t st, const gr_cu_router *r, const float *logits, const uint16_t *expert,
                           const float *d_weight, uint32_t T, gr_bf16 *d_logits);
+/* weight [T, k] = plain [T, k] times each choice's expert's number, of scale [E]. */
+void gr_cu_scale_choices(cudaStream_t st, uint32_t k, uint32_t T, const uint16_t *expert,
+                         const gr_bf16 *scale, const float *plain, float *weight);
+/* grad [E] += the sum over an expert's choices of d_weight [T, k] times plain. */
+void gr_cu_scale_choices_sums(cudaStream_t st, uint32_t E, uint32_t k, uint32_t T, const uint16_t *expert,
+                              const float *plain, const float *d_weight, void *grad, gr_cu_dtype type);
 
 /* ---- counting: as gr_experts_ops (ops/kernels/experts.h) says ---- */
 

@@ -15,6 +15,11 @@ void gr_cuda_experts_route(gr_queue *q, const gr_experts_desc *e, const float *l
 void gr_cuda_experts_route_backward(gr_queue *q, const gr_experts_desc *e, const float *logits,
                                     const uint16_t *expert, const float *d_weight, uint32_t T,
                                     void *d_logits);
+void gr_cuda_experts_scale_choices(gr_queue *q, uint32_t k, uint32_t T, const uint16_t *expert,
+                                   const void *scale, const float *plain, float *weight);
+void gr_cuda_experts_scale_choices_backward(gr_queue *q, uint32_t E, uint32_t k, uint32_t T,
+                                            const uint16_t *expert, const void *scale, const float *plain,
+                                            float *d_weight, void *grad, gr_dtype grads);
 void gr_cuda_experts_compare(gr_queue *q, uint32_t k, uint32_t T, const uint16_t *expert,
                              const uint16_t *recorded, const gr_tally *t, uint32_t *differs);
 void gr_cuda_experts_count(gr_queue *q, uint32_t E, uint32_t k, uint32_t T, const uint16_t *expert,

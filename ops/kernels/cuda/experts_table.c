@@ -44,6 +44,8 @@ const gr_experts_ops gr_experts_cuda = {
     RUNS(logits_backward),
     RUNS(route),
     RUNS(route_backward),
+    RUNS(scale_choices),
+    RUNS(scale_choices_backward),
     RUNS(compare),
     RUNS(count),
     RUNS(shares),

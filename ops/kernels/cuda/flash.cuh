@@ -2,8 +2,9 @@
  *
  * Rows: a sequence's new tokens times the query heads that share a kv head, tokens outermost, so that keys
  * are read once for the whole group. Tiles lie in shared memory as [rows][DP] bf16, DP being head_dim rounded
- * up to 64, 128 or 256 and what is beyond head_dim zero; 16-byte chunks of a row are XORed with the row's low
- * bits, so that ldmatrix meets no bank twice.
+ * up to 64, 128, 256 or 512 and what is beyond head_dim zero; 16-byte chunks of a row are XORed with the
+ * row's low bits, so that ldmatrix meets no bank twice. A block of threads has at most 256 columns of what it
+ * makes: of wider heads several share the rows, and each computes the scores.
  *
  * The order of every sum follows from a row's own keys: tiles of a fixed size, in ascending order from key 0;
  * PIECE keys at a time with a running maximum of their own; and the pieces merged in order. So a row's bits
@@ -474,10 +475,12 @@ __device__ inline row_end end_row(const problem &p, uint32_t head, float max, fl
 
 template <int DP> struct forward_shape {
     static constexpr int KEYS = DP > 128 ? 32 : 64;
+    static constexpr int COLS = DP > 256 ? 256 : DP, /* of the output that a block keeps */
+        PARTS = DP / COLS;
     static constexpr bool HOLD_Q = DP <= 128; /* in registers: the merged pieces then lie where q was */
-    static constexpr int TOTAL_BYTES = ROWS * DP * 4, Q_BYTES = ROWS * DP * 2;
+    static constexpr int TOTAL_BYTES = ROWS * COLS * 4, Q_BYTES = ROWS * DP * 2;
     static constexpr int TILES_AT = HOLD_Q ? TOTAL_BYTES : Q_BYTES + TOTAL_BYTES;
-    static constexpr int SHARED = TILES_AT + 2 * KEYS * DP * 2;
+    static constexpr int K_BYTES = KEYS * DP * 2, SHARED = TILES_AT + K_BYTES + KEYS * COLS * 2;
     static constexpr int BLOCKS =
         DP > 128 ? 1 : 3; /* on one multiprocessor: what registers and shared memory allow */
 };
@@ -510,18 +513,20 @@ template <int DP> struct merged_pieces {
     }
 };
 
-/* A block of threads: 64 rows of one kv head of one sequence. Bound by the tensor cores and, at short
- * lengths, by the softmax between them; keys of the next step are fetched while this one's softmax runs. */
+/* A block of threads: 64 rows of one kv head of one sequence, or a part of their columns. Bound by the tensor
+ * cores and, at short lengths, by the softmax between them; keys of the next step are fetched while this
+ * one's softmax runs. */
 template <int DP, form KV, bool MORE>
 __global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS)
     forward(problem p, uint16_t *out, float *lse)
 {
     using S = forward_shape<DP>;
-    constexpr int KEYS = S::KEYS;
+    constexpr int KEYS = S::KEYS, COLS = S::COLS;
     constexpr bool HOLD_Q = S::HOLD_Q;
     extern __shared__ __align__(128) unsigned char shared[];
     const place w(p);
-    const uint32_t row0 = (gridDim.x - 1 - blockIdx.x) * ROWS; /* the longest rows first */
+    const uint32_t from_end = gridDim.x - 1 - blockIdx.x; /* the longest rows first */
+    const uint32_t row0 = from_end / S::PARTS * ROWS, col0 = from_end % S::PARTS * COLS;
     if (row0 >= w.rows) return;
     const uint32_t group = p.group(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const uint32_t last = min((row0 + ROWS - 1) / group, w.n - 1), n_keys = w.before + last + 1;
@@ -530,7 +535,7 @@ __global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS)
         MORE ? p.first_key(w.before + row0 / group) : 0; /* that any of the rows sees */
     const uint32_t first_tile = first_key / KEYS, first_piece = first_key / PIECE;
     const uint32_t q_tile = (uint32_t)__cvta_generic_to_shared(shared), k_tile = q_tile + S::TILES_AT,
-                   v_tile = k_tile + KEYS * DP * 2;
+                   v_tile = k_tile + S::K_BYTES;
     if (KV == PACKED) p.kv = nullptr; /* lets the compiler drop the lookup */
     const auto q_row = [&](int r) { return row0 + r < w.rows ? p.qkv + w.q_at(p, row0 + r) : nullptr; };
     const auto k_row = [&](uint32_t key) { return key < n_keys ? w.k_at(p, key) : nullptr; };
@@ -547,9 +552,9 @@ __global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS)
         if (KV == PAGED_FP8)
             fill_fp8<DP, KEYS>(v_tile, p.d, [&](int r) { return fp8_row(key0 + r, true); });
         else
-            fill<DP, KEYS>(v_tile, p.qkv, p.d, [&](int r) {
+            fill<COLS, KEYS>(v_tile, p.qkv, p.d - col0, [&](int r) {
                 const uint16_t *k = k_row(key0 + r);
-                return k ? k + place::v_after(p) : nullptr;
+                return k ? k + place::v_after(p) + col0 : nullptr;
             });
     };
 
@@ -562,8 +567,8 @@ __global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS)
 #pragma unroll
         for (int k = 0; k < DP / 16; k++) load_a<DP>(q[HOLD_Q ? k : 0], q_tile, warp * 16, k);
 
-    running<DP> r;
-    merged_pieces<DP> all;
+    running<COLS> r;
+    merged_pieces<COLS> all;
     all.o = reinterpret_cast<float *>(shared + (HOLD_Q ? 0 : S::Q_BYTES));
     r.open();
     const float scale2 = (MORE ? p.unit() : p.scale) * LOG2E;
@@ -610,8 +615,8 @@ __global__ void __launch_bounds__(THREADS, forward_shape<DP>::BLOCKS)
     for (int half = 0; half < 2; half++) {
         if (row[half] >= w.rows) continue;
         const row_end e = end_row(p, w.kv_head * group + row[half] % group, all.max[half], all.sum[half]);
-        store_row<DP / 8>(out + w.o_at(p, row[half]), r.o, half, e.share, 0, p.d);
-        if (lse && lane % 4 == 0) lse[w.stat_at(p, row[half])] = e.lse;
+        store_row<COLS / 8>(out + w.o_at(p, row[half]), r.o, half, e.share, col0, p.d);
+        if (lse && lane % 4 == 0 && col0 == 0) lse[w.stat_at(p, row[half])] = e.lse;
     }
 }
 
@@ -625,8 +630,9 @@ template <int DP, form KV, bool MORE>
 inline void launch_forward(cudaStream_t st, const problem &p, uint32_t n_seqs, uint32_t longest,
                            uint16_t *out, float *lse)
 {
-    const uint32_t tiles = (longest * (p.heads / p.kv_heads) + ROWS - 1) / ROWS;
+    const uint32_t tiles = (longest * (p.heads / p.kv_heads) + ROWS - 1) / ROWS * forward_shape<DP>::PARTS;
     constexpr int shared = forward_shape<DP>::SHARED;
+    static_assert(KV != PAGED_FP8 || forward_shape<DP>::PARTS == 1, "values in FP8 are filled whole");
     cudaFuncSetAttribute(forward<DP, KV, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     by_seqs(p, n_seqs, [&](const problem &part, uint32_t n) {
         forward<DP, KV, MORE><<<dim3(tiles, p.kv_heads, n), THREADS, shared, st>>>(part, out, lse);
@@ -641,8 +647,10 @@ inline void run_forward_as(cudaStream_t st, const problem &p, uint32_t n_seqs, u
         launch_forward<64, KV, MORE>(st, p, n_seqs, longest, out, lse);
     else if (p.d <= 128)
         launch_forward<128, KV, MORE>(st, p, n_seqs, longest, out, lse);
-    else
+    else if (p.d <= 256)
         launch_forward<256, KV, MORE>(st, p, n_seqs, longest, out, lse);
+    else if constexpr (KV != PAGED_FP8) /* gr_cu_attend_unfit */
+        launch_forward<512, KV, MORE>(st, p, n_seqs, longest, out, lse);
 }
 
 template <form KV>

@@ -41,6 +41,7 @@ typedef struct gr_cu_heads {
     uint32_t rotated;       /* of a head, the first elements; 0: D */
     uint32_t raw_ld;        /* between rows of raw; 0: W */
     bool kv_fp8;            /* the pool's keys and values are in FP8; then D is a multiple of 16 */
+    bool value_norm;        /* values have a norm as well, without a weight; q and k have theirs then */
 } gr_cu_heads;
 
 /* ---- embedding ------------------------------------------------------------------------------------------
@@ -84,8 +85,8 @@ void gr_cu_rmsnorm_backward(cudaStream_t st, const gr_cu_norm *c, const gr_bf16 
  */
 
 /* From raw [T, W] to out [T, W]: q and k normalised per head where q_norm, k_norm [D] are not NULL (RMSNorm
- * over D), then rotated (the halves form of Hugging Face: pairs are (i, i + D/2)); v copied. raw == out is
- * fine. position [T].
+ * over D), then rotated (the halves form of Hugging Face: pairs are (i, i + D/2)); v copied, or normalised
+ * (value_norm). raw == out is fine. position [T]. D is at most 512, beyond 256 a multiple of 16.
  */
 void gr_cu_qk_rope(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw, const gr_bf16 *q_norm,
                    const gr_bf16 *k_norm, const int32_t *position, gr_bf16 *out, uint32_t T);
@@ -281,6 +282,8 @@ void gr_cu_muon_mix(cudaStream_t st, const void *g, gr_cu_dtype grads, float gra
                     gr_bf16 *u, uint64_t n);
 /* y [n] = scale x [n], bf16; y == x is fine. n a multiple of 8. */
 void gr_cu_scale(cudaStream_t st, const gr_bf16 *x, float scale, gr_bf16 *y, uint64_t n);
+/* x [n] times the number at `by`, in place. n a multiple of 8. */
+void gr_cu_scale_by(cudaStream_t st, gr_bf16 *x, const gr_bf16 *by, uint64_t n);
 /* to [n] += from [n], both of one type. */
 void gr_cu_add(cudaStream_t st, void *to, const void *from, gr_cu_dtype type, uint64_t n);
 /* master [n] = decay master + share from, to [n] its rounding; master NULL: to is its own. */

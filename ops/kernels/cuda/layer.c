@@ -227,6 +227,11 @@ void gr_cuda_scale(gr_queue *q, const void *x, float scale, uint64_t n, void *y)
     gr_cu_scale(q->stream, x, scale, y, n);
 }
 
+void gr_cuda_scale_by(gr_queue *q, void *x, const void *by, uint64_t n)
+{
+    gr_cu_scale_by(q->stream, x, by, n);
+}
+
 /* ---- q, k and v -----------------------------------------------------------------------------------------
  */
 
@@ -243,7 +248,8 @@ static gr_cu_heads heads_of(gr_queue *q, const gr_rotate *c, uint32_t raw_ld)
                          .factor = factor != 1 ? factor : 0,
                          .rotated = d->rope.type == GR_ROPE_NONE ? 0 : d->rope.dims,
                          .raw_ld = raw_ld,
-                         .kv_fp8 = d->kv_fp8};
+                         .kv_fp8 = d->kv_fp8,
+                         .value_norm = d->value_norm};
 }
 
 /* The norm over all of q, or over all of k, in rows of q, k and v. */
@@ -349,11 +355,12 @@ void gr_cuda_gate_backward(gr_queue *q, uint32_t t, uint32_t n, const void *x, c
 /* ---- attention ------------------------------------------------------------------------------------------
  */
 
-/* The list of what is to be read with this window. */
-static const void *work_of(const gr_decode *d, uint32_t window)
+/* The list of what is to be read by these heads. */
+static const void *work_of(const gr_decode *d, const gr_attention_desc *a)
 {
+    const uint32_t group = a->heads / a->kv_heads;
     uint32_t i = 0;
-    while (i + 1 < d->n_lists && d->lists[i].window != window) i++;
+    while (i + 1 < d->n_lists && (d->lists[i].window != a->window || d->lists[i].group != group)) i++;
     return d->lists[i].work;
 }
 
@@ -368,10 +375,10 @@ static void attend_decode(gr_queue *q, const gr_attend *c, const gr_cu_paged *pa
                                .n_groups = d->n_groups,
                                .max_length = d->max_length,
                                .each = d->each};
-    if (gr_cu_context_of(q)->strict)
+    if (gr_cu_context_of(q)->strict || c->d->head_dim > GR_CU_DECODE_HEAD)
         gr_cu_strict_attention(q->stream, paged, &call, c->qkv, out, d->ws);
     else
-        gr_cu_decode_attention(q->stream, paged, &call, c->qkv, out, work_of(d, c->d->window), d->ws);
+        gr_cu_decode_attention(q->stream, paged, &call, c->qkv, out, work_of(d, c->d), d->ws);
 }
 
 static void attend_paged(gr_queue *q, const gr_attend *c, void *out)

@@ -47,6 +47,7 @@ void gr_cuda_product_dx(gr_queue *q, const gr_product *p, const void *dy, void *
 void gr_cuda_product_dw(gr_queue *q, const gr_product *p, const void *dy, void *grad, gr_dtype grads,
                         void *ws);
 void gr_cuda_scale(gr_queue *q, const void *x, float scale, uint64_t n, void *y);
+void gr_cuda_scale_by(gr_queue *q, void *x, const void *by, uint64_t n);
 void gr_cuda_column_sums(gr_queue *q, const void *d, uint32_t t, uint32_t cols, void *grad, gr_dtype grads,
                          void *ws);
 void gr_cuda_rotate(gr_queue *q, const gr_rotate *c, const void *from, void *to, void *raw);

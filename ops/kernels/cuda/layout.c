@@ -5,6 +5,7 @@
 #include "ops/kernels/cuda/layer.h"
 #include "ops/kernels/cuda/model.h"
 #include "ops/kernels/cuda/parts.h"
+#include "ops/kernels/cuda/strict.h"
 #include "ops/model/fp8.h"
 
 #include <stdio.h>
@@ -198,10 +199,15 @@ uint64_t gr_cu_kv_block_bytes(const gr_attention_desc *d)
 const char *gr_cu_attend_unfit(const gr_attention_desc *d)
 {
     const uint32_t vector = gr_rope_width(d->head_dim), half = d->rope.dims / 2;
+    if (d->head_dim > GR_CU_DECODE_HEAD && d->head_dim % 16)
+        return "heads wider than 256 whose size is no multiple of 16";
+    if (d->kv_fp8 && d->head_dim > GR_CU_DECODE_HEAD)
+        return "heads wider than 256, whose keys and values are not kept in FP8";
     if (d->kv_fp8 && d->head_dim % 16)
         return "heads whose size is no multiple of 16, of which keys and values in FP8 cannot be read: leave "
                "'kv' out of 'precision'";
-    if (d->value_norm) return "a norm of values";
+    if (d->value_norm && d->qk_norm != GR_QK_NORM_HEAD)
+        return "a norm of values without norms of the heads of q and k";
     if (d->gate && d->qk_norm == GR_QK_NORM_WHOLE) return "norms over all heads of q beside an output gate";
     if (d->rope.type == GR_ROPE_NONE || (half % vector == 0 && d->head_dim / 2 % vector == 0)) return NULL;
     return d->rope.dims == d->head_dim ? NULL : "an odd part of each head rotated";
@@ -221,22 +227,8 @@ static const char *size_unfit(const char *what, uint32_t n, uint32_t of, uint32_
 
 static const char *layer_unfit(const gr_layer_desc *d, uint32_t vector, char buf[GR_UNFIT_MAX])
 {
-    enum { HEAD_MAX = 256 };
-    const char *why = size_unfit("heads", d->attention.head_dim, vector, HEAD_MAX, buf);
+    const char *why = size_unfit("heads", d->attention.head_dim, vector, GR_HEAD_DIM_MAX, buf);
     return why ? why : size_unfit("a feed-forward network", d->dense.inner, vector, UINT32_MAX, buf);
-}
-
-/* Decode steps have one list of what is to be read for all layers. */
-static bool heads_differ(const gr_model_shape *s)
-{
-    const gr_attention_desc *a = NULL;
-    for (uint32_t i = 0; i < s->n_kinds; i++) {
-        const gr_attention_desc *b = &s->kinds[i].attention;
-        if (s->kinds[i].mixer != GR_MIXER_ATTENTION) continue;
-        if (!a) a = b;
-        if (a->heads != b->heads || a->kv_heads != b->kv_heads || a->head_dim != b->head_dim) return true;
-    }
-    return false;
 }
 
 const char *gr_cu_unfit(const gr_model_shape *s, char buf[GR_UNFIT_MAX])
@@ -246,5 +238,5 @@ const char *gr_cu_unfit(const gr_model_shape *s, char buf[GR_UNFIT_MAX])
     const char *why = size_unfit("hidden states", s->hidden, vector, HIDDEN_MAX, buf);
     for (uint32_t i = 0; i < s->n_kinds && !why; i++) why = layer_unfit(&s->kinds[i], vector, buf);
     if (!why && s->head == GR_HEAD_LM) why = size_unfit("a vocabulary", s->vocab, 1, VOCAB_MAX, buf);
-    return why || !heads_differ(s) ? why : "heads that differ from layer to layer";
+    return why;
 }

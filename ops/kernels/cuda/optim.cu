@@ -581,6 +581,24 @@ extern "C" void gr_cu_scale(cudaStream_t st, const gr_bf16 *x, float scale, gr_b
         scale_kernel<<<gr_ceil_div(n / 8, BLOCK), BLOCK, 0, st>>>((const uint4 *)x, scale, (uint4 *)y, n / 8);
 }
 
+GR_KERNEL void __launch_bounds__(BLOCK) scale_by_kernel(uint4 *x, const gr_bf16 *by, uint64_t n)
+{
+    const uint64_t i = (uint64_t)blockIdx.x * BLOCK + threadIdx.x;
+    if (i >= n) return;
+    const float scale = gr_float(*by);
+    float a[8];
+    gr_unpack(x[i], a);
+#pragma unroll
+    for (int e = 0; e < 8; e++) a[e] *= scale;
+    x[i] = gr_pack(a);
+}
+
+extern "C" void gr_cu_scale_by(cudaStream_t st, gr_bf16 *x, const gr_bf16 *by, uint64_t n)
+{
+    assert(n % 8 == 0);
+    if (n) scale_by_kernel<<<gr_ceil_div(n / 8, BLOCK), BLOCK, 0, st>>>((uint4 *)x, by, n / 8);
+}
+
 extern "C" void gr_cu_add(cudaStream_t st, void *to, const void *from, gr_cu_dtype type, uint64_t n)
 {
     const uint32_t grid = gr_ceil_div(n, (uint64_t)BLOCK * 4);

@@ -133,9 +133,16 @@ GR_DEVICE void finish_head(const forward &p, pair<N> &x, uint32_t head, places a
                            const float (&cosine)[N], const float (&sine)[N])
 {
     const gr_bf16 *w = norm_of(p.h, p.q_norm, p.k_norm, head);
-    const float sum = group_sum(squares(x), p.lanes); /* all lanes of the warp come here */
-    if (w && live) {
-        const float inv = rsqrtf(sum / (float)p.h.head_dim + p.h.eps);
+    const bool is_v = head >= p.h.heads + p.h.kv_heads;
+    const float sum = group_sum(squares(x), p.lanes), /* all lanes of the warp come here */
+        inv = rsqrtf(sum / (float)p.h.head_dim + p.h.eps);
+    if (is_v && p.h.value_norm) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            x.low[i] *= inv;
+            x.high[i] *= inv;
+        }
+    } else if (w && live) {
         typedef typename gr_raw<N>::type raw;
         float low[N], high[N];
         gr_unpack(*(const raw *)(w + at.low), low);
@@ -146,7 +153,7 @@ GR_DEVICE void finish_head(const forward &p, pair<N> &x, uint32_t head, places a
             x.high[i] = x.high[i] * inv * (p.h.one + high[i]);
         }
     }
-    if (head < p.h.heads + p.h.kv_heads) rotate(x, cosine, sine, 1);
+    if (!is_v) rotate(x, cosine, sine, 1);
 }
 
 /* Where a group is: its token, its lane's first element, its heads. */
@@ -212,6 +219,7 @@ GR_KERNEL void __launch_bounds__(BLOCK) forward_kernel(const forward p)
     gr_chain_wait();
     const group g = group_of(p, N);
     const uint32_t D = p.h.head_dim, n_qk = p.h.heads + p.h.kv_heads;
+    const uint32_t n_made = n_qk + (p.h.value_norm ? p.h.kv_heads : 0); /* heads that are not as they came */
     const size_t at = (size_t)g.t * (n_qk + p.h.kv_heads) * D, from_at = raw_row(p.h, g.t); /* of head 0 */
     raw low[B], high[B];
     load_heads(p.raw + from_at, g, g.first, D, low, high);
@@ -229,11 +237,12 @@ GR_KERNEL void __launch_bounds__(BLOCK) forward_kernel(const forward p)
             gr_unpack(low[j], x.low);
             gr_unpack(high[j], x.high);
             finish_head(p, x, head, g.in, here, cosine, sine);
-            const raw y[2] = {head < n_qk ? gr_pack(x.low) : low[j], head < n_qk ? gr_pack(x.high) : high[j]};
+            const raw y[2] = {head < n_made ? gr_pack(x.low) : low[j],
+                              head < n_made ? gr_pack(x.high) : high[j]};
             const uint32_t most =
                 STORE == EIGHT ? group_max(max(gr_largest(y[0]), gr_largest(y[1])), p.lanes) : 0;
             if (!here) continue;
-            if (head < n_qk || p.out != p.raw) {
+            if (head < n_made || p.out != p.raw) {
                 *(raw *)(p.out + at + head * D + g.in.low) = y[0];
                 *(raw *)(p.out + at + head * D + g.in.high) = y[1];
             }
@@ -260,7 +269,7 @@ template <store STORE> static void launch_forward(cudaStream_t st, forward p)
 {
     if (!p.T) return;
     const uint32_t D = p.h.head_dim, N = gr_rope_width(D);
-    p.n_heads = p.h.heads + p.h.kv_heads * (STORE != NONE || p.out != p.raw ? 2 : 1);
+    p.n_heads = p.h.heads + p.h.kv_heads * (STORE != NONE || p.out != p.raw || p.h.value_norm ? 2 : 1);
     p.lanes = gr_rope_lanes(D);
     /* Few tokens: a head a group, for parallelism. Many: more heads, for fewer sines. A head's result is the
      * same. */
@@ -303,10 +312,10 @@ extern "C" void gr_cu_qk_rope_store(cudaStream_t st, const gr_cu_heads *h, const
  * ---------------------------------------------------------------------------------------------- Rotated
  * back, d is the gradient of the norm's output; then as RMSNorm's (ops/kernels/cuda/norm.cu). A lane keeps
  * its columns of the weight's gradient in registers. Blocks and parts as ops/kernels/cuda/parts.h says: those
- * of q come first.
+ * of q come first, then those of k; where values have a norm theirs follow, which leave no parts.
  */
 
-enum { HEADS = GR_ROPE_HEADS, BACK_BATCH = 2, WARPS = BLOCK / GR_WARP };
+enum { HEADS = GR_ROPE_HEADS, BACK_BATCH = 2, WARPS = BLOCK / GR_WARP, HEAD_MOST = 512 };
 
 struct backward {
     gr_cu_heads h;
@@ -314,7 +323,8 @@ struct backward {
     const int32_t *position;
     gr_bf16 *d;
     float *parts;
-    uint32_t T, lanes, q_blocks; /* q_blocks: blockIdx.y from this one on is of k */
+    uint32_t T, lanes;
+    uint32_t k_from, v_from; /* blockIdx.y from these on is of k, and of v */
 };
 
 /* Gradient through the norm of one head, in place; adds to the lane's columns of the weight's gradient. */
@@ -355,7 +365,7 @@ template <int N> GR_DEVICE void load_pair(const gr_bf16 *p, places at, bool live
 /* Over the groups of the block, in order: first those of a warp by exchange, then the warps. */
 template <int N> GR_DEVICE void leave_part(pair<N> &grad, const gr_cu_heads &h, uint32_t lanes, float *part)
 {
-    __shared__ float sums[WARPS][256];
+    __shared__ float sums[WARPS][HEAD_MOST];
     const uint32_t lane = threadIdx.x % GR_WARP, warp = threadIdx.x / GR_WARP, at = lane * N, D = h.head_dim;
     const places in = places_of(h, at);
 #pragma unroll
@@ -372,55 +382,85 @@ template <int N> GR_DEVICE void leave_part(pair<N> &grad, const gr_cu_heads &h, 
         }
     }
     __syncthreads();
-    if (threadIdx.x >= D) return;
-    float sum = 0;
+    for (uint32_t i = threadIdx.x; i < D; i += BLOCK) {
+        float sum = 0;
 #pragma unroll
-    for (int k = 0; k < WARPS; k++) sum += sums[k][threadIdx.x];
-    part[threadIdx.x] = sum;
+        for (int k = 0; k < WARPS; k++) sum += sums[k][i];
+        part[i] = sum;
+    }
+}
+
+/* The heads of a block: [first, end) of q, of k or of v. */
+struct span {
+    bool is_q, is_v;
+    uint32_t first, end;
+};
+
+GR_DEVICE span span_of(const backward &p, uint32_t block)
+{
+    const uint32_t heads = p.h.heads, kv_heads = p.h.kv_heads;
+    span s = {block < p.k_from, block >= p.v_from, 0, 0};
+    const uint32_t before = s.is_q   ? 0
+                            : s.is_v ? heads + kv_heads
+                                     : heads,
+                   from = s.is_q   ? 0
+                          : s.is_v ? p.v_from
+                                   : p.k_from;
+    s.first = before + (block - from) * HEADS;
+    s.end = min(s.first + HEADS, before + (s.is_q ? heads : kv_heads));
+    return s;
+}
+
+/* Factors of a lane's columns: of v, 1. */
+template <int N>
+GR_DEVICE void load_factors(const backward &p, const span &s, places in, bool live, pair<N> &w)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) w.low[i] = w.high[i] = 1;
+    if (s.is_v) return;
+    load_pair(s.is_q ? p.q_norm : p.k_norm, in, live, w);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        w.low[i] += p.h.one;
+        w.high[i] += p.h.one;
+    }
 }
 
 template <int N, bool NORM> GR_KERNEL void __launch_bounds__(BLOCK) backward_kernel(const backward p)
 {
     typedef typename gr_raw<N>::type raw;
-    const bool is_q = blockIdx.y < p.q_blocks;
     const uint32_t D = p.h.head_dim, half = D / 2, at = threadIdx.x % p.lanes * N, groups = BLOCK / p.lanes;
-    const uint32_t first = is_q ? blockIdx.y * HEADS : p.h.heads + (blockIdx.y - p.q_blocks) * HEADS;
-    const uint32_t limit = is_q ? p.h.heads : p.h.heads + p.h.kv_heads;
-    const uint32_t end = first + HEADS < limit ? first + HEADS : limit;
+    const span own = span_of(p, blockIdx.y);
     pair<N> w, grad = {};
     const places in = places_of(p.h, at);
-    if (NORM) load_pair(is_q ? p.q_norm : p.k_norm, in, at < half, w);
-#pragma unroll
-    for (int i = 0; NORM && i < N; i++) {
-        w.low[i] += p.h.one;
-        w.high[i] += p.h.one;
-    }
+    if (NORM) load_factors(p, own, in, at < half, w);
     for (uint32_t from = blockIdx.x * groups; from < p.T; from += gridDim.x * groups) {
         const uint32_t t = from + threadIdx.x / p.lanes;
         const bool live = t < p.T && at < half;
         const size_t row = (size_t)t * (p.h.heads + 2 * p.h.kv_heads) * D, from_row = raw_row(p.h, t);
         float cosine[N], sine[N];
         angles(p.h, live ? at : 0, live ? p.position[t] : 0, cosine, sine);
-        for (uint32_t head = first; head < end; head += BACK_BATCH) {
+        for (uint32_t head = own.first; head < own.end; head += BACK_BATCH) {
             pair<N> x[BACK_BATCH], d[BACK_BATCH];
 #pragma unroll
             for (uint32_t j = 0; j < BACK_BATCH; j++) {
-                const bool here = live && head + j < end;
+                const bool here = live && head + j < own.end;
                 load_pair(p.d + row + (head + j) * D, in, here, d[j]);
                 if (NORM) load_pair(p.raw + from_row + (head + j) * D, in, here, x[j]);
             }
 #pragma unroll
             for (uint32_t j = 0; j < BACK_BATCH; j++) {
-                rotate(d[j], cosine, sine, -1);
+                if (!own.is_v) rotate(d[j], cosine, sine, -1);
                 if (NORM)
                     norm_back(p, x[j], d[j], w, grad); /* all lanes of the warp come here; dead ones add 0 */
-                if (!live || head + j >= end) continue;
+                if (!live || head + j >= own.end) continue;
                 *(raw *)(p.d + row + (head + j) * D + in.low) = gr_pack(d[j].low);
                 *(raw *)(p.d + row + (head + j) * D + in.high) = gr_pack(d[j].high);
             }
         }
     }
-    if (NORM) leave_part(grad, p.h, p.lanes, p.parts + (size_t)(blockIdx.y * gridDim.x + blockIdx.x) * D);
+    if (NORM && !own.is_v)
+        leave_part(grad, p.h, p.lanes, p.parts + (size_t)(blockIdx.y * gridDim.x + blockIdx.x) * D);
 }
 
 template <int N> static void launch_backward(cudaStream_t st, const backward &p, dim3 grid)
@@ -437,10 +477,10 @@ extern "C" void gr_cu_qk_rope_backward(cudaStream_t st, const gr_cu_heads *h, co
                                        gr_cu_dtype grad_type, uint32_t T, void *ws)
 {
     if (!T) return;
-    assert(!q_norm == !k_norm);
+    assert(!q_norm == !k_norm && (q_norm || !h->value_norm));
     const uint32_t D = h->head_dim, q = gr_rope_blocks(h->heads), k = gr_rope_blocks(h->kv_heads);
-    const dim3 grid(gr_rope_blocks_along(T, D, q + k), q + k);
-    const backward p = {*h, raw, q_norm, k_norm, position, d, (float *)ws, T, gr_rope_lanes(D), q};
+    const dim3 grid(gr_rope_blocks_along(T, D, q + k), q + k + (h->value_norm ? k : 0));
+    const backward p = {*h, raw, q_norm, k_norm, position, d, (float *)ws, T, gr_rope_lanes(D), q, q + k};
     if (gr_rope_width(D) == 8)
         launch_backward<8>(st, p, grid);
     else

@@ -132,6 +132,7 @@ uint64_t gr_cu_attention_prefix_bytes(const gr_cu_attention_shape *s, uint32_t l
 {
     const uint64_t heads = s->heads, width = (heads + 2 * s->kv_heads) * s->head_dim,
                    row = backward ? 2 * width * 2 : heads * s->head_dim * 2 + heads * 4;
+    if (!gr_cu_attention_fuses(s)) return 0;
     return gr_cu_attention_index_bytes(1) / 2 + longest * row + 2 * ALIGN;
 }
 
@@ -139,8 +140,9 @@ uint64_t gr_cu_attention_ws_bytes(const gr_cu_attention_shape *s, uint32_t token
                                   uint32_t longest, bool backward)
 {
     const uint32_t batch = GR_MIN(batch_bucket(GR_MAX(seqs, 1)), GR_CU_ATTENTION_BATCH_MAX);
-    const uint64_t fixed = cudnn_slack(batch) + gr_cu_attention_index_bytes(batch) + 4 * ALIGN;
+    const uint64_t fixed = cudnn_slack(batch) + gr_cu_attention_index_bytes(batch) + 4 * ALIGN,
+                   simple = gr_cu_attention_stats_bytes(s, tokens); /* delta of attention_simple.h */
+    if (!gr_cu_attention_fuses(s)) return backward ? simple : 0;
     if (!backward) return fixed;
-    const uint64_t simple = gr_cu_attention_stats_bytes(s, tokens); /* delta of attention_simple.h */
     return fixed + GR_MAX(run_limit(s, tokens, longest), simple);
 }

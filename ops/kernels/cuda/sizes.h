@@ -22,9 +22,15 @@
 
 typedef struct gr_cu_attention_shape {
     uint32_t heads, kv_heads,
-        head_dim;       /* head_dim: a multiple of 8, at most 256; heads: a multiple of kv_heads */
+        head_dim;       /* head_dim: a multiple of 8, at most 512; heads: a multiple of kv_heads */
     bool deterministic; /* of backward; false: sums with atomics, faster, and no dP is kept */
 } gr_cu_attention_shape;
+
+/* Whether cuDNN has attention of such heads; of others ops/kernels/cuda/attention_simple.h has. */
+static inline bool gr_cu_attention_fuses(const gr_cu_attention_shape *s)
+{
+    return s->head_dim <= 256;
+}
 
 /* One call, or kv_heads(shape) / kv_heads calls: sequences [first, first + n) as `batch` of at most `longest`
  * tokens. */

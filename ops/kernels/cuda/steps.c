@@ -176,7 +176,7 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
                         .n_groups = list.n_groups,
                         .max_length = list.max_length,
                         .each = list.each,
-                        .n_lists = s->model.n_windows,
+                        .n_lists = s->model.n_lists,
                         .ws = s->device.ws};
     const gr_routing routing = {.record = s->device.choices};
     const gr_extend e = {.n_tokens = rows,
@@ -200,11 +200,12 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
                              .id = k->drawn,
                              .logprob = k->logprob};
     gr_cu_slots_draft(stream_of(q), k, c->n);
-    for (uint32_t i = 0; i < s->model.n_windows; i++) {
-        const uint32_t window = s->model.window[i];
-        decode.lists[i] = (gr_decode_list){window, s->device.work[i]};
-        gr_cu_decode_plan(stream_of(q), &s->model.heads, &list, window,
-                          k->table + (window ? k->window_at : 0), k->stride, s->device.work[i]);
+    for (uint32_t i = 0; i < s->model.n_lists; i++) {
+        const gr_cu_heads *h = &s->model.lists[i].heads;
+        const uint32_t window = s->model.lists[i].window;
+        decode.lists[i] = (gr_decode_list){window, h->heads / h->kv_heads, s->device.work[i]};
+        gr_cu_decode_plan(stream_of(q), h, &list, window, k->table + (window ? k->window_at : 0), k->stride,
+                          s->device.work[i]);
     }
     c->step(c->user, q, &e, &d);
     if (s->device.choices)

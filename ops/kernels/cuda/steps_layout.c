@@ -5,19 +5,40 @@
 #include "ops/kernels/cuda/layout.h"
 #include "ops/kernels/cuda/strict.h"
 
+static uint32_t group_of(const gr_cu_heads *h)
+{
+    return h->heads / h->kv_heads;
+}
+
+/* A list says which rows of query heads read a piece of keys, so it is of one number of them. */
+static void add_list(gr_cu_steps_model *m, const gr_cu_heads *h, uint32_t window)
+{
+    uint32_t i = 0;
+    if (h->head_dim > GR_CU_DECODE_HEAD) return; /* ops/kernels/cuda/strict.h reads none */
+    while (i < m->n_lists && (m->lists[i].window != window || group_of(&m->lists[i].heads) != group_of(h)))
+        i++;
+    if (i == m->n_lists) m->lists[m->n_lists++] = (gr_cu_steps_list){*h, window};
+}
+
 gr_cu_steps_model gr_cu_steps_model_of(const gr_model_shape *s)
 {
     gr_cu_steps_model m = {0};
     for (uint32_t kind = 0; kind < s->n_kinds; kind++) {
         const gr_layer_desc *d = &s->kinds[kind];
-        const uint32_t window = d->attention.window;
-        uint32_t i = 0;
+        const gr_cu_heads h = gr_cu_heads_of(&d->attention);
         if (d->mixer != GR_MIXER_ATTENTION) continue;
-        if (!m.n_windows) m.heads = gr_cu_heads_of(&d->attention);
-        while (i < m.n_windows && m.window[i] != window) i++;
-        if (i == m.n_windows) m.window[m.n_windows++] = window;
+        m.heads[m.n_heads++] = h;
+        add_list(&m, &h, d->attention.window);
     }
     return m;
+}
+
+/* Of the attention of one layer, strict or not: a plan does not know. */
+static uint64_t attention_ws(const gr_cu_heads *h, uint32_t rows, uint32_t max_length)
+{
+    const uint64_t strict = gr_cu_strict_ws(h, rows, max_length);
+    return h->head_dim > GR_CU_DECODE_HEAD ? strict
+                                           : GR_MAX(gr_cu_decode_attention_ws(h, rows, max_length), strict);
 }
 
 uint64_t gr_cu_rules_bytes(const gr_steps_bounds *b)
@@ -58,9 +79,9 @@ static gr_cu_texts layout_texts(gr_workspace *c, const gr_steps_bounds *b)
 void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_steps_model *m, const gr_steps_bounds *b,
                                gr_cu_steps_device *s)
 {
-    const gr_cu_heads *h = &m->heads;
     const uint32_t rows = gr_steps_rows(b);
     const uint64_t words = rows * sizeof(uint32_t);
+    uint64_t attention = 0;
     s->orders = layout_orders(c, b);
     s->rules = gr_workspace_bytes(c, gr_cu_rules_bytes(b));
     s->row = gr_workspace_bytes(c, words + sizeof(uint32_t));
@@ -87,11 +108,11 @@ void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_steps_model *m, cons
     const uint64_t choices = (uint64_t)rows * b->choices * sizeof(*s->choices);
     s->choices = choices ? gr_workspace_bytes(c, choices) : NULL;
     s->report_choices = choices ? gr_workspace_bytes(c, choices * b->chunk) : NULL;
-    for (uint32_t i = 0; i < m->n_windows; i++)
-        s->work[i] = gr_workspace_bytes(c, gr_cu_decode_work_bytes(h, rows, b->max_length));
-    s->ws = m->n_windows ? gr_workspace_bytes(c, GR_MAX(gr_cu_decode_attention_ws(h, rows, b->max_length),
-                                                        gr_cu_strict_ws(h, rows, b->max_length)))
-                         : NULL;
+    for (uint32_t i = 0; i < m->n_lists; i++)
+        s->work[i] = gr_workspace_bytes(c, gr_cu_decode_work_bytes(&m->lists[i].heads, rows, b->max_length));
+    for (uint32_t i = 0; i < m->n_heads; i++)
+        attention = GR_MAX(attention, attention_ws(&m->heads[i], rows, b->max_length));
+    s->ws = m->n_heads ? gr_workspace_bytes(c, attention) : NULL;
 }
 
 void gr_cu_steps_layout_host(gr_workspace *c, const gr_steps_bounds *b, gr_cu_steps_host *s)

@@ -25,11 +25,17 @@ typedef struct gr_cu_rules {
 } gr_cu_rules;
 uint64_t gr_cu_rules_bytes(const gr_steps_bounds *b);
 
-/* What decode steps know of a model: the heads of every layer of attention (gr_cu_unfit refuses models where
- * they differ), and the windows that there are. */
-typedef struct gr_cu_steps_model {
+/* What decode steps know of a model: the heads of each kind of its layers of attention; and of each list of
+ * keys that they read the window, and heads of the layers that read it. */
+typedef struct gr_cu_steps_list {
     gr_cu_heads heads;
-    uint32_t window[GR_LAYER_KINDS_MAX], n_windows;
+    uint32_t window;
+} gr_cu_steps_list;
+typedef struct gr_cu_steps_model {
+    gr_cu_heads heads[GR_LAYER_KINDS_MAX];
+    uint32_t n_heads;
+    gr_cu_steps_list lists[GR_LAYER_KINDS_MAX];
+    uint32_t n_lists;
 } gr_cu_steps_model;
 gr_cu_steps_model gr_cu_steps_model_of(const gr_model_shape *s);
 
@@ -39,7 +45,7 @@ typedef struct gr_cu_steps_device {
     uint32_t *row, *offset; /* [rows + 1] 0, 1, ... */
     gr_cu_slots slots;
     uint16_t *choices, *report_choices; /* of a step, and of a chunk's; NULL: not recorded */
-    void *work[GR_LAYER_KINDS_MAX];     /* of the attention: a list of keys for each window */
+    void *work[GR_LAYER_KINDS_MAX];     /* of the attention: the model's lists of keys */
     void *ws;
 } gr_cu_steps_device;
 void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_steps_model *m, const gr_steps_bounds *b,

@@ -1,8 +1,9 @@
 /* ops/kernels/cuda/strict.cu: see strict.h and, for tiles, pieces and their order, flash.cuh.
  *
  * A block of threads is one warp: one piece of one slot's keys, for up to 16 of the query rows that share a
- * kv head. Nothing waits at a barrier, and as many warps as shared memory holds keep loads in flight: 6 of 36
- * KiB a multiprocessor at D 128. Bound by reading keys and values.
+ * kv head; of heads wider than 256 two warps have a half of the output's columns each. Nothing waits at a
+ * barrier, and as many warps as shared memory holds keep loads in flight: 6 of 36 KiB a multiprocessor at D
+ * 128. Bound by reading keys and values.
  */
 #include "ops/kernels/cuda/flash.cuh"
 #include "ops/kernels/cuda/strict.h"
@@ -29,16 +30,17 @@ struct partial {
 };
 
 template <int DP> struct piece_shape {
-    static constexpr int KEYS = forward_shape<DP>::KEYS, Q_BYTES = WARP_ROWS * DP * 2,
-                         SHARED = Q_BYTES + 2 * KEYS * DP * 2;
+    static constexpr int KEYS = forward_shape<DP>::KEYS, COLS = forward_shape<DP>::COLS,
+                         PARTS = forward_shape<DP>::PARTS, Q_BYTES = WARP_ROWS * DP * 2,
+                         K_BYTES = KEYS * DP * 2, SHARED = Q_BYTES + K_BYTES + KEYS * COLS * 2;
 };
 
-/* Keys (or, `after` elements further on, values) [key0, key0 + KEYS) of a slot, zeros from `end` on. A block
- * of the pool holds those of a kv head in one run. blocks: the piece's part of the slot's table, block i in
- * lane i. */
+/* d columns of keys (or, `after` elements further on, of values) [key0, key0 + KEYS) of a slot, zeros from
+ * `end` on. A block of the pool holds those of a kv head in one run. blocks: the piece's part of the slot's
+ * table, block i in lane i. */
 template <int DP, int KEYS>
 __device__ void fill_blocks(uint32_t tile, const problem &p, uint32_t kv_head, uint32_t blocks, uint32_t key0,
-                            uint32_t end, size_t after)
+                            uint32_t end, size_t after, uint32_t d)
 {
     constexpr int CHUNKS = DP / 8;
 #pragma unroll 1
@@ -48,50 +50,53 @@ __device__ void fill_blocks(uint32_t tile, const problem &p, uint32_t kv_head, u
 #pragma unroll
         for (int i = 0; i < KV_BLOCK * CHUNKS / WARP; i++) {
             const uint32_t at = i * WARP + threadIdx.x, row = at / CHUNKS, chunk = at % CHUNKS;
-            const bool in = key + row < end && chunk * 8 < p.d;
+            const bool in = key + row < end && chunk * 8 < d;
             copy16(chunk_at<DP>(tile, b * KV_BLOCK + row, chunk), in ? from + row * p.d + chunk * 8 : p.kv,
                    in);
         }
     }
 }
 
-/* Row `half` of a closed piece to where the others of its slot lie. */
-template <int DP>
-__device__ void leave_piece(const problem &p, const partial &to, const running<DP> &r, int half, size_t at)
+/* Row `half` of a closed piece, columns from `from` on, to where the others of its slot lie. */
+template <int COLS>
+__device__ void leave_piece(const problem &p, const partial &to, const running<COLS> &r, int half, size_t at,
+                            uint32_t from)
 {
-    if (threadIdx.x % 4 == 0) to.stat[at] = make_float2(r.max[half], r.sum[half]);
+    if (threadIdx.x % 4 == 0 && from == 0) to.stat[at] = make_float2(r.max[half], r.sum[half]);
 #pragma unroll
-    for (int n = 0; n < DP / 8; n++) {
-        const uint32_t col = n * 8 + threadIdx.x % 4 * 2;
+    for (int n = 0; n < COLS / 8; n++) {
+        const uint32_t col = from + n * 8 + threadIdx.x % 4 * 2;
         if (col < p.d)
             *reinterpret_cast<float2 *>(to.acc + at * p.d + col) =
                 make_float2(r.o[n][2 * half], r.o[n][2 * half + 1]);
     }
 }
 
-/* Grid: pieces; kv heads times parts of 16 of their query heads; slots. */
+/* Grid: pieces times parts of columns; kv heads times parts of 16 of their query heads; slots. */
 template <int DP, bool MORE>
 __global__ void __launch_bounds__(WARP) piece_kernel(problem p, partial to, uint16_t *out)
 {
     using S = piece_shape<DP>;
-    constexpr int KEYS = S::KEYS;
+    constexpr int KEYS = S::KEYS, COLS = S::COLS;
     extern __shared__ __align__(128) unsigned char shared[];
-    const uint32_t slot = blockIdx.z, length = to.length[slot], first = blockIdx.x * PIECE;
+    const uint32_t slot = blockIdx.z, length = to.length[slot], piece = blockIdx.x / S::PARTS,
+                   first = piece * PIECE, col0 = blockIdx.x % S::PARTS * COLS;
     const uint32_t seen = MORE && length ? p.first_key(length - 1) : 0; /* the first key of the window */
     if (first >= length || first + PIECE <= seen) return;
     const uint32_t parts = gridDim.y / p.kv_heads, row0 = blockIdx.y % parts * WARP_ROWS, lane = threadIdx.x;
     const place w(p, slot, blockIdx.y / parts, length);
     const uint32_t end = min(length, first + PIECE), from = max(first, seen / KEYS * KEYS);
     const uint32_t q_tile = (uint32_t)__cvta_generic_to_shared(shared), k_tile = q_tile + S::Q_BYTES,
-                   v_tile = k_tile + KEYS * DP * 2;
+                   v_tile = k_tile + S::K_BYTES;
     const uint32_t key = first + lane * KV_BLOCK;
     const uint32_t blocks =
         lane < PIECE / KV_BLOCK && key < end ? p.table[(size_t)slot * p.table_stride + key / KV_BLOCK] : 0;
     const auto fill_k = [&](uint32_t key0) {
-        fill_blocks<DP, KEYS>(k_tile, p, w.kv_head, blocks, key0, end, 0);
+        fill_blocks<DP, KEYS>(k_tile, p, w.kv_head, blocks, key0, end, 0, p.d);
     };
     const auto fill_v = [&](uint32_t key0) {
-        fill_blocks<DP, KEYS>(v_tile, p, w.kv_head, blocks, key0, end, place::v_after(p));
+        fill_blocks<COLS, KEYS>(v_tile, p, w.kv_head, blocks, key0, end, place::v_after(p) + col0,
+                                p.d - col0);
     };
 
     fill<DP, WARP_ROWS, WARP>(
@@ -99,7 +104,7 @@ __global__ void __launch_bounds__(WARP) piece_kernel(problem p, partial to, uint
     fill_k(from);
     copies_done();
     __syncwarp();
-    running<DP> r;
+    running<COLS> r;
     r.open();
     const float scale2 = (MORE ? p.unit() : p.scale) * LOG2E;
     for (uint32_t key0 = from; key0 < end; key0 += KEYS) {
@@ -140,10 +145,10 @@ __global__ void __launch_bounds__(WARP) piece_kernel(problem p, partial to, uint
         if (row >= w.rows) continue;
         const uint32_t head = w.kv_head * p.group() + row;
         if ((length - 1) / PIECE == seen / PIECE)
-            store_row<DP / 8>(out + w.o_at(p, row), r.o, half,
-                              end_row(p, head, r.max[half], r.sum[half]).share, 0, p.d);
+            store_row<COLS / 8>(out + w.o_at(p, row), r.o, half,
+                                end_row(p, head, r.max[half], r.sum[half]).share, col0, p.d);
         else
-            leave_piece(p, to, r, half, to.at(p, slot, head, blockIdx.x));
+            leave_piece(p, to, r, half, to.at(p, slot, head, piece), col0);
     }
 }
 
@@ -151,7 +156,7 @@ __global__ void __launch_bounds__(WARP) piece_kernel(problem p, partial to, uint
  * zeros. */
 __global__ void __launch_bounds__(256) merge_kernel(problem p, partial from, uint16_t *out)
 {
-    constexpr int PAIRS = 4; /* of columns a lane: D up to 256 */
+    constexpr int PAIRS = 8; /* of columns a lane: D up to 512 */
     const uint32_t row = blockIdx.x * 8 + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (row >= from.n * p.heads) return;
     const uint32_t slot = row / p.heads, length = from.length[slot], pieces = (length + PIECE - 1) / PIECE;
@@ -195,7 +200,9 @@ void launch_pieces_as(cudaStream_t st, const problem &p, const partial &to, uint
     constexpr int shared = piece_shape<DP>::SHARED;
     const uint32_t parts = (p.heads / p.kv_heads + WARP_ROWS - 1) / WARP_ROWS;
     cudaFuncSetAttribute(piece_kernel<DP, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    piece_kernel<DP, MORE><<<dim3(to.pieces, p.kv_heads * parts, to.n), WARP, shared, st>>>(p, to, out);
+    piece_kernel<DP, MORE>
+        <<<dim3(to.pieces * piece_shape<DP>::PARTS, p.kv_heads * parts, to.n), WARP, shared, st>>>(p, to,
+                                                                                                   out);
 }
 
 template <int DP> void launch_pieces(cudaStream_t st, const problem &p, const partial &to, uint16_t *out)
@@ -212,7 +219,7 @@ void gr_cu_strict_attention(cudaStream_t st, const gr_cu_paged *c, const gr_cu_d
                             gr_bf16 *out, void *ws)
 {
     if (!d->n) return;
-    assert(!c->heads.kv_fp8); /* not of a graph that is strict */
+    assert(!c->heads.kv_fp8); /* not of a graph that is strict, nor of such heads (gr_cu_attend_unfit) */
     const problem p = paged_problem(c, qkv);
     partial to;
     to.length = d->length;
@@ -224,7 +231,9 @@ void gr_cu_strict_attention(cudaStream_t st, const gr_cu_paged *c, const gr_cu_d
         launch_pieces<64>(st, p, to, out);
     else if (p.d <= 128)
         launch_pieces<128>(st, p, to, out);
-    else
+    else if (p.d <= 256)
         launch_pieces<256>(st, p, to, out);
+    else
+        launch_pieces<512>(st, p, to, out);
     merge_kernel<<<(d->n * p.heads + 7) / 8, 256, 0, st>>>(p, to, out);
 }

@@ -4,7 +4,8 @@
  * gr_cu_simple_forward (ops/kernels/cuda/attention_simple.h) for packed sequences, gr_cu_extend_attention for
  * prefill, and this for decoding. The order is that of ops/kernels/cuda/flash.cuh: pieces of
  * GR_CU_STRICT_PIECE keys, by position, merged in order. Here each piece has a warp of its own, so that few
- * slots with many keys keep the device busy too.
+ * slots with many keys keep the device busy too. Heads wider than GR_CU_DECODE_HEAD decode this way without
+ * `strict`, too.
  *
  * The rest of what strict needs: products whose rows do not depend on their number (gemm.h), which leave
  * residuals to gr_cu_add. Norms, RoPE, SwiGLU, the head's statistics and sampling compute each row by itself.
@@ -21,6 +22,7 @@ extern "C" {
 #endif
 
 #define GR_CU_STRICT_PIECE 256 /* keys */
+#define GR_CU_DECODE_HEAD  256 /* the widest of gr_cu_decode_attention */
 
 static inline uint32_t gr_cu_strict_pieces(uint32_t max_length)
 {

@@ -1,6 +1,11 @@
 /* How batches are cut for attention on CUDA devices, and that the workspace planned for bounds holds every
- * batch within them. What cuDNN really asks is checked where it runs (ops/kernels/cuda/attention.c). */
+ * batch within them. What cuDNN really asks is checked where it runs (ops/kernels/cuda/attention.c). Also for
+ * which heads those devices have attention, and what decode steps keep where heads differ by layer. */
+#include "ops/kernels/layer.h"
+#include "ops/kernels/cuda/decode_sizes.h"
 #include "ops/kernels/cuda/sizes.h"
+#include "ops/kernels/cuda/steps_layout.h"
+#include "ops/kernels/cuda/strict.h"
 #include "runtime/base/base.h"
 
 #include <stdarg.h>
@@ -9,6 +14,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define SEQS_MAX 600
 
@@ -121,6 +127,120 @@ static void test_one_long_sequence_goes_in_parts_of_its_heads(void **state)
     assert_int_equal(gr_cu_attention_cut(&nondeterministic, offset, 0, 1, true).kv_heads, 8);
 }
 
+/* ---- heads that cuDNN does not take ---------------------------------------------------------------------
+ */
+
+static void test_wide_heads_take_the_sums_of_their_rows_alone(void **state)
+{
+    const gr_cu_attention_shape wide = {8, 1, 512, true}, loose = {8, 1, 512, false},
+                                most = {8, 1, 256, true};
+    (void)state;
+    assert_int_equal(gr_cu_attention_ws_bytes(&wide, 1000, 7, 300, true), 4 * 1000 * 8);
+    assert_int_equal(gr_cu_attention_ws_bytes(&loose, 1000, 7, 300, true), 4 * 1000 * 8);
+    assert_int_equal(gr_cu_attention_ws_bytes(&wide, 1000, 7, 300, false), 0);
+    assert_int_equal(gr_cu_attention_prefix_bytes(&wide, 300, true), 0);
+    assert_true(gr_cu_attention_ws_bytes(&most, 1000, 7, 300, true) > 4 * 1000 * 8);
+    assert_true(gr_cu_attention_prefix_bytes(&most, 300, true) > 0);
+}
+
+static gr_model_shape published(const char *path)
+{
+    gr_model_shape s;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(gr_model_shape_read(&s, path, &d), GR_OK);
+    gr_diag_release(&d);
+    return s;
+}
+
+static void assert_unfit(const gr_model_shape *s, const char *want)
+{
+    char buf[GR_UNFIT_MAX];
+    const char *why = gr_layers_unfit(&gr_kernels_cuda, s, buf);
+    assert_non_null(why);
+    assert_non_null(strstr(why, want));
+}
+
+/* The layer of 31B without a window, changed. */
+typedef void (*change)(gr_attention_desc *a);
+static void to_fp8(gr_attention_desc *a)
+{
+    a->kv_fp8 = true;
+}
+static void to_528(gr_attention_desc *a)
+{
+    a->head_dim = a->rope.dims = 528;
+}
+static void to_264(gr_attention_desc *a)
+{
+    a->head_dim = a->rope.dims = 264;
+}
+static void to_values_alone(gr_attention_desc *a)
+{
+    a->qk_norm = GR_QK_NORM_NONE;
+}
+
+static void test_cuda_devices_have_gemma4_and_name_what_they_have_not(void **state)
+{
+    char buf[GR_UNFIT_MAX];
+    (void)state;
+    const gr_model_shape dense = published("tests/golden/configs/gemma-4-31b-it.json"),
+                         experts = published("tests/golden/configs/gemma-4-26b-a4b-it.json");
+    assert_null(gr_layers_unfit(&gr_kernels_cuda, &dense, buf));
+    assert_null(gr_layers_unfit(&gr_kernels_cuda, &experts, buf));
+    static const struct {
+        change change;
+        const char *why;
+    } cases[] = {{to_fp8, "heads wider than 256, whose keys and values are not kept in FP8"},
+                 {to_528, "heads of 528, which is more than 512"},
+                 {to_264, "heads wider than 256 whose size is no multiple of 16"},
+                 {to_values_alone, "a norm of values without norms of the heads of q and k"}};
+    for (size_t i = 0; i < GR_LEN(cases); i++) {
+        gr_model_shape s = dense;
+        gr_attention_desc *full = &s.kinds[s.kind_of[s.layers - 1]].attention;
+        assert_int_equal(full->head_dim, 512);
+        cases[i].change(full);
+        assert_unfit(&s, cases[i].why);
+    }
+}
+
+/* ---- decode steps of layers whose heads differ ----------------------------------------------------------
+ */
+
+static void test_decode_steps_have_a_list_for_each_window_and_group_of_heads(void **state)
+{
+    const gr_steps_bounds b = {.slots = 6, .max_length = 1000, .chunk = 2, .stop_ids = 1, .stride = 63};
+    (void)state;
+    gr_model_shape s = published("tests/golden/configs/gemma-4-31b-it.json");
+    gr_cu_steps_model m = gr_cu_steps_model_of(&s);
+    assert_int_equal(m.n_heads, 2);
+    assert_int_equal(m.n_lists, 1); /* heads of 512 read none */
+    assert_int_equal(m.lists[0].heads.head_dim, 256);
+    assert_int_equal(m.lists[0].window, gr_layer(&s, 0)->attention.window);
+    const gr_layer_desc full = *gr_layer(&s, s.layers - 1);
+    gr_layer_desc narrow = full;
+    narrow.attention.head_dim = narrow.attention.rope.dims = 128;
+    narrow.attention.window = gr_layer(&s, 0)->attention.window;
+    gr_model_set_layer(&s, 1, &narrow);
+    m = gr_cu_steps_model_of(&s);
+    assert_int_equal(m.n_heads, 3);
+    assert_int_equal(m.n_lists, 2);
+    assert_int_equal(m.lists[1].heads.kv_heads, full.attention.kv_heads);
+
+    gr_workspace c = {0};
+    gr_cu_steps_device at;
+    uint64_t most = 0;
+    gr_cu_steps_layout_device(&c, &m, &b, &at);
+    for (uint32_t i = 0; i < m.n_heads; i++) {
+        const gr_cu_heads *h = &m.heads[i];
+        most = GR_MAX(most, gr_cu_strict_ws(h, b.slots, b.max_length));
+        if (h->head_dim <= 256) most = GR_MAX(most, gr_cu_decode_attention_ws(h, b.slots, b.max_length));
+    }
+    assert_int_equal(c.used, gr_steps_cuda.device_bytes(&s, &b));
+    assert_true(c.used >= most + gr_cu_decode_work_bytes(&m.lists[0].heads, b.slots, b.max_length) +
+                              gr_cu_decode_work_bytes(&m.lists[1].heads, b.slots, b.max_length));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -128,6 +248,9 @@ int main(void)
         cmocka_unit_test(test_bounds_never_shrink_as_batches_grow),
         cmocka_unit_test(test_256_sequences_of_768_tokens_go_in_runs_of_32),
         cmocka_unit_test(test_one_long_sequence_goes_in_parts_of_its_heads),
+        cmocka_unit_test(test_wide_heads_take_the_sums_of_their_rows_alone),
+        cmocka_unit_test(test_cuda_devices_have_gemma4_and_name_what_they_have_not),
+        cmocka_unit_test(test_decode_steps_have_a_list_for_each_window_and_group_of_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -168,7 +168,7 @@ static void test_weights_of_choices_are_multiplied_by_their_experts_numbers(void
     float weight[4], d[] = {1, 2, 3, 4}, grad[] = {10, 20, 30};
     gr_experts_cpu.scale_choices(NULL, 2, 2, expert, scale, plain, weight);
     const float want[] = {0, 0.5f, 0, 1.5f}, back[] = {0, 4, 0, 12}, sums[] = {10.5f, 22, 32.25f};
-    gr_experts_cpu.scale_choices_backward(NULL, 2, 2, expert, scale, plain, d, grad, GR_F32);
+    gr_experts_cpu.scale_choices_backward(NULL, 3, 2, 2, expert, scale, plain, d, grad, GR_F32);
     assert_memory_equal(weight, want, sizeof(want));
     assert_memory_equal(d, back, sizeof(back));
     assert_memory_equal(grad, sums, sizeof(sums));
