@@ -51,7 +51,7 @@ static const gr_field *named(const gr_node *n, const char *field)
 }
 
 /* At their defaults they stand in every resolved graph. */
-static void check_function(const gr_node *n, const gr_reward_cfg *c, gr_diag *d)
+static void check_asking(const gr_node *n, const gr_reward_cfg *c, gr_diag *d)
 {
     const char *wrong = c->workers != 1    ? "workers"
                         : c->in_flight     ? "in_flight"
@@ -60,6 +60,10 @@ static void check_function(const gr_node *n, const gr_reward_cfg *c, gr_diag *d)
     if (c->function && wrong)
         gr_diag_error(d, gr_value_get(n->value, wrong)->at, GR_E_INVALID,
                       "'%s' goes with 'command': a function is called once, with all responses", wrong);
+    else if (!c->command && !c->http && wrong)
+        gr_diag_error(d, gr_value_get(n->value, wrong)->at, GR_E_INVALID,
+                      "'%s' goes with 'command' or 'http': %s", wrong,
+                      c->from ? "the environment has its own" : "a rule asks nobody");
 }
 
 /* A rule reads what the model said: of conversations whose tokens were selected that is not known any more.
@@ -100,7 +104,7 @@ static void check_reward(gr_graph *g, gr_node *n, gr_diag *d)
     if (c->http && c->workers != 1)
         gr_diag_error(d, gr_value_get(n->value, "workers")->at, GR_E_INVALID,
                       "'workers' goes with 'command': one process asks the server");
-    check_function(n, c, d);
+    check_asking(n, c, d);
     check_turns(n, c, d);
     if (c->names.n && !c->command && !c->http && !c->function)
         gr_diag_error(d, c->names.at[0], GR_E_INVALID, "'names' goes with 'command', 'http' or 'function'");

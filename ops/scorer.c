@@ -103,6 +103,10 @@ static gr_status rule_map(gr_rule_config *c, const gr_value *v, gr_diag *d)
             st = gr_diag_error(d, p->at, GR_E_INVALID, "a rule has no key '%s'%s%s%s", p->key,
                                near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
     }
+    const gr_value *take = gr_value_get(v, "take");
+    if (take && !st && !c->extract && !c->answer_extract)
+        st = gr_diag_error(d, take->at, GR_E_INVALID,
+                           "'take' chooses among the matches of 'extract', which this rule has not");
     return st;
 }
 

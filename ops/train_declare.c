@@ -748,9 +748,11 @@ static void add_teacher(declaring *w, gr_use *uses, bool backward)
     const train_objects *o = &w->o;
     if (!teacher) return;
     if (!backward) add_taught(w);
-    gr_sharding_gather(w->p, w->k, teacher->model, w->pass.all, teacher_bucket(teacher->model));
+    /* Both models have a bucket of that number, perhaps, and the pass reads both: each has a buffer. */
+    const char *pass = gr_arena_printf(w->p->arena, "%steacher_", w->pass.all);
+    gr_sharding_gather(w->p, w->k, teacher->model, pass, teacher_bucket(teacher->model));
     const uint32_t matrix =
-        gr_sharding_params(w->p, w->k, teacher->model, w->pass.all, teacher_bucket(teacher->model));
+        gr_sharding_params(w->p, w->k, teacher->model, pass, teacher_bucket(teacher->model));
     uses[HEAD_TEACHER] = (gr_use){matrix, GR_READ};
     uses[HEAD_STATES] = (gr_use){gr_states_object(w->p, w->k, teacher), GR_READ | GR_BY_QUEUE};
     uses[HEAD_STATES_CHUNK] = (gr_use){o->states, GR_WRITE};

@@ -36,8 +36,9 @@ typedef struct audit {
     uint64_t from, to; /* the checkpoint of iteration from, 0: the beginning; iterations up to to */
     bool has_end;      /* the run has a checkpoint of iteration to */
     char *scratch;
-    kind was, is; /* recorded, and here */
-    bool exact;   /* they are the same */
+    gr_graph *graph; /* that ran; NULL: it cannot be read */
+    kind was, is;    /* recorded, and here */
+    bool exact;      /* they are the same */
     uint64_t n_metrics, n_tensors, n_files;
     char *difference; /* the first; NULL: none so far */
 } audit;
@@ -46,6 +47,7 @@ static void release(audit *x)
 {
     gr_status st = x->scratch ? gr_path_remove(x->scratch, NULL) : GR_OK;
     (void)st; /* a folder of temporary files */
+    gr_graph_free(x->graph);
     free(x->scratch);
     free(x->disk);
     free(x->was.machine);
@@ -263,14 +265,29 @@ static bool is_same(const char *a, const char *b)
     return !a || !b || !strcmp(a, b);
 }
 
-/* Times and peaks are this execution's, all else is the run's. */
-static bool is_measured(const char *key)
+/* How the steps of a rollout went whose environment answers when it does. */
+static bool is_pace(const gr_graph *g, const char *key)
+{
+    static const char *const names[] = {"decode_steps", "decode_batch", "decode_width",    "read_tokens",
+                                        "drafted",      "accepted",     "accepted_length", "tokens_per_step"};
+    const char *from = strncmp(key, "val.", 4) ? key : key + 4, *dot = strchr(from, '.');
+    char *name = dot ? gr_strndup(from, (size_t)(dot - from)) : NULL;
+    const gr_node *n = name && g ? gr_graph_node(g, name) : NULL;
+    bool is = false;
+    for (size_t i = 0; n && n->op->generates && n->bounds.turns && i < GR_LEN(names); i++)
+        is = is || !strcmp(dot + 1, names[i]);
+    free(name);
+    return is;
+}
+
+/* Times and peaks are this execution's, and so is the pace of conversations; all else is the run's. */
+static bool is_measured(const audit *x, const char *key)
 {
     static const char *const begins[] = {"seconds", "val.seconds", "tokens_per_second", "planned_peak_bytes",
                                          "measured_peak_bytes"};
     for (size_t i = 0; i < GR_LEN(begins); i++)
         if (!strncmp(key, begins[i], strlen(begins[i]))) return true;
-    return false;
+    return is_pace(x->graph, key);
 }
 
 static double number(const json_t *v)
@@ -308,14 +325,14 @@ static void compare_lines(audit *x, json_t *was, json_t *is)
     json_t *v;
     json_object_foreach(was, key, v)
     {
-        if (is_measured(key)) continue;
+        if (is_measured(x, key)) continue;
         x->n_metrics += strcmp(key, "step") != 0;
         if (!x->difference && !agrees(x, v, json_object_get(is, key)))
             note_metric(x, step, key, v, json_object_get(is, key));
     }
     json_object_foreach(is, key, v)
     {
-        if (!x->difference && !is_measured(key) && !json_object_get(was, key))
+        if (!x->difference && !is_measured(x, key) && !json_object_get(was, key))
             note_metric(x, step, key, NULL, v);
     }
 }
@@ -409,8 +426,18 @@ static gr_status compare_weights(audit *x, gr_diag *d)
     return st;
 }
 
+static void read_graph(audit *x)
+{
+    char *path = gr_printf("%s/graph.yaml", x->scratch);
+    const gr_request run = {.graph = path};
+    gr_status st = gr_request_load(&x->graph, &run, NULL, NULL);
+    (void)st; /* what it would say is left unsaid then */
+    free(path);
+}
+
 static gr_status compare(audit *x, gr_diag *d)
 {
+    read_graph(x);
     x->is = kind_of(x->scratch, x->to);
     x->was = kind_of(x->run, x->has_end ? x->to : x->from);
     x->exact = is_same(x->was.machine, x->is.machine) && is_same(x->was.numerics, x->is.numerics);
@@ -423,18 +450,11 @@ static gr_status compare(audit *x, gr_diag *d)
 /* Rewards that a program gives are the same again only where the program is. */
 static void note_commands(const audit *x)
 {
-    char *path = gr_printf("%s/graph.yaml", x->scratch);
-    gr_graph *g = NULL;
-    const gr_request run = {.graph = path};
-    if (!gr_request_load(&g, &run, NULL, NULL))
-        for (size_t i = 0; i < g->n_nodes; i++)
-            if (gr_node_asks(g->nodes[i]))
-                printf(
-                    "note: what '%s' gives comes from a command: it is the same again only where the command "
-                    "gives the same\n",
-                    g->nodes[i]->name);
-    gr_graph_free(g);
-    free(path);
+    for (size_t i = 0; x->graph && i < x->graph->n_nodes; i++)
+        if (gr_node_asks(x->graph->nodes[i]))
+            printf("note: what '%s' gives comes from a command: it is the same again only where the command "
+                   "gives the same\n",
+                   x->graph->nodes[i]->name);
 }
 
 static void say_kind(const audit *x)

@@ -100,6 +100,8 @@ int gr_cmd_verify(const gr_args *a, gr_diag *d)
     if (!st) st = gr_plan_read_json(&plan, a->operand[0], d);
     if (!st) how.ranks = gr_plan_all_ranks(plan);
     if (!st) how.hosts = plan->hosts;
+    if (!st && plan->hosts)
+        o.hosts = plan->hosts; /* what ranks exchange within a layer takes its time there */
     if (!st) st = gr_graph_parse(&g, plan->graph_text, strlen(plan->graph_text), a->operand[0], &how, d);
     if (!st) st = gr_plan_adopt(&p, plan, g, &o, GR_ADOPT_TO_PROVE, d);
     if (st && st != GR_E_NOFIT && plan)

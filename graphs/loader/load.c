@@ -346,9 +346,48 @@ static void compile(gr_loader *l)
 }
 
 /* Warnings of a graph with errors would mostly follow from them. */
+/* Settings of a model are about its rollouts, its passes or its updates: those of what it does not do are
+ * without effect. */
+static void warn_of_idle(gr_loader *l, const gr_model *m)
+{
+    bool sampled = false, passed = false;
+    for (size_t i = 0; i < l->g->n_nodes; i++) {
+        const gr_node *n = l->g->nodes[i];
+        if (n->model != m) continue;
+        sampled = sampled || gr_reads_rollout(n);
+        passed = passed || !gr_reads_rollout(n);
+    }
+    const gr_precision *p = &m->precision;
+    const int *of = m->residency.policy;
+    const struct {
+        bool idle;
+        gr_loc at;
+        const char *what, *about;
+    } settings[] = {
+        {p->rollout && !sampled, p->at, "precision: {rollout: fp8}", "rollouts"},
+        {p->kv && !sampled, p->at, "precision: {kv: fp8}", "rollouts"},
+        {p->bf16_state && !sampled, p->at, "precision: {state: bf16}", "rollouts"},
+        {p->train && !passed, p->at, "precision: {train: fp8}", "log-prob passes and updates"},
+        {of[GR_RESOURCE_KV] > GR_POLICY_AUTO && !sampled, m->residency.at, "residency: {kv: ...}",
+         "rollouts"},
+        {of[GR_RESOURCE_ROLLOUT_WEIGHTS] > GR_POLICY_AUTO && !sampled, m->residency.at,
+         "residency: {rollout_weights: ...}", "rollouts"},
+        {of[GR_RESOURCE_GRADIENTS] > GR_POLICY_AUTO && !m->trained, m->residency.at,
+         "residency: {gradients: ...}", "updates"},
+        {of[GR_RESOURCE_OPTIMIZER] > GR_POLICY_AUTO && !m->trained && !m->follows, m->residency.at,
+         "residency: {optimizer: ...}", "updates"},
+    };
+    for (size_t i = 0; i < GR_LEN(settings); i++)
+        if (settings[i].idle)
+            gr_diag_warn(l->d, settings[i].at,
+                         "model '%s' has '%s', which is about %s, and none is made with it", m->name,
+                         settings[i].what, settings[i].about);
+}
+
 static void warn(gr_loader *l)
 {
     gr_order_warn(l);
+    for (size_t i = 0; i < l->g->n_models; i++) warn_of_idle(l, l->g->models[i]);
     for (size_t i = 0; i < l->g->n_nodes; i++)
         if (l->order[i]->updates && l->g->nodes[i]->model->shape.head == GR_HEAD_LM) {
             warn_of_truncated_sampling(l, l->g->nodes[i]);

@@ -417,6 +417,8 @@ static void read_run(gr_loader *l)
     if (run.steps && run.epochs)
         gr_diag_error(l->d, gr_value_get(v, "epochs")->at, GR_E_INVALID,
                       "'steps' and 'epochs': give one of the two");
+    if (run.checkpoint && !checkpoint.best)
+        warn_of_no_effect(l, run.checkpoint, "best_is", "no 'best' beside it");
     const gr_value *best = checkpoint.best ? gr_value_get(run.checkpoint, "best") : NULL;
     l->g->run = (gr_run_settings){.steps = run.steps,
                                   .epochs = run.epochs,

@@ -205,7 +205,7 @@ typedef struct gr_plan {
     uint64_t own_ns;   /* of this role alone, as if it never waited for another */
     const char *ranks; /* "0", "0-7", "0-3,8" */
     const char *pools; /* of several roles: the names of the pools of these ranks, "train, ref"; else "" */
-    uint32_t hosts;    /* that all ranks are on; 0: not said, for it does not matter */
+    uint32_t hosts;    /* that all ranks are on; 0: not said, they are of one role and on one host */
     uint32_t order;    /* of several roles: the order of transfers between them (scheduler/search/roles.h) */
     uint64_t arena_bytes, overhead_bytes,
         host_bytes;      /* peak_bytes = arena + overhead; host_bytes: the pool */

@@ -177,7 +177,8 @@ void gr_plan_write_json(const gr_plan *p, gr_str *s)
     if (p->disk_budget_bytes) gr_str_printf(s, "\"disk_budget_bytes\": %" PRIu64 ", ", p->disk_budget_bytes);
     gr_str_printf(s, "\"fits\": %s, ", gr_plan_fits(p) ? "true" : "false");
     put_seconds(s, p->ns);
-    if (p->n_more) gr_str_printf(s, ", \"hosts\": %u, \"order\": %u", p->hosts, p->order);
+    if (p->hosts) gr_str_printf(s, ", \"hosts\": %u", p->hosts);
+    if (p->n_more) gr_str_printf(s, ", \"order\": %u", p->order);
     gr_str_puts(s, ",\n \"ranks\": [\n  ");
     for (uint32_t c = 0; c <= p->n_more; c++) {
         gr_str_puts(s, c ? ",\n  " : "");

@@ -268,6 +268,15 @@ static uint64_t take_bytes(reader *r, json_t *o, const char *key)
     return bytes;
 }
 
+/* Of one role, where there are several. */
+static uint32_t take_hosts(reader *r, json_t *o)
+{
+    if (!json_object_get(o, "hosts")) return 0;
+    const uint32_t hosts = (uint32_t)number_of(r, o, "hosts", GR_RANKS_MAX);
+    json_object_del(o, "hosts");
+    return hosts;
+}
+
 /* Keys of a role that only one of several has come last. */
 static void read_role(reader *r, json_t *o, bool several)
 {
@@ -372,6 +381,7 @@ static void read_plan(reader *r, json_t *o)
     p->reasons = reasons ? text_of(r, o, "reasons", false) : "";
     json_object_del(o, "reasons");
     p->disk_budget_bytes = take_bytes(r, o, "disk_budget_bytes");
+    if (!several) p->hosts = take_hosts(r, o);
     check_keys(r, o, keys, GR_LEN(keys) - (several ? 0 : 2)); /* of several roles */
     if (r->failed) return;
     (void)number_of(r, o, "version", GR_PLAN_VERSION);

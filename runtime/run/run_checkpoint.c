@@ -3,6 +3,7 @@
 
 #include "ops/base/configs.h"
 #include "ops/model/peft.h"
+#include "runtime/base/files.h"
 #include "runtime/io/checkpoint_dir.h"
 #include "runtime/io/safetensors.h"
 
@@ -182,6 +183,44 @@ static gr_status check_step(const char *dir, const char *path, uint64_t step, gr
 
 /* ---- resumed ------------------------------------------------------------------------------------------- */
 
+/* The node of a file NODE.queue.RANK or NODE.store, where it still keeps such a file. */
+static bool keeps_file(const gr_graph *g, const char *name)
+{
+    const char *dot = strchr(name, '.');
+    char *node = gr_strndup(name, dot ? (size_t)(dot - name) : strlen(name));
+    const gr_node *n = gr_graph_node(g, node);
+    free(node);
+    return n && dot && (n->op->replays ? !strcmp(dot, ".store") : gr_node_keeps(n));
+}
+
+static bool holds_model(const char *folder)
+{
+    char *whole = gr_printf("%s/config.json", folder),
+         *adapters = gr_printf("%s/adapter_config.json", folder);
+    const bool holds = gr_path_exists(whole) || gr_path_exists(adapters);
+    free(adapters);
+    free(whole);
+    return holds;
+}
+
+/* What a changed graph has no use for is left behind, which nobody would see: rows that were kept, a model.
+ */
+static gr_status note_left(void *user, const char *dir, const char *name, gr_diag *d)
+{
+    const gr_graph *g = *(const gr_graph **)user;
+    const bool rows = strstr(name, ".queue.") || strstr(name, ".store");
+    const gr_model *m = gr_graph_model(g, name);
+    char *path = gr_printf("%s/%s", dir, name);
+    if (rows && !keeps_file(g, name))
+        gr_diag_warn(d, (gr_loc){path, 0, 0},
+                     "responses that the run had kept are left out: no node of this graph keeps them");
+    if (holds_model(path) && !(m && (m->trained || m->follows)))
+        gr_diag_warn(d, (gr_loc){path, 0, 0},
+                     "this model's weights are left out: the graph has no such model that changes");
+    free(path);
+    return GR_OK;
+}
+
 gr_status gr_run_load(gr_running *r, const char *dir, gr_diag *d)
 {
     char *path = gr_printf("%s/state.json", dir), *numerics = NULL;
@@ -209,6 +248,7 @@ gr_status gr_run_load(gr_running *r, const char *dir, gr_diag *d)
                      "the checkpoint was made with numerics %s, this run has %s: its bits may differ",
                      numerics, r->p->plan->numerics);
     r->session.step = (uint32_t)step;
+    if (!st && !gr_comm_rank(r->o->comm)) st = gr_dir_each(dir, note_left, &r->g, d);
     if (!st) load_best(r, f);
     if (!st) gr_run_load_health(r, f);
     if (!st) st = check_best(r, path, step, d);

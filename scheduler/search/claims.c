@@ -54,7 +54,7 @@ static uint64_t step_ns(const gr_step *s, const gr_task *w, const gr_hardware *h
 }
 
 /* The seconds of each task. Those of loops and copies follow from what runs beside them; the plan of one role
- * does not say its hosts. */
+ * may run on other hosts than it was made for. */
 static gr_status check_step_times(const gr_planned *p, const gr_hardware *hw, gr_diag *d)
 {
     const gr_plan *plan = p->plan;
@@ -62,7 +62,7 @@ static gr_status check_step_times(const gr_planned *p, const gr_hardware *hw, gr
         const gr_step *s = gr_plan_step(plan, i);
         const gr_task *w = p->binding[i].task;
         if (!w || s->kind == GR_STEP_LOOP) continue;
-        if (!plan->hosts && (w->comm.moved || w->comm.rate > 0)) continue;
+        if (gr_graph_one_role(p->graph) && (w->comm.moved || w->comm.rate > 0)) continue;
         const uint64_t ns = step_ns(s, w, hw);
         if (s->ns != ns)
             return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,

@@ -90,7 +90,7 @@ static void name_plan(gr_planned *p, const gr_graph *g, const gr_plan_options *o
         gr_plan *own = gr_planned_role(p, c)->plan;
         own->ranks = gr_arena_strdup(own->arena, g->roles[c].text);
         own->pools = pools_of(g, c, own->arena);
-        own->hosts = p->n_more ? g->hosts : 0;
+        own->hosts = p->n_more || g->hosts > 1 ? g->hosts : 0;
         own->graph = plan->graph;
         own->graph_text = plan->graph_text;
         own->numerics = plan->numerics;

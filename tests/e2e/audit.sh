@@ -92,6 +92,16 @@ echo 1 >more
 status 1 "$gr" audit command
 has out "^different: iteration 1, 'reward_mean'"
 
+# When an environment answers decides by what steps conversations are decoded, and nothing else.
+turns slow.yaml slow "workers: 2"
+status 0 "$gr" exec slow.yaml --steps 2 --out slow
+sed -i -E 's/("rollout.(decode_(steps|batch|width)|read_tokens)": )/\11/g' slow/metrics.jsonl
+status 0 "$gr" audit slow
+has out '^the same bits'
+sed -i -E 's/("rollout.turns_mean": )/\11/g' slow/metrics.jsonl
+status 1 "$gr" audit slow
+has out "^different: iteration 1, 'rollout.turns_mean'"
+
 # Of before there were manifests.
 status 0 "$gr" exec grpo.yaml --set run.checkpoint.every=2 --steps 4 --out old
 rm old/run.json old/checkpoints/step-*/manifest.json

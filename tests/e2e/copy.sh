@@ -86,6 +86,12 @@ has out '"mean.state.1"'
 status 0 "$gr" plan copied.yaml --device cuda --hardware h200 --format json
 lacks out '"ref.state'
 
+# A run that goes on without the copy says that it leaves the mean behind.
+status 0 "$gr" exec mean.yaml --steps 1 --out left
+sed '/op: copy/d' mean.yaml >never.yaml
+status 0 "$gr" exec never.yaml --resume left --replan --accept-changes --steps 2
+has err "step-1/mean: warning: this model's weights are left out"
+
 # Refused.
 "$gr" init --config "$(config other.json llama 16 false false; echo other.json)" --tokenizer "$project/graphs/quickstart" --seed 1 -o other >/dev/null
 "$gr" init --config "$(config qwen.json qwen2 32 false false; echo qwen.json)" --tokenizer "$project/graphs/quickstart" --seed 1 -o qwen >/dev/null

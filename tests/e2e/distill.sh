@@ -83,6 +83,10 @@ if runs_ranks; then
     [ "$slow" = 0 ] || ways="$ways actor.gather=layer teacher.parallel={context:2}"
     # shellcheck disable=SC2086 # one word a way
     near_over_two_ranks gkd.yaml whole 1e-4 $ways
+    # Of models of one form both output matrices are of one bucket, and gathered for the same pass.
+    sed 's/teacher: teacher, lr/teacher: wide, lr/' gkd.yaml >alike.yaml
+    status 0 "$gr" exec alike.yaml --steps 2 --out alike
+    near_over_two_ranks alike.yaml alike 1e-4 teacher.gather=whole
 fi
 status 0 "$gr" plan gkd.yaml --ranks 8 --device cuda --hardware h200 --set models.actor.parallel=auto
 status 0 "$gr" plan gkd.yaml --device cuda --hardware h200 --format json -o plan.json

@@ -159,3 +159,12 @@ nodes:
 run: {steps: 3}
 END
 status 0 "$gr" plan large.yaml --hardware a100-80g --ranks 2x8 --policy every_node --host-budget 32GiB
+
+# Of one role the hosts matter, too: for what messages within a host take of memory, and those between hosts of time.
+for way in actor.parallel.pipeline=2 actor.parallel.context=4 actor.shard=node; do
+    status 0 "$gr" plan grpo.yaml --device cuda --hardware h200 --ranks 2x2 --set models.$way --format json -o two_hosts.json
+    has two_hosts.json '"hosts": 2'
+    status 0 "$gr" verify two_hosts.json
+done
+status 0 "$gr" plan grpo.yaml --device cuda --hardware h200 --ranks 2 --format json -o one_host.json
+lacks one_host.json '"hosts"'

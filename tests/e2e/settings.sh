@@ -84,3 +84,22 @@ same_everywhere two 4 a b
 refused 'choose one' "$gr" export two -o x
 status 0 "$gr" export two --model b -o x
 refused "no model 'c'" "$gr" export two --model c -o y
+
+# What a setting is about is not there: it is refused, or a warning says that it does nothing.
+for key in workers=2 in_flight=2 timeout=2; do
+    refused "'${key%=*}' goes with 'command' or 'http': a rule asks nobody" "$gr" check grpo.yaml --set nodes.reward.$key
+done
+refused "'take' chooses among the matches of 'extract'" "$gr" check grpo.yaml --set 'nodes.reward.rule={compare: string, take: first}'
+idle() { # PATTERN SETTING
+    status 0 "$gr" check grpo.yaml --set "$2"
+    has err "warning: $1"
+}
+idle "'best_is' has no effect with no 'best' beside it" run.checkpoint.best_is=min
+for key in 'precision={rollout: fp8}' 'precision={kv: fp8}' 'residency={kv: keep}' 'residency={rollout_weights: keep}'; do
+    idle "model 'ref' has '.*: .*', which is about rollouts, and none is made with it" "models.ref.$key"
+done
+for key in gradients optimizer; do
+    idle "model 'ref' has 'residency: \\{$key: ...\\}', which is about updates, and none is made with it" models.ref.residency.$key=keep
+done
+status 0 "$gr" check grpo.yaml --set 'models.ref.precision={train: fp8}' --set models.actor.residency='{kv: keep, gradients: keep}'
+lacks err 'and none is made with it'
