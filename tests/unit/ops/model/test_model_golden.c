@@ -71,7 +71,8 @@ static const char *const names[] = {
     "gpt_oss_mxfp4", "phi3",          "mixtral",     "olmoe",       "granitemoe",
     "seed_oss",      "exaone4",       "gemma",       "mistral3",    "ministral",
     "ministral3",    "phi3_short",    "phi3_long",   "deepseek_v3", "deepseek_v3_halves",
-    "deepseek_v2",   "glm4_moe_lite", "gemma4_text", "gemma4",      "gemma4_moe"};
+    "deepseek_v2",   "glm4_moe_lite", "gemma4_text", "gemma4",      "gemma4_moe",
+    "gemma4_small", "gemma4_shared"};
 
 static void assert_near(const char *what, const char *name, const float *got, const float *want, size_t n,
                         double rtol)
