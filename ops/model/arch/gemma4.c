@@ -96,9 +96,11 @@ static void set_heads(gr_config *c, gr_attention_desc *a, heads h)
 
 static void read_per_layer(gr_config *c, gr_model_shape *s)
 {
-    const char *rows = "vocab_size_per_layer_input";
-    const uint32_t width = gr_config_count(c, "hidden_size_per_layer_input", 256, GR_HIDDEN_MAX),
+    const char *rows = "vocab_size_per_layer_input", *columns = "hidden_size_per_layer_input";
+    const uint32_t width = gr_config_count(c, columns, 256, GR_HIDDEN_MAX),
                    vocab = gr_config_size(c, rows, 262144, GR_VOCAB_MAX);
+    if (gr_config_has(c, columns) && !gr_config_value(c, columns))
+        gr_config_refuse(c, columns, "'%s' is null: 0 says that layers have no embeddings of their own", columns);
     if (!width) return;
     if (vocab < s->vocab)
         gr_config_refuse(c, rows, "'%s' %u is less than the 'vocab_size' %u: some tokens have no embeddings of "

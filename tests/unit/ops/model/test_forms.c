@@ -14,7 +14,8 @@
 #include "runtime/base/files.h"
 
 static const char *const names[] = {"qwen3_5_text",  "qwen3_next", "qwen3_5_moe", "gemma3",  "gpt_oss",
-                                    "gpt_oss_mxfp4", "phi3",       "granitemoe",  "mixtral", "mistral3"};
+                                    "gpt_oss_mxfp4", "phi3",       "granitemoe",  "mixtral", "mistral3",
+                                    "gemma4_shared"};
 
 /* A model that is open. */
 struct model {
@@ -145,6 +146,10 @@ static void test_names_are_those_of_transformers(void **state)
     assert_tensor("granitemoe", "model.layers.0.block_sparse_moe.output_linear.weight", DIMS(4, 16, 24));
     assert_tensor("mixtral", "model.layers.0.block_sparse_moe.experts.3.w2.weight", DIMS(16, 24));
     assert_tensor("mistral3", "lm_head.weight", DIMS(32, 16));
+    assert_tensor("gemma4_shared", "model.embed_tokens_per_layer.weight", DIMS(34, 16));
+    assert_tensor("gemma4_shared", "model.per_layer_model_projection.weight", DIMS(16, 16));
+    assert_tensor("gemma4_shared", "model.layers.3.per_layer_input_gate.weight", DIMS(4, 16));
+    assert_tensor("gemma4_shared", "model.layers.1.self_attn.k_proj.weight", DIMS(12, 16));
     assert_tensor("gemma3", "model.embed_tokens.weight", DIMS(32, 16));
 }
 
