@@ -56,8 +56,9 @@ static buffers layout(gr_workspace *c, const gr_kernels *k, const gr_model_shape
 {
     const uint32_t all = gr_model_per_layer(s);
     const gr_layer_desc none = {0};
-    buffers b = {.product = gr_workspace_bytes(
-                     c, k->layer->product_ws_bytes(tokens, s->hidden, all, threads, backward)),
+    const uint64_t forth = k->layer->product_ws_bytes(tokens, s->hidden, all, threads, false),
+                   back = backward ? k->layer->product_ws_bytes(tokens, s->hidden, all, threads, true) : 0;
+    buffers b = {.product = gr_workspace_bytes(c, GR_MAX(forth, back)), /* back the product is made again */
                  .rows = take(c, k, (uint64_t)tokens * all)};
     if (!backward) return b;
     b.scratch = gr_workspace_bytes(c, k->layer->back_ws_bytes(&none, s->per_layer.width, tokens * s->layers));

@@ -206,6 +206,10 @@ static void test_what_is_left_out_is_said(void **state)
     open_golden(&m, "gemma3");
     assert_said(&m.d, "2 tensors are of images or sound and left out");
     close_model(&m);
+    open_golden(&m, "gemma4_shared");
+    assert_said(&m.d, "2 tensors are of layers that take the keys and values of another, and left out: nothing "
+                      "reads them: 'model.language_model.layers.2.self_attn.v_proj.weight'");
+    close_model(&m);
     open_golden(&m, "gpt_oss_mxfp4");
     assert_said(
         &m.d, "experts are in MXFP4, and widened as they are read; they are written in float32 or bfloat16");

@@ -8,9 +8,11 @@
 
 enum { N = 31, SEQS = 3 }; /* of every golden */
 
-static const char *const names[] = {"qwen3", "qwen2", "olmo2", "gemma3", "qwen3_moe", "value", "gemma4"};
+static const char *const names[] = {"qwen3", "qwen2", "olmo2", "gemma3", "qwen3_moe", "value", "gemma4",
+                                    "gemma4_small"};
 static const char *const bases[] = {"model/qwen3",     "model/qwen2", "model/olmo2",      "model/gemma3_text",
-                                    "model/qwen3_moe", "value/llama", "model/gemma4_text"};
+                                    "model/qwen3_moe", "value/llama", "model/gemma4_text",
+                                    "model/gemma4_small"};
 
 /* A model with adapters merged, and beside it the adapters: their weights and gradients. */
 typedef struct lora {
@@ -160,8 +162,13 @@ static void pass(lora *l, float *out, float *entropy)
 {
     fixture *f = &l->model;
     const gr_model_shape *s = &f->s;
-    const gr_packed p = {
-        .n_tokens = N, .n_seqs = SEQS, .ids = l->ids, .offset = l->offset, .host_offset = l->offset};
+    const gr_packed p = {.n_tokens = N,
+                         .n_seqs = SEQS,
+                         .ids = l->ids,
+                         .offset = l->offset,
+                         .host_offset = l->offset,
+                         .carried = f->carried,
+                         .d_carried = f->d_carried};
     gr_pass_bounds bounds = fx_bounds(f);
     const uint64_t row_bytes = (uint64_t)FX_TOKENS * s->hidden * sizeof(float);
     float **in = gr_calloc(s->layers, sizeof(*in)), *dx = fx_dirty(row_bytes);
