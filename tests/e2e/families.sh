@@ -25,7 +25,7 @@ family wide gemma4_text Gemma4 "$turns, $heads, \"hidden_size_per_layer_input\":
 # As wide is, and embeddings of each layer; of five layers the last three take the keys of the first two.
 late='"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 18, "num_kv_shared_layers": 3, "use_double_wide_mlp": true'
 types='"layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"]'
-family small gemma4_text Gemma4 "\"hidden_activation\": \"gelu_pytorch_tanh\", \"sliding_window\": 5, $types, $heads, $late" 5
+family small gemma4_text Gemma4 "\"hidden_activation\": \"gelu_pytorch_tanh\", \"sliding_window\": 5, \"tie_word_embeddings\": false, $types, $heads, $late" 5
 family beside gemma4_text Gemma4 "$turns, $heads, \"hidden_size_per_layer_input\": 0, \"tie_word_embeddings\": false, \"enable_moe_block\": true, \"num_experts\": 4, \"top_k_experts\": 2, \"moe_intermediate_size\": 8"
 
 delta='"linear_num_key_heads": 1, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "full_attention_interval": 2, "partial_rotary_factor": 0.5'
