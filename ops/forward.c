@@ -167,17 +167,16 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
         const uint32_t like = stages.n > 1 ? gr_stage_slowest(&stages, s, l) : l;
         gather(n, k, p, 2 + l); /* beside this layer */
         if (opens_layers(n)) gr_merge_open(p, k, n->model, 1 + l);
-        gr_task *task =
-            gr_tasks_run(p, GR_FORWARD_LAYER, l,
-                         (gr_use[]){[GR_FORWARD_WEIGHTS] = {gr_forward_weights(n, k, p, 1 + l), GR_READ},
-                                    [GR_FORWARD_PACKED] = {f->packed, GR_READ},
-                                    [GR_FORWARD_X] = {f->x, GR_UPDATE},
-                                    [GR_FORWARD_WS] = {ws, GR_WRITE},
-                                    [GR_FORWARD_CARRIED] = {f->carried,
-                                                            gr_carried_begins(s, l) ? GR_WRITE : GR_UPDATE},
-                                    [GR_FORWARD_LAYER_TALLY] = {f->tally.tally, GR_UPDATE},
-                                    [GR_FORWARD_LAYER_DIFFERS] = {f->tally.differs, GR_UPDATE}},
-                         GR_N_FORWARD_LAYER, "layer.%u", l);
+        gr_task *task = gr_tasks_run(
+            p, GR_FORWARD_LAYER, l,
+            (gr_use[]){[GR_FORWARD_WEIGHTS] = {gr_forward_weights(n, k, p, 1 + l), GR_READ},
+                       [GR_FORWARD_PACKED] = {f->packed, GR_READ},
+                       [GR_FORWARD_X] = {f->x, GR_UPDATE},
+                       [GR_FORWARD_WS] = {ws, GR_WRITE},
+                       [GR_FORWARD_CARRIED] = {f->carried, gr_carried_begins(s, l) ? GR_WRITE : GR_UPDATE},
+                       [GR_FORWARD_LAYER_TALLY] = {f->tally.tally, GR_UPDATE},
+                       [GR_FORWARD_LAYER_DIFFERS] = {f->tally.differs, GR_UPDATE}},
+            GR_N_FORWARD_LAYER, "layer.%u", l);
         gr_layer_mesh_cost(task, k, n, like, f->cost.tokens, f->cost.length, 1);
         gr_experts_price(task, k, s, like, gr_expert_tokens(n, f->cost.tokens), bounds.expert_run, 0);
         gr_cost_times(task, gr_stages_layers(&stages, n));

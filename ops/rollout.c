@@ -360,15 +360,15 @@ static rollout_cost cost_of(const gr_node *n, const gr_choices *how)
 /* Operands, where the device is fed step by step. */
 enum { PLAN_ROWS, PLAN_STEP, PLAN_STAGING, PLAN_KV, N_PLAN };
 enum { /* a layer, embed, embeddings of each layer */
-    STEP_WEIGHTS,
-    STEP_ARRAYS,
-    STEP_X,
-    N_EMBED,
-    STEP_WS = N_EMBED,
-    STEP_CARRIED, /* what layers hand on beside x; GR_NONE */
-    N_PER_LAYER,
-    STEP_KV = N_PER_LAYER,
-    N_STEP
+       STEP_WEIGHTS,
+       STEP_ARRAYS,
+       STEP_X,
+       N_EMBED,
+       STEP_WS = N_EMBED,
+       STEP_CARRIED, /* what layers hand on beside x; GR_NONE */
+       N_PER_LAYER,
+       STEP_KV = N_PER_LAYER,
+       N_STEP
 };
 enum {
     SAMPLE_NORM,
@@ -484,7 +484,8 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                             [STEP_ARRAYS] = {step, GR_READ},
                             [STEP_X] = {x, GR_WRITE}},
                  N_EMBED, "embed");
-    if (s->per_layer.vocab) declare_per_layer(n, how, k, p, &(step_objects){step, x, carried}, &b, cost.tokens);
+    if (s->per_layer.vocab)
+        declare_per_layer(n, how, k, p, &(step_objects){step, x, carried}, &b, cost.tokens);
     for (uint32_t l = 0; l < s->layers; l++) {
         gr_task *w = gr_tasks_run(p, ROLLOUT_LAYER, l,
                                   (gr_use[]){[STEP_WEIGHTS] = {gr_rollout_weights(p, n, k, 1 + l), GR_READ},

@@ -24,9 +24,9 @@ typedef struct train_objects {
     uint32_t data, data_host, values, back;
     uint32_t packed, staging, x, dx, norm;
     uint32_t carried, d_carried; /* what layers hand on beside x; GR_NONE */
-    uint32_t x_comes, dx_comes; /* of ranks in a ring; else GR_NONE */
-    uint32_t packed_back;       /* of a pipeline: of the micro-batch that goes back; else GR_NONE */
-    uint32_t routes;            /* what a rollout recorded, where passes ask for it */
+    uint32_t x_comes, dx_comes;  /* of ranks in a ring; else GR_NONE */
+    uint32_t packed_back;        /* of a pipeline: of the micro-batch that goes back; else GR_NONE */
+    uint32_t routes;             /* what a rollout recorded, where passes ask for it */
     gr_tally_objects tally;
     uint32_t pull; /* of a balance loss; GR_NONE */
     uint32_t ws, embed_ws, embed_back_ws, head_ws;

@@ -1,4 +1,5 @@
-/* ops/kernels/carried.c: where lies what layers hand on, and embeddings of each layer, forward and backward. */
+/* ops/kernels/carried.c: where lies what layers hand on, and embeddings of each layer, forward and backward.
+ */
 #include "ops/kernels/carried.h"
 
 #include "ops/kernels/layer_ops.h"
@@ -67,8 +68,8 @@ static buffers layout(gr_workspace *c, const gr_kernels *k, const gr_model_shape
     return b;
 }
 
-uint64_t gr_per_layer_ws_bytes(const gr_kernels *k, const gr_model_shape *s, uint32_t tokens, unsigned threads,
-                               bool backward)
+uint64_t gr_per_layer_ws_bytes(const gr_kernels *k, const gr_model_shape *s, uint32_t tokens,
+                               unsigned threads, bool backward)
 {
     gr_workspace c = {0};
     if (s->per_layer.vocab) layout(&c, k, s, tokens, threads, backward);

@@ -53,8 +53,9 @@ typedef struct gr_packed {
     const gr_routing *routing; /* NULL: of its experts nothing is asked */
     uint32_t expert_run;       /* as of gr_pass_bounds */
     bool experts_again;        /* likewise */
-    void *carried, *d_carried; /* what layers hand on, and d loss / d it (ops/kernels/carried.h); NULL: nothing
-                                */
+    void *carried,
+        *d_carried; /* what layers hand on, and d loss / d it (ops/kernels/carried.h); NULL: nothing
+                     */
 } gr_packed;
 
 /* Bounds that sizes are computed from. */

@@ -269,8 +269,8 @@ static void lend_keys(const gr_layer_call *l, const void *qkv)
     if (!l->b.state) gr_layer_copy_columns(l, lent(l, l->carried), qkv, &keys);
 }
 
-/* What a layer that took them gives to their gradients, which are summed from the last layer down; and d loss /
- * d q to the product's. */
+/* What a layer that took them gives to their gradients, which are summed from the last layer down; and d loss
+ * / d q to the product's. */
 static void give_back(const gr_layer_call *l, const gr_layer_ws *w)
 {
     const gr_attention_ws *t = &w->attention;

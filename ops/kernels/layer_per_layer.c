@@ -1,6 +1,6 @@
-/* ops/kernels/layer_per_layer.c: the third part of a layer that has embeddings of its own: a gate of the hidden
- * state, an activation, the product with the token's embedding for this layer, a projection. A gate beside an
- * embedding is to the device a gate beside an up projection. */
+/* ops/kernels/layer_per_layer.c: the third part of a layer that has embeddings of its own: a gate of the
+ * hidden state, an activation, the product with the token's embedding for this layer, a projection. A gate
+ * beside an embedding is to the device a gate beside an up projection. */
 #include "ops/kernels/carried.h"
 #include "ops/kernels/layer_impl.h"
 

@@ -74,7 +74,8 @@ typedef enum gr_qk_norm {
 typedef enum gr_keys {
     GR_KEYS_OWN,
     GR_KEYS_LENT,  /* its own, which later layers take */
-    GR_KEYS_TAKEN, /* those of a layer before it (gr_model_keys_of), normed and rotated there: it has q alone */
+    GR_KEYS_TAKEN, /* those of a layer before it (gr_model_keys_of), normed and rotated there: it has q alone
+                    */
 } gr_keys;
 
 /* softmax(scale q k^T) v over the keys a token sees; heads / kv_heads query heads share a key head. */
@@ -184,9 +185,9 @@ typedef struct gr_layer_desc {
     bool norm_plus_one;           /* a norm's factor is 1 + its weight; q and k norm's, too */
     float norm_eps;
     bool scaled; /* its output is multiplied by a number of its own, a tensor that is not trained */
-    /* P, not 0: behind the MLP x = x + norm(out(act(gate(x)) e)) with e [P] of the token and this layer, which
-     * is computed once for all layers (gr_per_layer_desc of ops/model/model.h); act is the MLP's. Of layers with
-     * norms behind alone. */
+    /* P, not 0: behind the MLP x = x + norm(out(act(gate(x)) e)) with e [P] of the token and this layer,
+     * which is computed once for all layers (gr_per_layer_desc of ops/model/model.h); act is the MLP's. Of
+     * layers with norms behind alone. */
     uint32_t per_layer;
 } gr_layer_desc;
 
@@ -211,9 +212,9 @@ static inline uint32_t gr_qkv_width(const gr_attention_desc *a)
     return (a->heads + 2 * a->kv_heads) * a->head_dim;
 }
 
-/* What a layer hands to later ones beside hidden states, or takes from earlier ones, as a text; NULL: nothing.
- * Where it does, a layer is not computed without those before it: pipelines and slices of layers are not
- * built for it, nor weights in FP8 or NF4. */
+/* What a layer hands to later ones beside hidden states, or takes from earlier ones, as a text; NULL:
+ * nothing. Where it does, a layer is not computed without those before it: pipelines and slices of layers are
+ * not built for it, nor weights in FP8 or NF4. */
 const char *gr_layer_carries(const gr_layer_desc *d);
 
 /* What of a layer reads each sequence from its beginning, so that several cannot read tokens that they begin

@@ -82,9 +82,9 @@ typedef struct gr_model_shape {
     bool norm_plus_one;
     gr_per_layer_desc per_layer; /* width is gr_layer_desc.per_layer of every layer */
     float embed_scale;           /* embedding rows are multiplied by it */
-    float residual_scale; /* and what each half of a layer adds */
-    float logit_scale;    /* and logits */
-    float logit_softcap;  /* logits z then become c tanh(z / c); 0: they stay */
+    float residual_scale;        /* and what each half of a layer adds */
+    float logit_scale;           /* and logits */
+    float logit_softcap;         /* logits z then become c tanh(z / c); 0: they stay */
     gr_head head;
     bool value_bias; /* of a value head: a number is added (token classification has one, sequence
                         classification none) */

@@ -13,7 +13,6 @@
 #include "ops/model/model_keys.h"
 #include "runtime/base/files.h"
 
-
 static bool is_in(const char *const *list, const char *key)
 {
     for (; list && *list; list++)

@@ -1,8 +1,8 @@
 /* ops/model/arch/gemma4.c: Gemma 4, text: norms before and behind, norms of the heads of q, k and v, GELU,
  * embeddings times sqrt(H), and a number for each layer that its output is multiplied by. Layers without a
  * window have heads of their own size and number, rotate some pairs of each, and may take keys for values.
- * There may be experts beside the dense MLP. In the small forms each layer has embeddings of its own, and late
- * layers take the keys and values of the last one of their type before them.
+ * There may be experts beside the dense MLP. In the small forms each layer has embeddings of its own, and
+ * late layers take the keys and values of the last one of their type before them.
  *
  * Source: models/gemma4 of Hugging Face transformers 5.24.
  */
@@ -100,11 +100,14 @@ static void read_per_layer(gr_config *c, gr_model_shape *s)
     const uint32_t width = gr_config_count(c, columns, 256, GR_HIDDEN_MAX),
                    vocab = gr_config_size(c, rows, 262144, GR_VOCAB_MAX);
     if (gr_config_has(c, columns) && !gr_config_value(c, columns))
-        gr_config_refuse(c, columns, "'%s' is null: 0 says that layers have no embeddings of their own", columns);
+        gr_config_refuse(c, columns, "'%s' is null: 0 says that layers have no embeddings of their own",
+                         columns);
     if (!width) return;
     if (vocab < s->vocab)
-        gr_config_refuse(c, rows, "'%s' %u is less than the 'vocab_size' %u: some tokens have no embeddings of "
-                         "each layer", rows, vocab, s->vocab);
+        gr_config_refuse(c, rows,
+                         "'%s' %u is less than the 'vocab_size' %u: some tokens have no embeddings of "
+                         "each layer",
+                         rows, vocab, s->vocab);
     s->per_layer = (gr_per_layer_desc){vocab, width};
 }
 
@@ -123,8 +126,10 @@ static uint32_t first_taker(gr_config *c, const gr_model_shape *s, const uint8_t
     const uint32_t n = gr_config_count(c, key, 0, s->layers), first = s->layers - n;
     for (uint32_t l = first; l < s->layers; l++) {
         if (last_of(kind, kind[l], first) < first) continue;
-        gr_config_refuse(c, key, "'%s' %u leaves layer %u none of its type before layer %u to take keys and "
-                         "values of", key, n, l, first);
+        gr_config_refuse(c, key,
+                         "'%s' %u leaves layer %u none of its type before layer %u to take keys and "
+                         "values of",
+                         key, n, l, first);
         return s->layers;
     }
     return first;

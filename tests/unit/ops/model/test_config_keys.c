@@ -52,11 +52,12 @@ static const struct {
     {"qwen3_moe", "{\"mlp_only_layers\": [1]}"},
     {"qwen2_moe", "{\"mlp_only_layers\": [1]}"},
     {"qwen3_next", "{\"mlp_only_layers\": [1]}"},
-    {"gemma4_text", "{\"hidden_size_per_layer_input\": 8, \"attention_k_eq_v\": true, \"layer_types\": "
-                    "[\"sliding_attention\", \"full_attention\", \"sliding_attention\", \"sliding_attention\", "
-                    "\"sliding_attention\", \"full_attention\"], \"num_kv_shared_layers\": 2, "
-                    "\"enable_moe_block\": "
-                    "true, \"num_experts\": 8, \"top_k_experts\": 2, \"moe_intermediate_size\": 16}"},
+    {"gemma4_text",
+     "{\"hidden_size_per_layer_input\": 8, \"attention_k_eq_v\": true, \"layer_types\": "
+     "[\"sliding_attention\", \"full_attention\", \"sliding_attention\", \"sliding_attention\", "
+     "\"sliding_attention\", \"full_attention\"], \"num_kv_shared_layers\": 2, "
+     "\"enable_moe_block\": "
+     "true, \"num_experts\": 8, \"top_k_experts\": 2, \"moe_intermediate_size\": 16}"},
     {"ministral3", "{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4.0, "
                    "\"original_max_position_embeddings\": 65536, \"llama_4_scaling_beta\": 0.1}}"},
     {"phi3", "{\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1, 1, 1, 1, 1], "

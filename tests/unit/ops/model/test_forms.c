@@ -13,9 +13,9 @@
 #include "tests/unit/test_folder.h"
 #include "runtime/base/files.h"
 
-static const char *const names[] = {"qwen3_5_text",  "qwen3_next", "qwen3_5_moe", "gemma3",  "gpt_oss",
-                                    "gpt_oss_mxfp4", "phi3",       "granitemoe",  "mixtral", "mistral3",
-                                    "gemma4_shared"};
+static const char *const names[] = {"qwen3_5_text", "qwen3_next",    "qwen3_5_moe",  "gemma3",
+                                    "gpt_oss",      "gpt_oss_mxfp4", "phi3",         "granitemoe",
+                                    "mixtral",      "mistral3",      "gemma4_shared"};
 
 /* A model that is open. */
 struct model {
@@ -207,8 +207,9 @@ static void test_what_is_left_out_is_said(void **state)
     assert_said(&m.d, "2 tensors are of images or sound and left out");
     close_model(&m);
     open_golden(&m, "gemma4_shared");
-    assert_said(&m.d, "2 tensors are of layers that take the keys and values of another, and left out: nothing "
-                      "reads them: 'model.language_model.layers.2.self_attn.v_proj.weight'");
+    assert_said(&m.d,
+                "2 tensors are of layers that take the keys and values of another, and left out: nothing "
+                "reads them: 'model.language_model.layers.2.self_attn.v_proj.weight'");
     close_model(&m);
     open_golden(&m, "gpt_oss_mxfp4");
     assert_said(

@@ -8,11 +8,11 @@
 
 enum { N = 31, SEQS = 3 }; /* of every golden */
 
-static const char *const names[] = {"qwen3", "qwen2", "olmo2", "gemma3", "qwen3_moe", "value", "gemma4",
-                                    "gemma4_small"};
-static const char *const bases[] = {"model/qwen3",     "model/qwen2", "model/olmo2",      "model/gemma3_text",
-                                    "model/qwen3_moe", "value/llama", "model/gemma4_text",
-                                    "model/gemma4_small"};
+static const char *const names[] = {"qwen3",     "qwen2", "olmo2",  "gemma3",
+                                    "qwen3_moe", "value", "gemma4", "gemma4_small"};
+static const char *const bases[] = {"model/qwen3",       "model/qwen2",       "model/olmo2",
+                                    "model/gemma3_text", "model/qwen3_moe",   "value/llama",
+                                    "model/gemma4_text", "model/gemma4_small"};
 
 /* A model with adapters merged, and beside it the adapters: their weights and gradients. */
 typedef struct lora {

@@ -711,9 +711,10 @@ static void test_gemma_4_has_two_kinds_of_heads(void **state)
 static void test_gemma_4s_late_layers_take_keys_and_values(void **state)
 {
     (void)state;
-    static const char common[] = "{'model_type': 'gemma4_text', 'num_hidden_layers': 18, 'intermediate_size': "
-                                 "96, 'attention_k_eq_v': true, 'num_kv_shared_layers': %u, "
-                                 "'use_double_wide_mlp': %s}";
+    static const char common[] =
+        "{'model_type': 'gemma4_text', 'num_hidden_layers': 18, 'intermediate_size': "
+        "96, 'attention_k_eq_v': true, 'num_kv_shared_layers': %u, "
+        "'use_double_wide_mlp': %s}";
     static const struct {
         uint32_t shared;
         const char *wide;

@@ -72,7 +72,7 @@ static const char *const names[] = {
     "seed_oss",      "exaone4",       "gemma",       "mistral3",    "ministral",
     "ministral3",    "phi3_short",    "phi3_long",   "deepseek_v3", "deepseek_v3_halves",
     "deepseek_v2",   "glm4_moe_lite", "gemma4_text", "gemma4",      "gemma4_moe",
-    "gemma4_small", "gemma4_shared"};
+    "gemma4_small",  "gemma4_shared"};
 
 static void assert_near(const char *what, const char *name, const float *got, const float *want, size_t n,
                         double rtol)
@@ -147,8 +147,8 @@ static void test_logprobs_entropies_and_gradients_agree_with_transformers(void *
     }
 }
 
-/* Layers that take keys and values keep none while they generate; what layers hand on has room for each token's
- * embeddings of all layers, and in a pass for the keys and values that two of them lend. */
+/* Layers that take keys and values keep none while they generate; what layers hand on has room for each
+ * token's embeddings of all layers, and in a pass for the keys and values that two of them lend. */
 static void test_taken_keys_are_kept_once(void **state)
 {
     (void)state;
