@@ -1,6 +1,7 @@
 /* ops/forward.c: the works of a forward pass that `logprob`, `value` and `score` share. */
 #include "ops/forward.h"
 
+#include "ops/kernels/carried.h"
 #include "ops/kernels/layer.h"
 #include "ops/parallel/merge.h"
 #include "ops/parallel/quantize.h"
@@ -132,6 +133,27 @@ static void declare_embed(const gr_node *n, const gr_kernels *k, gr_tasks *p, co
     gr_embed_exchange_cost(task, k, n, f->cost.tokens / gr_mesh_size(&n->placement.mesh, GR_AXIS_CONTEXT));
 }
 
+/* Embeddings of each layer, from what was embedded. */
+static void declare_per_layer(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p,
+                              const gr_micro_bounds *b, const gr_forward *f)
+{
+    const gr_model_shape *s = gr_node_shape(n);
+    const uint32_t tokens = gr_micro_own(b, b->tokens), bucket = gr_model_per_layer_bucket(s);
+    if (!s->per_layer.vocab) return;
+    const uint32_t ws = gr_tasks_temp(
+        p, GR_CAT_WORKSPACE, gr_per_layer_ws_bytes(k, s, tokens, how->threads, false), "per_layer_ws");
+    gather(n, k, p, bucket);
+    gr_task *task =
+        gr_tasks_run(p, GR_FORWARD_PER_LAYER, 0,
+                     (gr_use[]){[GR_FORWARD_WEIGHTS] = {gr_forward_weights(n, k, p, bucket), GR_READ},
+                                [GR_FORWARD_PACKED] = {f->packed, GR_READ},
+                                [GR_FORWARD_X] = {f->x, GR_READ},
+                                [GR_FORWARD_WS] = {ws, GR_WRITE},
+                                [GR_FORWARD_CARRIED] = {f->carried, GR_WRITE}},
+                     GR_N_FORWARD_PER_LAYER, "per_layer");
+    gr_per_layer_cost(task, k, s, f->cost.tokens, 1);
+}
+
 static void declare_layers(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p,
                            const gr_micro_bounds *b, const gr_forward *f)
 {
@@ -145,15 +167,16 @@ static void declare_layers(const gr_node *n, const gr_choices *how, const gr_ker
         const uint32_t like = stages.n > 1 ? gr_stage_slowest(&stages, s, l) : l;
         gather(n, k, p, 2 + l); /* beside this layer */
         if (opens_layers(n)) gr_merge_open(p, k, n->model, 1 + l);
-        gr_task *task =
-            gr_tasks_run(p, GR_FORWARD_LAYER, l,
-                         (gr_use[]){[GR_FORWARD_WEIGHTS] = {gr_forward_weights(n, k, p, 1 + l), GR_READ},
-                                    [GR_FORWARD_PACKED] = {f->packed, GR_READ},
-                                    [GR_FORWARD_X] = {f->x, GR_UPDATE},
-                                    [GR_FORWARD_WS] = {ws, GR_WRITE},
-                                    [GR_FORWARD_LAYER_TALLY] = {f->tally.tally, GR_UPDATE},
-                                    [GR_FORWARD_LAYER_DIFFERS] = {f->tally.differs, GR_UPDATE}},
-                         GR_N_FORWARD_LAYER, "layer.%u", l);
+        gr_task *task = gr_tasks_run(
+            p, GR_FORWARD_LAYER, l,
+            (gr_use[]){[GR_FORWARD_WEIGHTS] = {gr_forward_weights(n, k, p, 1 + l), GR_READ},
+                       [GR_FORWARD_PACKED] = {f->packed, GR_READ},
+                       [GR_FORWARD_X] = {f->x, GR_UPDATE},
+                       [GR_FORWARD_WS] = {ws, GR_WRITE},
+                       [GR_FORWARD_CARRIED] = {f->carried, gr_carried_begins(s, l) ? GR_WRITE : GR_UPDATE},
+                       [GR_FORWARD_LAYER_TALLY] = {f->tally.tally, GR_UPDATE},
+                       [GR_FORWARD_LAYER_DIFFERS] = {f->tally.differs, GR_UPDATE}},
+            GR_N_FORWARD_LAYER, "layer.%u", l);
         gr_layer_mesh_cost(task, k, n, like, f->cost.tokens, f->cost.length, 1);
         gr_experts_price(task, k, s, like, gr_expert_tokens(n, f->cost.tokens), bounds.expert_run, 0);
         gr_cost_times(task, gr_stages_layers(&stages, n));
@@ -211,6 +234,7 @@ gr_forward gr_forward_declare(const gr_graph *g, const gr_node *n, const gr_choi
     uint32_t staging = gr_tasks_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "staging");
     f.x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS,
                         gr_hidden_bytes(k, &n->model->shape, gr_micro_own(&b, b.tokens)), "x");
+    f.carried = gr_carried_object(p, k, gr_node_shape(n), gr_micro_own(&b, b.tokens), true, "", "carried");
     f.tally = gr_tally_declare(p, n, &b);
 
     gr_use *begin = gr_arena_alloc(p->arena, (GR_N_FORWARD_BEGIN + n_out) * sizeof(*begin));
@@ -237,6 +261,7 @@ gr_forward gr_forward_declare(const gr_graph *g, const gr_node *n, const gr_choi
     gather(n, k, p, 1);
     exchange(n, k, p, &b, &f, false);
     declare_embed(n, k, p, &b, &f);
+    declare_per_layer(n, how, k, p, &b, &f);
     declare_layers(n, how, k, p, &b, &f);
     exchange(n, k, p, &b, &f, true);
     return f;
@@ -385,6 +410,10 @@ gr_status gr_forward_run(const gr_call *c, gr_diag *d)
     if (c->kernel == GR_FORWARD_EMBED && stage) run_come(c, pass);
     /* in a trip that other ranks need there may be no tokens */
     if (c->kernel == GR_FORWARD_EMBED && packed.n_tokens && !stage) run_embed(c, pass, &b, &pack, &packed);
+    if (c->kernel != GR_FORWARD_EMBED) packed.carried = c->ptr[GR_FORWARD_CARRIED];
+    if (c->kernel == GR_FORWARD_PER_LAYER && packed.n_tokens)
+        gr_per_layer_forward(k, c->queue, s, c->ptr[GR_FORWARD_WEIGHTS], &packed, c->ptr[GR_FORWARD_X],
+                             c->ptr[GR_FORWARD_WS]);
     if (c->kernel == GR_FORWARD_LAYER && layer != GR_NONE) {
         const gr_routing routing = gr_tally_routing(c->node, pass, &pack, c->ptr[GR_FORWARD_LAYER_TALLY],
                                                     c->ptr[GR_FORWARD_LAYER_DIFFERS]);

@@ -17,6 +17,7 @@ enum {
     GR_FORWARD_LOOP,
     GR_FORWARD_PACK,
     GR_FORWARD_EMBED,
+    GR_FORWARD_PER_LAYER, /* embeddings of each layer, where the model has them */
     GR_FORWARD_LAYER,
     GR_FORWARD_HEAD,
     GR_FORWARD_TALLY,
@@ -40,8 +41,10 @@ enum {
     GR_FORWARD_WEIGHTS,
     GR_FORWARD_PACKED,
     GR_FORWARD_X,
-    GR_FORWARD_WS, /* of embed: where ranks have parts of the vocabulary */
-    GR_FORWARD_LAYER_TALLY,
+    GR_FORWARD_WS,      /* of embed: where ranks have parts of the vocabulary */
+    GR_FORWARD_CARRIED, /* of embeddings of each layer, and of layers: what these hand on */
+    GR_N_FORWARD_PER_LAYER,
+    GR_FORWARD_LAYER_TALLY = GR_N_FORWARD_PER_LAYER,
     GR_FORWARD_LAYER_DIFFERS,
     GR_N_FORWARD_LAYER,
     GR_FORWARD_COME = GR_FORWARD_WS + 1, /* of embed: what has come around a ring */
@@ -53,7 +56,7 @@ enum {
 
 /* Objects that the head's work reads, and what is expected of a micro-batch. */
 typedef struct gr_forward {
-    uint32_t packed, x;
+    uint32_t packed, x, carried; /* carried: GR_NONE where layers hand on nothing but x */
     gr_micro_cost cost;
     gr_tally_objects tally;
 } gr_forward;

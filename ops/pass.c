@@ -1,6 +1,7 @@
 /* ops/pass.c: packed passes: micro-batches, their arrays, the head's parts, costs. */
 #include "ops/pass.h"
 
+#include "ops/kernels/carried.h"
 #include "ops/kernels/experts.h"
 #include "ops/kernels/workspace.h"
 #include "ops/base/configs.h"
@@ -599,6 +600,18 @@ uint64_t gr_hidden_bytes(const gr_kernels *k, const gr_model_shape *s, uint64_t 
     return tokens * s->hidden * gr_dtype_size(k->dtype);
 }
 
+uint32_t gr_carried_object(gr_tasks *p, const gr_kernels *k, const gr_model_shape *s, uint64_t tokens,
+                           bool packed, const char *pass, const char *what)
+{
+    const uint64_t bytes = gr_carried_bytes(k, s, tokens, packed);
+    return bytes ? gr_tasks_temp(p, GR_CAT_ACTIVATIONS, bytes, "%s%s", pass, what) : GR_NONE;
+}
+
+bool gr_carried_begins(const gr_model_shape *s, uint32_t l)
+{
+    return l == 0 && !s->per_layer.vocab;
+}
+
 const gr_model_shape *gr_node_shape(const gr_node *n)
 {
     if (gr_reads_rollout(n) && n->model->precision.kv) return &n->model->precision.kv_shape;
@@ -853,6 +866,16 @@ void gr_layer_mesh_cost(gr_task *w, const gr_kernels *k, const gr_node *n, uint3
     if (cut > 1) context_cost(w, k, gr_layer(s, layer), cut, tokens);
     if (parts > 1) tensor_cost(w, k, gr_layer(s, layer), s->hidden, parts, tokens / cut, times > 1);
     expert_cost(w, k, gr_layer(s, layer), s->hidden, gr_expert_tokens(n, tokens), times > 1);
+}
+
+void gr_per_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double tokens, double times)
+{
+    const double all = gr_model_per_layer(s), projection = all * s->hidden, products = times > 1 ? 3 : 1;
+    w->cost.flops = products * 2 * tokens * projection;
+    w->cost.bytes = (double)gr_dtype_size(k->dtype) * (products * projection + times * 6 * tokens * all);
+    w->cost.rows = (uint32_t)GR_MAX(lround(tokens), 1);
+    w->cost.width = s->hidden;
+    w->cost.backward = times > 1;
 }
 
 void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times)

@@ -192,6 +192,12 @@ uint32_t gr_node_vocab_parts(const gr_node *n);
 
 /* Bytes of hidden states of so many tokens. */
 uint64_t gr_hidden_bytes(const gr_kernels *k, const gr_model_shape *s, uint64_t tokens);
+/* An object for what layers hand on beside them (ops/kernels/carried.h), of so many tokens; GR_NONE: nothing.
+ */
+uint32_t gr_carried_object(gr_tasks *p, const gr_kernels *k, const gr_model_shape *s, uint64_t tokens,
+                           bool packed, const char *pass, const char *what);
+/* Whether layer l is the first that writes to it, so that it is not there before. */
+bool gr_carried_begins(const gr_model_shape *s, uint32_t l);
 
 /* Costs for the cost model: what is expected of `seqs` sequences of full length, as they are cut. */
 typedef struct gr_micro_cost {
@@ -222,6 +228,8 @@ void gr_experts_price_again(gr_task *w, const gr_kernels *k, const gr_model_shap
  * ranks that share them; times: 1 forward, 2 backward. */
 void gr_layer_mesh_cost(gr_task *w, const gr_kernels *k, const gr_node *n, uint32_t layer, double tokens,
                         double length, double times);
+/* Of embeddings of each layer; times: 1 forward, 2 backward, where the product is made once more. */
+void gr_per_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double tokens, double times);
 void gr_head_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double rows, double times);
 /* What neighbours with parts of the vocabulary exchange, beside that: of so many rows of all of them, in
  * windows of head_rows each; and of the tokens of an embedding. */

@@ -1,6 +1,7 @@
 /* ops/rollout.c: `generate` step by step: admission, the KV pool, sampling. */
 #include "ops/rollout_impl.h"
 
+#include "ops/kernels/carried.h"
 #include "ops/kernels/workspace.h"
 #include "ops/pass.h"
 #include "ops/parallel/merge.h"
@@ -358,7 +359,17 @@ static rollout_cost cost_of(const gr_node *n, const gr_choices *how)
 
 /* Operands, where the device is fed step by step. */
 enum { PLAN_ROWS, PLAN_STEP, PLAN_STAGING, PLAN_KV, N_PLAN };
-enum { STEP_WEIGHTS, STEP_ARRAYS, STEP_X, STEP_KV, STEP_WS, N_STEP, N_EMBED = STEP_KV }; /* a layer; embed */
+enum { /* a layer, embed, embeddings of each layer */
+       STEP_WEIGHTS,
+       STEP_ARRAYS,
+       STEP_X,
+       N_EMBED,
+       STEP_WS = N_EMBED,
+       STEP_CARRIED, /* what layers hand on beside x; GR_NONE */
+       N_PER_LAYER,
+       STEP_KV = N_PER_LAYER,
+       N_STEP
+};
 enum {
     SAMPLE_NORM,
     SAMPLE_EMBED,
@@ -401,6 +412,28 @@ void gr_rollout_declare_finish(const gr_node *n, uint32_t worked, uint32_t route
     gr_tasks_waits(gr_tasks_run(p, ROLLOUT_FINISH, 0, uses, N_FINISH + n->results.n_columns, "finish"));
 }
 
+typedef struct step_objects {
+    uint32_t step, x, carried;
+} step_objects;
+
+/* Embeddings of each layer, of a step's tokens. */
+static void declare_per_layer(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p,
+                              const step_objects *o, const gr_step_bounds *b, double tokens)
+{
+    const gr_model_shape *s = gr_node_shape(n);
+    const uint32_t ws = gr_tasks_temp(
+        p, GR_CAT_WORKSPACE, gr_per_layer_ws_bytes(k, s, b->tokens, how->threads, false), "per_layer_ws");
+    gr_task *task = gr_tasks_run(
+        p, ROLLOUT_PER_LAYER, 0,
+        (gr_use[]){[STEP_WEIGHTS] = {gr_rollout_weights(p, n, k, gr_model_per_layer_bucket(s)), GR_READ},
+                   [STEP_ARRAYS] = {o->step, GR_READ},
+                   [STEP_X] = {o->x, GR_READ},
+                   [STEP_WS] = {ws, GR_WRITE},
+                   [STEP_CARRIED] = {o->carried, GR_WRITE}},
+        N_PER_LAYER, "per_layer");
+    gr_per_layer_cost(task, k, s, tokens, 1);
+}
+
 void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                         gr_tasks *p)
 {
@@ -426,6 +459,7 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
     uint32_t step = gr_tasks_temp(p, GR_CAT_WORKSPACE, arrays_bytes(&b), "step");
     uint32_t staging = gr_tasks_host(p, GR_CAT_WORKSPACE, arrays_bytes(&b), "staging");
     uint32_t x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, s, b.tokens), "x");
+    const uint32_t carried = gr_carried_object(p, k, s, b.tokens, false, "", "carried");
     uint32_t ws = gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_layers_ws_bytes(k, s, &pass, GR_LAYER_EXTEND), "ws");
     uint32_t head_ws = gr_rollout_head_ws(p, n, how, k);
     const uint32_t hidden = gr_rollout_ahead_hidden(p, n, how, k, b.tokens);
@@ -450,13 +484,16 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                             [STEP_ARRAYS] = {step, GR_READ},
                             [STEP_X] = {x, GR_WRITE}},
                  N_EMBED, "embed");
+    if (s->per_layer.vocab)
+        declare_per_layer(n, how, k, p, &(step_objects){step, x, carried}, &b, cost.tokens);
     for (uint32_t l = 0; l < s->layers; l++) {
         gr_task *w = gr_tasks_run(p, ROLLOUT_LAYER, l,
                                   (gr_use[]){[STEP_WEIGHTS] = {gr_rollout_weights(p, n, k, 1 + l), GR_READ},
                                              [STEP_ARRAYS] = {step, b.choices ? GR_UPDATE : GR_READ},
                                              [STEP_X] = {x, GR_UPDATE},
                                              [STEP_KV] = {kv, GR_UPDATE},
-                                             [STEP_WS] = {ws, GR_WRITE}},
+                                             [STEP_WS] = {ws, GR_WRITE},
+                                             [STEP_CARRIED] = {carried, GR_READ}},
                                   N_STEP, "layer.%u", l);
         gr_layer_cost(w, k, s, l, cost.tokens, 2 * cost.context, 1);
         gr_experts_price(w, k, s, l, cost.tokens, 0, 0);
@@ -958,11 +995,13 @@ void gr_rollout_write_arrays(const gr_rollout *r, gr_queue *q, const gr_step_arr
     gr_device_write(q, to->draw, from->draw, n.rows * sizeof(*to->draw));
 }
 
+/* Of the layer whose keys and values it attends to. */
 static void *state_at(const gr_call *c, uint32_t operand, uint32_t layer)
 {
+    const gr_model_shape *s = gr_node_shape(c->node);
     const gr_kernels *k = c->session->kernels;
     return (char *)c->ptr[operand] +
-           gr_layer_state_at(k, gr_node_shape(c->node), layer, gr_rollout_room(c->node, c->how, k));
+           gr_layer_state_at(k, s, gr_model_keys_of(s, layer), gr_rollout_room(c->node, c->how, k));
 }
 
 /* The blocks and the states that samples which begin have from their prompts. */
@@ -1299,11 +1338,31 @@ static gr_status run_take(const gr_call *c, gr_rollout *r, gr_diag *d)
     return st;
 }
 
+/* The embeddings of a step's tokens, those of each layer, or a layer. */
+static void run_step(const gr_call *c, const gr_rollout *r)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = gr_node_shape(c->node);
+    gr_step_arrays a = gr_rollout_arrays_at(c->ptr[STEP_ARRAYS], &r->bounds);
+    gr_routing routing;
+    gr_extend e = extend_of(r, &a, &routing);
+    gr_packed b = {.n_tokens = e.n_tokens, .n_seqs = e.n_seqs, .ids = e.ids, .offset = e.offset};
+    if (c->kernel == ROLLOUT_EMBED) {
+        k->embed_forward(c->queue, s, c->ptr[STEP_WEIGHTS], &b, c->ptr[STEP_X]);
+        return;
+    }
+    b.carried = e.carried = c->ptr[STEP_CARRIED];
+    if (c->kernel == ROLLOUT_PER_LAYER)
+        gr_per_layer_forward(k, c->queue, s, c->ptr[STEP_WEIGHTS], &b, c->ptr[STEP_X], c->ptr[STEP_WS]);
+    else
+        gr_layer_extend(k, c->queue, s, c->arg, c->ptr[STEP_WEIGHTS], &e, c->ptr[STEP_X],
+                        state_at(c, STEP_KV, c->arg), c->ptr[STEP_WS]);
+}
+
 gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
 {
     gr_rollout *r = c->state;
     const gr_kernels *k = c->session->kernels;
-    const gr_model_shape *s = gr_node_shape(c->node);
     if (c->kernel == ROLLOUT_TAKE) return run_take(c, r, d);
     if (k->steps && c->kernel != ROLLOUT_BEGIN && c->kernel != ROLLOUT_FINISH)
         return gr_rollout_steps_run(c, r, d);
@@ -1318,16 +1377,8 @@ gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
         return run_plan(c, r, d);
     } else if (!r->n_tokens && c->kernel != ROLLOUT_FINISH) {
         return GR_OK; /* all wait for their environments */
-    } else if (c->kernel == ROLLOUT_EMBED || c->kernel == ROLLOUT_LAYER) {
-        gr_step_arrays a = gr_rollout_arrays_at(c->ptr[STEP_ARRAYS], &r->bounds);
-        gr_routing routing;
-        gr_extend e = extend_of(r, &a, &routing);
-        gr_packed b = {.n_tokens = e.n_tokens, .n_seqs = e.n_seqs, .ids = e.ids, .offset = e.offset};
-        if (c->kernel == ROLLOUT_EMBED)
-            k->embed_forward(c->queue, s, c->ptr[STEP_WEIGHTS], &b, c->ptr[STEP_X]);
-        else
-            gr_layer_extend(k, c->queue, s, c->arg, c->ptr[STEP_WEIGHTS], &e, c->ptr[STEP_X],
-                            state_at(c, STEP_KV, c->arg), c->ptr[STEP_WS]);
+    } else if (c->kernel == ROLLOUT_EMBED || c->kernel == ROLLOUT_PER_LAYER || c->kernel == ROLLOUT_LAYER) {
+        run_step(c, r);
     } else if (c->kernel == ROLLOUT_SAMPLE) {
         run_sample(c, r);
     } else if (c->kernel == ROLLOUT_AHEAD_ENTER || c->kernel == ROLLOUT_AHEAD_LAYER ||

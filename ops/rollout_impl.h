@@ -24,6 +24,7 @@ enum {
     ROLLOUT_LOOP,
     ROLLOUT_PLAN,
     ROLLOUT_EMBED,
+    ROLLOUT_PER_LAYER, /* embeddings of each layer, where the model has them */
     ROLLOUT_LAYER,
     ROLLOUT_SAMPLE,
     ROLLOUT_AHEAD_ENTER, /* this and the next two: a layer that predicts a further token; arg: the pass */

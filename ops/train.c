@@ -1,4 +1,5 @@
 /* ops/train.c: an update as it runs: passes, losses, the gradient's norm, the optimizer, its metrics. */
+#include "ops/kernels/carried.h"
 #include "ops/kernels/experts.h"
 #include "ops/kernels/layer.h"
 #include "ops/kernels/layer_ops.h"
@@ -1084,6 +1085,9 @@ static gr_status run_finish(const gr_call *c, train_state *t, gr_diag *d)
 static uint32_t packed_at(uint32_t kernel)
 {
     _Static_assert((int)EMBED_PACKED == (int)LAYER_PACKED && (int)BACK_PACKED == (int)LAYER_PACKED, "alike");
+    _Static_assert((int)PER_LAYER_PACKED == (int)LAYER_PACKED &&
+                       (int)PER_LAYER_BACK_PACKED == (int)LAYER_PACKED,
+                   "alike");
     return kernel == TRAIN_EMBED_BACKWARD ? EMBED_BACK_PACKED : LAYER_PACKED;
 }
 
@@ -1200,6 +1204,27 @@ static void run_embed_backward(const gr_call *c, const train_state *t, const gr_
     }
 }
 
+static void run_per_layer(const gr_call *c, gr_packed *b)
+{
+    const gr_kernels *k = c->session->kernels;
+    b->carried = c->ptr[PER_LAYER_CARRIED];
+    if (b->n_tokens)
+        gr_per_layer_forward(k, c->queue, gr_node_shape(c->node), c->ptr[PER_LAYER_WEIGHTS], b,
+                             c->ptr[PER_LAYER_X], c->ptr[PER_LAYER_WS]);
+}
+
+static void run_per_layer_back(const gr_call *c, gr_packed *b)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = gr_node_shape(c->node);
+    b->d_carried = c->ptr[PER_LAYER_BACK_D_CARRIED];
+    begin_grads(c, c->ptr[PER_LAYER_BACK_GRADS], gr_model_per_layer_bucket(s));
+    if (b->n_tokens)
+        gr_per_layer_backward(k, c->queue, s, c->ptr[PER_LAYER_BACK_WEIGHTS], b, c->ptr[PER_LAYER_BACK_IN],
+                              c->ptr[PER_LAYER_BACK_DX], c->ptr[PER_LAYER_BACK_GRADS],
+                              c->node->model->train.grads, c->ptr[PER_LAYER_BACK_WS]);
+}
+
 /* What a work of a layer reads and adds to of its chunk. */
 typedef struct own_piece {
     const void *weights, *adapters;
@@ -1221,7 +1246,7 @@ static own_piece piece_of(const gr_call *c, const train_state *t)
     return (own_piece){weights, adapters, grads};
 }
 
-static void run_layer(const gr_call *c, const train_state *t, const gr_packed *b)
+static void run_layer(const gr_call *c, const train_state *t, gr_packed *b)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = gr_node_shape(c->node);
@@ -1229,7 +1254,9 @@ static void run_layer(const gr_call *c, const train_state *t, const gr_packed *b
     const own_piece own = piece_of(c, t);
     const bool back = c->kernel == TRAIN_BACKWARD, again = c->kernel == TRAIN_RECOMPUTE;
     const uint64_t hidden = gr_hidden_bytes(k, s, b->n_tokens); /* none in a trip that other ranks need */
+    b->carried = c->ptr[back ? BACK_CARRIED : LAYER_CARRIED];
     if (back) {
+        b->d_carried = c->ptr[BACK_D_CARRIED];
         const gr_layer_adapters adapters = {&c->node->model->lora.shape, own.adapters};
         begin_grads(c, own.grads, 1 + c->arg);
         gr_layer_backward(k, c->queue, s, l.layer, own.weights, adapters.bucket ? &adapters : NULL, b, l.in,
@@ -1252,6 +1279,14 @@ static void run_pass(const gr_call *c, train_state *t)
     b.experts_again = c->how->experts_again;
     if (c->kernel == TRAIN_EMBED && gr_node_interleaves(c->node)) run_come(c, t);
     if (is_elsewhere(c, t)) return;
+    if (c->kernel == TRAIN_PER_LAYER) {
+        run_per_layer(c, &b);
+        return;
+    }
+    if (c->kernel == TRAIN_PER_LAYER_BACKWARD) {
+        run_per_layer_back(c, &b);
+        return;
+    }
     const bool embeds = c->kernel == TRAIN_EMBED, back = c->kernel == TRAIN_EMBED_BACKWARD;
     if (back && !c->node->model->shape.tied) begin_grads(c, c->ptr[EMBED_BACK_GRADS], 0);
     if (embeds && b.n_tokens) run_embed(c, t, &shape.micro, &pack, &b);

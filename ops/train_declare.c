@@ -1,4 +1,5 @@
 /* ops/train_declare.c: an update as the planner sees it: its works, what they use, what they cost. */
+#include "ops/kernels/carried.h"
 #include "ops/kernels/layer.h"
 #include "ops/kernels/muon.h"
 #include "ops/model/adapters.h"
@@ -22,9 +23,10 @@ typedef struct train_objects {
      * for them and what they said */
     uint32_t data, data_host, values, back;
     uint32_t packed, staging, x, dx, norm;
-    uint32_t x_comes, dx_comes; /* of ranks in a ring; else GR_NONE */
-    uint32_t packed_back;       /* of a pipeline: of the micro-batch that goes back; else GR_NONE */
-    uint32_t routes;            /* what a rollout recorded, where passes ask for it */
+    uint32_t carried, d_carried; /* what layers hand on beside x; GR_NONE */
+    uint32_t x_comes, dx_comes;  /* of ranks in a ring; else GR_NONE */
+    uint32_t packed_back;        /* of a pipeline: of the micro-batch that goes back; else GR_NONE */
+    uint32_t routes;             /* what a rollout recorded, where passes ask for it */
     gr_tally_objects tally;
     uint32_t pull; /* of a balance loss; GR_NONE */
     uint32_t ws, embed_ws, embed_back_ws, head_ws;
@@ -402,6 +404,8 @@ static void add_pass_objects(declaring *w, pass_names pass)
         o->packed_back = gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&w->shape.micro), "packed_back");
     o->x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sx", pass.all);
     o->dx = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sdx", pass.all);
+    o->carried = gr_carried_object(p, w->k, w->s, w->bounds.tokens, true, pass.all, "carried");
+    o->d_carried = gr_carried_object(p, w->k, w->s, w->bounds.tokens, true, pass.all, "d_carried");
     o->x_comes = o->dx_comes = GR_NONE;
     if (interleaves(w)) o->x_comes = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sx_comes", pass.all);
     if (interleaves(w)) o->dx_comes = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, hidden, "%sdx_comes", pass.all);
@@ -631,6 +635,49 @@ static void declare_pack_back(declaring *w)
         ->uses.by_code = true;
 }
 
+static uint32_t per_layer_ws(declaring *w, bool backward)
+{
+    return gr_tasks_temp(w->p, GR_CAT_WORKSPACE,
+                         gr_per_layer_ws_bytes(w->k, w->s, w->bounds.tokens, w->how->threads, backward),
+                         "%sper_layer_%s", w->pass.all, backward ? "back_ws" : "ws");
+}
+
+/* Embeddings of each layer, from what was embedded. */
+static void declare_per_layer(declaring *w)
+{
+    const train_objects *o = &w->o;
+    const uint32_t bucket = gr_model_per_layer_bucket(w->s);
+    if (!w->s->per_layer.vocab) return;
+    gather(w, bucket);
+    gr_task *task = gr_tasks_run(w->p, TRAIN_PER_LAYER, 0,
+                                 (gr_use[]){[PER_LAYER_WEIGHTS] = {params(w, bucket), GR_READ},
+                                            [PER_LAYER_PACKED] = {o->packed, GR_READ},
+                                            [PER_LAYER_X] = {o->x, GR_READ},
+                                            [PER_LAYER_WS] = {per_layer_ws(w, false), GR_WRITE},
+                                            [PER_LAYER_CARRIED] = {o->carried, GR_WRITE}},
+                                 N_PER_LAYER, "%sper_layer", w->pass.all);
+    gr_per_layer_cost(task, w->k, w->s, w->cost.tokens, 1);
+}
+
+/* The first layer's input is what was embedded. */
+static void declare_per_layer_back(declaring *w)
+{
+    const train_objects *o = &w->o;
+    const uint32_t bucket = gr_model_per_layer_bucket(w->s);
+    if (!w->s->per_layer.vocab || !is_trained(w, bucket)) return;
+    gr_task *task = gr_tasks_run(w->p, TRAIN_PER_LAYER_BACKWARD, 0,
+                                 (gr_use[]){[PER_LAYER_BACK_WEIGHTS] = {back_params(w, bucket), GR_READ},
+                                            [PER_LAYER_BACK_PACKED] = {o->packed, GR_READ},
+                                            [PER_LAYER_BACK_IN] = {layer_in(w, 0), GR_READ},
+                                            [PER_LAYER_BACK_DX] = {o->dx, GR_UPDATE},
+                                            [PER_LAYER_BACK_GRADS] = grads(w, bucket, true),
+                                            [PER_LAYER_BACK_WS] = {per_layer_ws(w, true), GR_WRITE},
+                                            [PER_LAYER_BACK_D_CARRIED] = {o->d_carried, GR_UPDATE}},
+                                 N_PER_LAYER_BACK, "%sper_layer_backward", w->pass.all);
+    gr_per_layer_cost(task, w->k, w->s, w->cost.tokens, 2);
+    reduce(w, bucket);
+}
+
 /* Gathers are declared one bucket ahead of the work that reads it: they run beside the work before. */
 static void declare_pack(declaring *w)
 {
@@ -662,6 +709,7 @@ static void declare_pack(declaring *w)
                                             [EMBED_DX] = {back ? o->dx : GR_NONE, GR_UPDATE}},
                                  N_EMBED, "%sembed", w->pass.all);
     gr_embed_exchange_cost(task, w->k, w->n, slice_tokens(w));
+    declare_per_layer(w);
 }
 
 /* times: 1 forward, 2 backward. */
@@ -698,6 +746,8 @@ static void declare_layer(declaring *w, uint32_t l, bool keep)
                                        [LAYER_IN] = {in, piped(w) ? GR_UPDATE : GR_WRITE},
                                        [LAYER_ACTS] = {acts, piped(w) ? GR_UPDATE : GR_WRITE},
                                        [LAYER_WS] = {ws, GR_WRITE},
+                                       [LAYER_CARRIED] = {o->carried,
+                                                          gr_carried_begins(w->s, l) ? GR_WRITE : GR_UPDATE},
                                        [LAYER_TALLY] = {counts ? o->tally.tally : GR_NONE, GR_UPDATE},
                                        [LAYER_DIFFERS] = {counts ? o->tally.differs : GR_NONE, GR_UPDATE}},
                             N_LAYER, "%sforward.%u", w->pass.all, l),
@@ -835,7 +885,10 @@ static void declare_backward(declaring *w, uint32_t l)
     const train_objects *o = &w->o;
     uint32_t in = layer_in(w, l), acts = layer_acts(w, l);
     uint32_t back_ws = turn_ws(w, GR_LAYER_BACKWARD, "backward_ws", l);
+    const bool last = l + 1 == n_layers(w);
     if (l) back_gather(w, l); /* of the layer below */
+    if (!l && w->s->per_layer.vocab && is_trained(w, gr_model_per_layer_bucket(w->s)))
+        back_gather(w, gr_model_per_layer_bucket(w->s));
     if (recomputed(w, l))
         layer_cost(
             w,
@@ -845,7 +898,8 @@ static void declare_backward(declaring *w, uint32_t l)
                                     [LAYER_X] = {o->x, GR_WRITE},
                                     [LAYER_IN] = {in, GR_READ},
                                     [LAYER_ACTS] = {acts, GR_WRITE},
-                                    [LAYER_WS] = {turn_ws(w, GR_LAYER_KEEP, "recompute_ws", l), GR_WRITE}},
+                                    [LAYER_WS] = {turn_ws(w, GR_LAYER_KEEP, "recompute_ws", l), GR_WRITE},
+                                    [LAYER_CARRIED] = {o->carried, GR_UPDATE}},
                          N_RECOMPUTE, "%srecompute.%u", w->pass.all, l),
             l, 1);
     const uint32_t its_adapters = adapters(w, 1 + l);
@@ -858,7 +912,9 @@ static void declare_backward(declaring *w, uint32_t l)
                                             [BACK_GRADS] = grads(w, 1 + l, true),
                                             [BACK_WS] = {back_ws, GR_WRITE},
                                             [BACK_PULL] = {o->pull, GR_READ},
-                                            [BACK_ADAPTERS] = {its_adapters, GR_READ}},
+                                            [BACK_ADAPTERS] = {its_adapters, GR_READ},
+                                            [BACK_CARRIED] = {o->carried, GR_READ},
+                                            [BACK_D_CARRIED] = {o->d_carried, last ? GR_WRITE : GR_UPDATE}},
                                  N_BACK, "%sbackward.%u", w->pass.all, l);
     layer_cost(w, task, l, 2);
     adapters_cost(w, task, l);
@@ -937,6 +993,7 @@ static void declare_micro_batch(declaring *w)
         exchange(w, true);
     }
     for (uint32_t l = n_layers(w); l-- > 0;) declare_backward(w, l);
+    declare_per_layer_back(w);
     if (!is_trained(w, 0)) return;
     gr_tasks_run(w->p, TRAIN_EMBED_BACKWARD, 0,
                  (gr_use[]){[EMBED_BACK_PACKED] = {packed_back(w), GR_READ},

@@ -20,12 +20,14 @@ enum {
     TRAIN_PREPARE,
     TRAIN_PACK,
     TRAIN_EMBED,
+    TRAIN_PER_LAYER, /* embeddings of each layer, where the model has them */
     TRAIN_FORWARD,
     TRAIN_HEAD_FORWARD,
     TRAIN_ADJOINT,
     TRAIN_HEAD,
     TRAIN_RECOMPUTE,
     TRAIN_BACKWARD,
+    TRAIN_PER_LAYER_BACKWARD,
     TRAIN_EMBED_BACKWARD,
     TRAIN_CLEAR, /* this and the next three: canonical */
     TRAIN_LEAF,
@@ -83,6 +85,7 @@ enum {
     LAYER_IN,
     LAYER_ACTS,
     LAYER_WS,
+    LAYER_CARRIED, /* what layers hand on beside x (ops/kernels/carried.h); GR_NONE */
     N_RECOMPUTE,
     LAYER_TALLY = N_RECOMPUTE,
     LAYER_DIFFERS,
@@ -124,7 +127,20 @@ enum {
     BACK_WS,
     BACK_PULL,
     BACK_ADAPTERS,
+    BACK_CARRIED, /* this and the next: what layers hand on, and d loss / d it; GR_NONE */
+    BACK_D_CARRIED,
     N_BACK
+};
+enum { PER_LAYER_WEIGHTS, PER_LAYER_PACKED, PER_LAYER_X, PER_LAYER_WS, PER_LAYER_CARRIED, N_PER_LAYER };
+enum {
+    PER_LAYER_BACK_WEIGHTS,
+    PER_LAYER_BACK_PACKED,
+    PER_LAYER_BACK_IN, /* of the first layer: the embeddings */
+    PER_LAYER_BACK_DX,
+    PER_LAYER_BACK_GRADS,
+    PER_LAYER_BACK_WS,
+    PER_LAYER_BACK_D_CARRIED,
+    N_PER_LAYER_BACK
 };
 enum { EMBED_BACK_PACKED, EMBED_BACK_DX, EMBED_BACK_GRADS, EMBED_BACK_WS, N_EMBED_BACK };
 enum { CLEAR_TREE, N_CLEAR };

@@ -67,12 +67,23 @@ static const char *uneven_along(const question *q, uint32_t n, char buf[48])
     return what;
 }
 
+/* What stages of a pipeline would have to hand on beside hidden states; NULL: nothing. */
+static const char *carried_by(const gr_model_shape *s)
+{
+    const char *what = NULL;
+    for (uint32_t i = 0; i < s->n_kinds && !what; i++) what = gr_layer_carries(&s->kinds[i]);
+    return what;
+}
+
 /* What follows says why not, an end of a sentence that is the caller's to free; NULL: nothing. */
 static char *pipeline_wrong(const question *q, uint32_t stages)
 {
     const uint32_t layers = q->m->shape.layers, chunks = gr_mesh_chunks(q->mesh);
     gr_str times = {0};
     char *why = NULL;
+    if (carried_by(&q->m->shape))
+        return gr_printf("is not built for %s: its stages hand on hidden states alone",
+                         carried_by(&q->m->shape));
     if (chunks > 1) gr_str_printf(&times, "times 'chunks: %u' ", chunks);
     if (layers && (uint64_t)stages * chunks > layers)
         why = gr_printf("%sis more than its %u layers", times.len ? times.text : "", layers);

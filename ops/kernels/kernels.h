@@ -53,6 +53,9 @@ typedef struct gr_packed {
     const gr_routing *routing; /* NULL: of its experts nothing is asked */
     uint32_t expert_run;       /* as of gr_pass_bounds */
     bool experts_again;        /* likewise */
+    void *carried,
+        *d_carried; /* what layers hand on, and d loss / d it (ops/kernels/carried.h); NULL: nothing
+                     */
 } gr_packed;
 
 /* Bounds that sizes are computed from. */
@@ -150,6 +153,7 @@ typedef struct gr_extend {
     const uint32_t *held_after;
     const gr_decode *decode;   /* a step of slots, one token each, some of them empty; NULL: not one */
     const gr_routing *routing; /* record alone; NULL: of its experts nothing is asked */
+    void *carried;             /* as of gr_packed */
 } gr_extend;
 
 /* What a workspace is for: one that is for less may be smaller. */

@@ -235,6 +235,13 @@ void *gr_layer_rows(gr_workspace *c, const gr_layer_call *l, uint64_t values)
     return gr_workspace_bytes(c, l->bounds.tokens * values * gr_dtype_size(l->k->dtype));
 }
 
+void gr_layer_copy_columns(const gr_layer_call *l, void *to, const void *from, const gr_layer_copy *c)
+{
+    const uint64_t size = gr_dtype_size(l->k->dtype);
+    l->k->copy_rows(l->q, (char *)to + c->to * size, c->to_ld * size, (const char *)from + c->from * size,
+                    c->from_ld * size, c->n * size, l->b.n);
+}
+
 /* In a rollout some devices keep nothing and update x in place. */
 static bool in_place(const gr_layer_call *l)
 {
@@ -251,6 +258,9 @@ static void acts_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_acts *
     if (!in_place(l)) a->mid = gr_layer_rows(c, l, l->s->hidden);
     if (keeps) a->mixed = gr_layer_rows(c, l, l->s->hidden);
     if (keeps) a->fed = gr_layer_rows(c, l, l->s->hidden);
+    if (!l->d->per_layer) return;
+    gr_layer_per_layer.acts(c, l, a);
+    if (keeps) a->shown = gr_layer_rows(c, l, l->s->hidden);
 }
 
 /* What products and other kernels ask for themselves. */
@@ -258,7 +268,8 @@ static void kernels_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_ws 
 {
     const gr_layer_part *mixer = mixer_of(l->d), *mlp = mlp_of(l->d);
     const gr_layer_call half = gr_layer_half(l), own = mlp_call(l), fed = gr_layer_half(&own);
-    const uint64_t products = GR_MAX(mixer->product_ws(&half), mlp->product_ws(&fed));
+    const uint64_t third = l->d->per_layer ? gr_layer_per_layer.product_ws(l) : 0,
+                   products = GR_MAX(third, GR_MAX(mixer->product_ws(&half), mlp->product_ws(&fed)));
     *w = (gr_layer_ws){.product = gr_workspace_bytes(c, products)};
     if (l->bounds.adapters) w->adapters = gr_workspace_bytes(c, adapters_ws(l));
     if (mixer->kernel_ws) mixer->kernel_ws(c, &half, w);
@@ -287,6 +298,7 @@ static void ws_layout(gr_workspace *c, const gr_layer_call *l, bool acts, gr_lay
     w->row = gr_layer_rows(c, l, l->s->hidden);
     mixer->ws(c, &half, w);
     mlp->ws(c, &fed, w);
+    if (l->d->per_layer) gr_layer_per_layer.ws(c, l, w);
     if (acts) acts_layout(c, l, &w->acts);
 }
 
@@ -313,10 +325,11 @@ static void back_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
     if (l->d->norm_after || l->s->residual_scale != 1) w->d_block = gr_layer_rows(c, l, l->s->hidden);
     all_layout(c, l, w);
     const gr_layer_call half = gr_layer_half(l), own = mlp_call(l), fed = gr_layer_half(&own);
-    gr_workspace turn = *c;
+    gr_workspace turn = *c, third = *c;
     mixer->ws(c, &half, w);
     mlp->ws(l->ops->turns ? &turn : c, &fed, w);
-    c->used = GR_MAX(c->used, turn.used);
+    if (l->d->per_layer) gr_layer_per_layer.ws(l->ops->turns ? &third : c, l, w);
+    c->used = GR_MAX(c->used, GR_MAX(turn.used, third.used));
 }
 
 /* ---- sizes -----------------------------------------------------------------------------------------------
@@ -440,10 +453,11 @@ void gr_layer_copy_blocks(const gr_kernels *k, gr_queue *q, const gr_model_shape
 /* ---- forward ---------------------------------------------------------------------------------------------
  */
 
-/* Whether a half reads x behind a norm before it: one with several norms has them itself. */
+/* Whether a half reads x behind a norm before it (GR_T_COUNT: none): one with several norms has them itself.
+ */
 static bool has_norm(const gr_layer_call *l, gr_tensor_slot slot)
 {
-    return l->d->norm_before && !(slot == GR_T_MLP_NORM && gr_layer_is_beside(l->d));
+    return l->d->norm_before && slot != GR_T_COUNT && !(slot == GR_T_MLP_NORM && gr_layer_is_beside(l->d));
 }
 
 /* What a half reads: x behind the norm before it, or x itself. */
@@ -497,9 +511,11 @@ static void run(const gr_layer_call *l, void *x, const gr_layer_acts *a, const g
     void *mid = a->mid ? a->mid : x;
     const gr_layer_call own = mlp_call(l);
     const gr_layer_close mixed = {x, mid, w->row, a->mixed, w->all_out, w->staging, GR_T_MIXER_AFTER},
-                         fed = {mid, x, w->row, a->fed, w->all_out, w->staging, GR_T_MLP_AFTER};
+                         fed = {mid, x, w->row, a->fed, w->all_out, w->staging, GR_T_MLP_AFTER},
+                         shown = {x, x, w->row, a->shown, NULL, NULL, GR_T_PER_LAYER_AFTER};
     run_half(l, mixer_of(l->d), GR_T_MIXER_NORM, x, a, w, &mixed);
     run_half(&own, mlp_of(l->d), GR_T_MLP_NORM, mid, a, w, &fed);
+    if (l->d->per_layer) gr_layer_per_layer.forward(l, x, a, w, &shown);
     scale_layer(l, x);
 }
 
@@ -536,6 +552,8 @@ static gr_layer_call packed_call(const gr_kernels *k, gr_queue *q, const gr_mode
     l.q = q;
     l.w = w;
     l.routing = b->routing;
+    l.carried = b->carried;
+    l.d_carried = b->d_carried;
     l.b = l.all = (gr_tokens){.n = b->n_tokens,
                               .n_seqs = b->n_seqs,
                               .offset = b->offset,
@@ -586,6 +604,7 @@ void gr_layer_extend(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, 
     l.q = q;
     l.w = w;
     l.routing = e->routing;
+    l.carried = e->carried;
     l.b = l.all = (gr_tokens){.n = e->n_tokens,
                               .n_seqs = e->n_seqs,
                               .offset = e->offset,
@@ -651,12 +670,22 @@ static void half_back(const gr_layer_call *l, const half *h, const gr_layer_acts
         l->k->add(l->q, dx, d_row, l->k->dtype, n);
 }
 
+/* What stands behind the MLP, whose output is its input: made again of what is kept. */
+static void shown_back(const gr_layer_call *l, const gr_layer_acts *a, const gr_layer_ws *w, void *dx)
+{
+    const gr_norm after = gr_layer_norm(l, a->fed, GR_T_MLP_AFTER);
+    if (!l->d->per_layer) return;
+    l->ops->norm_add(l->q, &after, a->mid, w->row);
+    half_back(l, &(half){&gr_layer_per_layer, w->row, a->shown, GR_T_COUNT, GR_T_PER_LAYER_AFTER}, a, w, dx);
+}
+
 void gr_layer_backward(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,
                        const void *w, const gr_layer_adapters *adapters, const gr_packed *b, const void *in,
                        const void *acts, void *dx, void *grad, gr_dtype grads, void *ws)
 {
     if (!has_work(s, layer, b)) return;
     assert(!gr_layer(s, layer)->norm_after || s->residual_scale == 1);
+    assert(!gr_layer(s, layer)->per_layer || gr_layer(s, layer)->norm_after);
     gr_layer_call l = packed_call(k, q, s, layer, w, b, GR_LAYER_BACKWARD);
     l.adapters = adapters;
     l.bounds.adapters = adapters ? adapters->shape : NULL;
@@ -673,6 +702,7 @@ void gr_layer_backward(const gr_kernels *k, gr_queue *q, const gr_model_shape *s
     }
     const gr_layer_call own = mlp_call(&l);
     scale_layer(&l, dx);
+    shown_back(&l, &a, &at, dx);
     half_back(&own, &(half){mlp_of(l.d), a.mid, a.fed, GR_T_MLP_NORM, GR_T_MLP_AFTER}, &a, &at, dx);
     half_back(&l, &(half){mixer_of(l.d), in, a.mixed, GR_T_MIXER_NORM, GR_T_MIXER_AFTER}, &a, &at, dx);
 }
@@ -694,8 +724,10 @@ static const char *layer_unfit(const gr_layer_ops *ops, const gr_layer_desc *d)
                                          [GR_MIXER_DELTA] = "a gated delta rule"};
     static const char *const mlps[] = {
         [GR_MLP_DENSE] = "a dense MLP", [GR_MLP_EXPERTS] = "mixtures of experts"};
-    const char *why = part_unfit(ops, mixer_of(d), d, mixers[d->mixer]);
-    return why ? why : part_unfit(ops, mlp_of(d), d, mlps[d->mlp]);
+    const char *why = ops->carries ? NULL : gr_layer_carries(d);
+    if (!why) why = part_unfit(ops, mixer_of(d), d, mixers[d->mixer]);
+    if (!why) why = part_unfit(ops, mlp_of(d), d, mlps[d->mlp]);
+    return why;
 }
 
 const char *gr_layers_unfit(const gr_kernels *k, const gr_model_shape *s, char buf[GR_UNFIT_MAX])

@@ -3,6 +3,7 @@
  *
  * Where tokens are cut over ranks, products and the gate are of a rank's own tokens. What stands between,
  * norm, rotation and attention, is of all tokens and of its own heads (gr_layer_to_heads). */
+#include "ops/kernels/carried.h"
 #include "ops/kernels/layer_impl.h"
 
 static const gr_attention_desc *desc(const gr_layer_call *l)
@@ -18,6 +19,22 @@ static uint32_t wide(const gr_layer_call *l)
 static uint32_t keys_wide(const gr_layer_call *l)
 {
     return desc(l)->kv_heads * desc(l)->head_dim;
+}
+
+static bool takes(const gr_layer_call *l)
+{
+    return desc(l)->keys == GR_KEYS_TAKEN;
+}
+
+static bool lends(const gr_layer_call *l)
+{
+    return desc(l)->keys == GR_KEYS_LENT;
+}
+
+/* A row of the first product's output, which has no room for keys that are another layer's. */
+static uint32_t proj_rows(const gr_layer_call *l)
+{
+    return takes(l) ? gr_qkv_given(desc(l)) : gr_qkv_rows(&l->own);
 }
 
 static bool is_cut(const gr_layer_call *l)
@@ -64,11 +81,11 @@ static bool lean(const gr_layer_call *l)
 }
 
 /* Whether the product's output is kept apart from what is attended to: there is a gate in it, or a norm was
- * behind it whose input the device keeps whole, or which is of values, too. */
+ * behind it whose input the device keeps whole, or which is of values, too; or keys are another layer's. */
 static bool splits(const gr_layer_call *l)
 {
     const bool norm = l->own.value_norm || (l->own.qk_norm && !l->ops->keeps_rotated);
-    return l->own.gate || (norm && !lean(l));
+    return l->own.gate || takes(l) || (norm && !lean(l));
 }
 
 /* Rotated q and k are the activations' on a device that keeps them, or where they are all there is. */
@@ -81,7 +98,7 @@ static void acts(gr_workspace *c, const gr_layer_call *l, gr_layer_acts *acts_of
 {
     const gr_attention_desc *d = &l->own;
     gr_attention_acts *a = &acts_of->attention;
-    if (splits(l)) a->proj = gr_layer_all_rows(c, l, gr_qkv_rows(d));
+    if (splits(l)) a->proj = gr_layer_all_rows(c, l, proj_rows(l));
     if (keeps_qkv(l)) a->qkv = gr_layer_all_rows(c, l, gr_qkv_width(d));
     if (d->qk_norm && l->ops->keeps_rotated && !splits(l))
         a->raw = gr_layer_all_rows(c, l, (uint64_t)(d->heads + d->kv_heads) * d->head_dim);
@@ -108,15 +125,19 @@ static void ws(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *ws_of)
     const bool back = l->use == GR_LAYER_BACKWARD;
     if (!keeps_qkv(l)) w->qkv = gr_layer_all_rows(c, l, gr_qkv_width(&l->own));
     if (d->keys_are_values) w->given = gr_layer_rows(c, l, gr_qkv_given(d));
+    if (takes(l)) w->queries = gr_layer_rows(c, l, wide(l));
     if (d->gate) w->gated = gr_layer_rows(c, l, wide(l));
     if (is_cut(l)) w->parts = gr_layer_parts(c, l, &columns, back);
     if (is_cut(l) && !back && !d->gate) w->local = gr_layer_rows(c, l, gr_qkv_width(d));
     if (!back) return;
     if (d->keys_are_values) w->d_keys = gr_layer_rows(c, l, keys_wide(l));
     if (d->keys_are_values) w->d_values = gr_layer_rows(c, l, keys_wide(l));
+    if (takes(l) || lends(l)) w->d_lent = gr_layer_rows(c, l, 2ull * keys_wide(l));
     w->d_out = gr_layer_all_rows(c, l, own_wide(l));
     w->d_qkv = gr_layer_all_rows(c, l, gr_qkv_width(&l->own));
-    w->d_proj = d->gate || is_cut(l) ? gr_layer_rows(c, l, gr_qkv_rows(d)) : w->d_qkv;
+    w->d_proj = takes(l)               ? gr_layer_rows(c, l, gr_qkv_given(d))
+                : d->gate || is_cut(l) ? gr_layer_rows(c, l, gr_qkv_rows(d))
+                                       : w->d_qkv;
     w->d_merged = is_cut(l) ? gr_layer_rows(c, l, wide(l)) : w->d_out;
     w->d_gated = d->gate ? gr_layer_rows(c, l, wide(l)) : w->d_merged;
 }
@@ -167,35 +188,23 @@ static void *gated(const gr_layer_call *l, const gr_attention_acts *a, const gr_
     return w->attention.gated;
 }
 
-/* Columns of one row, from another row's. */
-typedef struct column_copy {
-    uint64_t to, to_ld, from, from_ld, n;
-} column_copy;
-
-static void copy_columns(const gr_layer_call *l, void *to, const void *from, const column_copy *c)
-{
-    const uint64_t size = gr_dtype_size(l->k->dtype);
-    l->k->copy_rows(l->q, (char *)to + c->to * size, c->to_ld * size, (const char *)from + c->from * size,
-                    c->from_ld * size, c->n * size, l->b.n);
-}
-
 /* Rows of q, k and v where the product gave q and k, and values are keys. */
 static void repeat_keys(const gr_layer_call *l, const void *given, void *rows)
 {
     const uint64_t q = wide(l), keys = keys_wide(l), ld = gr_qkv_rows(desc(l)), from = gr_qkv_given(desc(l));
-    copy_columns(l, rows, given, &(column_copy){0, ld, 0, from, q + keys});
-    copy_columns(l, rows, given, &(column_copy){q + keys, ld, q, from, keys});
+    gr_layer_copy_columns(l, rows, given, &(gr_layer_copy){0, ld, 0, from, q + keys});
+    gr_layer_copy_columns(l, rows, given, &(gr_layer_copy){q + keys, ld, q, from, keys});
 }
 
 /* And back: what keys and values give to the same projection is added up. */
 static void join_values(const gr_layer_call *l, const gr_attention_ws *t)
 {
     const uint64_t q = wide(l), keys = keys_wide(l), ld = gr_qkv_rows(desc(l)), to = gr_qkv_given(desc(l));
-    copy_columns(l, t->d_keys, t->d_proj, &(column_copy){0, keys, q, ld, keys});
-    copy_columns(l, t->d_values, t->d_proj, &(column_copy){0, keys, q + keys, ld, keys});
+    gr_layer_copy_columns(l, t->d_keys, t->d_proj, &(gr_layer_copy){0, keys, q, ld, keys});
+    gr_layer_copy_columns(l, t->d_values, t->d_proj, &(gr_layer_copy){0, keys, q + keys, ld, keys});
     l->k->add(l->q, t->d_keys, t->d_values, l->k->dtype, l->b.n * keys);
-    copy_columns(l, t->given, t->d_proj, &(column_copy){0, to, 0, ld, q});
-    copy_columns(l, t->given, t->d_keys, &(column_copy){q, to, 0, keys, keys});
+    gr_layer_copy_columns(l, t->given, t->d_proj, &(gr_layer_copy){0, to, 0, ld, q});
+    gr_layer_copy_columns(l, t->given, t->d_keys, &(gr_layer_copy){q, to, 0, keys, keys});
 }
 
 /* q, k and v of the tokens and heads that this rank attends with, and the gate's logits of its tokens. */
@@ -211,6 +220,89 @@ static void project(const gr_layer_call *l, const void *in, const gr_attention_a
     if (is_cut(l)) gr_layer_to_heads(l, &columns, local, gr_qkv_rows(desc(l)), proj, w->attention.parts);
 }
 
+/* ---- keys and values that are lent and taken -------------------------------------------------------------
+ */
+
+/* Where they lie in what layers hand on, or d loss / d them. */
+static void *lent(const gr_layer_call *l, void *carried)
+{
+    return gr_carried_keys(l->k, l->s, l->b.n, gr_model_keys_of(l->s, l->bucket - 1), carried);
+}
+
+/* Keys and values in rows of [W], and as they are lent. */
+static gr_layer_copy lent_columns(const gr_layer_call *l)
+{
+    const uint64_t both = 2ull * keys_wide(l);
+    return (gr_layer_copy){0, both, wide(l), gr_qkv_width(desc(l)), both};
+}
+
+static gr_layer_copy taken_columns(const gr_layer_call *l)
+{
+    const gr_layer_copy c = lent_columns(l);
+    return (gr_layer_copy){c.from, c.from_ld, c.to, c.to_ld, c.n};
+}
+
+/* Attention with queries alone, for their norm and rotation. */
+static gr_attention_desc queries_of(const gr_layer_call *l)
+{
+    gr_attention_desc d = *desc(l);
+    d.kv_heads = 0;
+    return d;
+}
+
+/* Rows that are attended to: q of this layer, beside keys and values of the one that lends them. In a rollout
+ * these are in its blocks. */
+static void take_keys(const gr_layer_call *l, const gr_layer_ws *w, const void *proj, void *qkv)
+{
+    const gr_attention_desc d = queries_of(l);
+    const gr_layer_copy keys = taken_columns(l), q = {0, gr_qkv_width(desc(l)), 0, wide(l), wide(l)};
+    gr_rotate r = rotation(l);
+    r.d = &d;
+    l->ops->rotate(l->q, &r, proj, w->attention.queries, NULL);
+    gr_layer_copy_columns(l, qkv, w->attention.queries, &q);
+    if (!l->b.state) gr_layer_copy_columns(l, qkv, lent(l, l->carried), &keys);
+}
+
+static void lend_keys(const gr_layer_call *l, const void *qkv)
+{
+    const gr_layer_copy keys = lent_columns(l);
+    if (!l->b.state) gr_layer_copy_columns(l, lent(l, l->carried), qkv, &keys);
+}
+
+/* What a layer that took them gives to their gradients, which are summed from the last layer down; and d loss
+ * / d q to the product's. */
+static void give_back(const gr_layer_call *l, const gr_layer_ws *w)
+{
+    const gr_attention_ws *t = &w->attention;
+    const uint32_t layer = l->bucket - 1;
+    const bool first = gr_model_last_taker(l->s, gr_model_keys_of(l->s, layer)) == layer;
+    const gr_layer_copy keys = lent_columns(l), q = {0, wide(l), 0, gr_qkv_width(desc(l)), wide(l)};
+    void *sum = lent(l, l->d_carried);
+    gr_layer_copy_columns(l, t->d_proj, t->d_qkv, &q);
+    gr_layer_copy_columns(l, first ? sum : t->d_lent, t->d_qkv, &keys);
+    if (!first) l->k->add(l->q, sum, t->d_lent, l->k->dtype, (uint64_t)l->b.n * keys.n);
+}
+
+/* The layer's own part comes last. */
+static void add_lent(const gr_layer_call *l, const gr_layer_ws *w)
+{
+    const gr_layer_copy from = lent_columns(l), to = taken_columns(l);
+    void *sum = lent(l, l->d_carried);
+    gr_layer_copy_columns(l, w->attention.d_lent, w->attention.d_qkv, &from);
+    l->k->add(l->q, sum, w->attention.d_lent, l->k->dtype, (uint64_t)l->b.n * from.n);
+    gr_layer_copy_columns(l, w->attention.d_qkv, sum, &to);
+}
+
+/* Of rotated rows, from what the product gave; not where the device attends to it in one go. */
+static void rotate_rows(const gr_layer_call *l, const gr_layer_ws *w, const void *proj, void *qkv, void *raw)
+{
+    const gr_rotate r = rotation(l);
+    if (takes(l))
+        take_keys(l, w, proj, qkv);
+    else
+        l->ops->rotate(l->q, &r, proj, qkv, raw);
+}
+
 static void forward(const gr_layer_call *l, const void *in, const gr_layer_acts *acts_of,
                     const gr_layer_ws *w, const gr_layer_close *close)
 {
@@ -221,10 +313,11 @@ static void forward(const gr_layer_call *l, const void *in, const gr_layer_acts 
     const gr_layer_columns columns = out_columns(l);
     void *proj = a->proj ? a->proj : a->qkv;
     project(l, in, a, w, proj);
-    if (!ops->rotate_attend || !ops->rotate_attend(l->q, &r, &c, proj, a->out)) {
-        ops->rotate(l->q, &r, proj, (void *)(uintptr_t)c.qkv, a->raw);
+    if (takes(l) || !ops->rotate_attend || !ops->rotate_attend(l->q, &r, &c, proj, a->out)) {
+        rotate_rows(l, w, proj, (void *)(uintptr_t)c.qkv, a->raw);
         ops->attend(l->q, &c, a->out, a->stats);
     }
+    if (lends(l)) lend_keys(l, c.qkv);
     if (is_cut(l)) gr_layer_to_tokens(l, &columns, a->out, a->merged, wide(l), w->attention.parts);
     const gr_product end = out(l, gated(l, a, w));
     gr_layer_close_product(l, &end, w, close);
@@ -255,8 +348,22 @@ static void copy_to_proj(const gr_layer_call *l, const gr_attention_ws *t)
         return;
     }
     const uint64_t size = gr_dtype_size(l->k->dtype), row = gr_qkv_width(desc(l)) * size;
-    if (t->d_proj != t->d_qkv)
+    if (t->d_proj != t->d_qkv && !takes(l))
         l->k->copy_rows(l->q, t->d_proj, gr_qkv_rows(desc(l)) * size, t->d_qkv, row, row, l->b.n);
+}
+
+/* d loss / d the product's output, from that of what was attended to. */
+static void rotate_back(const gr_layer_call *l, const gr_attention_acts *a, const gr_layer_ws *w)
+{
+    const gr_attention_desc *d = &l->own, queries = queries_of(l);
+    const void *raw = a->raw ? a->raw : a->proj;
+    const uint32_t raw_ld = a->raw ? (d->heads + d->kv_heads) * d->head_dim : proj_rows(l);
+    gr_rotate r = rotation(l);
+    if (takes(l)) r.d = &queries;
+    l->ops->rotate_backward(l->q, &r, raw, raw_ld, takes(l) ? w->attention.d_proj : w->attention.d_qkv,
+                            gr_layer_grad(l, GR_T_Q_NORM), gr_layer_grad(l, GR_T_K_NORM), l->grads,
+                            w->scratch);
+    copy_to_proj(l, &w->attention);
 }
 
 static void backward(const gr_layer_call *l, const void *in, const gr_layer_acts *acts_of,
@@ -267,18 +374,15 @@ static void backward(const gr_layer_call *l, const void *in, const gr_layer_acts
     const gr_attention_desc *d = &l->own;
     const gr_layer_ops *ops = l->ops;
     const gr_attend c = attention(l, a, w);
-    const gr_rotate r = rotation(l);
     const gr_product p = qkv(l, in);
-    const void *raw = a->raw ? a->raw : a->proj;
     out_back(l, a, w, d_out);
-    if (!a->qkv) ops->rotate(l->q, &r, a->proj, t->qkv, NULL);
+    if (!a->qkv) rotate_rows(l, w, a->proj, t->qkv, NULL);
     ops->attend_backward(
         l->q, &c, a->out, a->stats, t->d_out, t->d_qkv,
         d->sinks ? gr_layer_of_heads(l, gr_layer_grad(l, GR_T_SINKS), d->heads, l->grads) : NULL, l->grads);
-    ops->rotate_backward(l->q, &r, raw, a->raw ? (d->heads + d->kv_heads) * d->head_dim : gr_qkv_rows(d),
-                         t->d_qkv, gr_layer_grad(l, GR_T_Q_NORM), gr_layer_grad(l, GR_T_K_NORM), l->grads,
-                         w->scratch);
-    copy_to_proj(l, t);
+    if (takes(l)) give_back(l, w);
+    if (lends(l)) add_lent(l, w);
+    rotate_back(l, a, w);
     if (t->given) join_values(l, t);
     gr_layer_product_back(l, &p, GR_T_QKV, GR_T_QKV_BIAS, t->given ? t->given : t->d_proj, d_in, w);
 }
@@ -291,9 +395,10 @@ static const char *unfit(const gr_layer_ops *ops, const gr_layer_desc *d)
     return ops->attend_unfit ? ops->attend_unfit(&d->attention) : NULL;
 }
 
+/* Keys of another layer are in its state. */
 static uint64_t state_bytes(const gr_layer_ops *ops, const gr_layer_desc *d)
 {
-    return ops->kv_block_bytes(&d->attention);
+    return d->attention.keys == GR_KEYS_TAKEN ? 0 : ops->kv_block_bytes(&d->attention);
 }
 
 const gr_layer_part gr_layer_attention = {.acts = acts,

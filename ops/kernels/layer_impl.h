@@ -32,6 +32,7 @@ typedef struct gr_layer_call {
     const gr_layer_adapters *adapters; /* whose the gradients are; NULL: the layer's own */
     gr_dtype grads;
     const gr_routing *routing; /* NULL: its routers choose, and tell nobody */
+    void *carried, *d_carried; /* see gr_packed */
     gr_norm norm; /* of what a half reads, where its first product norms that; w NULL: it is normed */
 } gr_layer_call;
 
@@ -75,6 +76,10 @@ typedef struct gr_beside_acts {
     void *dense, *experts;
 } gr_beside_acts;
 
+typedef struct gr_per_layer_acts {
+    void *gate_embed; /* [2 P] the gate, then the token's embedding for this layer */
+} gr_per_layer_acts;
+
 /* What a layer keeps for its backward pass, beside its input. */
 typedef struct gr_layer_acts {
     gr_attention_acts attention;
@@ -83,9 +88,11 @@ typedef struct gr_layer_acts {
     gr_dense_acts dense;
     gr_experts_acts experts, shared;
     gr_beside_acts beside;
+    gr_per_layer_acts per_layer;
     void *mid; /* [H] between the halves; NULL: in place of the input */
-    void *mixed,
-        *fed; /* [H] of the mixer and of the MLP, where norms stand behind them and backward follows */
+    /* [H] of the mixer, of the MLP, and of what stands behind that where the layer has embeddings of its own,
+     * where norms stand behind them and backward follows */
+    void *mixed, *fed, *shown;
 } gr_layer_acts;
 
 typedef struct gr_attention_ws {
@@ -95,6 +102,8 @@ typedef struct gr_attention_ws {
     void *gated; /* [heads D] */
     void *given; /* [gr_qkv_given] where keys are values: the product's output, or d loss / d it */
     void *d_keys, *d_values; /* [kv_heads D] there */
+    void *queries;           /* [heads D] normed and rotated, where keys are another layer's */
+    void *d_lent;            /* [2 kv_heads D] of keys and values that are lent or taken */
     void *d_qkv;             /* [W] */
     void *d_proj;            /* [gr_qkv_rows], where there is a gate; else d_qkv */
     void *d_out, *d_gated;   /* [heads D] */
@@ -136,6 +145,11 @@ typedef struct gr_dense_ws {
     void *d_gate_up; /* [2 I] */
 } gr_dense_ws;
 
+typedef struct gr_per_layer_ws {
+    void *gate, *h;           /* [P]; gate is d loss / d it at last */
+    void *d_h, *d_gate_embed; /* [P], [2 P] */
+} gr_per_layer_ws;
+
 typedef struct gr_beside_ws { /* [H] each */
     void *in, *router;        /* what one of both reads; what the router reads */
     void *sum;                /* of both, where acts do not have it */
@@ -154,6 +168,7 @@ typedef struct gr_layer_ws {
     gr_latent_ws latent;
     gr_dense_ws dense;
     gr_beside_ws beside;
+    gr_per_layer_ws per_layer;
     void *experts;     /* of experts, and of a shared one */
     void *experts_sum; /* [H] where a sum is not added up in place */
     /* Of slices whose tokens are cut, [H] of all tokens: what a half reads, what it gives (or d loss / d what
@@ -164,6 +179,12 @@ typedef struct gr_layer_ws {
 
 /* rows values of T tokens. */
 void *gr_layer_rows(gr_workspace *c, const gr_layer_call *l, uint64_t values);
+
+/* Columns of T rows, from those of others; counts are of values. */
+typedef struct gr_layer_copy {
+    uint64_t to, to_ld, from, from_ld, n;
+} gr_layer_copy;
+void gr_layer_copy_columns(const gr_layer_call *l, void *to, const void *from, const gr_layer_copy *c);
 
 /* ---- tokens that are cut over ranks ----------------------------------------------------------------------
  */
@@ -253,7 +274,7 @@ typedef struct gr_layer_part {
 } gr_layer_part;
 
 extern const gr_layer_part gr_layer_attention, gr_layer_latent, gr_layer_delta, gr_layer_dense,
-    gr_layer_experts, gr_layer_beside;
+    gr_layer_experts, gr_layer_beside, gr_layer_per_layer;
 
 /* A tensor of the bucket, or of its gradient; NULL where the layer does not have it, or no gradient of it; of
  * slices, what the first rank alone adds to their sum (biases). */

@@ -234,6 +234,8 @@ typedef struct gr_layer_ops {
     void (*activate_backward)(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up,
                               const void *dh, void *d_gate_up, void *h);
 
+    bool carries; /* layers may hand on more than hidden states (ops/kernels/carried.h): tried on it */
+
     /* ---- other kinds; NULL: not built on this device ---- */
     const struct gr_experts_ops *experts;
     const struct gr_delta_ops *delta;

@@ -40,6 +40,7 @@ static uint32_t rows_of(const gr_layer_desc *d, uint32_t hidden, gr_target t)
     const gr_attention_desc *a = &d->attention;
     if (t == GR_TARGET_Q) return a->heads * a->head_dim;
     if (t == GR_TARGET_V && a->keys_are_values) return 0;
+    if ((t == GR_TARGET_K || t == GR_TARGET_V) && a->keys == GR_KEYS_TAKEN) return 0;
     if (t == GR_TARGET_K || t == GR_TARGET_V) return a->kv_heads * a->head_dim;
     return t == GR_TARGET_GATE || t == GR_TARGET_UP ? d->dense.inner : hidden;
 }
@@ -50,10 +51,13 @@ static uint32_t cols_of(const gr_layer_desc *d, uint32_t hidden, gr_tensor_slot 
     return slot == GR_T_DOWN ? d->dense.inner : hidden;
 }
 
-/* Targets that this layer has: where keys are values there is no projection of v. */
+/* Targets that this layer has: where keys are values there is no projection of v, and where they are another
+ * layer's none of either. */
 static unsigned targets_of(const gr_layer_desc *d, const gr_adapter_desc *a)
 {
-    return d->attention.keys_are_values ? a->targets & ~(1u << GR_TARGET_V) : a->targets;
+    const unsigned v = 1u << GR_TARGET_V, k = 1u << GR_TARGET_K;
+    if (d->attention.keys == GR_KEYS_TAKEN) return a->targets & ~(k | v);
+    return d->attention.keys_are_values ? a->targets & ~v : a->targets;
 }
 
 /* Target i of those of an adapters' slot, A's or B's; GR_N_TARGETS: there are not so many. */

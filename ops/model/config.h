@@ -9,6 +9,7 @@
 #include "runtime/base/json.h"
 
 /* Bounds that no real model nears; with them no size in bytes of any bucket or model overflows 64 bits. */
+#define GR_VOCAB_MAX     (1u << 24)
 #define GR_HIDDEN_MAX    (1u << 18)
 #define GR_INNER_MAX     (1u << 20)
 #define GR_HEADS_MAX     (1u << 12)

@@ -64,6 +64,7 @@ const char *gr_fp8_unfit(const gr_model_shape *s)
         if (s->kinds[kind].mixer == GR_MIXER_LATENT) return "latent attention";
         if (s->kinds[kind].mixer == GR_MIXER_DELTA) return "a gated delta rule";
         if (s->kinds[kind].mlp == GR_MLP_EXPERTS) return "mixtures of experts";
+        if (gr_layer_carries(&s->kinds[kind])) return gr_layer_carries(&s->kinds[kind]);
     }
     return NULL;
 }

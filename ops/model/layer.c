@@ -73,7 +73,7 @@ static uint64_t mixer_macs(const gr_layer_desc *d, uint64_t hidden)
 uint64_t gr_layer_token_macs(const gr_layer_desc *d, uint32_t hidden)
 {
     return mixer_macs(d, hidden) + 3ull * hidden * gr_layer_inner(d) +
-           (uint64_t)hidden * (d->experts.count + d->experts.shared_gate);
+           (uint64_t)hidden * (d->experts.count + d->experts.shared_gate + 2ull * d->per_layer);
 }
 
 uint64_t gr_layer_pair_macs(const gr_layer_desc *d)
@@ -124,6 +124,7 @@ static void describe_attention(const gr_attention_desc *a, gr_str *out)
                   (double)a->scale, (double)a->softcap);
     if (a->keys_are_values) gr_str_puts(out, " keys_are_values");
     if (a->value_norm) gr_str_puts(out, " value_norm");
+    if (a->keys) gr_str_puts(out, a->keys == GR_KEYS_LENT ? " keys lent" : " keys taken");
     describe_rope(&a->rope, out);
 }
 
@@ -161,6 +162,7 @@ void gr_layer_describe(const gr_layer_desc *d, gr_str *out)
     gr_str_printf(out, " norms %d%d%d %.9g", d->norm_before, d->norm_after, d->norm_plus_one,
                   (double)d->norm_eps);
     if (d->scaled) gr_str_puts(out, " scaled");
+    if (d->per_layer) gr_str_printf(out, " per_layer %u", d->per_layer);
 }
 
 bool gr_layer_same(const gr_layer_desc *a, const gr_layer_desc *b)
@@ -172,6 +174,12 @@ bool gr_layer_same(const gr_layer_desc *a, const gr_layer_desc *b)
     gr_str_release(&x);
     gr_str_release(&y);
     return same;
+}
+
+const char *gr_layer_carries(const gr_layer_desc *d)
+{
+    if (d->per_layer) return "embeddings of each layer";
+    return d->attention.keys ? "layers with the keys and values of another" : NULL;
 }
 
 const char *gr_layer_unshared(const gr_layer_desc *d)
@@ -234,6 +242,7 @@ static const char *delta_uneven(const gr_delta_desc *d, uint32_t ranks, char buf
 const char *gr_layer_cut_uneven(const gr_layer_desc *d, uint32_t ranks, char buf[48])
 {
     const gr_attention_desc *a = &d->attention;
+    if (gr_layer_carries(d)) return gr_layer_carries(d);
     if (d->mixer == GR_MIXER_DELTA) return delta_uneven(&d->delta, ranks, buf);
     if (d->mixer == GR_MIXER_LATENT) return "layers of latent attention";
     if (a->heads % ranks) {

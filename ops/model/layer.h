@@ -70,9 +70,18 @@ typedef enum gr_qk_norm {
     GR_QK_NORM_WHOLE, /* of all of q, and of all of k: weights [heads D], [kv_heads D] */
 } gr_qk_norm;
 
+/* Whose keys and values a layer attends to. */
+typedef enum gr_keys {
+    GR_KEYS_OWN,
+    GR_KEYS_LENT,  /* its own, which later layers take */
+    GR_KEYS_TAKEN, /* those of a layer before it (gr_model_keys_of), normed and rotated there: it has q alone
+                    */
+} gr_keys;
+
 /* softmax(scale q k^T) v over the keys a token sees; heads / kv_heads query heads share a key head. */
 typedef struct gr_attention_desc {
     uint32_t heads, kv_heads, head_dim;
+    gr_keys keys;
     uint32_t window; /* a token sees this many keys, itself the last of them; 0: all before it */
     bool sinks;      /* a learned logit a head in the softmax's sum, whose value is zero */
     bool gate;       /* the output times sigmoid(g), g [heads D] projected beside q */
@@ -176,6 +185,10 @@ typedef struct gr_layer_desc {
     bool norm_plus_one;           /* a norm's factor is 1 + its weight; q and k norm's, too */
     float norm_eps;
     bool scaled; /* its output is multiplied by a number of its own, a tensor that is not trained */
+    /* P, not 0: behind the MLP x = x + norm(out(act(gate(x)) e)) with e [P] of the token and this layer,
+     * which is computed once for all layers (gr_per_layer_desc of ops/model/model.h); act is the MLP's. Of
+     * layers with norms behind alone. */
+    uint32_t per_layer;
 } gr_layer_desc;
 
 /* Experts beside a dense MLP, each with norms of its own: ops/kernels/layer_beside.c. */
@@ -198,6 +211,11 @@ static inline uint32_t gr_qkv_width(const gr_attention_desc *a)
 {
     return (a->heads + 2 * a->kv_heads) * a->head_dim;
 }
+
+/* What a layer hands to later ones beside hidden states, or takes from earlier ones, as a text; NULL:
+ * nothing. Where it does, a layer is not computed without those before it: pipelines and slices of layers are
+ * not built for it, nor weights in FP8 or NF4. */
+const char *gr_layer_carries(const gr_layer_desc *d);
 
 /* What of a layer reads each sequence from its beginning, so that several cannot read tokens that they begin
  * with once; a text. NULL: nothing. */
@@ -275,10 +293,12 @@ static inline uint32_t gr_qkv_rows(const gr_attention_desc *a)
     return gr_qkv_width(a) + (a->gate ? a->heads * a->head_dim : 0);
 }
 
-/* Rows of that projection: where keys are values it gives them once. */
+/* Rows of that projection: where keys are values it gives them once, and where they are another layer's not
+ * at all. */
 static inline uint32_t gr_qkv_given(const gr_attention_desc *a)
 {
-    return gr_qkv_rows(a) - (a->keys_are_values ? a->kv_heads * a->head_dim : 0);
+    const uint32_t absent = a->keys == GR_KEYS_TAKEN ? 2 : a->keys_are_values ? 1 : 0;
+    return gr_qkv_rows(a) - absent * a->kv_heads * a->head_dim;
 }
 
 /* A description as a text of its own, for hashes of what fixes bits. */

@@ -29,7 +29,7 @@ static struct dims attention_dims(const gr_attention_desc *a, uint32_t hidden, g
     case GR_T_Q_NORM:
         return (struct dims){!a->qk_norm ? 0 : whole ? q : a->head_dim, 0};
     case GR_T_K_NORM:
-        return (struct dims){!a->qk_norm ? 0 : whole ? kv : a->head_dim, 0};
+        return (struct dims){!a->qk_norm || a->keys == GR_KEYS_TAKEN ? 0 : whole ? kv : a->head_dim, 0};
     case GR_T_SINKS:
         return (struct dims){a->sinks ? a->heads : 0, 0};
     case GR_T_O:
@@ -135,6 +135,12 @@ static struct dims layer_dims(const gr_layer_desc *d, uint32_t hidden, gr_tensor
         return (struct dims){2 * (uint64_t)d->dense.inner, hidden};
     case GR_T_LAYER_SCALE:
         return (struct dims){d->scaled, 0};
+    case GR_T_PER_LAYER_GATE:
+        return (struct dims){d->per_layer, hidden};
+    case GR_T_PER_LAYER_OUT:
+        return (struct dims){d->per_layer ? hidden : 0, d->per_layer};
+    case GR_T_PER_LAYER_AFTER:
+        return (struct dims){d->per_layer ? hidden : 0, 0};
     case GR_T_EXPERT_SCALE:
         return (struct dims){d->experts.expert_scale ? d->experts.count : 0, 0};
     case GR_T_ROUTER_NORM:
@@ -164,6 +170,12 @@ static struct dims end_dims(const gr_model_shape *s, gr_tensor_slot slot)
         return (struct dims){s->head == GR_HEAD_VALUE, s->hidden};
     case GR_T_VALUE_BIAS:
         return (struct dims){s->head == GR_HEAD_VALUE && s->value_bias, 0};
+    case GR_T_PER_LAYER_EMBED:
+        return (struct dims){s->per_layer.vocab, gr_model_per_layer(s)};
+    case GR_T_PER_LAYER_IN:
+        return (struct dims){gr_model_per_layer(s), s->hidden};
+    case GR_T_PER_LAYER_NORM:
+        return (struct dims){s->per_layer.width, 0};
     case GR_T_AHEAD_EMBED_NORM:
     case GR_T_AHEAD_HIDDEN_NORM:
         return (struct dims){s->hidden, 0};
@@ -194,10 +206,15 @@ static struct dims slot_dims(const gr_model_shape *s, uint32_t bucket, gr_tensor
 static void bucket_slots(const gr_model_shape *s, uint32_t bucket, gr_tensor_slot *first,
                          gr_tensor_slot *last)
 {
-    const bool layer = is_layer(s, bucket);
-    if (s->adapter.rank) { /* of the embedding none */
+    const bool layer = is_layer(s, bucket), embeds = bucket == 0 || bucket > 1 + s->layers;
+    if (s->adapter.rank) { /* of embeddings none */
         *first = layer ? GR_T_QKV_A : GR_T_VALUE;
-        *last = layer ? GR_T_DOWN_B : bucket == 0 ? GR_T_NORM : GR_T_VALUE_BIAS;
+        *last = layer ? GR_T_DOWN_B : embeds ? GR_T_NORM : GR_T_VALUE_BIAS;
+        return;
+    }
+    if (bucket > 1 + s->layers) {
+        *first = GR_T_PER_LAYER_EMBED;
+        *last = GR_T_PER_LAYER_NORM;
         return;
     }
     if (s->behind && !layer) { /* embedding and output matrix are the model's */
@@ -592,6 +609,23 @@ uint32_t gr_model_layers_of(const gr_model_shape *s, uint32_t kind, uint32_t *fi
     return n;
 }
 
+uint32_t gr_model_keys_of(const gr_model_shape *s, uint32_t l)
+{
+    const gr_attention_desc *own = &gr_layer(s, l)->attention, *a = own;
+    while (own->keys == GR_KEYS_TAKEN && (a->keys != GR_KEYS_LENT || a->window != own->window)) {
+        assert(l > 0);
+        a = &gr_layer(s, --l)->attention;
+    }
+    return l;
+}
+
+uint32_t gr_model_last_taker(const gr_model_shape *s, uint32_t l)
+{
+    uint32_t last = s->layers - 1;
+    while (last > l && gr_model_keys_of(s, last) != l) last--;
+    return last;
+}
+
 gr_routers gr_model_routers(const gr_model_shape *s, uint32_t l)
 {
     gr_routers r = {0};
@@ -607,7 +641,7 @@ gr_routers gr_model_routers(const gr_model_shape *s, uint32_t l)
 
 uint64_t gr_model_token_macs(const gr_model_shape *s)
 {
-    uint64_t sum = 0;
+    uint64_t sum = (uint64_t)s->hidden * gr_model_per_layer(s);
     for (uint32_t l = 0; l < s->layers; l++) sum += gr_layer_token_macs(gr_layer(s, l), s->hidden);
     return sum;
 }

@@ -1,10 +1,12 @@
 /* ops/model/model.h: the shape of a decoder-only transformer, and how its weights are cut into buckets.
  *
- * Letters: T tokens of a packed batch, H hidden, I intermediate, V vocabulary, D head_dim, L layers.
+ * Letters: T tokens of a packed batch, H hidden, I intermediate, V vocabulary, D head_dim, L layers, P what a
+ * layer has of its own embeddings.
  * A weight matrix is [out, in], row-major, as in Hugging Face checkpoints: y = x W^T.
  *
  * A bucket is the unit of residency: bucket 0 holds the token embedding, 1..L one layer each, L + 1 the final
- * norm and what reads it: the output matrix (where the embedding is not tied), or a value head. Every tensor
+ * norm and what reads it: the output matrix (where the embedding is not tied), or a value head. Where layers
+ * have embeddings of their own, bucket L + 2 has what these are made of. Every tensor
  * of a bucket is at a fixed element offset, a multiple of 64 elements; the elements between tensors are zero
  * and stay zero. Gradients and moments of a bucket have the same layout, so that the optimizer walks a bucket
  * as one flat array.
@@ -53,6 +55,16 @@ typedef struct gr_adapter_desc {
     float scale;      /* alpha / rank */
 } gr_adapter_desc;
 
+/* Embeddings of each layer. With x0 [H] a token's embedding, its e of all layers [L, P] is
+ *
+ *     (norm(in(x0) / sqrt(H)) + sqrt(P) table[id]) / sqrt(2)
+ *
+ * where norm is an RMSNorm of each layer's P with one weight [P] for all. */
+typedef struct gr_per_layer_desc {
+    uint32_t vocab; /* rows of the table; 0: layers have none */
+    uint32_t width; /* P */
+} gr_per_layer_desc;
+
 typedef struct gr_model_shape {
     char model_type[24]; /* as config.json has it: a family of ops/model/arch.h */
     uint32_t vocab, hidden, layers, max_positions;
@@ -68,10 +80,11 @@ typedef struct gr_model_shape {
     uint8_t kind_of[GR_LAYERS_MAX];          /* [layers] which of them each is: gr_layer */
     float norm_eps;                          /* of the final norm */
     bool norm_plus_one;
-    float embed_scale;    /* embedding rows are multiplied by it */
-    float residual_scale; /* and what each half of a layer adds */
-    float logit_scale;    /* and logits */
-    float logit_softcap;  /* logits z then become c tanh(z / c); 0: they stay */
+    gr_per_layer_desc per_layer; /* width is gr_layer_desc.per_layer of every layer */
+    float embed_scale;           /* embedding rows are multiplied by it */
+    float residual_scale;        /* and what each half of a layer adds */
+    float logit_scale;           /* and logits */
+    float logit_softcap;         /* logits z then become c tanh(z / c); 0: they stay */
     gr_head head;
     bool value_bias; /* of a value head: a number is added (token classification has one, sequence
                         classification none) */
@@ -100,6 +113,18 @@ void gr_model_of(gr_model_shape *s, const gr_layer_desc *d);
 
 /* How many layers are of a kind, and the first of them. */
 uint32_t gr_model_layers_of(const gr_model_shape *s, uint32_t kind, uint32_t *first);
+
+/* The layer whose keys and values layer l attends to: itself, or of GR_KEYS_TAKEN the last one before it that
+ * lends its own and has the same window. */
+uint32_t gr_model_keys_of(const gr_model_shape *s, uint32_t l);
+/* The last layer that attends to the keys and values of layer l, which lends them. */
+uint32_t gr_model_last_taker(const gr_model_shape *s, uint32_t l);
+
+/* Values that all layers have of a token's embeddings of each layer, L P. */
+static inline uint32_t gr_model_per_layer(const gr_model_shape *s)
+{
+    return s->layers * s->per_layer.width;
+}
 
 /* The routers of a model: of its layers of experts before layer l (gr_model_routers; l: all layers), how many
  * there are, and the choices and the experts that they have together. */
@@ -172,11 +197,17 @@ typedef enum gr_tensor_slot {
     GR_T_DENSE_AFTER,          /* [H] of the norm after the dense MLP */
     GR_T_EXPERTS_AFTER,        /* [H] after the experts; MLP_AFTER is of their sum */
     GR_T_LAYER_SCALE,          /*              [1] where the layer is scaled; it has no gradient */
+    GR_T_PER_LAYER_GATE,       /*              [P, H] where it has embeddings of its own */
+    GR_T_PER_LAYER_OUT,        /*              [H, P] */
+    GR_T_PER_LAYER_AFTER,      /*              [H] of the norm behind */
     GR_T_MLP_AFTER,            /*              [H] of the norm after the MLP */
     GR_T_NORM,                 /* bucket L+1:  [H] */
     GR_T_LM_HEAD,              /*              [V, H], where not tied and no value head */
     GR_T_VALUE,                /*              [1, H], where a value head */
     GR_T_VALUE_BIAS,           /*              [1], where value_bias */
+    GR_T_PER_LAYER_EMBED,      /* bucket L+2:  [V, L P] of all layers' own embeddings, V of theirs */
+    GR_T_PER_LAYER_IN,         /*              [L P, H] */
+    GR_T_PER_LAYER_NORM,       /*              [P] */
     GR_T_AHEAD_EMBED_NORM,     /* bucket 0 of a layer that predicts further tokens: [H] of embeddings, */
     GR_T_AHEAD_HIDDEN_NORM,    /*              [H] of hidden states, */
     GR_T_AHEAD_IN,             /*              [H, 2 H] of both: embedding, then hidden state */
@@ -192,6 +223,12 @@ typedef enum gr_tensor_slot {
 } gr_tensor_slot;
 
 static inline uint32_t gr_model_buckets(const gr_model_shape *s)
+{
+    return s->layers + 2 + (s->per_layer.vocab > 0);
+}
+
+/* The bucket of what embeddings of each layer are made of, where the model has them. */
+static inline uint32_t gr_model_per_layer_bucket(const gr_model_shape *s)
 {
     return s->layers + 2;
 }

@@ -13,8 +13,6 @@
 #include "ops/model/model_keys.h"
 #include "runtime/base/files.h"
 
-#define VOCAB_MAX (1u << 24)
-
 static bool is_in(const char *const *list, const char *key)
 {
     for (; list && *list; list++)
@@ -253,7 +251,7 @@ static void check_forms(gr_config *c, const gr_arch *a)
 
 static void read_sizes(gr_config *c, const gr_arch_sizes *usual, gr_model_shape *s)
 {
-    s->vocab = gr_config_size(c, "vocab_size", usual->vocab, VOCAB_MAX);
+    s->vocab = gr_config_size(c, "vocab_size", usual->vocab, GR_VOCAB_MAX);
     s->hidden = gr_config_size(c, "hidden_size", usual->hidden, GR_HIDDEN_MAX);
     s->layers = gr_config_size(c, "num_hidden_layers", usual->layers, GR_LAYERS_MAX);
     s->max_positions = gr_config_size(c, "max_position_embeddings", usual->positions, GR_POSITIONS_MAX);
@@ -383,7 +381,7 @@ static void read_outer(gr_config *c, const gr_arch *a, gr_model_shape *s)
     if (json_is_boolean(tied) && json_is_boolean(inner) && tied != inner)
         gr_config_refuse(c, key, "'%s' is not what 'text_config.%s' is; leave the one that is meant", key,
                          key);
-    s->vocab = VOCAB_MAX; /* its own is in the text's */
+    s->vocab = GR_VOCAB_MAX; /* its own is in the text's */
     s->tied = gr_config_flag(c, key, a->tied);
     read_eos(c, s);
 }

@@ -46,8 +46,10 @@ static const char *experts_uneven(const gr_model_shape *s, uint32_t parts, char 
 const char *gr_tp_uneven(const gr_model_shape *s, gr_slicing cut, char buf[48])
 {
     const char *uneven = NULL;
-    for (uint32_t i = 0; i < s->n_kinds && gr_slicing_parts(cut) > 1; i++)
+    for (uint32_t i = 0; i < s->n_kinds && gr_slicing_parts(cut) > 1; i++) {
         if (gr_layer_is_beside(&s->kinds[i])) return "experts beside a dense MLP";
+        if (gr_layer_carries(&s->kinds[i])) return gr_layer_carries(&s->kinds[i]);
+    }
     for (uint32_t i = 0; i < s->n_kinds && !uneven && cut.width > 1; i++)
         uneven = layer_uneven(&s->kinds[i], cut, buf);
     return cut.width < 2 && cut.experts > 1 ? experts_uneven(s, cut.experts, buf) : uneven;

@@ -197,12 +197,23 @@ static bool begins(const char *name, const char *const *with)
 }
 
 /* What a checkpoint may have beside the model, each said in words of its own. */
-enum { OTHERS, IMAGES, AHEAD, SCALES, N_BESIDE };
+enum { OTHERS, IMAGES, AHEAD, SCALES, KEYS, N_BESIDE };
 
 static bool ends(const char *name, const char *with)
 {
     const size_t n = strlen(name), m = strlen(with);
     return n >= m && !strcmp(name + n - m, with);
+}
+
+/* Of a layer that takes the keys and values of another: projections that it has no use for. */
+static bool is_of_taken_keys(const gr_weights *w, const char *name)
+{
+    const char *layer = strstr(name, "layers.");
+    unsigned l;
+    int end = 0;
+    if (!layer || sscanf(layer, "layers.%u.self_attn.%n", &l, &end) != 1 || !end) return false;
+    if (l >= w->shape.layers || gr_layer(&w->shape, l)->attention.keys != GR_KEYS_TAKEN) return false;
+    return !strncmp(layer + end, "k_", 2) || !strncmp(layer + end, "v_", 2);
 }
 
 static int what_beside(const gr_weights *w, const char *name)
@@ -220,6 +231,7 @@ static int what_beside(const gr_weights *w, const char *name)
     const gr_arch *a = gr_arch_find(w->shape.model_type);
     if (a && a->outer && begins(name, images)) return IMAGES;
     if (ends(name, ".activation_scale") || ends(name, ".input_scale")) return SCALES;
+    if (is_of_taken_keys(w, name)) return KEYS;
     return gr_ahead_is(&w->shape, name) ? AHEAD : OTHERS;
 }
 
@@ -229,7 +241,8 @@ static void warn_unexpected(const gr_weights *w, const char *const *known, size_
     static const char *const words[] = {
         "not the model's and ignored", "of images or sound and left out: the model is its text part alone",
         "of layers that predict further tokens and left out: they are not the model's, and never trained",
-        "for activations in FP8 and left out: weights are widened"};
+        "for activations in FP8 and left out: weights are widened",
+        "of layers that take the keys and values of another, and left out: nothing reads them"};
     struct names beside[N_BESIDE] = {0};
     size_t skip = strlen(w->prefix);
     for (size_t i = 0; i < gr_safetensors_count(w->file); i++) {

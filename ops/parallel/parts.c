@@ -28,7 +28,7 @@ gr_model_part gr_part_kept(const gr_model *m, uint32_t bucket)
 const gr_model *gr_bucket_base(const gr_model *m, uint32_t bucket)
 {
     if (!gr_model_has_lora(m)) return m;
-    return bucket > m->shape.layers ? m->lora.ends : m->lora.base;
+    return bucket == m->shape.layers + 1 ? m->lora.ends : m->lora.base;
 }
 
 gr_state_bytes gr_state_bytes_of(const gr_kernels *k, const gr_model *m, uint32_t bucket, uint32_t ranks)

@@ -87,6 +87,7 @@ static void put_shape(gr_str *s, const gr_model_shape *m)
         return;
     gr_str_printf(s, " scales %.9g %.9g %.9g %.9g %d", (double)m->embed_scale, (double)m->residual_scale,
                   (double)m->logit_scale, (double)m->logit_softcap, m->norm_plus_one);
+    if (m->per_layer.vocab) gr_str_printf(s, " per_layer %u %u", m->per_layer.vocab, m->per_layer.width);
     for (uint32_t i = 0; i < m->n_kinds; i++) gr_layer_describe(&m->kinds[i], s);
     for (uint32_t l = 0; l < m->layers; l++) gr_str_printf(s, " %u", m->kind_of[l]);
 }

@@ -3,9 +3,9 @@
 # train, what is exported is read again, and slices are made or refused by name.
 . "$(dirname "$0")/lib.sh"
 
-family() { # NAME TYPE CLASS KEYS: a tiny model in NAME
+family() { # NAME TYPE CLASS KEYS [LAYERS]: a tiny model in NAME
     cat >"$1.json" <<END
-{"architectures": ["$3ForCausalLM"], "model_type": "$2", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+{"architectures": ["$3ForCausalLM"], "model_type": "$2", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": ${5:-2},
  "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 16, "max_position_embeddings": 64,
  "initializer_range": 0.3, "bos_token_id": null, "eos_token_id": 1, "pad_token_id": 2, "torch_dtype": "float32", $4}
 END
@@ -20,9 +20,13 @@ family granite granite Granite '"embedding_multiplier": 3.0, "residual_multiplie
 family gemma2 gemma2 Gemma2 "$turns, \"final_logit_softcapping\": 5.0"
 family gemma3 gemma3_text Gemma3 "$turns, \"rope_local_base_freq\": 100.0"
 family untied gemma3_text Gemma3 "$turns, \"rope_local_base_freq\": 100.0, \"tie_word_embeddings\": false"
-gemma4="$turns, \"hidden_size_per_layer_input\": 0, \"global_head_dim\": 16, \"attention_k_eq_v\": true, \"num_global_key_value_heads\": 1"
-family wide gemma4_text Gemma4 "$gemma4, \"final_logit_softcapping\": 5.0, \"tie_word_embeddings\": false"
-family beside gemma4_text Gemma4 "$gemma4, \"tie_word_embeddings\": false, \"enable_moe_block\": true, \"num_experts\": 4, \"top_k_experts\": 2, \"moe_intermediate_size\": 8"
+heads='"global_head_dim": 16, "attention_k_eq_v": true, "num_global_key_value_heads": 1, "final_logit_softcapping": 5.0'
+family wide gemma4_text Gemma4 "$turns, $heads, \"hidden_size_per_layer_input\": 0, \"tie_word_embeddings\": false"
+# As wide is, and embeddings of each layer; of five layers the last three take the keys of the first two.
+late='"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 18, "num_kv_shared_layers": 3, "use_double_wide_mlp": true'
+types='"layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"]'
+family small gemma4_text Gemma4 "\"hidden_activation\": \"gelu_pytorch_tanh\", \"sliding_window\": 5, \"tie_word_embeddings\": false, $types, $heads, $late" 5
+family beside gemma4_text Gemma4 "$turns, $heads, \"hidden_size_per_layer_input\": 0, \"tie_word_embeddings\": false, \"enable_moe_block\": true, \"num_experts\": 4, \"top_k_experts\": 2, \"moe_intermediate_size\": 8"
 
 delta='"linear_num_key_heads": 1, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "full_attention_interval": 2, "partial_rotary_factor": 0.5'
 experts='"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8'
@@ -44,9 +48,9 @@ family exaone exaone4 Exaone4 '"sliding_window": 5, "layer_types": ["sliding_att
 family gemma gemma Gemma '"hidden_act": "gelu"'
 
 # Of those whose parts the others have too, and whose numbers the unit tests compare, only with GR_SLOW=1.
-others="mixtral olmoe seed gemma granite gemma2 olmo3 ministral moe2 moe35"
+others="mixtral olmoe seed gemma granite gemma2 olmo3 ministral moe2 moe35 wide"
 [ "$slow" = 1 ] || others=
-for m in phi3 granitemoe exaone mistral olmo2 smollm3 gemma3 wide beside next oss glm $others; do
+for m in phi3 granitemoe exaone mistral olmo2 smollm3 gemma3 small beside next oss glm $others; do
     rm -rf model
     cp -r $m model
     status 0 "$gr" exec grpo.yaml --steps 2 --out whole-$m --check-memory
@@ -62,9 +66,9 @@ for m in phi3 granitemoe exaone mistral olmo2 smollm3 gemma3 wide beside next os
     status 0 "$gr" exec grpo.yaml --steps 1 --out again-$m
 done
 
-# Checkpoints as published: a text within a model of images, with experts as one tensor; experts in MXFP4. What a run writes
+# Checkpoints as published: a text within a model of images, with experts as one tensor; experts in MXFP4; keys that no layer reads. What a run writes
 # of them is a model by itself, and what is exported, too.
-for m in qwen3_5_moe gpt_oss_mxfp4 mistral3 gemma4; do
+for m in qwen3_5_moe gpt_oss_mxfp4 mistral3 gemma4_shared; do
     rm -rf model
     cp -r "$project/tests/golden/model/$m" model
     cp "$project"/graphs/quickstart/tokenizer* model/
@@ -72,6 +76,7 @@ for m in qwen3_5_moe gpt_oss_mxfp4 mistral3 gemma4; do
     cat err out >said
     case $m in
     gpt_oss_mxfp4) has said 'experts are in MXFP4, and widened' ;;
+    gemma4_shared) has said 'of layers that take the keys and values of another, and left out' ;;
     *) has said 'of images or sound and left out' ;;
     esac
     status 0 "$gr" exec grpo.yaml --steps 1 --out part-$m
@@ -94,7 +99,7 @@ for m in qwen3_5_moe gpt_oss_mxfp4 mistral3 gemma4; do
 done
 
 # The first pass after a rollout sees its log-probs to the bit, whatever is in a batch.
-for m in gemma3 wide beside next oss; do
+for m in gemma3 small beside next oss; do
     for set in '--steps 1' '--steps 1 --set nodes.rollout.concurrent=3 --set nodes.old_logprob.micro_tokens=33'; do
         rm -rf model one
         cp -r $m model
@@ -107,14 +112,14 @@ for m in gemma3 wide beside next oss; do
 done
 
 # Kinds of layers under budgets; value heads behind norms of both forms, and on experts.
-for m in untied wide beside next oss; do
+for m in untied small beside next oss; do
     rm -rf model all
     cp -r $m model
     status 0 "$gr" exec grpo.yaml --out all
     any_budget grpo all
 done
 ppo_graph ppo.yaml
-for m in gemma3 wide olmo2 next oss; do
+for m in gemma3 small olmo2 next oss; do
     rm -rf model
     cp -r $m model
     cp $m.json model.json

@@ -23,6 +23,7 @@ CASES = {
     "value": dict(of="value/llama", r=4, lora_alpha=8, target_modules=ALL, modules_to_save=["score"]),
     "qwen3_moe": dict(of="model/qwen3_moe", r=4, lora_alpha=8, target_modules=ALL[:4]),  # beside frozen experts
     "gemma4": dict(of="model/gemma4_text", r=3, lora_alpha=4, target_modules=ALL),  # a layer without a projection of values
+    "gemma4_small": dict(of="model/gemma4_small", r=3, lora_alpha=4, target_modules=ALL),  # layers without those of keys, either
 }
 LENGTHS = [17, 5, 9]
 TEMPERATURE = 0.7

@@ -136,6 +136,18 @@ CASES |= {
                                         full_attention=dict(rope_type="proportional", rope_theta=1e4, factor=2.0,
                                                             partial_rotary_factor=0.6))),
 }
+# Embeddings of each layer, and layers with the keys and values of the last of their type before: with an MLP of twice the
+# width there, two layers that take from one, and a table of more rows than there are tokens; and where keys are values, with
+# projections of them in the checkpoint that nobody reads, a part of one of text and images.
+PER_LAYER = GEMMA4 | dict(hidden_size_per_layer_input=4, vocab_size_per_layer_input=34)
+SEEDS |= dict(gemma4_small=126, gemma4_shared=129)  # where fp32 is near fp64 in transformers itself
+CASES |= {
+    "gemma4_small": dict(num_kv_shared_layers=3, use_double_wide_mlp=True, global_head_dim=16,
+                         **PER_LAYER | dict(num_hidden_layers=6, layer_types=["sliding_attention"] * 2 + ["full_attention"]
+                                            + ["sliding_attention"] * 2 + ["full_attention"])),
+    "gemma4_shared": dict(num_kv_shared_layers=2, attention_k_eq_v=True, global_head_dim=12, num_global_key_value_heads=1,
+                          **PER_LAYER | dict(num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2)),
+}
 REVERTED = ["mixtral", "olmoe", "granitemoe"]  # named as transformers saves them
 # Of text and images: the config around the text's, where the text is in the tensors, and what is beside it.
 OUTER = {
@@ -147,6 +159,9 @@ OUTER = {
                ["vision_tower.vision_model.post_layernorm.weight", "multi_modal_projector.mm_soft_emb_norm.weight"]),
     "gemma4": ("gemma4", "Gemma4ForConditionalGeneration", "model.language_model.", "lm_head.",
                ["model.vision_tower.patch_embedder.input_proj.weight", "model.embed_audio.embedding_projection.weight"]),
+    "gemma4_shared": ("gemma4", "Gemma4ForConditionalGeneration", "model.language_model.", "lm_head.",
+                      ["model.language_model.layers.3.self_attn.k_proj.weight",
+                       "model.language_model.layers.2.self_attn.v_proj.weight"]),
 }
 # Sinks, biases everywhere, a clamp that clamps; and its experts in MXFP4, as published.
 OSS = dict(model_type="gpt_oss", num_local_experts=4, num_experts_per_tok=2, swiglu_limit=0.3, sliding_window=6,

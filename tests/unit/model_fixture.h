@@ -2,6 +2,7 @@
 #ifndef GR_TESTS_MODEL_FIXTURE_H
 #define GR_TESTS_MODEL_FIXTURE_H
 
+#include "ops/kernels/carried.h"
 #include "ops/kernels/layer.h"
 #include "ops/model/weights.h"
 #include "tests/unit/test.h"
@@ -16,7 +17,8 @@ typedef struct fixture {
     float **w, **g; /* buckets: weights, gradients */
     float *x;       /* [FX_TOKENS, H] */
     void *ws;
-    char *kv; /* [layers] pools of FX_BLOCKS */
+    void *carried, *d_carried; /* what layers hand on, of FX_TOKENS; NULL: nothing */
+    char *kv;                  /* [layers] pools of FX_BLOCKS */
 } fixture;
 
 static inline gr_pass_bounds fx_bounds(const fixture *f)
@@ -49,7 +51,11 @@ static inline fixture fx_new(const gr_model_shape *s, unsigned threads)
     ws = GR_MAX(ws, gr_layers_ws_bytes(&K, s, &bounds, GR_LAYER_EXTEND));
     ws = GR_MAX(ws, K.head_ws_bytes(s, FX_CHUNK, GR_HEAD_GRADIENT, bounds.threads));
     ws = GR_MAX(ws, K.head_ws_bytes(s, FX_CHUNK, GR_HEAD_TRUNCATE, bounds.threads));
+    ws = GR_MAX(ws, gr_per_layer_ws_bytes(&K, s, FX_TOKENS, bounds.threads, true));
     f.ws = fx_dirty(ws);
+    const uint64_t carried = gr_carried_bytes(&K, s, FX_TOKENS, true);
+    if (carried) f.carried = fx_dirty(carried);
+    if (carried) f.d_carried = fx_dirty(carried);
     f.x = fx_dirty((uint64_t)FX_TOKENS * s->hidden * sizeof(float));
     f.kv = fx_dirty(
         gr_layer_state_at(&K, s, s->layers, (gr_state_room){.blocks = FX_BLOCKS, .slots = FX_SLOTS}));
@@ -59,7 +65,7 @@ static inline fixture fx_new(const gr_model_shape *s, unsigned threads)
 static inline void fx_free(fixture *f)
 {
     for (uint32_t b = 0; b < gr_model_buckets(&f->s); b++) free(f->w[b]), free(f->g[b]);
-    free(f->w), free(f->g), free(f->x), free(f->ws), free(f->kv);
+    free(f->w), free(f->g), free(f->x), free(f->ws), free(f->kv), free(f->carried), free(f->d_carried);
     gr_team_free(f->q.team);
 }
 
@@ -105,13 +111,25 @@ static inline const float *fx_lm(const fixture *f)
     return f->w[b] + at;
 }
 
+/* Embeddings into f->x, and those of each layer. */
+static inline gr_packed fx_embed(fixture *f, const gr_packed *p)
+{
+    gr_packed own = *p;
+    own.carried = f->carried;
+    own.d_carried = f->d_carried;
+    K.embed_forward(&f->q, &f->s, f->w[0], &own, f->x);
+    if (f->s.per_layer.vocab)
+        gr_per_layer_forward(&K, &f->q, &f->s, f->w[gr_model_per_layer_bucket(&f->s)], &own, f->x, f->ws);
+    return own;
+}
+
 /* Hidden states into f->x. in, acts: [layers] of kept inputs and activations, or NULL. */
 static inline void fx_forward(fixture *f, const gr_packed *p, float **in, void **acts)
 {
-    K.embed_forward(&f->q, &f->s, f->w[0], p, f->x);
+    const gr_packed own = fx_embed(f, p);
     for (uint32_t l = 0; l < f->s.layers; l++)
-        gr_layer_forward(&K, &f->q, &f->s, l, f->w[l + 1], p, f->x, in ? in[l] : NULL, acts ? acts[l] : NULL,
-                         f->ws);
+        gr_layer_forward(&K, &f->q, &f->s, l, f->w[l + 1], &own, f->x, in ? in[l] : NULL,
+                         acts ? acts[l] : NULL, f->ws);
 }
 
 typedef struct fx_loss { /* sum of d_logprob logprob + d_entropy entropy over all tokens */
@@ -164,9 +182,15 @@ static inline void fx_backward(fixture *f, const gr_packed *p, const fx_loss *l,
                         f->g[last] + gr_tensor_offset(s, last, GR_T_NORM), f->g[lm_bucket] + lm_at, GR_F32,
                         f->ws);
     }
+    gr_packed own = *p;
+    own.carried = f->carried;
+    own.d_carried = f->d_carried;
     for (uint32_t i = s->layers; i--;)
-        gr_layer_backward(&K, &f->q, s, i, f->w[i + 1], NULL, p, in[i], acts[i], dx, f->g[i + 1], GR_F32,
+        gr_layer_backward(&K, &f->q, s, i, f->w[i + 1], NULL, &own, in[i], acts[i], dx, f->g[i + 1], GR_F32,
                           f->ws);
+    const uint32_t per_layer = gr_model_per_layer_bucket(s);
+    if (s->per_layer.vocab)
+        gr_per_layer_backward(&K, &f->q, s, f->w[per_layer], &own, in[0], dx, f->g[per_layer], GR_F32, f->ws);
     K.embed_backward(&f->q, s, p, dx, f->g[0], GR_F32, f->ws);
     for (uint32_t i = 0; i < s->layers; i++) free(in[i]), free(acts[i]);
     free(in), free(acts), free(dx);
@@ -181,12 +205,13 @@ static inline void fx_extend(fixture *f, const gr_extend *e)
                          .offset = e->offset,
                          .host_offset = e->offset,
                          .position = e->position};
-    K.embed_forward(&f->q, &f->s, f->w[0], &p, f->x);
+    gr_extend own = *e;
+    own.carried = fx_embed(f, &p).carried;
     for (uint32_t l = 0; l < f->s.layers; l++)
-        gr_layer_extend(
-            &K, &f->q, &f->s, l, f->w[l + 1], e, f->x,
-            f->kv + gr_layer_state_at(&K, &f->s, l, (gr_state_room){.blocks = FX_BLOCKS, .slots = FX_SLOTS}),
-            f->ws);
+        gr_layer_extend(&K, &f->q, &f->s, l, f->w[l + 1], &own, f->x,
+                        f->kv + gr_layer_state_at(&K, &f->s, gr_model_keys_of(&f->s, l),
+                                                  (gr_state_room){.blocks = FX_BLOCKS, .slots = FX_SLOTS}),
+                        f->ws);
 }
 
 #endif

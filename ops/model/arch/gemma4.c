@@ -1,7 +1,8 @@
 /* ops/model/arch/gemma4.c: Gemma 4, text: norms before and behind, norms of the heads of q, k and v, GELU,
  * embeddings times sqrt(H), and a number for each layer that its output is multiplied by. Layers without a
  * window have heads of their own size and number, rotate some pairs of each, and may take keys for values.
- * There may be experts beside the dense MLP.
+ * There may be experts beside the dense MLP. In the small forms each layer has embeddings of its own, and
+ * late layers take the keys and values of the last one of their type before them.
  *
  * Source: models/gemma4 of Hugging Face transformers 5.24.
  */
@@ -15,13 +16,7 @@
 static void refuse_others(gr_config *c)
 {
     static const char *const off[] = {"rope_theta", "rope_scaling", "partial_rotary_factor", NULL};
-    const char *embeds = "hidden_size_per_layer_input", *shared = "num_kv_shared_layers",
-               *sees = "use_bidirectional_attention", *who = json_string_value(gr_config_value(c, sees));
-    if (gr_config_count(c, embeds, 256, GR_HIDDEN_MAX))
-        gr_config_refuse(c, embeds, "'%s' is not 0: embeddings of each layer are not built", embeds);
-    if (gr_config_count(c, shared, 0, GR_LAYERS_MAX))
-        gr_config_refuse(c, shared, "'%s' is not 0: layers with the keys and values of another are not built",
-                         shared);
+    const char *sees = "use_bidirectional_attention", *who = json_string_value(gr_config_value(c, sees));
     if (gr_config_value(c, sees) && (!who || strcmp(who, "vision") != 0))
         gr_config_refuse(c, sees, "'%s' is not supported; it must be null or 'vision'", sees);
     gr_config_off(c, off);
@@ -96,6 +91,67 @@ static void set_heads(gr_config *c, gr_attention_desc *a, heads h)
     a->head_dim = a->rope.dims = h.size;
 }
 
+/* ---- embeddings of each layer, and layers with another's keys --------------------------------------------
+ */
+
+static void read_per_layer(gr_config *c, gr_model_shape *s)
+{
+    const char *rows = "vocab_size_per_layer_input", *columns = "hidden_size_per_layer_input";
+    const uint32_t width = gr_config_count(c, columns, 256, GR_HIDDEN_MAX),
+                   vocab = gr_config_size(c, rows, 262144, GR_VOCAB_MAX);
+    if (gr_config_has(c, columns) && !gr_config_value(c, columns))
+        gr_config_refuse(c, columns, "'%s' is null: 0 says that layers have no embeddings of their own",
+                         columns);
+    if (!width) return;
+    if (vocab < s->vocab)
+        gr_config_refuse(c, rows,
+                         "'%s' %u is less than the 'vocab_size' %u: some tokens have no embeddings of "
+                         "each layer",
+                         rows, vocab, s->vocab);
+    s->per_layer = (gr_per_layer_desc){vocab, width};
+}
+
+/* The last layer of a type before `end`; end: there is none. */
+static uint32_t last_of(const uint8_t *kind, uint8_t type, uint32_t end)
+{
+    uint32_t l = end;
+    while (l > 0 && kind[l - 1] != type) l--;
+    return l ? l - 1 : end;
+}
+
+/* The first layer that takes keys and values; s->layers: none does. */
+static uint32_t first_taker(gr_config *c, const gr_model_shape *s, const uint8_t *kind)
+{
+    const char *key = "num_kv_shared_layers";
+    const uint32_t n = gr_config_count(c, key, 0, s->layers), first = s->layers - n;
+    for (uint32_t l = first; l < s->layers; l++) {
+        if (last_of(kind, kind[l], first) < first) continue;
+        gr_config_refuse(c, key,
+                         "'%s' %u leaves layer %u none of its type before layer %u to take keys and "
+                         "values of",
+                         key, n, l, first);
+        return s->layers;
+    }
+    return first;
+}
+
+/* What layer l, of a type, does with keys and values where those from `first` on take them. */
+static gr_keys keys_of(const gr_model_shape *s, const uint8_t *kind, uint32_t l, uint32_t first)
+{
+    if (l >= first) return GR_KEYS_TAKEN;
+    uint32_t taker = first;
+    while (taker < s->layers && kind[taker] != kind[l]) taker++;
+    return taker < s->layers && last_of(kind, kind[l], first) == l ? GR_KEYS_LENT : GR_KEYS_OWN;
+}
+
+static void set_keys(gr_layer_desc *d, gr_keys keys, bool wide)
+{
+    d->attention.keys = keys;
+    if (keys != GR_KEYS_TAKEN) return;
+    d->attention.keys_are_values = d->attention.value_norm = false; /* they are made elsewhere */
+    if (wide) d->dense.inner *= 2;
+}
+
 /* ---- layers ---------------------------------------------------------------------------------------------
  */
 
@@ -150,6 +206,8 @@ static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
     full.attention.qk_norm = GR_QK_NORM_HEAD;
     full.attention.value_norm = true;
     s->embed_scale = sqrtf((float)s->hidden);
+    read_per_layer(c, s);
+    full.per_layer = s->per_layer.width;
     s->logit_softcap = (float)gr_config_number(c, cap, gr_config_value(c, cap), 0, 0, 1e6);
     gr_layer_desc sliding = full;
     sliding.attention.window = gr_arch_window(c, 512);
@@ -161,8 +219,13 @@ static void layers(gr_config *c, gr_model_shape *s, const gr_layer_desc *base)
     full.attention.rope.share = 0.25;
     read_rope(c, "full_attention", &full.attention.rope, s);
     read_rope(c, "sliding_attention", &sliding.attention.rope, s);
-    for (uint32_t l = 0; l < s->layers && !c->bad; l++)
-        gr_arch_layer(c, s, l, kind[l] == GR_ARCH_FULL ? &full : &sliding);
+    const bool wide = gr_config_flag(c, "use_double_wide_mlp", false);
+    const uint32_t first = first_taker(c, s, kind);
+    for (uint32_t l = 0; l < s->layers && !c->bad; l++) {
+        gr_layer_desc own = kind[l] == GR_ARCH_FULL ? full : sliding;
+        set_keys(&own, keys_of(s, kind, l, first), wide);
+        gr_arch_layer(c, s, l, &own);
+    }
 }
 
 static const gr_arch_name names[] = {{GR_T_MIXER_AFTER, 0, "post_attention_layernorm.weight"},
@@ -176,6 +239,12 @@ static const gr_arch_name names[] = {{GR_T_MIXER_AFTER, 0, "post_attention_layer
                                      {GR_T_EXPERTS_AFTER, 0, "post_feedforward_layernorm_2.weight"},
                                      {GR_T_EXPERTS_GATE_UP, GR_ARCH_FUSED, "experts.gate_up_proj"},
                                      {GR_T_EXPERTS_DOWN, GR_ARCH_FUSED, "experts.down_proj"},
+                                     {GR_T_PER_LAYER_GATE, 0, "per_layer_input_gate.weight"},
+                                     {GR_T_PER_LAYER_OUT, 0, "per_layer_projection.weight"},
+                                     {GR_T_PER_LAYER_AFTER, 0, "post_per_layer_input_norm.weight"},
+                                     {GR_T_PER_LAYER_EMBED, 0, "model.embed_tokens_per_layer.weight"},
+                                     {GR_T_PER_LAYER_IN, 0, "model.per_layer_model_projection.weight"},
+                                     {GR_T_PER_LAYER_NORM, 0, "model.per_layer_projection_norm.weight"},
                                      {0, 0, NULL}};
 static const char *const acts[] = {"gelu_pytorch_tanh", NULL};
 static const char *const keys[] = {"attention_k_eq_v",
@@ -191,8 +260,8 @@ static const char *const keys[] = {"attention_k_eq_v",
                                    "sliding_window",
                                    "top_k_experts",
                                    "use_bidirectional_attention",
-                                   "use_double_wide_mlp",        /* of layers that share keys and values */
-                                   "vocab_size_per_layer_input", /* of embeddings of each layer */
+                                   "use_double_wide_mlp",
+                                   "vocab_size_per_layer_input",
                                    NULL};
 
 const gr_arch gr_arch_gemma4_text = {.model_type = "gemma4_text",

@@ -41,8 +41,6 @@ static const struct {
     {"deepseek_v2", "n_group", "of topk_method group_limited_greedy, which is refused"},
     {"deepseek_v2", "topk_group", "of topk_method group_limited_greedy, which is refused"},
     {"deepseek_v3", "num_mtp_layers", "of layers behind the last, which are not read"},
-    {"gemma4_text", "vocab_size_per_layer_input", "of embeddings of each layer, which are refused"},
-    {"gemma4_text", "use_double_wide_mlp", "of layers with another's keys and values, which are refused"},
 };
 
 /* What a family's base has beside, so that other keys count. */
@@ -54,8 +52,12 @@ static const struct {
     {"qwen3_moe", "{\"mlp_only_layers\": [1]}"},
     {"qwen2_moe", "{\"mlp_only_layers\": [1]}"},
     {"qwen3_next", "{\"mlp_only_layers\": [1]}"},
-    {"gemma4_text", "{\"hidden_size_per_layer_input\": 0, \"attention_k_eq_v\": true, \"enable_moe_block\": "
-                    "true, \"num_experts\": 8, \"top_k_experts\": 2, \"moe_intermediate_size\": 16}"},
+    {"gemma4_text",
+     "{\"hidden_size_per_layer_input\": 8, \"attention_k_eq_v\": true, \"layer_types\": "
+     "[\"sliding_attention\", \"full_attention\", \"sliding_attention\", \"sliding_attention\", "
+     "\"sliding_attention\", \"full_attention\"], \"num_kv_shared_layers\": 2, "
+     "\"enable_moe_block\": "
+     "true, \"num_experts\": 8, \"top_k_experts\": 2, \"moe_intermediate_size\": 16}"},
     {"ministral3", "{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4.0, "
                    "\"original_max_position_embeddings\": 65536, \"llama_4_scaling_beta\": 0.1}}"},
     {"phi3", "{\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1, 1, 1, 1, 1], "
@@ -86,6 +88,7 @@ static void add_shape(const gr_model_shape *s, gr_str *out)
 {
     gr_str_printf(out, "%u %u %u %u %d %d %d %d %.17g", s->vocab, s->hidden, s->layers, s->max_positions,
                   s->head, s->tied, s->bos, s->pad, s->init_std);
+    gr_str_printf(out, " per_layer %u %u", s->per_layer.vocab, s->per_layer.width);
     gr_str_printf(out, " %d %.9g %.9g %.9g %.9g %.9g eos", s->norm_plus_one, (double)s->norm_eps,
                   (double)s->embed_scale, (double)s->residual_scale, (double)s->logit_scale,
                   (double)s->logit_softcap);

@@ -13,8 +13,9 @@
 #include "tests/unit/test_folder.h"
 #include "runtime/base/files.h"
 
-static const char *const names[] = {"qwen3_5_text",  "qwen3_next", "qwen3_5_moe", "gemma3",  "gpt_oss",
-                                    "gpt_oss_mxfp4", "phi3",       "granitemoe",  "mixtral", "mistral3"};
+static const char *const names[] = {"qwen3_5_text", "qwen3_next",    "qwen3_5_moe",  "gemma3",
+                                    "gpt_oss",      "gpt_oss_mxfp4", "phi3",         "granitemoe",
+                                    "mixtral",      "mistral3",      "gemma4_shared"};
 
 /* A model that is open. */
 struct model {
@@ -145,6 +146,10 @@ static void test_names_are_those_of_transformers(void **state)
     assert_tensor("granitemoe", "model.layers.0.block_sparse_moe.output_linear.weight", DIMS(4, 16, 24));
     assert_tensor("mixtral", "model.layers.0.block_sparse_moe.experts.3.w2.weight", DIMS(16, 24));
     assert_tensor("mistral3", "lm_head.weight", DIMS(32, 16));
+    assert_tensor("gemma4_shared", "model.embed_tokens_per_layer.weight", DIMS(34, 16));
+    assert_tensor("gemma4_shared", "model.per_layer_model_projection.weight", DIMS(16, 16));
+    assert_tensor("gemma4_shared", "model.layers.3.per_layer_input_gate.weight", DIMS(4, 16));
+    assert_tensor("gemma4_shared", "model.layers.1.self_attn.k_proj.weight", DIMS(12, 16));
     assert_tensor("gemma3", "model.embed_tokens.weight", DIMS(32, 16));
 }
 
@@ -200,6 +205,11 @@ static void test_what_is_left_out_is_said(void **state)
     close_model(&m);
     open_golden(&m, "gemma3");
     assert_said(&m.d, "2 tensors are of images or sound and left out");
+    close_model(&m);
+    open_golden(&m, "gemma4_shared");
+    assert_said(&m.d,
+                "2 tensors are of layers that take the keys and values of another, and left out: nothing "
+                "reads them: 'model.language_model.layers.2.self_attn.v_proj.weight'");
     close_model(&m);
     open_golden(&m, "gpt_oss_mxfp4");
     assert_said(

@@ -8,9 +8,11 @@
 
 enum { N = 31, SEQS = 3 }; /* of every golden */
 
-static const char *const names[] = {"qwen3", "qwen2", "olmo2", "gemma3", "qwen3_moe", "value", "gemma4"};
-static const char *const bases[] = {"model/qwen3",     "model/qwen2", "model/olmo2",      "model/gemma3_text",
-                                    "model/qwen3_moe", "value/llama", "model/gemma4_text"};
+static const char *const names[] = {"qwen3",     "qwen2", "olmo2",  "gemma3",
+                                    "qwen3_moe", "value", "gemma4", "gemma4_small"};
+static const char *const bases[] = {"model/qwen3",       "model/qwen2",       "model/olmo2",
+                                    "model/gemma3_text", "model/qwen3_moe",   "value/llama",
+                                    "model/gemma4_text", "model/gemma4_small"};
 
 /* A model with adapters merged, and beside it the adapters: their weights and gradients. */
 typedef struct lora {
@@ -160,8 +162,13 @@ static void pass(lora *l, float *out, float *entropy)
 {
     fixture *f = &l->model;
     const gr_model_shape *s = &f->s;
-    const gr_packed p = {
-        .n_tokens = N, .n_seqs = SEQS, .ids = l->ids, .offset = l->offset, .host_offset = l->offset};
+    const gr_packed p = {.n_tokens = N,
+                         .n_seqs = SEQS,
+                         .ids = l->ids,
+                         .offset = l->offset,
+                         .host_offset = l->offset,
+                         .carried = f->carried,
+                         .d_carried = f->d_carried};
     gr_pass_bounds bounds = fx_bounds(f);
     const uint64_t row_bytes = (uint64_t)FX_TOKENS * s->hidden * sizeof(float);
     float **in = gr_calloc(s->layers, sizeof(*in)), *dx = fx_dirty(row_bytes);
@@ -198,7 +205,8 @@ static void test_values_and_gradients_agree_with_peft(void **state)
         assert_near("output", names[i], out, want, N, 1e-5);
         if (!value) read_floats(&l, "golden.entropy", N, want);
         if (!value) assert_near("entropy", names[i], entropy, want, N, 1e-5);
-        assert_adapters(&l, i, "grad.", l.adapters.g, 3e-5);
+        /* of six layers fp32 is as far from fp64 in transformers itself */
+        assert_adapters(&l, i, "grad.", l.adapters.g, strcmp(names[i], "gemma4_small") ? 3e-5 : 1e-4);
         lora_release(&l);
     }
 }

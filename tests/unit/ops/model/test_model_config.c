@@ -364,14 +364,19 @@ static void test_what_is_not_supported_is_refused_by_name(void **state)
         {"{'model_type': 'jetmoe'}", "model_type 'jetmoe' is not supported (a mixture of experts)"},
         {"{'model_type': 'lfm2'}",
          "model_type 'lfm2' is not supported: its short convolutions are not built"},
-        {"{'model_type': 'gemma4', 'text_config': {}}",
-         "'hidden_size_per_layer_input' is not 0: embeddings of each layer are not built"},
-        {GEMMA4 "'hidden_size_per_layer_input': null}", "embeddings of each layer are not built"},
+        {"{'model_type': 'gemma4_text', 'hidden_size_per_layer_input': null}",
+         "'hidden_size_per_layer_input' is null: 0 says that layers have no embeddings of their own"},
+        {"{'model_type': 'gemma4_text', 'vocab_size': 300000}",
+         "'vocab_size_per_layer_input' 262144 is less than the 'vocab_size' 300000"},
         {GEMMA4 "'enable_moe_block': true}", "'num_experts' is missing"},
         {GEMMA4 "'enable_moe_block': true, 'num_experts': 4, 'top_k_experts': 5, 'moe_intermediate_size': 8}",
          "'top_k_experts' 5 is more than the 'num_experts' 4"},
-        {GEMMA4 "'num_kv_shared_layers': 1}",
-         "'num_kv_shared_layers' is not 0: layers with the keys and values of another are not built"},
+        {GEMMA4 "'num_hidden_layers': 6, 'num_kv_shared_layers': 1}",
+         "'num_kv_shared_layers' 1 leaves layer 5 none of its type before layer 5 to take keys"},
+        {GEMMA4 "'num_hidden_layers': 6, 'num_kv_shared_layers': 6}",
+         "'num_kv_shared_layers' 6 leaves layer 0 none of its type before layer 0"},
+        {GEMMA4 "'num_hidden_layers': 6, 'num_kv_shared_layers': 7}",
+         "'num_kv_shared_layers' is not an integer from 0 to 6"},
         {GEMMA4 "'sliding_window': null}", "'sliding_window' is null: 'gemma4_text' has one"},
         {GEMMA4 "'use_bidirectional_attention': 'all'}", "it must be null or 'vision'"},
         {GEMMA4 "'rope_theta': 1e4}", "'rope_theta' is not supported for 'gemma4_text'"},
@@ -702,6 +707,41 @@ static void test_gemma_4_has_two_kinds_of_heads(void **state)
     assert_close(gr_layer(&s, 0)->attention.rope.theta, 1e3, 0, 0);
 }
 
+/* The last of each type before the first that takes lends; a type that nobody takes from lends nothing. */
+static void test_gemma_4s_late_layers_take_keys_and_values(void **state)
+{
+    (void)state;
+    static const char common[] =
+        "{'model_type': 'gemma4_text', 'num_hidden_layers': 18, 'intermediate_size': "
+        "96, 'attention_k_eq_v': true, 'num_kv_shared_layers': %u, "
+        "'use_double_wide_mlp': %s}";
+    static const struct {
+        uint32_t shared;
+        const char *wide;
+        uint32_t lends[2]; /* without a window, with one */
+    } cases[] = {{6, "true", {11, 10}}, {1, "false", {11, 18}}, {8, "true", {5, 9}}};
+    for (size_t i = 0; i < GR_LEN(cases); i++) {
+        char *text = gr_printf(common, cases[i].shared, cases[i].wide);
+        const gr_model_shape s = accepted(text);
+        assert_int_equal(s.per_layer.vocab * 1000ull + s.per_layer.width, 262144256);
+        assert_int_equal(gr_model_buckets(&s), 21);
+        for (uint32_t l = 0; l < 18; l++) {
+            const gr_layer_desc *d = gr_layer(&s, l);
+            const uint32_t lender = cases[i].lends[d->attention.window > 0];
+            const bool takes = l >= 18 - cases[i].shared, wide = takes && cases[i].wide[0] == 't';
+            assert_int_equal(d->attention.keys, takes         ? GR_KEYS_TAKEN
+                                                : l == lender ? GR_KEYS_LENT
+                                                              : GR_KEYS_OWN);
+            assert_int_equal(gr_model_keys_of(&s, l), takes ? lender : l);
+            assert_int_equal(d->dense.inner, wide ? 192 : 96);
+            assert_int_equal(d->per_layer, 256);
+            assert_int_equal(d->attention.value_norm, !takes);
+        }
+        assert_int_equal(gr_model_last_taker(&s, cases[i].lends[0]), 17);
+        free(text);
+    }
+}
+
 static void test_a_hybrid_has_both_kinds_of_layers(void **state)
 {
     (void)state;
@@ -925,7 +965,8 @@ static void test_published_sizes_have_the_parameters_of_transformers(void **stat
                  {"gemma-3-27b-it", 27009346304},
                  {"gemma-4-31b-it", 30697345280 + 60}, /* with a number for each layer, no parameter there */
                  {"gemma-4-26b-a4b-it", 25233141760 + 30},
-
+                 {"gemma-4-e2b-it", 4628569344 + 35},
+                 {"gemma-4-e4b-it", 7463013376 + 42},
                  {"Phi-4-mini-instruct", 3836021760}};
     for (size_t i = 0; i < GR_LEN(sizes); i++) {
         gr_model_shape s;
@@ -1050,6 +1091,7 @@ int main(void)
         cmocka_unit_test(test_what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(test_families_describe_their_layers),
         cmocka_unit_test(test_gemma_4_has_two_kinds_of_heads),
+        cmocka_unit_test(test_gemma_4s_late_layers_take_keys_and_values),
         cmocka_unit_test(test_a_hybrid_has_both_kinds_of_layers),
         cmocka_unit_test(test_a_text_within_a_model_of_text_and_images_is_read),
         cmocka_unit_test(test_a_text_whose_place_is_not_found_is_refused),

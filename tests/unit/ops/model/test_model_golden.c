@@ -71,7 +71,8 @@ static const char *const names[] = {
     "gpt_oss_mxfp4", "phi3",          "mixtral",     "olmoe",       "granitemoe",
     "seed_oss",      "exaone4",       "gemma",       "mistral3",    "ministral",
     "ministral3",    "phi3_short",    "phi3_long",   "deepseek_v3", "deepseek_v3_halves",
-    "deepseek_v2",   "glm4_moe_lite", "gemma4_text", "gemma4",      "gemma4_moe"};
+    "deepseek_v2",   "glm4_moe_lite", "gemma4_text", "gemma4",      "gemma4_moe",
+    "gemma4_small",  "gemma4_shared"};
 
 static void assert_near(const char *what, const char *name, const float *got, const float *want, size_t n,
                         double rtol)
@@ -144,6 +145,28 @@ static void test_logprobs_entropies_and_gradients_agree_with_transformers(void *
         assert_gradients(&g, names[i], path, "grad.");
         golden_release(&g);
     }
+}
+
+/* Layers that take keys and values keep none while they generate; what layers hand on has room for each
+ * token's embeddings of all layers, and in a pass for the keys and values that two of them lend. */
+static void test_taken_keys_are_kept_once(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_open(&g, "gemma4_small");
+    const gr_model_shape *s = &g.f.s;
+    const gr_state_room room = {.blocks = 3};
+    for (uint32_t l = 0; l < s->layers; l++) {
+        const gr_attention_desc *a = &gr_layer(s, l)->attention;
+        const uint64_t own = l < 3 ? gr_align(2 * sizeof(float) * a->kv_heads * GR_KV_BLOCK * 16, 256) : 0;
+        assert_int_equal(gr_layer_block_bytes(&K, s, l), own);
+        assert_int_equal(gr_layer_state_at(&K, s, l + 1, room) - gr_layer_state_at(&K, s, l, room), 3 * own);
+    }
+    const uint64_t tokens = 64, embeds = tokens * 6 * 4 * sizeof(float),
+                   window = tokens * 2 * 2 * 8 * sizeof(float), full = tokens * 2 * 2 * 16 * sizeof(float);
+    assert_int_equal(gr_carried_bytes(&K, s, tokens, false), embeds);
+    assert_int_equal(gr_carried_bytes(&K, s, tokens, true), embeds + window + full);
+    golden_release(&g);
 }
 
 /* ---- routers ----------------------------------------------------------------------------------------- */
@@ -437,6 +460,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_logits_agree_with_transformers),
+        cmocka_unit_test(test_taken_keys_are_kept_once),
         cmocka_unit_test(test_logprobs_entropies_and_gradients_agree_with_transformers),
         cmocka_unit_test(test_experts_that_are_given_are_those_of_transformers),
         cmocka_unit_test(test_the_balance_loss_is_that_of_transformers),
