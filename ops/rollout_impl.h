@@ -143,8 +143,9 @@ typedef struct gr_step_bounds {
         stride; /* of tables: blocks of all layers; behind them, where there is a ring, of those with a */
     uint32_t window_at; /* window, from this column on; 0: there is none */
     gr_ring ring;
-    uint32_t slots;   /* states of one size; 0: none */
-    uint32_t choices; /* of a token's experts, where they are recorded; 0: they are not */
+    uint32_t slots;      /* states of one size; 0: none */
+    uint32_t choices;    /* of a token's experts, where they are recorded; 0: they are not */
+    uint32_t expert_run; /* as of gr_pass_bounds */
 } gr_step_bounds;
 
 typedef struct gr_rollout_slot { /* a running sample */
@@ -213,6 +214,9 @@ typedef struct gr_rollout {
     uint32_t n_groups;      /* of these */
     uint32_t current;       /* the one that is being admitted, in that order */
     uint32_t trip;          /* of the iteration, from 0 */
+    bool goes_on;           /* where experts are divided: some rank that has them has work in this trip */
+    gr_exchanges exchanges; /* of these, in the iteration so far */
+    uint32_t expert_trips;  /* their metric */
     gr_free_blocks pool[2]; /* of all layers, and of those with a window, where these have others */
     uint32_t finished, n_seqs;
     uint32_t n_left;          /* that have left their slots, and wait for the answer to their last turn */
@@ -268,6 +272,14 @@ static inline const gr_rows_bounds *gr_rollout_work(const gr_node *n)
 }
 /* Choices of a token that are recorded; 0: none are. */
 uint32_t gr_rollout_choices(const gr_graph *g, const gr_node *n);
+
+/* Tokens of a step that go through experts at once where these are divided: all ranks that have them say the
+ * same. 0: they are not. */
+uint32_t gr_rollout_expert_run(const gr_node *n, uint32_t tokens);
+/* The task in which ranks that have each a part of the experts agree on whether any has work left. */
+void gr_rollout_meet(gr_task *w, const gr_node *n);
+/* That: own: whether this one has. */
+void gr_rollout_agree(gr_rollout *r, gr_queue *q, bool own);
 
 /* Whether so many blocks of prompts, and own ones of samples with so many, are free. */
 bool gr_rollout_fits(const gr_rollout *r, uint64_t shared, uint64_t samples, uint32_t own);

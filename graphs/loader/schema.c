@@ -210,15 +210,16 @@ static json_t *model_schema(form f)
 {
     static const char *const heads[] = {"value", NULL}, *const gathers[] = {"direct", "whole", "layer", NULL},
                              *const shards[] = {"auto", "all", "node", NULL};
-    json_t *tensor = json_pack("{s:s, s:i, s:i}", "type", "integer", "minimum", 1, "maximum", GR_TP_MAX);
-    json_t *properties =
-        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "checkpoint",
-                  value_of(text_schema(), f), "head", one_of(heads, f), "train", value_of(train_schema(f), f),
-                  "precision", value_of(table_schema(gr_precision_keys, json_object(), f), f), "residency",
-                  value_of(table_schema(gr_residency_keys, json_object(), f), f), "gather",
-                  one_of(gathers, f), "shard", one_of(shards, f), "tensor", value_of(tensor, f), "parallel",
-                  value_of(any_of(table_schema(gr_parallel_keys, json_object(), f), auto_schema()), f),
-                  "pool", value_of(text_schema(), f));
+    json_t *tensor = json_pack("{s:s, s:i, s:i}", "type", "integer", "minimum", 1, "maximum", GR_TP_MAX),
+           *expert = json_deep_copy(tensor);
+    json_t *properties = json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "checkpoint", value_of(text_schema(), f),
+        "head", one_of(heads, f), "train", value_of(train_schema(f), f), "precision",
+        value_of(table_schema(gr_precision_keys, json_object(), f), f), "residency",
+        value_of(table_schema(gr_residency_keys, json_object(), f), f), "gather", one_of(gathers, f), "shard",
+        one_of(shards, f), "tensor", value_of(tensor, f), "expert", value_of(expert, f), "parallel",
+        value_of(any_of(table_schema(gr_parallel_keys, json_object(), f), auto_schema()), f), "pool",
+        value_of(text_schema(), f));
     return value_of(closed_map(properties, json_pack("[s]", "checkpoint"), f), f);
 }
 

@@ -161,6 +161,14 @@ bool gr_tp_send_rows(gr_queue *q, const gr_comm_exchange *e)
     return !p->failed;
 }
 
+bool gr_tp_any(gr_queue *q, bool one)
+{
+    gr_tp_group *p = q->holders;
+    uint64_t any = one;
+    if (!p->failed) p->failed = gr_comm_agree(p->comm, &any, p->d);
+    return !p->failed && any;
+}
+
 void gr_comm_abort(gr_comm *c, int status)
 {
     if (c) c->type->abort(c, status);

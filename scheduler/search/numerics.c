@@ -46,7 +46,8 @@ static gr_model **without_residency(const gr_graph *g, gr_arena *arena)
         for (int r = 0; r < GR_N_RESOURCES; r++) models[i].residency.policy[r] = -1;
         models[i].sharding.gather = GR_GATHER_DIRECT;
         models[i].sharding.over = GR_SHARD_AUTO;
-        models[i].sharding.mesh.chunks = 1;              /* each gradient is summed in the same order */
+        models[i].sharding.expert = 1;      /* experts of a rollout are whole wherever they are */
+        models[i].sharding.mesh.chunks = 1; /* each gradient is summed in the same order */
         if (g->ranks < 2) models[i].sharding.tensor = 1; /* it has no effect */
         if (g->ranks < 2)
             models[i].sharding.mesh = (gr_mesh){.size = {1}}, models[i].sharding.mesh_auto = false;
