@@ -664,7 +664,7 @@ static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr
     r->current = r->n_groups = r->n_seqs = r->trip = 0;
     r->finished = r->n_slots = r->n_running = r->n_left = r->n_again = 0;
     r->tokens = r->spared = 0;
-    r->goes_on = true;
+    r->left = (gr_rollout_left){.more = true};
     r->exchanges = (gr_exchanges){0};
     r->pace = (gr_rollout_pace){0};
     r->draft.steps = r->draft.drafts = r->draft.drafted = r->draft.accepted = 0;
@@ -1001,42 +1001,28 @@ static void copy_states(const gr_call *c, const gr_rollout *r)
     gr_rollout_ahead_copy(c, r, c->ptr[PLAN_KV]);
 }
 
-void gr_rollout_agree(gr_rollout *r, gr_queue *q, bool own)
+void gr_rollout_agree(gr_rollout *r, gr_queue *q, gr_rollout_left own)
 {
-    r->goes_on = q->holders ? gr_tp_any(q, own) : own;
+    uint8_t flags[] = {own.more, own.reads, own.runs};
+    if (q->holders) gr_tp_any(q, flags, GR_LEN(flags));
+    r->left = (gr_rollout_left){flags[0], flags[1], flags[2]};
 }
 
-/* Of this rank's own sequences. */
-static bool has_more(const gr_rollout *r)
+bool gr_rollout_has_more(const gr_rollout *r)
 {
     return r->kept ? !gr_kept_is_enough(r) : r->finished < r->n_seqs;
 }
 
-/* Its last trips are of others, whose rows its experts may have. */
-static void plan_nothing(gr_rollout *r)
-{
-    r->n_tokens = r->n_rows = r->n_prefill = r->n_copies = r->n_held = 0;
-}
-
 static void end_conversation(gr_rollout *r, gr_rows *rows, uint32_t seq);
 
-static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
+/* A step of its own sequences. */
+static gr_status plan_own(const gr_call *c, gr_rollout *r, gr_rows *rows, gr_diag *d)
 {
-    gr_rows rows = gr_rows_at(c->ptr[PLAN_ROWS], &r->work);
     gr_step_arrays device = gr_rollout_arrays_at(c->ptr[PLAN_STEP], &r->bounds),
                    host = gr_rollout_arrays_at(c->ptr[PLAN_STAGING], &r->bounds);
-    gr_status st = r->turns ? gr_turns_take(r, &rows, gr_turns_peers(c), end_conversation, d) : GR_OK;
-    if (st) return st;
-    r->trip++;
-    gr_session_finished(r->session, r->node, &rows, GR_NONE);
-    gr_rollout_agree(r, c->queue, has_more(r));
-    if (!has_more(r)) {
-        plan_nothing(r);
-        return GR_OK;
-    }
-    admit(r, &rows);
-    wake(r, &rows);
-    plan(r, &rows, c->how, &host);
+    admit(r, rows);
+    wake(r, rows);
+    plan(r, rows, c->how, &host);
     r->pace.steps += r->n_running > 0;
     r->pace.width += r->n_running;
     r->pace.read += r->n_prefill;
@@ -1044,7 +1030,23 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
                             (gr_step_size){r->n_tokens, r->n_running + (r->n_prefill > 0), r->n_rows});
     copy_states(c, r);
     const bool waits = r->n_slots || r->n_left;
-    return !r->n_tokens && waits ? gr_turns_wait(r, &rows, d) : GR_OK; /* there is nothing else to do */
+    return !r->n_tokens && waits ? gr_turns_wait(r, rows, d) : GR_OK; /* there is nothing else to do */
+}
+
+/* Its last trips are of other ranks, whose rows its experts may have. */
+static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
+{
+    gr_rows rows = gr_rows_at(c->ptr[PLAN_ROWS], &r->work);
+    gr_status st = r->turns ? gr_turns_take(r, &rows, gr_turns_peers(c), end_conversation, d) : GR_OK;
+    if (st) return st;
+    r->trip++;
+    gr_session_finished(r->session, r->node, &rows, GR_NONE);
+    if (gr_rollout_has_more(r))
+        st = plan_own(c, r, &rows, d);
+    else
+        r->n_tokens = 0;
+    gr_rollout_agree(r, c->queue, (gr_rollout_left){.more = gr_rollout_has_more(r), .runs = r->n_tokens > 0});
+    return st;
 }
 
 /* routing: where choices are recorded and exchanges counted, filled in here. */
@@ -1391,7 +1393,7 @@ gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
         return run_plan(c, r, d);
     } else if (!r->n_tokens &&
                c->kernel != ROLLOUT_FINISH) { /* all wait for their environments, or for the */
-        if (c->kernel == ROLLOUT_LAYER && r->goes_on)
+        if (c->kernel == ROLLOUT_LAYER && r->left.runs)
             run_layer(c, r); /* tokens of ranks with other experts */
     } else if (c->kernel == ROLLOUT_EMBED) {
         run_embed(c, r);
@@ -1418,5 +1420,5 @@ bool gr_rollout_more(const gr_call *c, uint32_t trip)
     const gr_rollout *r = c->state;
     gr_progress_at(r->session->progress, r->node->name, r->tokens,
                    (uint64_t)r->n_seqs * r->longest - r->spared, "tokens");
-    return r->goes_on && (gr_experts_are_divided(r->node) || has_more(r));
+    return gr_experts_are_divided(r->node) ? r->left.more : gr_rollout_has_more(r);
 }

@@ -197,6 +197,12 @@ typedef struct gr_rollout_pace {
     uint64_t answer_ns, answers; /* from each message to the taking of its answer */
 } gr_rollout_pace;
 
+/* What is left to do: sequences that have not ended, and in this trip prompts to read and steps to run; 0 or
+ * 1. */
+typedef struct gr_rollout_left {
+    uint8_t more, reads, runs;
+} gr_rollout_left;
+
 typedef struct gr_rollout {
     gr_session *session;
     const gr_node *node;
@@ -214,7 +220,7 @@ typedef struct gr_rollout {
     uint32_t n_groups;      /* of these */
     uint32_t current;       /* the one that is being admitted, in that order */
     uint32_t trip;          /* of the iteration, from 0 */
-    bool goes_on;           /* where experts are divided: some rank that has them has work in this trip */
+    gr_rollout_left left;   /* of this rank; where experts are divided of any that has some of them */
     gr_exchanges exchanges; /* of these, in the iteration so far */
     uint32_t expert_trips;  /* their metric */
     gr_free_blocks pool[2]; /* of all layers, and of those with a window, where these have others */
@@ -276,10 +282,12 @@ uint32_t gr_rollout_choices(const gr_graph *g, const gr_node *n);
 /* Tokens of a step that go through experts at once where these are divided: all ranks that have them say the
  * same. 0: they are not. */
 uint32_t gr_rollout_expert_run(const gr_node *n, uint32_t tokens);
-/* The task in which ranks that have each a part of the experts agree on whether any has work left. */
+/* The task in which ranks that have each a part of the experts agree on what any of them has left. */
 void gr_rollout_meet(gr_task *w, const gr_node *n);
-/* That: own: whether this one has. */
-void gr_rollout_agree(gr_rollout *r, gr_queue *q, bool own);
+/* That; own: what this one has. */
+void gr_rollout_agree(gr_rollout *r, gr_queue *q, gr_rollout_left own);
+/* Whether this rank has sequences that have not ended; of rows that are kept, too few that have. */
+bool gr_rollout_has_more(const gr_rollout *r);
 
 /* Whether so many blocks of prompts, and own ones of samples with so many, are free. */
 bool gr_rollout_fits(const gr_rollout *r, uint64_t shared, uint64_t samples, uint32_t own);
