@@ -75,7 +75,7 @@ same_weights canonical other 2
 
 # Every way to bring weights there, and every mesh that trains them.
 for how in "$keep" "$keep --set models.actor.gather=whole" "$keep --set models.actor.gather=layer" "--policy every_node" \
-    "--set models.actor.parallel.expert=2" "--set models.actor.parallel.tensor=2" "--set models.actor.parallel.pipeline=2"; do
+    "--set models.actor.parallel.expert=2" "--set models.actor.parallel.pipeline=2"; do
     # shellcheck disable=SC2086
     status 0 "$gr" exec three.yaml --set model=qwen3_moe --ranks 2 --steps 2 $how --out way-1
     # shellcheck disable=SC2086
