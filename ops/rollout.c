@@ -1391,10 +1391,9 @@ gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
         if (k->steps) return gr_rollout_steps_begin(c, r, d);
     } else if (c->kernel == ROLLOUT_PLAN) {
         return run_plan(c, r, d);
-    } else if (!r->n_tokens &&
-               c->kernel != ROLLOUT_FINISH) { /* all wait for their environments, or for the */
-        if (c->kernel == ROLLOUT_LAYER && r->left.runs)
-            run_layer(c, r); /* tokens of ranks with other experts */
+    } else if (!r->n_tokens && c->kernel != ROLLOUT_FINISH) {
+        /* all wait for their environments, or it is for the tokens of ranks with other experts */
+        if (c->kernel == ROLLOUT_LAYER && r->left.runs) run_layer(c, r);
     } else if (c->kernel == ROLLOUT_EMBED) {
         run_embed(c, r);
     } else if (c->kernel == ROLLOUT_LAYER) {
