@@ -54,9 +54,9 @@ static inline int exec_with(const gr_kernels *k, int argc, char **argv)
         free(text);
     }
     if (st && c) gr_comm_abort(c, 1);
+    gr_comm_close(c); /* whose signs of life name steps of the plan */
     gr_planned_free(p);
     gr_graph_free(g);
-    gr_comm_close(c);
     gr_diag_release(&d);
     return st != GR_OK;
 }

@@ -202,6 +202,33 @@ static void test_a_rank_holds_its_experts_of_a_rollout(void **state)
     assert_int_equal(kv[1], kv[0]);
 }
 
+static char *numerics_of(const char *model, const gr_kernels *k)
+{
+    const config c = {.model = model, .ranks = 2, .experts = true};
+    const gr_plan_options o = {.kernels = k, .hardware = machine(), .hosts = 1, .threads = 1};
+    gr_graph *g = load(&c);
+    gr_planned *p = NULL;
+    assert_int_equal(gr_plan_graph(&p, g, &o, NULL), GR_OK);
+    char *numerics = gr_strdup(p->plan->numerics);
+    gr_planned_free(p);
+    gr_graph_free(g);
+    return numerics;
+}
+
+/* Where a row's bits do not depend on its batch, and only there. */
+static void test_divided_experts_of_a_rollout_are_the_same_bits(void **state)
+{
+    (void)state;
+    gr_kernels kernels = gr_kernels_cpu;
+    for (int invariant = 0; invariant < 2; invariant++) {
+        kernels.invariant = invariant;
+        char *whole = numerics_of("", &kernels), *divided = numerics_of(", expert: 2", &kernels);
+        assert_int_equal(!strcmp(whole, divided), invariant);
+        free(whole);
+        free(divided);
+    }
+}
+
 /* A node with a loop whose trips ranks count for themselves; before or behind the exchanges in it, or not at
  * all, so many holders agree on them. */
 static bool holders_meet(uint32_t first, uint32_t last)
@@ -722,6 +749,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_holds_its_slices),
         cmocka_unit_test(test_a_rank_holds_its_experts),
         cmocka_unit_test(test_a_rank_holds_its_experts_of_a_rollout),
+        cmocka_unit_test(test_divided_experts_of_a_rollout_are_the_same_bits),
         cmocka_unit_test(test_holders_agree_before_they_exchange),
         cmocka_unit_test(test_experts_in_the_group_of_slices_send_messages),
         cmocka_unit_test(test_a_rank_holds_its_stage),
