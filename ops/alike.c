@@ -19,7 +19,7 @@ static bool is_sharded(const gr_tasks *p, const gr_model *m)
 
 static bool is_slice(const gr_model *m, uint32_t bucket)
 {
-    return m->sharding.parts > 1 && bucket && bucket <= m->shape.layers;
+    return gr_tp_is_cut(&m->shape, m->sharding.rollout, bucket);
 }
 
 bool gr_alike_of(gr_alike *out, const gr_tasks *p, const gr_graph *g, const gr_kernels *k, uint32_t object,

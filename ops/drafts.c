@@ -84,7 +84,7 @@ static gr_model *add_ahead(gr_graph *g, const gr_model *m)
                     .head_known = true,
                     .implied = true,
                     .residency = m->residency,
-                    .sharding = {.tensor = 1, .parts = 1},
+                    .sharding = {.tensor = 1, .expert = 1, .rollout = {1, 1, 1}},
                     .pool = m->pool,
                     .pool_at = m->pool_at};
     g->models[g->n_models++] = a;

@@ -229,7 +229,8 @@ gr_forward gr_forward_declare(const gr_graph *g, const gr_node *n, const gr_choi
     if (gr_node_fp8(n)) gr_quantize_declare(p, k, n->model, gr_reads_rollout(n));
     gr_forward f = {.cost = gr_micro_cost_of(&b, &n->bounds, n->placement.task.seqs)};
     const bool piped = gr_node_piped(n),
-               collectives = piped || (!gr_reads_rollout(n) && gr_sharding_gathers(p, n->model));
+               collectives = piped || gr_experts_are_divided(n) ||
+                             (!gr_reads_rollout(n) && gr_sharding_gathers(p, n->model));
     f.packed = gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "packed");
     uint32_t staging = gr_tasks_host(p, GR_CAT_WORKSPACE, gr_micro_bytes(&b), "staging");
     f.x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS,

@@ -616,7 +616,8 @@ const gr_model_shape *gr_node_shape(const gr_node *n)
 {
     if (gr_reads_rollout(n) && n->model->precision.kv) return &n->model->precision.kv_shape;
     if (gr_node_fp8(n)) return &n->model->precision.shape;
-    if (n->placement.parts > 1) return &n->model->sharding.slice;
+    if (gr_reads_rollout(n) && gr_slicing_parts(n->model->sharding.rollout) > 1)
+        return &n->model->sharding.slice;
     return gr_mesh_any(&n->placement.mesh) ? &n->model->sharding.train_slice : &n->model->shape;
 }
 

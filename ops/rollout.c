@@ -2,6 +2,7 @@
 #include "ops/rollout_impl.h"
 
 #include "ops/kernels/carried.h"
+#include "ops/kernels/experts.h"
 #include "ops/kernels/workspace.h"
 #include "ops/pass.h"
 #include "ops/parallel/merge.h"
@@ -233,17 +234,32 @@ static gr_step_bounds bounds_of(const gr_graph *g, const gr_node *n, const gr_ch
         n->placement.task.seqs - GR_MIN(n->placement.task.seqs, alone ? 1u : cfg->samples);
     const gr_ring ring = gr_rollout_ring(n, how, k);
     const uint32_t blocks = gr_blocks_of(n->bounds.prompt_tokens + n->bounds.response_tokens);
-    const uint32_t each = 1 + how->draft;
-    return (gr_step_bounds){.tokens =
-                                GR_MAX(slots * each, GR_MIN(slots, others) * each + how->prefill_tokens),
+    const uint32_t each = 1 + how->draft,
+                   tokens = GR_MAX(slots * each, GR_MIN(slots, others) * each + how->prefill_tokens);
+    return (gr_step_bounds){.tokens = tokens,
                             .seqs = slots + 1,
                             .samples = slots,
                             .rows = slots * each,
                             .slots = gr_rollout_room(n, how, k).slots,
                             .choices = gr_rollout_choices(g, n),
+                            .expert_run = gr_rollout_expert_run(n, tokens),
                             .stride = ring.blocks ? 2 * blocks : blocks,
                             .window_at = ring.blocks ? blocks : 0,
                             .ring = ring};
+}
+
+uint32_t gr_rollout_expert_run(const gr_node *n, uint32_t tokens)
+{
+    return gr_experts_are_divided(n) ? GR_MIN(tokens, (uint32_t)GR_EXPERT_RUN) : 0;
+}
+
+void gr_rollout_meet(gr_task *w, const gr_node *n)
+{
+    if (!gr_experts_are_divided(n)) return;
+    w->comm.mesh = n->placement.mesh;
+    w->comm.peers = gr_mesh_size(&w->comm.mesh, GR_AXIS_EXPERT);
+    w->comm.sums = 1;
+    w->comm.agrees = true;
 }
 
 static gr_step_arrays layout(gr_workspace *c, const gr_step_bounds *b)
@@ -321,7 +337,8 @@ static uint32_t trips_max(const gr_node *n, const gr_choices *how)
                    had = n->bounds.kept ? b.response_tokens / how->prefill_tokens + 1 : 0;
     uint64_t prefill = n->placement.task.groups * read + n->placement.task.seqs * had;
     uint64_t trips = (uint64_t)n->placement.task.seqs * b.response_tokens * gr_turns_tries(n) + prefill +
-                     gr_turns_trips(n) + gr_turns_rereads(n, how);
+                     gr_turns_trips(n) + gr_turns_rereads(n, how) +
+                     gr_experts_are_divided(n); /* in the last, none has anything left */
     return (uint32_t)GR_MIN(trips, (uint64_t)UINT32_MAX - 1);
 }
 
@@ -451,7 +468,8 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
     gr_pass_bounds pass = {.tokens = b.tokens,
                            .seqs = b.seqs,
                            .length = n->bounds.prompt_tokens + n->bounds.response_tokens,
-                           .threads = how->threads};
+                           .threads = how->threads,
+                           .expert_run = b.expert_run};
     const gr_use_mode begins = n->work.groups ? GR_UPDATE : GR_WRITE;
     uint32_t rows = gr_rollout_worked(p, n), prompts = gr_rows_object(p, n->of),
              routes = gr_routes_object(p, g, n);
@@ -472,13 +490,14 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                  N_BEGIN, "begin");
     const rollout_cost cost = cost_of(n, how);
     gr_tasks_loop(p, ROLLOUT_LOOP, trips_max(n, how), true, "tokens")->loop.trips_expected = cost.trips;
-    gr_turns_meet(gr_tasks_run(p, ROLLOUT_PLAN, 0,
-                               (gr_use[]){[PLAN_ROWS] = {rows, n->bounds.turns ? GR_UPDATE : GR_READ},
-                                          [PLAN_STEP] = {step, GR_WRITE},
-                                          [PLAN_STAGING] = {staging, GR_WRITE},
-                                          [PLAN_KV] = {kv, GR_UPDATE}},
-                               N_PLAN, "plan"),
-                  n);
+    gr_task *plan = gr_tasks_run(p, ROLLOUT_PLAN, 0,
+                                 (gr_use[]){[PLAN_ROWS] = {rows, n->bounds.turns ? GR_UPDATE : GR_READ},
+                                            [PLAN_STEP] = {step, GR_WRITE},
+                                            [PLAN_STAGING] = {staging, GR_WRITE},
+                                            [PLAN_KV] = {kv, GR_UPDATE}},
+                                 N_PLAN, "plan");
+    gr_turns_meet(plan, n);
+    gr_rollout_meet(plan, n);
     gr_tasks_run(p, ROLLOUT_EMBED, 0,
                  (gr_use[]){[STEP_WEIGHTS] = {gr_rollout_weights(p, n, k, 0), GR_READ},
                             [STEP_ARRAYS] = {step, GR_READ},
@@ -495,8 +514,8 @@ void gr_rollout_declare(const gr_graph *g, const gr_node *n, const gr_choices *h
                                              [STEP_WS] = {ws, GR_WRITE},
                                              [STEP_CARRIED] = {carried, GR_READ}},
                                   N_STEP, "layer.%u", l);
-        gr_layer_cost(w, k, s, l, cost.tokens, 2 * cost.context, 1);
-        gr_experts_price(w, k, s, l, cost.tokens, 0, 0);
+        gr_layer_mesh_cost(w, k, n, l, cost.tokens, 2 * cost.context, 1);
+        gr_experts_price(w, k, s, l, cost.tokens, b.expert_run, 0);
         w->cost.paged = true;
     }
     gr_head_cost(
@@ -555,6 +574,7 @@ gr_status gr_rollout_open(gr_session *s, const gr_node *n, void **state, gr_diag
     if (n->bounds.turns) r->again = gr_calloc(r->work.seqs, sizeof(*r->again));
     if (n->bounds.kept) gr_kept_open(r);
     if (r->cfg->speculate.tokens) name_metrics(r);
+    if (gr_experts_are_divided(n)) r->expert_trips = gr_session_name(s, n, "%s.expert_trips", n->name);
     *state = r;
     return n->bounds.turns ? gr_turns_open(r, d) : GR_OK;
 }
@@ -681,6 +701,8 @@ static void begin(gr_rollout *r, const gr_rows *prompts, gr_rows *rows, const gr
     r->current = r->n_groups = r->n_seqs = r->trip = 0;
     r->finished = r->n_slots = r->n_running = r->n_left = r->n_again = 0;
     r->tokens = r->spared = 0;
+    r->left = (gr_rollout_left){.more = true};
+    r->exchanges = (gr_exchanges){0};
     r->pace = (gr_rollout_pace){0};
     r->draft.steps = r->draft.drafts = r->draft.drafted = r->draft.accepted = 0;
     for (int i = 0; i < 2; i++) free_all(&r->pool[i]);
@@ -1018,20 +1040,28 @@ static void copy_states(const gr_call *c, const gr_rollout *r)
     gr_rollout_ahead_copy(c, r, c->ptr[PLAN_KV]);
 }
 
+void gr_rollout_agree(gr_rollout *r, gr_queue *q, gr_rollout_left own)
+{
+    uint8_t flags[] = {own.more, own.reads, own.runs};
+    if (q->holders) gr_tp_any(q, flags, GR_LEN(flags));
+    r->left = (gr_rollout_left){flags[0], flags[1], flags[2]};
+}
+
+bool gr_rollout_has_more(const gr_rollout *r)
+{
+    return r->kept ? !gr_kept_is_enough(r) : r->finished < r->n_seqs;
+}
+
 static void end_conversation(gr_rollout *r, gr_rows *rows, uint32_t seq);
 
-static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
+/* A step of its own sequences. */
+static gr_status plan_own(const gr_call *c, gr_rollout *r, gr_rows *rows, gr_diag *d)
 {
-    gr_rows rows = gr_rows_at(c->ptr[PLAN_ROWS], &r->work);
     gr_step_arrays device = gr_rollout_arrays_at(c->ptr[PLAN_STEP], &r->bounds),
                    host = gr_rollout_arrays_at(c->ptr[PLAN_STAGING], &r->bounds);
-    gr_status st = r->turns ? gr_turns_take(r, &rows, gr_turns_peers(c), end_conversation, d) : GR_OK;
-    if (st) return st;
-    r->trip++;
-    gr_session_finished(r->session, r->node, &rows, GR_NONE);
-    admit(r, &rows);
-    wake(r, &rows);
-    plan(r, &rows, c->how, &host);
+    admit(r, rows);
+    wake(r, rows);
+    plan(r, rows, c->how, &host);
     r->pace.steps += r->n_running > 0;
     r->pace.width += r->n_running;
     r->pace.read += r->n_prefill;
@@ -1039,13 +1069,29 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
                             (gr_step_size){r->n_tokens, r->n_running + (r->n_prefill > 0), r->n_rows});
     copy_states(c, r);
     const bool waits = r->n_slots || r->n_left;
-    return !r->n_tokens && waits ? gr_turns_wait(r, &rows, d) : GR_OK; /* there is nothing else to do */
+    return !r->n_tokens && waits ? gr_turns_wait(r, rows, d) : GR_OK; /* there is nothing else to do */
 }
 
-/* routing: where choices are recorded, filled in here. */
-static gr_extend extend_of(const gr_rollout *r, const gr_step_arrays *a, gr_routing *routing)
+/* Its last trips are of other ranks, whose rows its experts may have. */
+static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
 {
-    *routing = (gr_routing){.record = a->choices};
+    gr_rows rows = gr_rows_at(c->ptr[PLAN_ROWS], &r->work);
+    gr_status st = r->turns ? gr_turns_take(r, &rows, gr_turns_peers(c), end_conversation, d) : GR_OK;
+    if (st) return st;
+    r->trip++;
+    gr_session_finished(r->session, r->node, &rows, GR_NONE);
+    if (gr_rollout_has_more(r))
+        st = plan_own(c, r, &rows, d);
+    else
+        r->n_tokens = 0;
+    gr_rollout_agree(r, c->queue, (gr_rollout_left){.more = gr_rollout_has_more(r), .runs = r->n_tokens > 0});
+    return st;
+}
+
+/* routing: where choices are recorded and exchanges counted, filled in here. */
+static gr_extend extend_of(gr_rollout *r, const gr_step_arrays *a, gr_routing *routing)
+{
+    *routing = (gr_routing){.record = a->choices, .exchanges = &r->exchanges};
     return (gr_extend){.n_tokens = r->n_tokens,
                        .n_seqs = r->n_running + (r->n_prefill > 0),
                        .ids = a->ids,
@@ -1056,7 +1102,8 @@ static gr_extend extend_of(const gr_rollout *r, const gr_step_arrays *a, gr_rout
                        .window_at = r->bounds.window_at,
                        .held = a->held,
                        .held_after = a->held_after,
-                       .routing = a->choices ? routing : NULL};
+                       .routing = a->choices || r->bounds.expert_run ? routing : NULL,
+                       .expert_run = r->bounds.expert_run};
 }
 
 /* ---- what was sampled ------------------------------------------------------------------------------------
@@ -1284,6 +1331,13 @@ static void report_drafts(const gr_rollout *r)
     if (steps > 0) gr_session_metric(r->session, r->draft.per_step, (steps + accepted) / steps);
 }
 
+static void report_exchanges(const gr_rollout *r)
+{
+    if (r->exchanges.runs)
+        gr_session_metric(r->session, r->expert_trips,
+                          (double)r->exchanges.trips / (double)r->exchanges.runs);
+}
+
 /* What was kept a sequence at a time, as its tokens are. */
 static void pack_counts(gr_rows *rows, uint32_t longest)
 {
@@ -1325,6 +1379,7 @@ static gr_status run_finish(const gr_call *c, gr_diag *d)
         if (c->ptr[N_FINISH + i]) fill_column(c->state, &rows, n->results.columns[i], c->ptr[N_FINISH + i]);
     if (n->bounds.kept) gr_kept_report(c->state, &rows);
     if (((const gr_generate_cfg *)n->cfg)->speculate.tokens) report_drafts(c->state);
+    if (gr_experts_are_divided(n)) report_exchanges(c->state);
     return n->bounds.turns ? gr_turns_report(c->state, &rows, d) : GR_OK;
 }
 
@@ -1339,7 +1394,7 @@ static gr_status run_take(const gr_call *c, gr_rollout *r, gr_diag *d)
 }
 
 /* The embeddings of a step's tokens, those of each layer, or a layer. */
-static void run_step(const gr_call *c, const gr_rollout *r)
+static void run_step(const gr_call *c, gr_rollout *r)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = gr_node_shape(c->node);
@@ -1376,7 +1431,8 @@ gr_status gr_rollout_run(const gr_call *c, gr_diag *d)
     } else if (c->kernel == ROLLOUT_PLAN) {
         return run_plan(c, r, d);
     } else if (!r->n_tokens && c->kernel != ROLLOUT_FINISH) {
-        return GR_OK; /* all wait for their environments */
+        /* all wait for their environments, or it is for the tokens of ranks with other experts */
+        if (c->kernel == ROLLOUT_LAYER && r->left.runs) run_step(c, r);
     } else if (c->kernel == ROLLOUT_EMBED || c->kernel == ROLLOUT_PER_LAYER || c->kernel == ROLLOUT_LAYER) {
         run_step(c, r);
     } else if (c->kernel == ROLLOUT_SAMPLE) {
@@ -1400,5 +1456,5 @@ bool gr_rollout_more(const gr_call *c, uint32_t trip)
     const gr_rollout *r = c->state;
     gr_progress_at(r->session->progress, r->node->name, r->tokens,
                    (uint64_t)r->n_seqs * r->longest - r->spared, "tokens");
-    return r->kept ? !gr_kept_is_enough(r) : r->finished < r->n_seqs;
+    return gr_experts_are_divided(r->node) ? r->left.more : gr_rollout_has_more(r);
 }

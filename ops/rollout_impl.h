@@ -144,8 +144,9 @@ typedef struct gr_step_bounds {
         stride; /* of tables: blocks of all layers; behind them, where there is a ring, of those with a */
     uint32_t window_at; /* window, from this column on; 0: there is none */
     gr_ring ring;
-    uint32_t slots;   /* states of one size; 0: none */
-    uint32_t choices; /* of a token's experts, where they are recorded; 0: they are not */
+    uint32_t slots;      /* states of one size; 0: none */
+    uint32_t choices;    /* of a token's experts, where they are recorded; 0: they are not */
+    uint32_t expert_run; /* as of gr_pass_bounds */
 } gr_step_bounds;
 
 typedef struct gr_rollout_slot { /* a running sample */
@@ -197,6 +198,12 @@ typedef struct gr_rollout_pace {
     uint64_t answer_ns, answers; /* from each message to the taking of its answer */
 } gr_rollout_pace;
 
+/* What is left to do: sequences that have not ended, and in this trip prompts to read and steps to run; 0 or
+ * 1. */
+typedef struct gr_rollout_left {
+    uint8_t more, reads, runs;
+} gr_rollout_left;
+
 typedef struct gr_rollout {
     gr_session *session;
     const gr_node *node;
@@ -214,6 +221,9 @@ typedef struct gr_rollout {
     uint32_t n_groups;      /* of these */
     uint32_t current;       /* the one that is being admitted, in that order */
     uint32_t trip;          /* of the iteration, from 0 */
+    gr_rollout_left left;   /* of this rank; where experts are divided of any that has some of them */
+    gr_exchanges exchanges; /* of these, in the iteration so far */
+    uint32_t expert_trips;  /* their metric */
     gr_free_blocks pool[2]; /* of all layers, and of those with a window, where these have others */
     uint32_t finished, n_seqs;
     uint32_t n_left;          /* that have left their slots, and wait for the answer to their last turn */
@@ -269,6 +279,16 @@ static inline const gr_rows_bounds *gr_rollout_work(const gr_node *n)
 }
 /* Choices of a token that are recorded; 0: none are. */
 uint32_t gr_rollout_choices(const gr_graph *g, const gr_node *n);
+
+/* Tokens of a step that go through experts at once where these are divided: all ranks that have them say the
+ * same. 0: they are not. */
+uint32_t gr_rollout_expert_run(const gr_node *n, uint32_t tokens);
+/* The task in which ranks that have each a part of the experts agree on what any of them has left. */
+void gr_rollout_meet(gr_task *w, const gr_node *n);
+/* That; own: what this one has. */
+void gr_rollout_agree(gr_rollout *r, gr_queue *q, gr_rollout_left own);
+/* Whether this rank has sequences that have not ended; of rows that are kept, too few that have. */
+bool gr_rollout_has_more(const gr_rollout *r);
 
 /* Whether so many blocks of prompts, and own ones of samples with so many, are free. */
 bool gr_rollout_fits(const gr_rollout *r, uint64_t shared, uint64_t samples, uint32_t own);

@@ -9,12 +9,16 @@
 #include "ops/kernels/workspace.h"
 #include "ops/pass.h"
 #include "ops/parallel/sharding.h"
+#include "ops/tunables.h"
 #include "ops/kernels/steps.h"
 
 #include <stdlib.h>
 
 #define NEVER UINT32_MAX
-enum { CHUNK = 8 }; /* steps; a slot stands empty for one or two chunks between two sequences */
+enum {
+    CHUNK = 8,      /* steps; a slot stands empty for one or two chunks between two sequences */
+    UNCAPTURED = 12 /* kernels of a layer beside its experts, in a step that is not captured */
+};
 
 /* Packed tokens of prompts, and blocks and states to copy behind them; on the device, and twice on the host.
  */
@@ -141,7 +145,8 @@ static uint32_t trips_max(const gr_node *n, const gr_choices *how)
                                 (reads + how->prefill_tokens - 1) / how->prefill_tokens) *
                                gr_turns_tries(n) +
                            prefill +
-                           4 * gr_turns_trips(n); /* a turn's last chunk, and two until the host knows */
+                           4 * gr_turns_trips(n) +    /* a turn's last chunk, and two until the host knows */
+                           gr_experts_are_divided(n); /* in the last, none has anything left */
     return (uint32_t)GR_MIN(trips + gr_turns_rereads(n, how), (uint64_t)UINT32_MAX - 1);
 }
 
@@ -193,6 +198,11 @@ static uint32_t count_sizes(uint32_t slots)
     return n;
 }
 
+static uint32_t tokens_at_once(const gr_steps_bounds *b, const gr_choices *how)
+{
+    return GR_MAX(gr_steps_rows(b), how->prefill_tokens);
+}
+
 /* Operands of begin, behind those that both forms have; of plan; and of prefill and decode, which have all of
  * the model's buckets before them. */
 enum { BEGIN_SLOTS = N_BEGIN, BEGIN_ORDERS, BEGIN_STAGING, N_BEGIN_STEPS };
@@ -228,6 +238,14 @@ static gr_task *model_work(const gr_node *n, const gr_kernels *k, gr_tasks *p, u
     return gr_tasks_run(p, kernel, 0, uses, buckets + n_more, "%s", what);
 }
 
+/* Of layers of several kinds, some of which exchange rows of experts. */
+static void set_mesh(gr_task *w, const gr_node *n)
+{
+    if (!gr_experts_are_divided(n)) return;
+    w->comm.mesh = n->placement.mesh;
+    w->comm.peers = gr_mesh_size(&w->comm.mesh, GR_AXIS_EXPERT);
+}
+
 /* Prompts are read in few trips, many tokens at once: the average of a trip. */
 static void set_prefill_cost(gr_task *w, const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
@@ -238,11 +256,12 @@ static void set_prefill_cost(gr_task *w, const gr_node *n, const gr_choices *how
     for (uint32_t kind = 0, first = 0; kind < s->n_kinds; kind++) {
         gr_task layers = {0};
         const uint32_t alike = gr_model_layers_of(s, kind, &first);
-        gr_layer_cost(&layers, k, s, first, tokens, b->prompt_tokens, 1);
+        gr_layer_mesh_cost(&layers, k, n, first, tokens, b->prompt_tokens, 1);
         gr_experts_price(&layers, k, s, first, tokens, 0, 0);
         gr_cost_times(&layers, alike * prompts / tokens / trips_expected(n, how));
         gr_cost_add(w, &layers);
     }
+    set_mesh(w, n);
 }
 
 /* A step of few rows takes as long as weights take to come. Rates are of layers with half as many heads of
@@ -275,7 +294,7 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
         gr_task layers = {0};
         const uint32_t alike = gr_model_layers_of(s, kind, &first);
         const double seen = gr_layer_keys(gr_layer(s, first), 2 * keys) / 2;
-        gr_layer_cost(&layers, k, s, first, rows, b->prompt_tokens + b->response_tokens / 2.0, 1);
+        gr_layer_mesh_cost(&layers, k, n, first, rows, b->prompt_tokens + b->response_tokens / 2.0, 1);
         layers.cost.width = width_of(s, first, layers.cost.flops / rows);
         gr_experts_price(&layers, k, s, first, rows, 0, 0);
         gr_cost_times(&layers, alike * steps);
@@ -288,6 +307,8 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
     w->cost.logits = head.cost.logits;
     w->cost.bytes += head.cost.bytes;
     w->cost.paged = true;
+    set_mesh(w, n);
+    if (gr_experts_are_divided(n)) w->cost.launches += UNCAPTURED * steps * s->layers;
 }
 
 void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choices *how, const gr_kernels *k,
@@ -295,9 +316,12 @@ void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choi
 {
     const gr_model_shape *s = gr_node_shape(n);
     const gr_steps_bounds b = steps_bounds(n, how, k, gr_rollout_choices(g, n));
-    const uint32_t rows = gr_steps_rows(&b), tokens = GR_MAX(rows, how->prefill_tokens);
-    gr_pass_bounds pass = {
-        .tokens = tokens, .seqs = rows + 1, .length = b.max_length, .threads = how->threads};
+    const uint32_t rows = gr_steps_rows(&b), tokens = tokens_at_once(&b, how);
+    gr_pass_bounds pass = {.tokens = tokens,
+                           .seqs = rows + 1,
+                           .length = b.max_length,
+                           .threads = how->threads,
+                           .expert_run = gr_rollout_expert_run(n, tokens)};
     const gr_use_mode begins = n->work.groups ? GR_UPDATE : GR_WRITE;
     uint32_t worked = gr_rollout_worked(p, n), prompts = gr_rows_object(p, n->of);
     uint32_t kv = gr_rollout_kv_object(p, n, how, k);
@@ -335,6 +359,7 @@ void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choi
                                             [PLAN_CHOICES] = {choices_back, GR_UPDATE | GR_BY_TURNS}},
                                  N_PLAN, "plan");
     gr_turns_meet(plan, n);
+    gr_rollout_meet(plan, n);
     gr_task *prefill = model_work(n, k, p, ROLLOUT_PREFILL,
                                   (gr_use[]){[USE_KV] = {kv, GR_UPDATE},
                                              [USE_PACKED] = {packed, GR_READ},
@@ -355,7 +380,7 @@ void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choi
                                  N_DECODE, "decode");
     set_decode_cost(decode, n, how, k);
     set_prefill_cost(&p->task[prefill_index], n, how, k);
-    p->captured += count_sizes(b.slots) * s->layers;
+    if (!gr_experts_are_divided(n)) p->captured += count_sizes(b.slots) * s->layers;
     gr_tasks_end(p);
     gr_rollout_declare_finish(n, worked, routes, p);
 }
@@ -872,6 +897,39 @@ static uint16_t *choices_at(const gr_call *c, const gr_rollout *r, void *block)
     return block ? (uint16_t *)((char *)block + r->steps->trip % 2 * choices_bytes(&b, c->how)) : NULL;
 }
 
+/* The next chunk and what is read before it, of its own sequences. */
+static gr_status plan_own(const gr_call *c, gr_rollout *r, gr_rows *rows, gr_diag *d)
+{
+    struct gr_rollout_steps *s = r->steps;
+    const uint32_t which = s->trip % 2, slots = r->bounds.samples;
+    const gr_steps_input in = s->ops->input(s->steps, s->trip);
+    uint32_t n_changes = r->turns || r->kept ? wake(r, rows, c->how, &in) : 0;
+    n_changes = admit(r, rows, c->how, &in, n_changes);
+    if (r->turns) n_changes = clear_stale(r, &in, n_changes); /* no slot is moved and cleared */
+    if (!n_changes && r->current == r->n_groups) n_changes = compact(r, &in);
+    if (!r->turns) n_changes = clear_stale(r, &in, n_changes);
+    s->n[which] = rounded(last_running(r), slots);
+    const uint32_t n_groups = list_groups(r, &in, s->n[which]);
+    s->ops->change(s->steps, c->queue, s->trip, n_changes, n_groups);
+    write_prefill(r, c);
+    for (uint32_t i = 0; i < slots; i++) s->at[which][i] = r->slots[i].seq;
+    s->read[which].n_tokens = s->n_tokens;
+    r->pace.steps += s->n[which] ? CHUNK : 0;
+    r->pace.width += (uint64_t)CHUNK * s->n[which];
+    r->pace.read += s->n_tokens;
+    return r->turns ? wait_for_turns(r, rows, n_changes, d) : GR_OK;
+}
+
+/* What the chunk before the last one gave. */
+static gr_status take_report(const gr_call *c, gr_rollout *r, gr_rows *rows, gr_diag *d)
+{
+    const bool waits = r->steps->trip > 1 && gr_rollout_has_more(r);
+    gr_status st = waits ? read_report(r, rows, choices_at(c, r, c->ptr[PLAN_CHOICES]), d) : GR_OK;
+    if (!st && r->turns) st = gr_turns_take(r, rows, gr_turns_peers(c), end_conversation, d);
+    return st;
+}
+
+/* Its last trips are of other ranks, whose rows its experts may have. */
 static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
 {
     struct gr_rollout_steps *s = r->steps;
@@ -880,30 +938,18 @@ static gr_status run_plan(const gr_call *c, gr_rollout *r, gr_diag *d)
     if (b.choices) rows.routes = gr_routes_at(c->ptr[PLAN_ROUTES], r->node);
     s->device = arrays_at(c->ptr[PLAN_PACKED], &b, c->how, 0);
     s->host = arrays_at(c->ptr[PLAN_STAGING], &b, c->how, s->trip % 2);
-    gr_status st = s->trip < 2 ? GR_OK : read_report(r, &rows, choices_at(c, r, c->ptr[PLAN_CHOICES]), d);
-    if (!st && r->turns) st = gr_turns_take(r, &rows, gr_turns_peers(c), end_conversation, d);
+    gr_status st = take_report(c, r, &rows, d);
     if (st) return st;
     gr_session_finished(r->session, r->node, &rows, GR_NONE);
-    const gr_steps_input in = s->ops->input(s->steps, s->trip);
     s->n_tokens = s->n_prompts = s->longest = s->host.offset[0] = r->n_copies = r->n_held = 0;
-    s->read[s->trip % 2].n = 0;
+    s->read[s->trip % 2].n = s->n[s->trip % 2] = 0;
     r->trip++;
-    uint32_t n_changes = r->turns || r->kept ? wake(r, &rows, c->how, &in) : 0;
-    n_changes = admit(r, &rows, c->how, &in, n_changes);
-    if (r->turns) n_changes = clear_stale(r, &in, n_changes); /* no slot is moved and cleared */
-    if (!n_changes && r->current == r->n_groups) n_changes = compact(r, &in);
-    if (!r->turns) n_changes = clear_stale(r, &in, n_changes);
-    const uint32_t which = s->trip % 2;
-    s->n[which] = rounded(last_running(r), b.slots);
-    const uint32_t n_groups = list_groups(r, &in, s->n[which]);
-    s->ops->change(s->steps, c->queue, s->trip, n_changes, n_groups);
-    write_prefill(r, c);
-    for (uint32_t i = 0; i < b.slots; i++) s->at[which][i] = r->slots[i].seq;
-    s->read[which].n_tokens = s->n_tokens;
-    r->pace.steps += s->n[which] ? CHUNK : 0;
-    r->pace.width += (uint64_t)CHUNK * s->n[which];
-    r->pace.read += s->n_tokens;
-    return r->turns ? wait_for_turns(r, &rows, n_changes, d) : GR_OK;
+    if (gr_rollout_has_more(r) || !gr_experts_are_divided(r->node)) st = plan_own(c, r, &rows, d);
+    gr_rollout_agree(r, c->queue,
+                     (gr_rollout_left){.more = gr_rollout_has_more(r),
+                                       .reads = s->n_tokens > 0,
+                                       .runs = s->n[s->trip % 2] > 0});
+    return st;
 }
 
 /* ---- running ---------------------------------------------------------------------------------------------
@@ -919,18 +965,33 @@ static void *use(const gr_call *c, uint32_t which)
     return c->ptr[gr_model_buckets(&c->node->model->shape) + which];
 }
 
+/* e, with what is said of experts that ranks have parts of. routing: filled in. */
+static gr_extend divided(const gr_call *c, const gr_extend *e, gr_routing *routing)
+{
+    gr_rollout *r = c->state;
+    const gr_steps_bounds b = steps_bounds(c->node, c->how, c->session->kernels, r->bounds.choices);
+    gr_extend own = *e;
+    *routing = e->routing ? *e->routing : (gr_routing){0};
+    routing->exchanges = &r->exchanges;
+    own.routing = routing;
+    own.expert_run = gr_rollout_expert_run(c->node, tokens_at_once(&b, c->how));
+    return own;
+}
+
 static void run_layers(const gr_call *c, gr_queue *q, const gr_extend *e, const uint32_t *host_offset)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = gr_node_shape(c->node);
+    gr_routing routing;
+    const gr_extend own = gr_experts_are_divided(c->node) ? divided(c, e, &routing) : *e;
     const gr_packed b = {.n_tokens = e->n_tokens,
                          .n_seqs = e->n_seqs,
                          .ids = e->ids,
                          .offset = e->offset,
                          .host_offset = host_offset};
-    k->embed_forward(q, s, bucket(c, 0), &b, use(c, USE_X));
+    if (e->n_tokens) k->embed_forward(q, s, bucket(c, 0), &b, use(c, USE_X));
     for (uint32_t l = 0; l < s->layers; l++)
-        gr_layer_extend(k, q, s, l, bucket(c, 1 + l), e, use(c, USE_X),
+        gr_layer_extend(k, q, s, l, bucket(c, 1 + l), &own, use(c, USE_X),
                         (char *)use(c, USE_KV) +
                             gr_layer_state_at(k, s, l, gr_rollout_room(c->node, c->how, k)),
                         use(c, USE_WS));
@@ -940,7 +1001,7 @@ static void run_prefill(const gr_call *c, const gr_rollout *r)
 {
     const struct gr_rollout_steps *s = r->steps;
     const prefill_arrays *a = &s->device;
-    if (!s->n_tokens) return;
+    if (!r->left.reads) return;
     const gr_routing routing = {.record = use(c, USE_CHOICES)};
     const gr_extend e = {.n_tokens = s->n_tokens,
                          .n_seqs = s->n_prompts,
@@ -957,7 +1018,7 @@ static void run_prefill(const gr_call *c, const gr_rollout *r)
                          .held = a->held,
                          .routing = r->bounds.choices ? &routing : NULL};
     run_layers(c, c->queue, &e, s->host.offset);
-    if (r->bounds.choices)
+    if (r->bounds.choices && s->n_tokens)
         c->session->kernels->copy(c->queue, choices_at(c, r, use(c, USE_CHOICES_BACK)), use(c, USE_CHOICES),
                                   (uint64_t)s->n_tokens * r->bounds.choices * sizeof(uint16_t));
 }
@@ -1020,8 +1081,11 @@ static void run_decode(const gr_call *c, gr_rollout *r)
 {
     struct gr_rollout_steps *s = r->steps;
     if (r->n_copies || r->n_held) copy_states(c, r);
-    const gr_steps_chunk chunk = {
-        .n = s->n[s->trip % 2], .step = model_step, .user = (void *)c, .key = key_of(c)};
+    const gr_steps_chunk chunk = {.n = s->n[s->trip % 2],
+                                  .step = model_step,
+                                  .user = (void *)c,
+                                  .key = key_of(c),
+                                  .together = gr_experts_are_divided(c->node) && r->left.runs};
     s->ops->run(s->steps, c->queue, s->trip, &chunk);
     s->trip++;
 }

@@ -110,19 +110,31 @@ static bool generates(const gr_graph *g, const gr_model *m)
     return false;
 }
 
-static void add_tensor(explorer *x, const gr_graph *g)
+/* Rollouts over so many ranks, by `tensor` or `expert`, which now has `now`. */
+static void add_sharers(explorer *x, const gr_graph *g, const gr_model *m, const char *key, uint32_t now)
 {
-    for (size_t i = 0; i < g->n_models && g->ranks > 1; i++)
-        for (uint32_t n = 1; generates(g, g->models[i]) && n <= GR_MIN(g->ranks, (uint32_t)GR_TP_MAX); n *= 2)
-            if (n != g->models[i]->sharding.tensor)
-                add_layout(x, NULL, gr_printf("models.%s.tensor=%u", g->models[i]->name, n));
+    for (uint32_t n = 1; generates(g, m) && n <= GR_MIN(g->ranks, (uint32_t)GR_TP_MAX); n *= 2)
+        if (n != now) add_layout(x, NULL, gr_printf("models.%s.%s=%u", m->name, key, n));
+}
+
+static bool has_experts(const gr_model *m)
+{
+    return gr_model_routers(&m->shape, m->shape.layers).n > 0;
+}
+
+static void add_rollouts(explorer *x, const gr_graph *g)
+{
+    for (size_t i = 0; i < g->n_models && g->ranks > 1; i++) {
+        const gr_model *m = g->models[i];
+        add_sharers(x, g, m, "tensor", m->sharding.tensor);
+        if (has_experts(m)) add_sharers(x, g, m, "expert", m->sharding.expert);
+    }
 }
 
 static void add_mesh(explorer *x, const gr_graph *g, const char *axis, uint32_t most)
 {
     for (size_t i = 0; i < g->n_models; i++) {
-        const gr_model_shape *s = &g->models[i]->shape;
-        const bool has = strcmp(axis, "expert") != 0 || gr_model_routers(s, s->layers).n;
+        const bool has = strcmp(axis, "expert") != 0 || has_experts(g->models[i]);
         for (uint32_t n = 2; has && g->models[i]->trained && n <= GR_MIN(g->ranks, most); n *= 2)
             add_layout(x, NULL, gr_printf("models.%s.parallel.%s=%u", g->models[i]->name, axis, n));
     }
@@ -247,7 +259,7 @@ static void show(explorer *x, const layout *own, size_t n, gr_str *out)
 /* Layouts with one change, then those with more; the best first. */
 static void look_around(explorer *x, const gr_graph *g, const gr_planned *p, const gr_plan_options *o)
 {
-    add_tensor(x, g);
+    add_rollouts(x, g);
     add_micro(x, g, p);
     add_shards(x, g, o);
     add_mesh(x, g, "context", 4);

@@ -240,13 +240,15 @@ typedef struct gr_model_sharding {
     gr_gather gather;
     uint32_t tensor; /* ranks that its copy for rollouts is cut for, as written; 1: it is whole */
     gr_loc tensor_at;
-    uint32_t parts; /* the same of the ranks that the graph is for: one alone has it whole */
-    gr_mesh mesh;   /* `parallel:` its training passes, as written */
+    uint32_t expert; /* ranks that its experts are divided over in that copy, as written; 1: they are not */
+    gr_loc expert_at;
+    gr_slicing rollout; /* of both the same of the ranks that the graph is for: one alone has it whole */
+    gr_mesh mesh;       /* `parallel:` its training passes, as written */
     gr_loc mesh_at[GR_N_AXES];
     bool mesh_auto;             /* `parallel: auto`: the planner chooses it */
     gr_slicing train;           /* along its axes tensor and expert, of the ranks that the graph is for */
     gr_model_shape train_slice; /* the shape of one of these parts */
-    gr_model_shape slice;       /* the shape of one of these parts (ops/model/tp.h) */
+    gr_model_shape slice;       /* the shape of one of the rollout's parts (ops/model/tp.h) */
 } gr_model_sharding;
 
 /* models: NAME: precision:, what the products of its layers compute in: those of rollouts, and those of
@@ -325,7 +327,8 @@ typedef struct gr_node_placement {
     uint32_t parts;            /* ranks of the tensor-parallel group that runs it; 1: each computes alone */
     gr_rows_bounds task;       /* of its rows' bounds, what these have together, at most; share, where each is
                                   alone */
-    gr_mesh mesh;              /* of training passes: how ranks share each sequence; theirs, too, is task */
+    gr_mesh mesh; /* of training passes: how ranks share each sequence; theirs, too, is task. Of what reads
+                     the rollout's copy: which ranks have its experts */
 } gr_node_placement;
 
 /* When it runs. */

@@ -144,7 +144,7 @@ static gr_model *add_base(gr_loader *l, const gr_model *m)
     base->lora = (gr_lora){0};
     base->precision = (gr_precision){0};
     base->train = (gr_train){0};
-    base->sharding = (gr_model_sharding){.tensor = 1, .parts = 1};
+    base->sharding = (gr_model_sharding){.tensor = 1, .expert = 1, .rollout = {1, 1, 1}};
     if (l->g->n_models == GR_MODELS_MAX)
         gr_diag_error(l->d, m->lora.at, GR_E_INVALID, "more than %d models, with those beneath adapters",
                       GR_MODELS_MAX);

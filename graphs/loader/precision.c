@@ -73,6 +73,7 @@ static const char *divided(const gr_loader *l, const gr_model *m)
 {
     const bool ranks = l->o && l->o->ranks > 1;
     if (ranks && m->sharding.tensor > 1) return "tensor";
+    if (ranks && m->sharding.expert > 1) return "expert";
     if (ranks && m->sharding.gather != GR_GATHER_DIRECT) return "gather";
     if (ranks && m->residency.policy[GR_RESOURCE_ROLLOUT_WEIGHTS] > GR_POLICY_AUTO)
         return "residency: {rollout_weights: ...}";
@@ -139,12 +140,16 @@ static void check_kv(gr_loader *l, const gr_model *m)
             "model '%s': 'precision: {kv: fp8}' rounds the keys of rollouts and not those of updates, so "
             "that 'strict: true' cannot hold: leave one of the two out",
             m->name);
-    else if (ranks && (m->sharding.tensor > 1 || gr_mesh_any(&m->sharding.mesh) || m->sharding.mesh_auto))
+    else if (ranks && (m->sharding.tensor > 1 || m->sharding.expert > 1 || gr_mesh_any(&m->sharding.mesh) ||
+                       m->sharding.mesh_auto))
         gr_diag_error(
             l->d, m->precision.at, GR_E_INVALID,
             "model '%s': 'precision: {kv: fp8}' is not built where '%s' divides layers: leave one of the "
             "two out",
-            m->name, m->sharding.tensor > 1 ? "tensor" : "parallel");
+            m->name,
+            m->sharding.tensor > 1   ? "tensor"
+            : m->sharding.expert > 1 ? "expert"
+                                     : "parallel");
 }
 
 static void shape_kv(gr_precision *p, const gr_model_shape *s)

@@ -463,6 +463,8 @@ void gr_graph_resolved(const gr_graph *g, gr_paths paths, gr_str *out)
                           g->models[i]->sharding.over == GR_SHARD_ALL ? "all" : "node");
         if (g->models[i]->sharding.tensor > 1)
             gr_str_printf(out, "    tensor: %u\n", g->models[i]->sharding.tensor);
+        if (g->models[i]->sharding.expert > 1)
+            gr_str_printf(out, "    expert: %u\n", g->models[i]->sharding.expert);
         if (g->models[i]->sharding.mesh_auto) gr_str_puts(out, "    parallel: auto\n");
         print_parallel(&g->models[i]->sharding.mesh, out);
     }

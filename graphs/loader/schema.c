@@ -210,15 +210,16 @@ static json_t *model_schema(form f)
 {
     static const char *const heads[] = {"value", NULL}, *const gathers[] = {"direct", "whole", "layer", NULL},
                              *const shards[] = {"auto", "all", "node", NULL};
-    json_t *tensor = json_pack("{s:s, s:i, s:i}", "type", "integer", "minimum", 1, "maximum", GR_TP_MAX);
-    json_t *properties =
-        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "checkpoint",
-                  value_of(text_schema(), f), "head", one_of(heads, f), "train", value_of(train_schema(f), f),
-                  "precision", value_of(table_schema(gr_precision_keys, json_object(), f), f), "residency",
-                  value_of(table_schema(gr_residency_keys, json_object(), f), f), "gather",
-                  one_of(gathers, f), "shard", one_of(shards, f), "tensor", value_of(tensor, f), "parallel",
-                  value_of(any_of(table_schema(gr_parallel_keys, json_object(), f), auto_schema()), f),
-                  "pool", value_of(text_schema(), f));
+    json_t *tensor = json_pack("{s:s, s:i, s:i}", "type", "integer", "minimum", 1, "maximum", GR_TP_MAX),
+           *expert = json_deep_copy(tensor);
+    json_t *properties = json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "checkpoint", value_of(text_schema(), f),
+        "head", one_of(heads, f), "train", value_of(train_schema(f), f), "precision",
+        value_of(table_schema(gr_precision_keys, json_object(), f), f), "residency",
+        value_of(table_schema(gr_residency_keys, json_object(), f), f), "gather", one_of(gathers, f), "shard",
+        one_of(shards, f), "tensor", value_of(tensor, f), "expert", value_of(expert, f), "parallel",
+        value_of(any_of(table_schema(gr_parallel_keys, json_object(), f), auto_schema()), f), "pool",
+        value_of(text_schema(), f));
     return value_of(closed_map(properties, json_pack("[s]", "checkpoint"), f), f);
 }
 
@@ -356,6 +357,9 @@ void gr_graph_ops(gr_str *out)
         "    tensor             tensor-parallel rollout: so many neighbouring ranks of one host have a\n"
         "                       part of each layer, and generate together; must divide heads, KV heads\n"
         "                       and the width of the feed-forward network; default: 1, whole\n"
+        "    expert             experts of a rollout: so many neighbouring ranks of one host have a part of\n"
+        "                       those of each layer, and sequences of their own, whose rows go to the\n"
+        "                       experts and back; must divide the experts; default: 1, all on each rank\n"
         "    parallel           how ranks share the sequences of log-prob passes and updates; auto: the\n"
         "                       planner's choice; default: each sequence is one rank's\n"
         "    pool               the ranks that hold and train it, and run its nodes; default: the first "

@@ -1,4 +1,5 @@
-/* graphs/loader/tensor.c: `tensor:` of models, and how much of a batch a tensor-parallel group has. */
+/* graphs/loader/tensor.c: `tensor:` and `expert:` of models, how the copy that generates is divided over
+ * ranks; and how much of a batch a group of such ranks has. */
 #include "graphs/loader/loader.h"
 #include "ops/base/configs.h"
 #include "ops/base/routes.h"
@@ -10,28 +11,77 @@
 /* ---- what is refused --------------------------------------------------------------------------------------
  */
 
-static void refuse(const gr_loader *l, const gr_model *m, const char *why)
+/* One of the two keys of a model. */
+typedef struct division {
+    const gr_model *m;
+    const char *key;
+    uint32_t ranks;
+    gr_loc at;
+} division;
+
+static division tensor_of(const gr_model *m)
 {
-    gr_diag_error(l->d, m->sharding.tensor_at, GR_E_INVALID, "model '%s': 'tensor: %u' %s", m->name,
-                  m->sharding.tensor, why);
+    return (division){m, "tensor", m->sharding.tensor, m->sharding.tensor_at};
 }
 
-static void check_model(gr_loader *l, const gr_model *m)
+static division expert_of(const gr_model *m)
+{
+    return (division){m, "expert", m->sharding.expert, m->sharding.expert_at};
+}
+
+static void refuse(const gr_loader *l, const division *v, const char *why)
+{
+    gr_diag_error(l->d, v->at, GR_E_INVALID, "model '%s': '%s: %u' %s", v->m->name, v->key, v->ranks, why);
+}
+
+static void check_even(const gr_loader *l, const division *v, gr_slicing cut)
 {
     char buf[48];
-    const char *uneven = m->shape.layers
-                             ? gr_tp_uneven(&m->shape, (gr_slicing){m->sharding.tensor, 1, 1}, buf)
-                             : NULL; /* the shape is not known */
+    const gr_model_shape *s = &v->m->shape;
+    const char *uneven = s->layers ? gr_tp_uneven(s, cut, buf) : NULL; /* else the shape is not known */
+    if (!uneven) return;
+    char *why = gr_printf("does not divide its %s", uneven);
+    refuse(l, v, why);
+    free(why);
+}
+
+static void check_tensor(const gr_loader *l, const division *v)
+{
     if (l->g->canonical)
-        refuse(l, m, "and canonical do not go together: sums over slices have another order");
+        refuse(l, v, "and canonical do not go together: sums over slices have another order");
     if (l->g->strict)
-        refuse(l, m,
+        refuse(l, v,
                "and strict do not go together: training is not in slices, whose sums have another order");
-    if (uneven) {
-        char *why = gr_printf("does not divide its %s", uneven);
-        refuse(l, m, why);
-        free(why);
-    }
+    check_even(l, v, (gr_slicing){v->ranks, 1, 1});
+}
+
+/* Experts stay whole, so their sums have the same order anywhere. */
+static void check_expert(const gr_loader *l, const division *v)
+{
+    if (v->m->sharding.tensor > 1)
+        refuse(l, v,
+               "does not go with 'tensor': a rollout that does both is not built; leave one of them out");
+    check_even(l, v, (gr_slicing){1, v->ranks, 1});
+}
+
+/* What of a rollout its ranks cannot do in step with each other, as a text; NULL: nothing. */
+static const char *out_of_step(const gr_node *n)
+{
+    const gr_generate_cfg *c = n->cfg;
+    if (!n->op->generates) return NULL;
+    if (n->bounds.turns) return "environment";
+    return c->speculate.tokens && c->speculate.from == GR_DRAFT_MTP ? "speculate: {from: mtp}" : NULL;
+}
+
+static void check_in_step(gr_loader *l, const gr_node *n)
+{
+    const char *what = out_of_step(n);
+    if (n->model->sharding.expert < 2 || !what) return;
+    gr_diag_error(
+        l->d, n->at, GR_E_INVALID,
+        "'%s': '%s' is not built for a model whose experts are divided in rollouts ('expert: %u' of "
+        "model '%s'); leave one of them out",
+        n->name, what, n->model->sharding.expert, n->model->name);
 }
 
 /* Groups are of neighbours on one host. */
@@ -45,18 +95,17 @@ static bool groups_fit(const gr_ranks_role *c, uint32_t parts, uint32_t per_host
     return true;
 }
 
-static void check_ranks(gr_loader *l, const gr_node *n)
+static void check_ranks(gr_loader *l, const division *v, const gr_node *n)
 {
     const gr_graph *g = l->g;
     const uint32_t ranks = l->o && l->o->ranks ? l->o->ranks : 1, per_host = GR_MAX(ranks / g->hosts, 1u);
     const gr_ranks_role *c = &g->roles[n->placement.role];
-    const gr_model *m = n->model;
-    if (ranks < 2 || groups_fit(c, m->sharding.tensor, per_host)) return;
+    if (ranks < 2 || groups_fit(c, v->ranks, per_host)) return;
     char *why = c->n == ranks
                     ? gr_printf("does not divide the %u ranks of a host", per_host)
                     : gr_printf("cannot group ranks %s, which run '%s': as many neighbours of one host each",
                                 c->text, n->name);
-    refuse(l, m, why);
+    refuse(l, v, why);
     free(why);
 }
 
@@ -78,25 +127,33 @@ static void check_whole(gr_loader *l, const gr_node *n)
             n->name, n->model->name);
 }
 
-void gr_check_tensor(gr_loader *l)
+/* What every division asks of the nodes of its model; before: errors there were without it. */
+static void check_nodes(gr_loader *l, const division *v, size_t before)
 {
     const gr_graph *g = l->g;
-    for (size_t i = 0; i < g->n_models; i++) {
-        const gr_model *m = g->models[i];
-        size_t used = 0, before = l->d->n_errors;
-        if (m->sharding.tensor < 2) continue;
-        check_model(l, m);
-        for (size_t k = 0; k < g->n_nodes; k++) {
-            const gr_node *n = g->nodes[k];
-            if (n->model == m) check_whole(l, n);
-            if (n->model != m || !gr_reads_rollout(n)) continue;
-            if (l->d->n_errors == before) check_ranks(l, n);
-            used++;
-        }
-        if (!used)
-            gr_diag_warn(l->d, m->sharding.tensor_at,
-                         "model '%s' has 'tensor', which is about rollouts, and none is made with it",
-                         m->name);
+    size_t used = 0;
+    for (size_t k = 0; k < g->n_nodes; k++) {
+        const gr_node *n = g->nodes[k];
+        if (n->model == v->m) check_whole(l, n);
+        if (n->model != v->m || !gr_reads_rollout(n)) continue;
+        check_in_step(l, n);
+        if (l->d->n_errors == before) check_ranks(l, v, n);
+        used++;
+    }
+    if (!used)
+        gr_diag_warn(l->d, v->at, "model '%s' has '%s', which is about rollouts, and none is made with it",
+                     v->m->name, v->key);
+}
+
+void gr_check_tensor(gr_loader *l)
+{
+    for (size_t i = 0; i < l->g->n_models; i++) {
+        const division tensor = tensor_of(l->g->models[i]), expert = expert_of(l->g->models[i]);
+        const size_t before = l->d->n_errors;
+        if (tensor.ranks > 1) check_tensor(l, &tensor);
+        if (expert.ranks > 1) check_expert(l, &expert);
+        if (tensor.ranks > 1) check_nodes(l, &tensor, before);
+        if (expert.ranks > 1 && tensor.ranks < 2) check_nodes(l, &expert, before);
     }
 }
 
@@ -138,13 +195,23 @@ static gr_rows_bounds share_of(const gr_rows_bounds *b, uint32_t ranks)
 }
 
 /* One rank has every model whole; so have ranks that make no rollouts with it. */
-static uint32_t parts_of(const gr_graph *g, const gr_model *m)
+static gr_slicing rollout_of(const gr_graph *g, const gr_model *m)
 {
     for (size_t i = 0; i < g->n_nodes && g->ranks > 1; i++)
         if (g->nodes[i]->model == m && gr_reads_rollout(g->nodes[i]) &&
             (g->n_roles < 2 || g->nodes[i]->placement.role == g->view))
-            return m->sharding.tensor;
-    return 1;
+            return (gr_slicing){m->sharding.tensor, m->sharding.expert, 1};
+    return (gr_slicing){1, 1, 1};
+}
+
+/* Holders of experts have sequences of their own, as in training; slices have not. */
+static gr_mesh mesh_of(const gr_graph *g, const gr_node *n, bool whole)
+{
+    gr_mesh mesh = {.size = {1}};
+    if (whole || g->ranks < 2 || !n->model) return mesh;
+    if (gr_node_trains_parallel(n)) return n->model->sharding.mesh;
+    if (gr_reads_rollout(n)) mesh.size[GR_AXIS_EXPERT] = n->model->sharding.rollout.experts;
+    return mesh;
 }
 
 /* A vocabulary that slices do not divide is whole on each rank. */
@@ -159,8 +226,8 @@ void gr_set_shares(gr_graph *g, bool whole)
 {
     for (size_t i = 0; i < g->n_models; i++) {
         gr_model *m = g->models[i];
-        m->sharding.parts = whole ? 1 : parts_of(g, m);
-        m->sharding.slice = gr_tp_shape(&m->shape, (gr_slicing){m->sharding.parts, 1, 1});
+        m->sharding.rollout = whole ? (gr_slicing){1, 1, 1} : rollout_of(g, m);
+        m->sharding.slice = gr_tp_shape(&m->shape, m->sharding.rollout);
         m->sharding.train = whole || g->ranks < 2 ? (gr_slicing){1, 1, 1} : slicing_of(m);
         m->sharding.train_slice = gr_tp_shape(&m->shape, m->sharding.train);
     }
@@ -168,9 +235,8 @@ void gr_set_shares(gr_graph *g, bool whole)
         gr_node *n = g->nodes[i];
         n->placement.ranks = whole ? 1 : g->ranks;
         n->placement.share = share_of(&n->bounds, n->placement.ranks);
-        n->placement.parts = n->model && gr_reads_rollout(n) ? n->model->sharding.parts : 1;
-        n->placement.mesh = !whole && g->ranks > 1 && gr_node_trains_parallel(n) ? n->model->sharding.mesh
-                                                                                 : (gr_mesh){.size = {1}};
+        n->placement.parts = n->model && gr_reads_rollout(n) ? n->model->sharding.rollout.width : 1;
+        n->placement.mesh = mesh_of(g, n, whole);
         const uint32_t together = n->placement.parts * gr_mesh_ranks(&n->placement.mesh);
         n->placement.task =
             share_of(n->work.groups ? &n->work : &n->bounds, GR_MAX(n->placement.ranks / together, 1u));

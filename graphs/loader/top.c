@@ -11,8 +11,8 @@
 const char *const gr_top_keys[] = {"graph",  "doc",           "params",    "use", "functions", "pools",
                                    "models", "nodes",         "state",     "run", "log",       "on",
                                    "strict", "deterministic", "canonical", NULL};
-const char *const gr_model_keys[] = {"checkpoint", "head",   "train",    "precision", "residency", "gather",
-                                     "shard",      "tensor", "parallel", "pool",      NULL};
+const char *const gr_model_keys[] = {"checkpoint", "head",   "train",  "precision", "residency", "gather",
+                                     "shard",      "tensor", "expert", "parallel",  "pool",      NULL};
 
 /* ---- tables ----------------------------------------------------------------------------------------------
  */
@@ -266,16 +266,17 @@ static void read_shard(gr_loader *l, const gr_value *v, gr_model *m)
         gr_diag_error(l->d, v->at, GR_E_INVALID, "'shard' must be auto, all or node");
 }
 
-static void read_tensor(gr_loader *l, const gr_value *v, gr_model *m)
+/* `tensor:` or `expert:` of a model: ranks that share the copy which generates. */
+static void read_sharers(gr_loader *l, const char *key, const gr_value *v, uint32_t *ranks, gr_loc *at)
 {
     double n = 0;
     if (v->broken) return;
-    m->sharding.tensor_at = v->at;
+    *at = v->at;
     if (gr_value_number(v, &n) && n >= 1 && n <= GR_TP_MAX && n == (uint32_t)n)
-        m->sharding.tensor = (uint32_t)n;
+        *ranks = (uint32_t)n;
     else
         gr_diag_error(l->d, v->at, GR_E_INVALID,
-                      "'tensor' must be a whole number from 1 to %d: ranks that share a copy", GR_TP_MAX);
+                      "'%s' must be a whole number from 1 to %d: ranks that share a copy", key, GR_TP_MAX);
 }
 
 static void read_model(gr_loader *l, const gr_pair *p)
@@ -284,7 +285,7 @@ static void read_model(gr_loader *l, const gr_pair *p)
     *m = (gr_model){.name = p->key,
                     .at = p->at,
                     .index = (uint32_t)l->g->n_models,
-                    .sharding = {.tensor = 1, .parts = 1}};
+                    .sharding = {.tensor = 1, .expert = 1, .rollout = {1, 1, 1}}};
     l->g->models[l->g->n_models++] = m;
     for (int r = 0; r < GR_N_RESOURCES; r++) m->residency.policy[r] = -1;
     gr_name_formed(l, "a model", p->key, p->at);
@@ -295,12 +296,12 @@ static void read_model(gr_loader *l, const gr_pair *p)
                    *residency = gr_value_get(&p->value, "residency"),
                    *precision = gr_value_get(&p->value, "precision"),
                    *gather = gr_value_get(&p->value, "gather"), *shard = gr_value_get(&p->value, "shard"),
-                   *tensor = gr_value_get(&p->value, "tensor"),
+                   *tensor = gr_value_get(&p->value, "tensor"), *expert = gr_value_get(&p->value, "expert"),
                    *parallel = gr_value_get(&p->value, "parallel"), *pool = gr_value_get(&p->value, "pool");
     for (size_t i = 0; i < p->value.n; i++) {
         const gr_value *v = &p->value.pairs[i].value;
         if (v != checkpoint && v != head && v != train && v != residency && v != gather && v != shard &&
-            v != tensor && v != parallel && v != pool && v != precision)
+            v != tensor && v != expert && v != parallel && v != pool && v != precision)
             gr_unknown_key(l, &p->value.pairs[i], what, NULL, gr_model_keys);
     }
     if (!checkpoint)
@@ -315,7 +316,8 @@ static void read_model(gr_loader *l, const gr_pair *p)
     if (residency) read_residency(l, residency, m);
     if (gather) read_gather(l, gather, m);
     if (shard) read_shard(l, shard, m);
-    if (tensor) read_tensor(l, tensor, m);
+    if (tensor) read_sharers(l, "tensor", tensor, &m->sharding.tensor, &m->sharding.tensor_at);
+    if (expert) read_sharers(l, "expert", expert, &m->sharding.expert, &m->sharding.expert_at);
     if (parallel) gr_read_parallel(l, parallel, m);
     if (pool) m->pool = gr_pool_named(l, pool);
     if (pool) m->pool_at = pool->at;

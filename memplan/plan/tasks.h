@@ -137,6 +137,8 @@ typedef struct gr_task_comm {
     bool to_next;        /* of an exchange: with the next stage; else with the one before */
     double sums, summed; /* their sums or exchanges within it: how many; bytes that a rank receives */
     double exchanged;    /* and bytes that it receives of the holders of experts, of each as many */
+    bool agrees; /* within it its holders agree on whether anything is left for this trip of its loop, and so
+                    on how many trips that has */
 } gr_task_comm;
 
 /* Of a loop, as in gr_step. */

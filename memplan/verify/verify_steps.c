@@ -200,8 +200,27 @@ static bool collective_ok(gr_verifier *v, uint32_t i, const gr_task *w)
     return true;
 }
 
+static bool same_holders(const gr_task *a, const gr_task *b)
+{
+    return gr_mesh_size(&a->comm.mesh, GR_AXIS_EXPERT) == gr_mesh_size(&b->comm.mesh, GR_AXIS_EXPERT) &&
+           gr_mesh_stride(&a->comm.mesh, GR_AXIS_EXPERT) == gr_mesh_stride(&b->comm.mesh, GR_AXIS_EXPERT);
+}
+
+/* Whether the holders of step i agree in every trip of a loop of its node, before they come to it, on whether
+ * there is another: in it itself, or in a step that is right in the loop's body, on the same lane. */
+static bool trips_are_met(const gr_verifier *v, uint32_t loop, uint32_t i, const gr_task *w)
+{
+    bool met = w->comm.agrees && v->parent[i] == loop;
+    for (uint32_t k = loop + 1; k < i && !met; k++) {
+        const gr_task *a = v->task[k] == GR_NONE ? NULL : &v->g->task[v->task[k]];
+        met = a && a->comm.agrees && v->parent[k] == loop && v->steps[k].lane == v->steps[i].lane &&
+              same_holders(a, w);
+    }
+    return met && !strcmp(v->steps[loop].node, w->node);
+}
+
 /* Holders of experts meet in exchanges within a task, with rows of their own: trips of every loop around it
- * are agreed on. */
+ * are agreed on, before it or trip by trip. */
 static bool exchanges_ok(gr_verifier *v, uint32_t i, const gr_task *w)
 {
     const gr_step *s = &v->steps[i];
@@ -213,7 +232,7 @@ static bool exchanges_ok(gr_verifier *v, uint32_t i, const gr_task *w)
                                "step %u '%s' has experts of %u ranks, which %u ranks are not", i, s->what,
                                holders, v->g->ranks);
     for (uint32_t l = v->parent[i]; l != GR_NONE; l = v->parent[l])
-        if (!trips_are_common(v, l))
+        if (!trips_are_common(v, l) && !trips_are_met(v, l, i, w))
             return gr_verify_wrong(v, "collectives",
                                    "step %u '%s' is in loop step %u, on whose trips the ranks do not agree",
                                    i, s->what, l);

@@ -152,7 +152,8 @@ typedef struct gr_extend {
      * of no token. */
     const uint32_t *held_after;
     const gr_decode *decode;   /* a step of slots, one token each, some of them empty; NULL: not one */
-    const gr_routing *routing; /* record alone; NULL: of its experts nothing is asked */
+    const gr_routing *routing; /* record and exchanges alone; NULL: of its experts nothing is asked */
+    uint32_t expert_run;       /* as of gr_pass_bounds; where experts are divided the same on all holders */
     void *carried;             /* as of gr_packed */
 } gr_extend;
 

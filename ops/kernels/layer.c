@@ -566,15 +566,15 @@ static gr_layer_call packed_call(const gr_kernels *k, gr_queue *q, const gr_mode
 }
 
 /* Without tokens there is work where others' may come to this rank's experts. */
-static bool has_work(const gr_model_shape *s, uint32_t layer, const gr_packed *b)
+static bool has_work(const gr_model_shape *s, uint32_t layer, uint32_t tokens)
 {
-    return b->n_tokens || gr_layer(s, layer)->experts.holders;
+    return tokens || gr_layer(s, layer)->experts.holders;
 }
 
 void gr_layer_forward(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer,
                       const void *w, const gr_packed *b, void *x, void *keep_in, void *acts, void *ws)
 {
-    if (!has_work(s, layer, b)) return;
+    if (!has_work(s, layer, b->n_tokens)) return;
     const gr_layer_call l = packed_call(k, q, s, layer, w, b, acts ? GR_LAYER_KEEP : GR_LAYER_FORWARD);
     gr_workspace c = {.base = ws}, kept = {.base = acts};
     gr_layer_ws at;
@@ -591,14 +591,15 @@ void gr_layer_forward(const gr_kernels *k, gr_queue *q, const gr_model_shape *s,
 void gr_layer_extend(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, uint32_t layer, const void *w,
                      const gr_extend *e, void *x, void *state, void *ws)
 {
-    if (!e->n_tokens) return;
+    if (!has_work(s, layer, e->n_tokens)) return;
     /* a queued device's arrays are not the host's to read, and its workspace does not follow from lengths */
     const uint32_t longest = k->queued ? 0 : longest_of(e->offset, e->cached, e->n_seqs);
-    const gr_pass_bounds bounds = {.tokens = e->n_tokens,
+    const gr_pass_bounds bounds = {.tokens = GR_MAX(e->n_tokens, 1u),
                                    .seqs = e->n_seqs,
                                    .length = longest,
                                    .threads = gr_team_size(q->team),
-                                   .cut = 1};
+                                   .cut = 1,
+                                   .expert_run = e->expert_run};
     gr_layer_call l = sizes_of(k, s, layer, &bounds, GR_LAYER_EXTEND);
     const bool window = e->window_at && gr_layer_has_window(s, layer);
     l.q = q;
@@ -621,7 +622,10 @@ void gr_layer_extend(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, 
     gr_workspace c = {.base = ws};
     gr_layer_ws at;
     ws_layout(&c, &l, true, &at);
-    run(&l, x, &at.acts, &at);
+    if (e->n_tokens)
+        run(&l, x, &at.acts, &at);
+    else
+        mlp_of(l.d)->idle(&l, &at.acts, &at);
 }
 
 /* ---- backward --------------------------------------------------------------------------------------------
@@ -683,7 +687,7 @@ void gr_layer_backward(const gr_kernels *k, gr_queue *q, const gr_model_shape *s
                        const void *w, const gr_layer_adapters *adapters, const gr_packed *b, const void *in,
                        const void *acts, void *dx, void *grad, gr_dtype grads, void *ws)
 {
-    if (!has_work(s, layer, b)) return;
+    if (!has_work(s, layer, b->n_tokens)) return;
     assert(!gr_layer(s, layer)->norm_after || s->residual_scale == 1);
     assert(!gr_layer(s, layer)->per_layer || gr_layer(s, layer)->norm_after);
     gr_layer_call l = packed_call(k, q, s, layer, w, b, GR_LAYER_BACKWARD);

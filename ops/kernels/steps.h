@@ -105,6 +105,9 @@ typedef struct gr_steps_chunk {
     gr_model_step *step;
     void *user;
     uint64_t key; /* of all addresses that the step uses: where it changes, nothing captured is used again */
+    /* Ranks run its steps together, and the host is asked in each of them: nothing is captured, and all steps
+     * of the chunk are run, with n 0 of no tokens. */
+    bool together;
 } gr_steps_chunk;
 
 /* Blocks of layers that follow each other in the pool, or their states of one size. */
@@ -131,7 +134,8 @@ typedef struct gr_steps_ops {
     /* Copy block src[i] to dst[i] in each of these layers' parts; src and dst [n] on the device. */
     void (*copy)(gr_steps *s, gr_queue *q, const gr_steps_blocks *b, const uint32_t *src, const uint32_t *dst,
                  uint32_t n);
-    void (*run)(gr_steps *s, gr_queue *q, uint32_t trip, const gr_steps_chunk *c); /* n 0: nothing to run */
+    void (*run)(gr_steps *s, gr_queue *q, uint32_t trip,
+                const gr_steps_chunk *c); /* n 0: nothing, unless together */
     /* Wait for the chunk; what it points to holds until change(trip + 2). A failure of the device is told
      * here. */
     gr_status (*report)(gr_steps *s, uint32_t trip, gr_steps_report *out, gr_diag *d);

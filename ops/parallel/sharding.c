@@ -97,12 +97,6 @@ static bool is_cut(const gr_model *m, uint32_t bucket)
     return gr_tp_is_cut(&m->shape, m->sharding.train, bucket);
 }
 
-/* What generates is cut along its width alone. */
-static gr_slicing copy_cut(const gr_model *m)
-{
-    return (gr_slicing){m->sharding.parts, 1, 1};
-}
-
 bool gr_sharding_gathers(const gr_tasks *p, const gr_model *m)
 {
     return sharded(p, m) || gr_slicing_parts(m->sharding.train) > 1;
@@ -173,10 +167,10 @@ void gr_sharding_gather(gr_tasks *p, const gr_kernels *k, const gr_model *m, con
               N_GATHER, what);
 }
 
-/* Whether a bucket of the rollout's copy is a tensor-parallel shard: a layer's is. */
+/* Whether a bucket of the rollout's copy is a part: a slice of a layer, or some of its experts. */
 static bool tp_sharded(const gr_model *m, uint32_t bucket)
 {
-    return m->sharding.parts > 1 && bucket > 0 && bucket <= m->shape.layers;
+    return gr_tp_is_cut(&m->shape, m->sharding.rollout, bucket);
 }
 
 /* Whether the current node reads older weights of it: those that never change have none. */
@@ -205,10 +199,11 @@ static void sync_bucket(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_
     uint32_t exchange = GR_NONE;
     char what[64];
     if (tp && !whole)
-        exchange = gr_tasks_temp(p, GR_CAT_COMM,
-                                 gr_reshard_room(&m->shape, copy_cut(m), b, gr_sharding_shards(p, m)) *
-                                     gr_dtype_size(k->dtype),
-                                 "exchange.%u", b);
+        exchange =
+            gr_tasks_temp(p, GR_CAT_COMM,
+                          gr_reshard_room(&m->shape, m->sharding.rollout, b, gr_sharding_shards(p, m)) *
+                              gr_dtype_size(k->dtype),
+                          "exchange.%u", b);
     named(what, "", copy == GR_PART_LAGGED ? "lag" : "sync", b);
     of_shards(p, m, GR_STEP_SYNC,
               tp      ? whole ? SHARDING_TP : SHARDING_RESHARD
@@ -249,7 +244,8 @@ void gr_sharding_sync(gr_tasks *p, const gr_kernels *k, const gr_model *m)
 {
     uint32_t n = gr_model_buckets(&m->shape);
     const bool shards = sharded(p, m), through = shards && m->sharding.gather != GR_GATHER_DIRECT;
-    if (remote(p, m) || (!shards && m->sharding.parts < 2) || lags(p, m) || (p->synced >> m->index & 1))
+    if (remote(p, m) || (!shards && gr_slicing_parts(m->sharding.rollout) < 2) || lags(p, m) ||
+        (p->synced >> m->index & 1))
         return;
     if (!p->optional && !p->depth) p->synced |= 1ULL << m->index;
     for (uint32_t b = 0; b < n && shards && m->sharding.gather == GR_GATHER_WHOLE; b++)
@@ -510,7 +506,7 @@ uint64_t gr_sharding_room_bytes(const gr_tasks *p, const gr_task *w, const gr_mo
     case GR_STAGE_RING:
         return 4ull * p->ranks * sizeof(uint64_t);
     case SHARDING_RESHARD:
-        return gr_reshard_room_bytes(p->ranks, m->sharding.parts);
+        return gr_reshard_room_bytes(p->ranks, gr_slicing_parts(m->sharding.rollout));
     case SHARDING_PASS_RESHARD:
     case SHARDING_BACK:
     case SHARDING_BACK_ALL:
@@ -527,7 +523,7 @@ gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w,
     const gr_model *m = c->node->model; /* NULL: what moves is no model's */
     const gr_shard_place place = gr_shard_place_of(c);
     const gr_reshard reshard = {m ? &m->shape : NULL,
-                                m ? copy_cut(m) : (gr_slicing){0},
+                                m ? m->sharding.rollout : (gr_slicing){0},
                                 c->arg,
                                 place.rank,
                                 place.shards,

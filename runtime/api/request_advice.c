@@ -178,26 +178,31 @@ static void try_types(advice *v, const gr_graph *g)
     }
 }
 
-/* A rollout over twice as many ranks (tensor), and so on: each is one change, for the more there are, the
- * more of a KV pool has room. */
-static void try_tensor(advice *v, const gr_graph *g)
+/* So often twice as many ranks as now, by `tensor` or `expert`. */
+static void try_sharers(advice *v, const gr_graph *g, const gr_model *m, const char *key, uint32_t now)
+{
+    for (uint32_t n = 1; now << n <= GR_MIN(g->ranks, (uint32_t)GR_TP_MAX); n++) {
+        char *set = gr_printf("models.%s.%s=%u", m->name, key, now << n);
+        uint64_t ns = time_with(v, set, NULL, NULL);
+        if (ns)
+            add_change(v, (change){.set = set, .was = gr_printf("%u", now), .halvings = n, .ns = ns});
+        else
+            free(set);
+    }
+}
+
+/* A rollout over twice as many ranks, and so on: each is one change, for the more there are, the more of a KV
+ * pool has room. */
+static void try_rollouts(advice *v, const gr_graph *g)
 {
     for (size_t i = 0; i < g->n_models && g->ranks > 1; i++) {
         const gr_model *m = g->models[i];
         bool generates = false;
         for (size_t k = 0; k < g->n_nodes; k++)
             generates = generates || (g->nodes[k]->model == m && g->nodes[k]->op->generates);
-        for (uint32_t n = 1; generates && m->sharding.tensor << n <= GR_MIN(g->ranks, (uint32_t)GR_TP_MAX);
-             n++) {
-            char *set = gr_printf("models.%s.tensor=%u", m->name, m->sharding.tensor << n);
-            uint64_t ns = time_with(v, set, NULL, NULL);
-            if (ns)
-                add_change(
-                    v, (change){
-                           .set = set, .was = gr_printf("%u", m->sharding.tensor), .halvings = n, .ns = ns});
-            else
-                free(set);
-        }
+        if (generates) try_sharers(v, g, m, "tensor", m->sharding.tensor);
+        if (generates && gr_model_routers(&m->shape, m->shape.layers).n)
+            try_sharers(v, g, m, "expert", m->sharding.expert);
     }
 }
 
@@ -254,7 +259,7 @@ void gr_request_advise(const gr_graph *g, const gr_request *q, const gr_plan_opt
         try_ranks(&v, g);
         try_hardware(&v);
     }
-    try_tensor(&v, g);
+    try_rollouts(&v, g);
     try_types(&v, g);
     for (size_t i = 0; i < g->n_nodes; i++) try_node(&v, g->nodes[i]);
     const size_t all = v.n;

@@ -161,6 +161,13 @@ bool gr_tp_send_rows(gr_queue *q, const gr_comm_exchange *e)
     return !p->failed;
 }
 
+void gr_tp_any(gr_queue *q, uint8_t *flags, uint32_t n)
+{
+    gr_tp_group *p = q->holders;
+    if (!p->failed) p->failed = p->comm->type->host_reduce(p->comm, flags, n, GR_COMM_MAX_U8, p->d);
+    if (p->failed) memset(flags, 0, n);
+}
+
 void gr_comm_abort(gr_comm *c, int status)
 {
     if (c) c->type->abort(c, status);

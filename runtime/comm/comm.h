@@ -179,6 +179,9 @@ void gr_tp_scatter(gr_queue *q, void *x, uint64_t part, uint32_t elem_bytes, voi
  * is exchanged. Where their memory lies follows from the tokens that each has, so they send each other
  * messages alone: those may lie anywhere, and are not compared. */
 bool gr_tp_send_rows(gr_queue *q, const gr_comm_exchange *e);
+/* Of n bytes that are 0 or 1 on each holder: whether any has 1, which all of them learn. With a failure,
+ * which is kept with the group, none has. */
+void gr_tp_any(gr_queue *q, uint8_t *flags, uint32_t n);
 /* The most ranks of such a group. */
 #define GR_PEERS_MAX 64
 

@@ -563,9 +563,9 @@ static piece copy_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, cons
 /* Whether it is a slice, and what it has of the bucket. */
 static bool is_cut(const gr_bytes *b, const gr_model *m, uint32_t bucket, gr_tp_block *blocks, size_t *n)
 {
-    if (m->sharding.parts < 2 || !bucket || bucket > m->shape.layers) return false;
-    *n = gr_tp_blocks(&m->shape, (gr_slicing){m->sharding.parts, 1, 1},
-                      gr_comm_rank(b->comm) % m->sharding.parts, bucket, blocks);
+    const gr_slicing cut = m->sharding.rollout;
+    if (!gr_tp_is_cut(&m->shape, cut, bucket)) return false;
+    *n = gr_tp_blocks(&m->shape, cut, gr_comm_rank(b->comm) % gr_slicing_parts(cut), bucket, blocks);
     return true;
 }
 
@@ -813,7 +813,7 @@ static gr_status save_copy(gr_bytes *b, const gr_model *m, uint32_t bucket, piec
     size_t n;
     if (!is_cut(b, m, bucket, blocks, &n)) return save_piece(b, to, 0, m, bucket, p, NULL, d);
     gr_status st = GR_OK;
-    if (!to || gr_comm_rank(b->comm) >= m->sharding.parts) return GR_OK;
+    if (!to || gr_comm_rank(b->comm) >= gr_slicing_parts(m->sharding.rollout)) return GR_OK;
     const float *slice = get(b, &p);
     for (size_t i = 0; i < n && !st; i++) {
         if (blocks[i].common && gr_comm_rank(b->comm)) continue;

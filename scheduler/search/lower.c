@@ -91,7 +91,8 @@ static uint32_t count_groups(const gr_graph *g)
 static bool moves_parts(const gr_node *n, const gr_choices *how)
 {
     return gr_mesh_size(&n->placement.mesh, GR_AXIS_PIPELINE) > 1 ||
-           gr_slicing_parts(n->model->sharding.train) > 1 || (n->placement.parts > 1 && how->sharded);
+           gr_slicing_parts(n->model->sharding.train) > 1 ||
+           (gr_reads_rollout(n) && gr_slicing_parts(n->model->sharding.rollout) > 1 && how->sharded);
 }
 
 static uint32_t all_ranks(const gr_graph *g)

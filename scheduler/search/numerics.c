@@ -37,7 +37,8 @@ static gr_graph without_validation(const gr_graph *g, gr_arena *arena)
     return same;
 }
 
-static gr_model **without_residency(const gr_graph *g, gr_arena *arena)
+/* invariant: the kernels are. */
+static gr_model **without_residency(const gr_graph *g, bool invariant, gr_arena *arena)
 {
     gr_model **out = gr_arena_alloc(arena, (g->n_models + 1) * sizeof(*out)),
              *models = gr_arena_alloc(arena, (g->n_models + 1) * sizeof(*models));
@@ -46,6 +47,7 @@ static gr_model **without_residency(const gr_graph *g, gr_arena *arena)
         for (int r = 0; r < GR_N_RESOURCES; r++) models[i].residency.policy[r] = -1;
         models[i].sharding.gather = GR_GATHER_DIRECT;
         models[i].sharding.over = GR_SHARD_AUTO;
+        if (invariant || g->ranks < 2) models[i].sharding.expert = 1; /* a token has the same bits anywhere */
         models[i].sharding.mesh.chunks = 1;              /* each gradient is summed in the same order */
         if (g->ranks < 2) models[i].sharding.tensor = 1; /* it has no effect */
         if (g->ranks < 2)
@@ -108,7 +110,7 @@ const char *gr_numerics(const gr_graph *g, const gr_choices *choices, const gr_p
     same.run.checkpoint_last = true;
     same.run.best = NULL;
     same.run.stop.text = NULL;
-    same.models = without_residency(g, arena);
+    same.models = without_residency(g, o->kernels->invariant, arena);
     same.run.bits = GR_BITS_FIT;
     same.run.timeout = GR_RUN_TIMEOUT;
     same.run.stop_after_skipped = GR_STOP_AFTER_SKIPPED;

@@ -176,7 +176,8 @@ static gr_status check_shape(const gr_graph *g, const gr_model *m, const gr_kern
             "it is for the CPU device; 'tensor' and 'context' go with divided experts on both",
             m->name, m->sharding.train.experts, gr_mesh_size(&m->sharding.mesh, GR_AXIS_PIPELINE));
     const char *unfit = gr_layers_unfit(k, &m->shape, buf);
-    bool slice = !unfit && (m->sharding.parts > 1 || gr_slicing_parts(m->sharding.train) > 1);
+    bool slice =
+        !unfit && (gr_slicing_parts(m->sharding.rollout) > 1 || gr_slicing_parts(m->sharding.train) > 1);
     if (!unfit && (m->precision.rollout || m->precision.train))
         unfit = gr_layers_unfit(k, &m->precision.shape, buf);
     if (!unfit && m->precision.kv) unfit = gr_layers_unfit(k, &m->precision.kv_shape, buf);

@@ -327,7 +327,7 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *k, int32_t 
                          .held = s->b.states ? s->places : NULL,
                          .routing = s->b.choices ? &routing : NULL};
     const gr_steps_draw d = {s->row, &s->rules.sampling, (const uint32_t(*)[2])s->draw, s->drawn, s->logprob};
-    if (live) k->step(k->user, q, &e, &d);
+    if (live || k->together) k->step(k->user, q, &e, &d);
     if (s->b.choices) report_choices(s, live, k->n * each(s), choices);
     for (uint32_t at = 0; at < live;) at += advance(s, at, live, id, logprob);
 }
@@ -344,7 +344,7 @@ static void run(gr_steps *s, gr_queue *q, uint32_t trip, const gr_steps_chunk *c
 {
     const uint32_t which = trip % 2;
     const size_t rows = gr_steps_rows(&s->b);
-    for (uint32_t i = 0; c->n && i < s->b.chunk; i++)
+    for (uint32_t i = 0; (c->n || c->together) && i < s->b.chunk; i++)
         one_step(s, q, c, s->report_id[which] + i * rows, s->report_logprob[which] + i * rows,
                  s->report_choices[which] + i * rows * s->b.choices);
 }

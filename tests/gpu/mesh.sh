@@ -31,15 +31,6 @@ along() { # AXIS
 }
 
 # Experts divided over both devices: ranks keep sequences of their own, and under strict the gap of one device, 0.
-experts_model() {
-    keys='"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 32, "norm_topk_prob": true'
-    sed "s/\"model_type\": \"[a-z0-9_]*\"/\"model_type\": \"qwen3_moe\", $keys/; s/LlamaForCausalLM/Qwen3MoeForCausalLM/" \
-        graphs/quickstart/config.json >"$work/moe.json"
-    "$gr" init --config "$work/moe.json" --tokenizer graphs/quickstart --seed 1 -o "$work/moe" >/dev/null
-    rm -rf "$work/model"
-    mv "$work/moe" "$work/model"
-}
-
 experts() {
     both expert moe-two --steps 6
     for key in loss grad_norm reward_mean entropy tokens; do

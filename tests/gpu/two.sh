@@ -40,3 +40,13 @@ within_plan() { # RUN...
         [ "$measured" -le "$planned" ] || { echo "more than planned"; exit 1; }
     done
 }
+
+# A mixture in the place of the quickstart's model.
+experts_model() {
+    keys='"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 32, "norm_topk_prob": true'
+    sed "s/\"model_type\": \"[a-z0-9_]*\"/\"model_type\": \"qwen3_moe\", $keys/; s/LlamaForCausalLM/Qwen3MoeForCausalLM/" \
+        graphs/quickstart/config.json >"$work/moe.json"
+    "$gr" init --config "$work/moe.json" --tokenizer graphs/quickstart --seed 1 -o "$work/moe" >/dev/null
+    rm -rf "$work/model"
+    mv "$work/moe" "$work/model"
+}

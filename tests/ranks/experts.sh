@@ -17,19 +17,6 @@ END
     "$gr" init --config "$1.json" --tokenizer "$project/graphs/quickstart" --seed 1 -o "$1" >/dev/null 2>&1
 }
 
-# Routers that tell no expert from another choose the first ones for every token: all rows go to the first rank.
-without_routers() { # DIR
-    header=$(od -An -t u8 -N 8 "$1/model.safetensors" | tr -d ' ')
-    tail -c +9 "$1/model.safetensors" | head -c "$header" |
-        grep -oE '"model\.layers\.[0-9]+\.mlp\.gate\.weight":\{[^}]*"data_offsets":\[[0-9]+,[0-9]+\]' |
-        sed -E 's/.*\[([0-9]+),([0-9]+)\]/\1 \2/' >routers
-    while read -r first end; do
-        dd if=/dev/zero of="$1/model.safetensors" conv=notrunc bs=1 seek=$((8 + header + first)) count=$((end - first)) 2>/dev/null
-    done <routers
-    [ "$(wc -l <routers)" = 2 ] || fail "$1 has not two routers: $(cat routers)"
-    rm -f "$1/manifest.json"
-}
-
 # One optimizer step, whose first moments are a share of the gradient. Micro-batches of 25 tokens do not come out even.
 sed 's/mini_batch: 4/mini_batch: 8/; s/epochs: 2/epochs: 1/; s/warmup: 2, schedule: cosine, grad_clip: 1.0/grad_clip: 1.0/' grpo.yaml >once.yaml
 has once.yaml 'mini_batch: 8'

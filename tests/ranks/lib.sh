@@ -61,6 +61,19 @@ biased_model() {
     rm -r gpt_oss-run
 }
 
+# Routers that tell no expert from another choose the first ones for every token: all rows go to the first rank.
+without_routers() { # DIR
+    header=$(od -An -t u8 -N 8 "$1/model.safetensors" | tr -d ' ')
+    tail -c +9 "$1/model.safetensors" | head -c "$header" |
+        grep -oE '"model\.layers\.[0-9]+\.mlp\.gate\.weight":\{[^}]*"data_offsets":\[[0-9]+,[0-9]+\]' |
+        sed -E 's/.*\[([0-9]+),([0-9]+)\]/\1 \2/' >routers
+    while read -r first end; do
+        dd if=/dev/zero of="$1/model.safetensors" conv=notrunc bs=1 seek=$((8 + header + first)) count=$((end - first)) 2>/dev/null
+    done <routers
+    [ "$(wc -l <routers)" = 2 ] || fail "$1 has not two routers: $(cat routers)"
+    rm -f "$1/manifest.json"
+}
+
 # nodes HxD STATUS OPTION...: exec on so many ranks, in nodes: hosts by devices that are asked for under mpirun are taken as
 # nodes, so that one machine has several
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

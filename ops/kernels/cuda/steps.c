@@ -235,6 +235,17 @@ static cudaGraphExec_t find_graph(const gr_steps *s, uint32_t n)
     return NULL;
 }
 
+static void run_together(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
+{
+    for (uint32_t i = 0; i < s->bounds.chunk; i++) {
+        if (c->n)
+            one_step(s, q, c);
+        else
+            c->step(c->user, q, &(gr_extend){0}, &(gr_steps_draw){0});
+    }
+    note(s, cudaGetLastError(), "a kernel of the rollout");
+}
+
 static void run_chunk(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
 {
     if (c->key != s->key || s->n_graphs == GRAPHS_MAX) forget_graphs(s);
@@ -256,8 +267,9 @@ void gr_cuda_steps_run(gr_steps *s, gr_queue *q, uint32_t trip, const gr_steps_c
     const cudaStream_t st = stream_of(q);
     const uint32_t which = trip % 2;
     const size_t bytes = (size_t)gr_steps_rows(&s->bounds) * s->bounds.chunk * sizeof(int32_t);
+    if (c->together && s->error == cudaSuccess) run_together(s, q, c);
     if (c->n && s->error == cudaSuccess) {
-        run_chunk(s, q, c);
+        if (!c->together) run_chunk(s, q, c);
         gr_cuda_copy(q, s->host.report_id[which], s->device.slots.report_id, bytes);
         gr_cuda_copy(q, s->host.report_logprob[which], s->device.slots.report_logprob, bytes);
         if (s->device.choices)

@@ -159,6 +159,113 @@ static void test_a_rank_holds_its_experts(void **state)
     }
 }
 
+/* Of the copy that generates: experts in parts, all else whole, as many keys and values as without; each trip
+ * begins with what the holders agree on, and a layer's rows go to them and back. */
+static void test_a_rank_holds_its_experts_of_a_rollout(void **state)
+{
+    (void)state;
+    double exchanged[2];
+    uint64_t kv[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t holders = i ? 4 : 2;
+        char key[64];
+        snprintf(key, sizeof(key), ", expert: %u, residency: {rollout_weights: keep}", holders);
+        config c = {.model = key, .ranks = 4, .experts = true};
+        gr_graph *g = load(&c);
+        gr_planned *p = plan(&c, g);
+        const uint64_t n[] = {
+            32, 128 * 32, 8, 8, 32 * 64, 32, 12 * 32, 12 / holders * 2 * 40 * 32, 12 / holders * 32 * 40};
+        uint64_t part = 0;
+        for (size_t k = 0; k < GR_LEN(n); k++) part += gr_align(n[k], 64);
+        part = gr_align(part, 4096);
+        assert_int_equal(entry_bytes(p->plan, "actor.rollout.2"), gr_align(part * sizeof(float), GR_ALIGN));
+        assert_int_equal(entry_bytes(p->plan, "actor.rollout.0"), 4096 * sizeof(float));
+        assert_int_equal(task_named(p->tasks, "rollout.sync.2")->comm.moved, part * sizeof(float) * 3 / 4);
+        const gr_task *meet = task_named(p->tasks, "rollout.plan"),
+                      *layer = task_named(p->tasks, "rollout.layer.1"),
+                      *update = task_named(p->tasks, "update.forward.1");
+        assert_true(meet->comm.agrees);
+        assert_int_equal(gr_mesh_size(&meet->comm.mesh, GR_AXIS_EXPERT), holders);
+        assert_int_equal(gr_mesh_size(&layer->comm.mesh, GR_AXIS_EXPERT), holders);
+        assert_int_equal(layer->comm.peers, holders);
+        assert_int_equal(update->comm.peers, 0); /* training has them whole */
+        assert_int_equal(p->tasks->groups, 1);
+        assert_int_equal(p->tasks->messages, 3 + holders - 1);
+        exchanged[i] = layer->comm.exchanged;
+        kv[i] = entry_bytes(p->plan, "rollout.kv");
+        gr_planned_free(p);
+        gr_graph_free(g);
+    }
+    assert_close(exchanged[1], exchanged[0] * (3.0 / 4) / (1.0 / 2), 0, 1e-9);
+    assert_int_equal(kv[0],
+                     8 * 3 * 4 * 2 * 16 * 16 * sizeof(float)); /* blocks, layers, heads; 16 wide here */
+    assert_int_equal(kv[1], kv[0]);
+}
+
+static char *numerics_of(const char *model, const gr_kernels *k)
+{
+    const config c = {.model = model, .ranks = 2, .experts = true};
+    const gr_plan_options o = {.kernels = k, .hardware = machine(), .hosts = 1, .threads = 1};
+    gr_graph *g = load(&c);
+    gr_planned *p = NULL;
+    assert_int_equal(gr_plan_graph(&p, g, &o, NULL), GR_OK);
+    char *numerics = gr_strdup(p->plan->numerics);
+    gr_planned_free(p);
+    gr_graph_free(g);
+    return numerics;
+}
+
+/* Where a row's bits do not depend on its batch, and only there. */
+static void test_divided_experts_of_a_rollout_are_the_same_bits(void **state)
+{
+    (void)state;
+    gr_kernels kernels = gr_kernels_cpu;
+    for (int invariant = 0; invariant < 2; invariant++) {
+        kernels.invariant = invariant;
+        char *whole = numerics_of("", &kernels), *divided = numerics_of(", expert: 2", &kernels);
+        assert_int_equal(!strcmp(whole, divided), invariant);
+        free(whole);
+        free(divided);
+    }
+}
+
+/* A node with a loop whose trips ranks count for themselves; before or behind the exchanges in it, or not at
+ * all, so many holders agree on them. */
+static bool holders_meet(uint32_t first, uint32_t last)
+{
+    const uint32_t holders[] = {first, 2, last};
+    gr_tasks *g = gr_tasks_new();
+    g->ranks = 4;
+    gr_tasks_node(g, "node", GR_LANE_COMPUTE, false);
+    const uint32_t x = gr_tasks_temp(g, GR_CAT_ACTIVATIONS, 256, "x");
+    gr_tasks_run(g, 0, 0, (gr_use[]){{x, GR_WRITE}}, 1, "begin");
+    gr_tasks_loop(g, 0, 3, true, "loop");
+    for (uint32_t i = 0; i < GR_LEN(holders); i++) {
+        gr_task *w = gr_tasks_run(g, 0, 0, (gr_use[]){{x, GR_UPDATE}}, 1, "step.%u", i);
+        if (!holders[i]) continue;
+        w->comm.peers = w->comm.mesh.size[GR_AXIS_EXPERT] = holders[i];
+        w->comm.agrees = i != 1;
+    }
+    gr_tasks_end(g);
+    gr_plan *p = still_plan(g, "0-3");
+    gr_str why = {0};
+    const bool met = accepted(p, g, &why);
+    assert_true(met || strstr(why.text, "on whose trips the ranks do not agree"));
+    gr_str_release(&why);
+    gr_plan_free(p);
+    gr_tasks_free(g);
+    return met;
+}
+
+static void test_holders_agree_before_they_exchange(void **state)
+{
+    (void)state;
+    assert_true(holders_meet(2, 0));
+    assert_false(holders_meet(0, 0));
+    assert_false(holders_meet(0, 2));
+    assert_false(holders_meet(4, 0)); /* others */
+}
+
 /* Two ranks that have slices and experts in common are one communicator, through which experts' rows go all
  * the same: memory for messages with the other, beside that for parts of buckets from all three. */
 static void test_experts_in_the_group_of_slices_send_messages(void **state)
@@ -320,7 +427,9 @@ static const char *const meshes[] = {
     ", parallel: {tensor: 2, context: 2, expert: 4}, tensor: 2",
     ", parallel: {pipeline: 2}",
     ", parallel: {pipeline: 2, chunks: 2}",
-    ", parallel: {tensor: 2, pipeline: 2}, residency: {rollout_weights: keep}"};
+    ", parallel: {tensor: 2, pipeline: 2}, residency: {rollout_weights: keep}",
+    ", expert: 2, parallel: {expert: 4}, residency: {rollout_weights: keep}",
+    ", expert: 4"};
 static bool has_experts(const char *mesh)
 {
     return strstr(mesh, "expert:");
@@ -494,6 +603,34 @@ static void test_auto_takes_the_fastest_mesh(void **state)
     gr_graph_free(g);
 }
 
+/* text NULL: it is fine. */
+static void check_refused(const config *c, const char *text, uint32_t line)
+{
+    gr_graph *g = NULL;
+    gr_diag d;
+    gr_diag_init(&d);
+    const gr_status st = try_load(&g, c, &d);
+    bool found = false;
+    for (size_t k = 0; k < d.n; k++)
+        found = found || (text && strstr(d.messages[k].text, text) && d.messages[k].at.line == line);
+    if (text ? !found || !st : st != GR_OK)
+        fail_msg("'%s' of '%s' and '%s' on %u ranks: %s", text ? text : "nothing", c->model ? c->model : "",
+                 c->rollout ? c->rollout : "", c->ranks, d.n ? d.messages[0].text : "nothing is said");
+    gr_diag_release(&d);
+    gr_graph_free(g);
+}
+
+/* The rollout is in line 7. */
+static void test_rollouts_that_cannot_go_in_step_are_refused(void **state)
+{
+    (void)state;
+    const config talks = {.model = ", expert: 2",
+                          .rollout = ", turns: 2, max_context: 64, environment: {command: cat}",
+                          .ranks = 2,
+                          .experts = true};
+    check_refused(&talks, "'environment' is not built for a model whose experts are divided in rollouts", 7);
+}
+
 /* Models are in line 3. */
 static void test_what_is_refused(void **state)
 {
@@ -572,6 +709,28 @@ static void test_what_is_refused(void **state)
         {{.model = ", parallel: {expert: 4}, shard: node", .ranks = 4, .hosts = 2, .experts = true},
          "'expert: 4' does not divide the ranks of a host"},
         {{.model = ", parallel: 2", .ranks = 2}, "'parallel' must be"},
+        {{.model = ", expert: 4", .ranks = 4, .experts = true}, NULL},
+        {{.model = ", expert: 4", .ranks = 1, .experts = true}, NULL},
+        {{.model = ", expert: 2, parallel: {expert: 4}", .ranks = 4, .experts = true}, NULL},
+        {{.model = ", expert: 2", .ranks = 2, .more = "strict: true\n", .experts = true}, NULL},
+        {{.model = ", expert: 2", .ranks = 2, .more = "canonical: true\n", .experts = true}, NULL},
+        {{.model = ", expert: 0", .ranks = 2, .experts = true},
+         "'expert' must be a whole number from 1 to 64"},
+        {{.model = ", expert: 2", .ranks = 2},
+         "'expert: 2' does not divide its layers, which have no experts"},
+        {{.model = ", expert: 8", .ranks = 8, .experts = true}, "'expert: 8' does not divide its 12 experts"},
+        {{.model = ", expert: 4", .ranks = 6, .experts = true},
+         "'expert: 4' does not divide the 6 ranks of a host"},
+        {{.model = ", expert: 4", .ranks = 4, .hosts = 2, .experts = true},
+         "'expert: 4' does not divide the 2 ranks of a host"},
+        {{.model = ", expert: 2, tensor: 2", .ranks = 4, .experts = true},
+         "'expert: 2' does not go with 'tensor'"},
+        {{.model = ", expert: 2, pool: a",
+          .rollout = ", pool: b",
+          .ranks = 5,
+          .more = "pools: {a: {ranks: 2}, b: {share: 1}}\n",
+          .experts = true},
+         "cannot group ranks 2-4, which run 'rollout'"},
         {{.model = ", parallel: {context: 2}", .ranks = 2, .more = "canonical: true\n"},
          "and canonical do not go together"},
         {{.model = ", parallel: {context: 2}, pool: a",
@@ -580,20 +739,7 @@ static void test_what_is_refused(void **state)
           .more = "pools: {a: {ranks: 3}, b: {share: 1}}\n"},
          "'context: 2' does not divide the 3 ranks 0-2, which run 'old'"},
     };
-    for (size_t i = 0; i < GR_LEN(cases); i++) {
-        gr_graph *g = NULL;
-        gr_diag d;
-        gr_diag_init(&d);
-        gr_status st = try_load(&g, &cases[i].c, &d);
-        bool found = false;
-        for (size_t k = 0; k < d.n; k++)
-            found = found || (cases[i].text && strstr(d.messages[k].text, cases[i].text) &&
-                              d.messages[k].at.line == 3);
-        if (cases[i].text ? !found || !st : st != GR_OK)
-            fail_msg("case %zu: %s", i, d.n ? d.messages[0].text : "nothing is said");
-        gr_diag_release(&d);
-        gr_graph_free(g);
-    }
+    for (size_t i = 0; i < GR_LEN(cases); i++) check_refused(&cases[i].c, cases[i].text, 3);
 }
 
 int main(void)
@@ -602,6 +748,9 @@ int main(void)
         cmocka_unit_test(test_a_rank_holds_its_tokens),
         cmocka_unit_test(test_a_rank_holds_its_slices),
         cmocka_unit_test(test_a_rank_holds_its_experts),
+        cmocka_unit_test(test_a_rank_holds_its_experts_of_a_rollout),
+        cmocka_unit_test(test_divided_experts_of_a_rollout_are_the_same_bits),
+        cmocka_unit_test(test_holders_agree_before_they_exchange),
         cmocka_unit_test(test_experts_in_the_group_of_slices_send_messages),
         cmocka_unit_test(test_a_rank_holds_its_stage),
         cmocka_unit_test(test_a_rank_holds_its_chunks),
@@ -611,6 +760,7 @@ int main(void)
         cmocka_unit_test(test_stages_take_turns),
         cmocka_unit_test(test_auto_takes_the_fastest_mesh),
         cmocka_unit_test(test_auto_stops_where_doubling_does_not_pay),
+        cmocka_unit_test(test_rollouts_that_cannot_go_in_step_are_refused),
         cmocka_unit_test(test_what_is_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
