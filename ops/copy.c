@@ -112,9 +112,9 @@ static void declare_copy(const gr_graph *g, const gr_node *n, const gr_choices *
 {
     (void)g, (void)how;
     const gr_copy_cfg *c = n->cfg;
-    const uint32_t shards = gr_sharding_shards(p, c->to);
-    const bool shard = shards > 1 && p->sharded >> c->from->index & 1,
-               parts = shards > 1 && !(p->sharded >> c->to->index & 1);
+    const uint32_t shards = gr_placed(p, c->to)->shards;
+    const bool shard = gr_placed(p, c->from)->weights == GR_SPREAD_FLAT,
+               parts = shards > 1 && gr_placed(p, c->to)->weights == GR_SPREAD_WHOLE;
     for (uint32_t b = 0; b < gr_model_buckets(&c->to->shape); b++) {
         const bool master = gr_state_bytes_of(k, c->to, b, 1).master;
         const uint32_t state = master ? gr_model_object(p, k, c->to, GR_PART_STATE, b) : GR_NONE;
@@ -144,7 +144,7 @@ static gr_status run_copy(const gr_call *c, gr_diag *d)
     const uint64_t size = gr_dtype_size(k->dtype);
     const double decay = gr_session_number(c->session, &cfg->decay);
     const char *from = (const char *)c->ptr[COPY_FROM] + (c->kernel == COPY_SHARD ? 0 : own.first * size);
-    char *to = (char *)c->ptr[COPY_TO] + (c->how->sharded ? 0 : own.first * size);
+    char *to = (char *)c->ptr[COPY_TO] + (c->placed->weights == GR_SPREAD_FLAT ? 0 : own.first * size);
     if (!own.n) return GR_OK;
     if (averages(c->node))
         k->blend(c->queue, to, c->ptr[COPY_STATE], from, (float)decay, (float)(1 - decay), own.n);

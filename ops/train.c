@@ -648,7 +648,7 @@ static uint64_t grad_bytes(const gr_call *c, uint32_t bucket)
  * that adds to them begins at zero. */
 static void begin_grads(const gr_call *c, void *grads, uint32_t bucket)
 {
-    if (!grads || gr_shard_place_of(c).shards < 2 || c->how->leaves || c->how->whole_grads) return;
+    if (!grads || c->placed->shards < 2 || c->how->leaves || c->how->whole_grads) return;
     if (gr_node_piped(c->node)) return; /* they are those of all micro-batches */
     c->session->kernels->zero(c->queue, grads, grad_bytes(c, bucket));
 }
@@ -769,8 +769,7 @@ static void finish_norm(const gr_call *c, train_state *t, const double *sums)
 /* Of shards that replicas have, too, those of the first one count: all ranks hear the same sum. */
 static bool counts_elsewhere(const gr_call *c)
 {
-    gr_shard_place place = gr_shard_place_of(c);
-    return place.shards > 1 && place.replica > 0;
+    return c->placed->shards > 1 && c->session->rank >= c->placed->shards;
 }
 
 /* Eighth by eighth: those of other ranks are zero, until they are added, and those of replicas stay so. */
@@ -804,7 +803,7 @@ static void run_norm(const gr_call *c, train_state *t)
     else
         k->sum_squares(c->queue, c->ptr[NORM_GRADS], c->node->model->train.grads, gr_shard_of(c, c->arg).n,
                        sums + c->arg, sums + n);
-    if (c->arg == gr_train_last(m) && gr_shard_place_of(c).shards < 2) finish_norm(c, t, sums);
+    if (c->arg == gr_train_last(m) && c->placed->shards < 2) finish_norm(c, t, sums);
 }
 
 /* Steps that the model's moments have seen: those of all updates of it. */
@@ -823,12 +822,12 @@ static gr_optim_range range_of(const gr_call *c, const gr_shard *own, uint64_t a
 {
     const gr_kernels *k = c->session->kernels;
     const gr_train *train = &c->node->model->train;
-    gr_state_bytes state = gr_state_bytes_of(k, c->node->model, c->arg, gr_shard_place_of(c).shards);
+    gr_state_bytes state = gr_state_bytes_of(k, c->node->model, c->arg, c->placed->shards);
     char *w = c->ptr[STEP_WEIGHTS], *g = c->ptr[STEP_GRADS], *kept = c->ptr[STEP_STATE],
          *m = kept + state.master, *v = state.moments > 1 ? m + state.moment : NULL;
-    const uint64_t first = c->how->sharded ? 0 : own->first,
+    const uint64_t first = c->placed->weights == GR_SPREAD_FLAT ? 0 : own->first,
                    n = gr_shard_elems(gr_bucket_elems(gr_model_trains(c->node->model), c->arg),
-                                      gr_shard_place_of(c).shards);
+                                      c->placed->shards);
     return (gr_optim_range){.w = w + (first + at) * gr_dtype_size(k->dtype),
                             .g = g + at * gr_dtype_size(train->grads),
                             .master = state.form == GR_MASTER_F32 ? (float *)kept + at : NULL,

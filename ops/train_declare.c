@@ -1086,7 +1086,7 @@ static void declare_leaves(declaring *w)
     gr_tasks_end(w->p);
     for (uint32_t b = gr_train_first(m); b < n; b++) {
         gr_sharding_reduce(w->p, w->k, m, b, false);
-        if (gr_sharding_shards(w->p, m) < 2)
+        if (gr_placed(w->p, m)->shards < 2)
             gr_tasks_run(w->p, TRAIN_SUM, b,
                          (gr_use[]){[SUM_LEAVES] = {gr_sharding_whole(w->p, w->k, m, b), GR_READ},
                                     [SUM_GRADS] = {grad_sums(w, b), GR_UPDATE}},
@@ -1111,7 +1111,7 @@ static void declare_zero(declaring *w)
 {
     const gr_model *m = w->n->model;
     const bool whole = w->how->whole_grads;
-    const uint32_t parts = whole ? 1 : gr_sharding_shards(w->p, m);
+    const uint32_t parts = whole ? 1 : gr_placed(w->p, m)->shards;
     for (uint32_t b = gr_train_first(m); b <= gr_train_last(m); b++) {
         uint32_t sums = whole ? gr_sharding_whole(w->p, w->k, m, b) : grad_sums(w, b);
         gr_tasks_run(w->p, TRAIN_ZERO, b, (gr_use[]){[ZERO_GRADS] = {sums, GR_WRITE}}, N_ZERO, "zero.%u", b)
@@ -1150,7 +1150,7 @@ static double device_bytes(const declaring *w, uint32_t bucket)
 static void declare_norms(declaring *w)
 {
     const gr_model *m = w->n->model;
-    const uint32_t first = gr_train_first(m), n = gr_train_last(m) + 1, shards = gr_sharding_shards(w->p, m);
+    const uint32_t first = gr_train_first(m), n = gr_train_last(m) + 1, shards = gr_placed(w->p, m)->shards;
     for (uint32_t b = first; b <= n; b++) {
         if (b < n) gr_sharding_replicas(w->p, w->k, m, b);
         if (b == first) continue;
@@ -1204,7 +1204,7 @@ static uint32_t declare_muon(declaring *w, uint32_t b)
                                 [STEP_STATE] = {gr_model_object(w->p, w->k, m, GR_PART_STATE, b), GR_UPDATE},
                                 [STEP_NORM] = {w->o.norm, GR_READ}},
                      STEP_NORM + 1, "mix.%u", b);
-    t->cost.bytes = (grad_bytes(w, b) + 3.0 * (double)bytes) / gr_sharding_shards(w->p, m);
+    t->cost.bytes = (grad_bytes(w, b) + 3.0 * (double)bytes) / gr_placed(w->p, m)->shards;
     gr_sharding_unite(w->p, w->k, m, x, b);
     t = gr_tasks_run(w->p, TRAIN_ORTHOGONALIZE, b,
                      (gr_use[]){[ORTHOGONALIZE_X] = {x, GR_UPDATE}, [ORTHOGONALIZE_WS] = {ws, GR_WRITE}},
@@ -1227,7 +1227,7 @@ static void declare_step(declaring *w)
 {
     const train_objects *o = &w->o;
     const gr_model *m = w->n->model;
-    uint32_t n = gr_model_buckets(w->s), shards = gr_sharding_shards(w->p, m);
+    uint32_t n = gr_model_buckets(w->s), shards = gr_placed(w->p, m)->shards;
     declare_norms(w);
     if (shards > 1) gr_sharding_total(w->p, o->norm, n * norm_parts(w), "reduce_norm");
     if (shards > 1)
@@ -1289,9 +1289,9 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
     add_objects(&w);
     const gr_update_cfg *c = n->cfg;
     const uint32_t steps = c->epochs * w.shape.mini_batches;
-    const uint64_t bit = 1ULL << n->model->index;
+    gr_placement *const at = gr_placed(p, n->model);
     declare_weights(&w);
-    const uint64_t merged = p->merged & bit, quantized = gr_node_fp8(n) ? p->quantized & bit : 0;
+    const unsigned made = at->made & (GR_MADE_MERGED | (gr_node_fp8(n) ? GR_MADE_FP8 : 0));
     gr_tasks_loop(p, TRAIN_LOOP_MINI, steps, false, "mini_batches");
     if (!how->whole_grads && !piped(&w)) declare_zero(&w);
     if (w.o.tally.tally != GR_NONE)
@@ -1315,9 +1315,6 @@ void gr_train_declare(const gr_graph *g, const gr_node *n, const gr_choices *how
     declare_step(&w);
     if (steps > 1) declare_weights(&w); /* of the next one, or behind the last */
     gr_tasks_end(p);
-    if (steps > 1) {
-        p->merged |= merged;
-        p->quantized |= quantized;
-    }
+    if (steps > 1) at->made |= made;
     gr_env_reads_release(&w.reads);
 }

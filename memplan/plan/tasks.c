@@ -29,7 +29,7 @@ void gr_tasks_validate(gr_tasks *p, uint32_t every)
     assert(p->validate == GR_NONE && p->n_tasks && !p->depth && every);
     p->validate = (uint32_t)p->n_tasks;
     p->validate_every = every;
-    p->synced = p->merged = p->quantized = 0;
+    for (uint32_t m = 0; m < p->n_placed; m++) p->placed[m].made = 0;
 }
 
 uint32_t gr_tasks_steady(const gr_tasks *p)

@@ -76,6 +76,25 @@ typedef struct gr_use {
  * same shard on each host. */
 typedef enum gr_comm_group { GR_GROUP_ALL, GR_GROUP_NODE, GR_GROUP_REPLICAS } gr_comm_group;
 
+/* How a part of a model lies on the ranks of a role: all of it on each; in flat shards, one on each of a
+ * group (gr_shard_elems); in slices along the dimensions of its tensors (ops/model/tp.h); or not at all, for
+ * the ranks of another role have it and send it. */
+typedef enum gr_spread { GR_SPREAD_WHOLE, GR_SPREAD_FLAT, GR_SPREAD_SLICED, GR_SPREAD_AWAY } gr_spread;
+
+/* Where a model lies on the ranks of a role. What training alone keeps, gradients and moments, is in flat
+ * shards over a group. Its weights, which an update steps, are over the same group, or whole, or away. From
+ * this follows how all other parts lie (gr_part_spread), and who does a collective. */
+typedef struct gr_placement {
+    gr_spread weights;
+    gr_comm_group group; /* ALL or NODE; of the second, REPLICAS have the same shards */
+    uint32_t shards;     /* ranks of this group; 1: each has all */
+    unsigned made;       /* GR_MADE_*; while building */
+} gr_placement;
+
+/* What has been made of a model's weights as they are now: the copy that generates, adapters merged into
+ * them, their form in FP8. */
+enum { GR_MADE_COPY = 1, GR_MADE_MERGED = 2, GR_MADE_FP8 = 4 };
+
 /* What a collective does, for the cost model: shards are gathered, or reduced into; or all ranks end with all
  * of it, on the device, or in the host pool, where MPI does it. */
 typedef enum gr_comm_form { GR_FORM_SHARDS, GR_FORM_ALL_REDUCE, GR_FORM_HOST_REDUCE } gr_comm_form;
@@ -193,31 +212,22 @@ typedef struct gr_tasks {
     const char *node;
     gr_lane lane;
     bool optional, rollout;
-    uint32_t ranks;           /* 1, or more: sizes are of one of them (ops/parallel/sharding.h) */
-    uint32_t groups;          /* further communicators: of some of these ranks; of the ranks of all roles */
-    uint32_t messages;        /* ranks of this host that messages go to or come from, of all communicators */
-    uint32_t leaves;          /* leaves of a mini-batch on one rank, where gradients are summed by tree
-                                 reduction; 0: they are not */
-    uint64_t sharded, synced; /* bits by model: its weights are sharded; its rollout copy was filled */
-    uint64_t merged;          /* bits by model: adapters are merged into its weights */
-    uint64_t quantized;       /* bits by model: its copy in FP8 is of its weights */
-    uint64_t grouped;         /* bits by model: it is sharded over the ranks of a host */
-    uint32_t node_ranks;      /* ranks of a host, where there are such models */
-    uint32_t captured;        /* layers in the graphs of kernels that a device captures once and keeps */
-    uint64_t remote;          /* bits by model: its weights are on other ranks, and sent to a copy here */
-    bool lagged;              /* the current node reads the weights of the iteration before */
+    uint32_t ranks;       /* 1, or more: sizes are of one of them (ops/parallel/sharding.h) */
+    uint32_t groups;      /* further communicators: of some of these ranks; of the ranks of all roles */
+    uint32_t messages;    /* ranks of this host that messages go to or come from, of all communicators */
+    uint32_t leaves;      /* leaves of a mini-batch on one rank, where gradients are summed by tree
+                             reduction; 0: they are not */
+    gr_placement *placed; /* [n_placed] by index of the model */
+    uint32_t n_placed;
+    uint32_t node_ranks; /* of GR_GROUP_NODE; 0: no model is sharded so */
+    uint32_t captured;   /* layers in the graphs of kernels that a device captures once and keeps */
+    bool lagged;         /* the current node reads the weights of the iteration before */
     uint32_t loops[8], depth;
     gr_place values; /* where gr_tasks_value places what it adds; at first on the device */
     bool queued;     /* the device runs work later than it is given: a lane's code goes ahead of its queue */
     gr_index names;  /* of objects */
     uint64_t spare_bytes; /* at the end of the host pool, for what runs between tasks (ops/alike.h) */
 } gr_tasks;
-
-/* How many ranks a model is sharded over. */
-static inline uint32_t gr_tasks_shards(const gr_tasks *p, uint32_t model)
-{
-    return p->grouped >> model & 1 ? p->node_ranks : p->ranks;
-}
 
 gr_tasks *gr_tasks_new(void);
 void gr_tasks_free(gr_tasks *p); /* NULL is fine */

@@ -144,7 +144,8 @@ typedef struct gr_call {
     const gr_node *node;
     void *state; /* from open */
     const gr_choices *how;
-    uint32_t kernel, arg; /* as declared */
+    const gr_placement *placed; /* the node's model; NULL: it has none */
+    uint32_t kernel, arg;       /* as declared */
     void *const *ptr;
     uint32_t n_ptr;
     gr_lane lane; /* of its step: of a work that may be moved (gr_task_uses.host_with), where it is done */

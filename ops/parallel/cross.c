@@ -60,7 +60,7 @@ static transfer transfer_of(const gr_call *c, const gr_tasks *p, const gr_task *
         x.n = gr_bucket_elems(gr_model_trains(m), o->bucket);
         x.part = gr_shard_elems(x.n, x.from->n);
         x.elem_bytes = gr_dtype_size(c->session->kernels->dtype);
-        x.sharded = p->ranks > 1 && (p->sharded >> m->index & 1);
+        x.sharded = gr_placed(p, m)->weights == GR_SPREAD_FLAT;
     } else {
         x.n = w->comm.moved / x.to->n;
         x.elem_bytes = 1;

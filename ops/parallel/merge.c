@@ -73,15 +73,14 @@ static void declare_one(gr_tasks *p, const gr_kernels *k, const gr_model *m, uin
 
 void gr_merge_declare(gr_tasks *p, const gr_kernels *k, const gr_model *m, unsigned threads)
 {
-    if ((!gr_model_has_lora(m) && !m->shape.nf4) || p->merged >> m->index & 1) return;
-    if (!p->optional && !p->depth) p->merged |= 1ULL << m->index;
+    if ((!gr_model_has_lora(m) && !m->shape.nf4) || gr_part_is_made(p, m, GR_MADE_MERGED)) return;
     for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++) declare_one(p, k, m, b, threads);
 }
 
 void gr_merge_open(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
     if (!gr_bucket_is_closed(m, bucket)) return;
-    p->merged &= ~(1ULL << m->index);
+    gr_placed(p, m)->made &= ~(unsigned)GR_MADE_MERGED;
     declare_one(p, k, m, bucket, 1);
 }
 

@@ -75,17 +75,44 @@ uint64_t gr_shard_elems(uint64_t n, uint32_t ranks)
     return ranks < 2 ? n : ((n + pieces - 1) / pieces + 63) / 64 * 64 * (pieces / ranks);
 }
 
-/* Ranks hold shards of everything that training changes; of weights where the task graph says so. */
+gr_shard gr_shard_at(const gr_placement *at, const gr_model *m, uint32_t bucket, uint32_t rank)
+{
+    const uint64_t n = gr_bucket_elems(gr_model_trains(m), bucket), part = gr_shard_elems(n, at->shards),
+                   first = GR_MIN(rank % at->shards * part, n);
+    return (gr_shard){first, GR_MIN(part, n - first)};
+}
+
+gr_spread gr_part_spread(const gr_tasks *p, const gr_model *m, gr_model_part part, uint32_t bucket)
+{
+    const gr_placement *at = gr_placed(p, m);
+    switch (part) {
+    case GR_PART_GRADS:
+    case GR_PART_STATE:
+        return at->shards > 1 ? GR_SPREAD_FLAT : GR_SPREAD_WHOLE;
+    case GR_PART_ROLLOUT:
+    case GR_PART_LAGGED:
+        return gr_tp_is_cut(&m->shape, m->sharding.rollout, bucket) ? GR_SPREAD_SLICED : GR_SPREAD_WHOLE;
+    default: /* what weights are made of what is kept, is whole */
+        return part == gr_part_stepped(m) ? at->weights : GR_SPREAD_WHOLE;
+    }
+}
+
+bool gr_part_is_made(gr_tasks *p, const gr_model *m, unsigned what)
+{
+    gr_placement *at = gr_placed(p, m);
+    const bool made = at->made & what;
+    if (!p->optional && !p->depth) at->made |= what;
+    return made;
+}
+
+/* Of a part that is sent here there is a whole one. */
 static uint64_t own_bytes(const gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part part,
                           uint32_t bucket)
 {
-    bool copy = part == GR_PART_ROLLOUT || part == GR_PART_LAGGED;
-    bool weights = part == GR_PART_PARAMS || part == GR_PART_ADAPTERS;
-    bool whole = copy || part == GR_PART_NF4 || (weights && !(p->sharded >> m->index & 1));
-    uint64_t elems = gr_bucket_elems(part == GR_PART_PARAMS ? &m->shape : gr_model_trains(m), bucket),
-             bytes = gr_part_bytes(k, m, part, bucket);
-    uint32_t shards = gr_tasks_shards(p, m->index);
-    if (whole || shards < 2) return bytes;
+    const uint64_t elems = gr_bucket_elems(gr_model_trains(m), bucket),
+                   bytes = gr_part_bytes(k, m, part, bucket);
+    const uint32_t shards = gr_placed(p, m)->shards;
+    if (gr_part_spread(p, m, part, bucket) != GR_SPREAD_FLAT) return bytes;
     return part == GR_PART_STATE ? state_bytes(k, m, bucket, shards)
                                  : gr_shard_elems(elems, shards) * (bytes / elems);
 }
@@ -102,7 +129,8 @@ uint32_t gr_model_object(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr
         return gr_model_object(p, k, gr_bucket_base(m, bucket), part, bucket);
     const bool made = part == GR_PART_PARAMS && (gr_model_has_lora(m) || gr_bucket_is_closed(m, bucket)),
                copy = part == GR_PART_ROLLOUT,
-               away = part == GR_PART_ADAPTERS && p->remote >> m->index & 1; /* received anew */
+               away =
+                   part == GR_PART_ADAPTERS && gr_placed(p, m)->weights == GR_SPREAD_AWAY; /* received anew */
     bool apart = (copy || made || away) && p->validate != GR_NONE; /* contents do not cross to that path */
     snprintf(name, sizeof(name), "%s.%s%s.%u", m->name, apart ? "validate_" : "",
              away ? "received" : names[part], bucket);

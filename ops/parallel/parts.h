@@ -32,9 +32,26 @@ typedef enum gr_model_part {
  * (ops/model/tp.h). */
 uint64_t gr_part_bytes(const gr_kernels *k, const gr_model *m, gr_model_part part, uint32_t bucket);
 
+/* Where a model lies. */
+static inline gr_placement *gr_placed(const gr_tasks *p, const gr_model *m)
+{
+    return &p->placed[m->index];
+}
+/* How a part of it does, in a bucket. */
+gr_spread gr_part_spread(const gr_tasks *p, const gr_model *m, gr_model_part part, uint32_t bucket);
+/* Whether GR_MADE_* has been made of its weights as they are now. If not, the current node makes it: where it
+ * may be left out, or is in a loop that may run no trip, for itself alone. */
+bool gr_part_is_made(gr_tasks *p, const gr_model *m, unsigned what);
+
 /* Elements of a rank's shard of n; the last shards may be short, or empty. Shards of 8 ranks or fewer are
  * made of eighths, so that those of 2 ranks are whole shards of 4; all begin at multiples of 64 elements. */
 uint64_t gr_shard_elems(uint64_t n, uint32_t ranks);
+/* A rank's shard of what is trained of a bucket, elements [first, first + n); of one that has all, the whole.
+ * rank: of the role. */
+typedef struct gr_shard {
+    uint64_t first, n;
+} gr_shard;
+gr_shard gr_shard_at(const gr_placement *at, const gr_model *m, uint32_t bucket, uint32_t rank);
 
 /* Whether adapters make weights of a bucket that are not those of the frozen model; elsewhere these two are
  * one object. */

@@ -52,10 +52,7 @@ static double launches_of(const gr_model_shape *s, uint32_t bucket, uint64_t siz
 
 void gr_quantize_declare(gr_tasks *p, const gr_kernels *k, const gr_model *m, bool rollout)
 {
-    const uint64_t bit = 1ULL << m->index;
-    const bool apart = is_apart(p, rollout);
-    if (p->quantized & bit && !apart) return;
-    if (!p->optional && !p->depth && !apart) p->quantized |= bit;
+    if (!is_apart(p, rollout) && gr_part_is_made(p, m, GR_MADE_FP8)) return;
     const uint64_t size = gr_dtype_size(k->dtype);
     for (uint32_t b = 1; b <= m->shape.layers; b++) {
         gr_task *t =

@@ -8,20 +8,15 @@
 #include <stdio.h>
 #include <string.h>
 
-uint32_t gr_sharding_shards(const gr_tasks *p, const gr_model *m)
-{
-    return gr_tasks_shards(p, m->index);
-}
-
+/* What passes read; of adapters that are sent it is made here, as where they are trained. */
 static bool sharded(const gr_tasks *p, const gr_model *m)
 {
-    return gr_sharding_shards(p, m) > 1 && (p->sharded >> m->index & 1);
+    return gr_part_spread(p, m, GR_PART_PARAMS, 0) == GR_SPREAD_FLAT;
 }
 
-/* Of adapters that are sent weights are made here, as where they are trained. */
-static bool remote(const gr_tasks *p, const gr_model *m)
+static bool away(const gr_tasks *p, const gr_model *m)
 {
-    return p->remote >> m->index & 1 && !gr_model_has_lora(m);
+    return gr_part_spread(p, m, GR_PART_PARAMS, 0) == GR_SPREAD_AWAY;
 }
 
 /* Bytes a rank receives where every rank ends with all of `bytes`, or with its reduced part of them. */
@@ -60,13 +55,14 @@ enum {
 enum { REDUCE_WHOLE, REDUCE_SHARD, REDUCE_STAGING, N_REDUCE };
 enum { ALL, N_ALL }; /* one object: across, stepped, total, share */
 
-static gr_task *collective(gr_tasks *p, gr_step_kind kind, uint32_t kernel, uint32_t arg, double bytes,
-                           const gr_use *uses, size_t n, const char *what)
+gr_task *gr_sharding_collective(gr_tasks *p, const gr_model *m, gr_step_kind kind, uint32_t kernel,
+                                uint32_t arg, uint64_t bytes, const gr_use *uses, size_t n, const char *what)
 {
     gr_task *w = gr_tasks_run(p, kernel, arg, uses, n, "%s", what);
     w->kind = kind;
     w->lane = GR_LANE_COMM;
-    w->comm.moved = (uint64_t)bytes;
+    w->comm.moved = bytes;
+    if (m) w->comm.group = gr_placed(p, m)->group;
     return w;
 }
 
@@ -74,9 +70,8 @@ static gr_task *collective(gr_tasks *p, gr_step_kind kind, uint32_t kernel, uint
 static gr_task *of_shards(gr_tasks *p, const gr_model *m, gr_step_kind kind, uint32_t kernel, uint32_t bucket,
                           uint64_t bytes, const gr_use *uses, size_t n, const char *what)
 {
-    gr_task *w = collective(p, kind, kernel, bucket, moved(gr_sharding_shards(p, m), bytes), uses, n, what);
-    if (p->grouped >> m->index & 1) w->comm.group = GR_GROUP_NODE;
-    return w;
+    return gr_sharding_collective(p, m, kind, kernel, bucket, (uint64_t)moved(gr_placed(p, m)->shards, bytes),
+                                  uses, n, what);
 }
 
 /* One after which every rank has all of an object. */
@@ -124,7 +119,7 @@ uint32_t gr_sharding_params(gr_tasks *p, const gr_kernels *k, const gr_model *m,
                             uint32_t bucket)
 {
     if (sharded(p, m) || is_cut(m, bucket)) return gathered(p, k, m, pass, bucket);
-    return gr_model_object(p, k, m, remote(p, m) ? GR_PART_ROLLOUT : GR_PART_PARAMS, bucket);
+    return gr_model_object(p, k, m, away(p, m) ? GR_PART_ROLLOUT : GR_PART_PARAMS, bucket);
 }
 
 /* Fill the slice that a pass reads: from flat shards, through a buffer, or from what is whole here. */
@@ -139,13 +134,13 @@ static void gather_slice(gr_tasks *p, const gr_kernels *k, const gr_model *m, co
     if (shards)
         exchange = gr_tasks_temp(
             p, GR_CAT_COMM,
-            gr_reshard_room(&m->shape, m->sharding.train, bucket, gr_sharding_shards(p, m)) * size,
+            gr_reshard_room(&m->shape, m->sharding.train, bucket, gr_placed(p, m)->shards) * size,
             "%sexchange.%u", pass, bucket);
     named(what, pass, shards ? "gather" : "slice", bucket); /* the other is of what was stepped */
     of_shards(
         p, m, GR_STEP_GATHER, shards ? SHARDING_PASS_RESHARD : SHARDING_PASS_TP, bucket, shards ? bytes : 0,
         (gr_use[]){
-            [SYNC_FROM] = {gr_model_object(p, k, m, remote(p, m) ? GR_PART_ROLLOUT : GR_PART_PARAMS, bucket),
+            [SYNC_FROM] = {gr_model_object(p, k, m, away(p, m) ? GR_PART_ROLLOUT : GR_PART_PARAMS, bucket),
                            GR_READ},
             [SYNC_COPY] = {gathered(p, k, m, pass, bucket), GR_WRITE},
             [SYNC_EXCHANGE] = {exchange, GR_WRITE}},
@@ -168,9 +163,9 @@ void gr_sharding_gather(gr_tasks *p, const gr_kernels *k, const gr_model *m, con
 }
 
 /* Whether a bucket of the rollout's copy is a part: a slice of a layer, or some of its experts. */
-static bool tp_sharded(const gr_model *m, uint32_t bucket)
+static bool sliced(const gr_tasks *p, const gr_model *m, uint32_t bucket)
 {
-    return gr_tp_is_cut(&m->shape, m->sharding.rollout, bucket);
+    return gr_part_spread(p, m, GR_PART_ROLLOUT, bucket) == GR_SPREAD_SLICED;
 }
 
 /* Whether the current node reads older weights of it: those that never change have none. */
@@ -181,7 +176,7 @@ static bool lags(const gr_tasks *p, const gr_model *m)
 
 uint32_t gr_sharding_rollout(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
-    bool copy = sharded(p, m) || remote(p, m) || tp_sharded(m, bucket);
+    bool copy = sharded(p, m) || away(p, m) || sliced(p, m, bucket);
     return gr_model_object(p, k, m,
                            lags(p, m) ? GR_PART_LAGGED
                            : copy     ? GR_PART_ROLLOUT
@@ -194,16 +189,15 @@ uint32_t gr_sharding_rollout(gr_tasks *p, const gr_kernels *k, const gr_model *m
 static void sync_bucket(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part copy, uint32_t b,
                         uint32_t from, bool whole)
 {
-    const bool tp = tp_sharded(m, b);
+    const bool tp = sliced(p, m, b);
     const uint64_t bytes = gr_part_bytes(k, m, copy, b);
     uint32_t exchange = GR_NONE;
     char what[64];
     if (tp && !whole)
-        exchange =
-            gr_tasks_temp(p, GR_CAT_COMM,
-                          gr_reshard_room(&m->shape, m->sharding.rollout, b, gr_sharding_shards(p, m)) *
-                              gr_dtype_size(k->dtype),
-                          "exchange.%u", b);
+        exchange = gr_tasks_temp(p, GR_CAT_COMM,
+                                 gr_reshard_room(&m->shape, m->sharding.rollout, b, gr_placed(p, m)->shards) *
+                                     gr_dtype_size(k->dtype),
+                                 "exchange.%u", b);
     named(what, "", copy == GR_PART_LAGGED ? "lag" : "sync", b);
     of_shards(p, m, GR_STEP_SYNC,
               tp      ? whole ? SHARDING_TP : SHARDING_RESHARD
@@ -220,7 +214,7 @@ static void sync_bucket(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_
 uint32_t gr_sharding_received(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part copy,
                               uint32_t bucket)
 {
-    if (!tp_sharded(m, bucket)) return gr_model_object(p, k, m, copy, bucket);
+    if (!sliced(p, m, bucket)) return gr_model_object(p, k, m, copy, bucket);
     gr_object o = {.name = gr_arena_printf(p->arena, "%s.received.%u", p->node, bucket),
                    .category = GR_CAT_ROLLOUT,
                    .span = GR_SPAN_TEMP,
@@ -233,25 +227,22 @@ uint32_t gr_sharding_received(gr_tasks *p, const gr_kernels *k, const gr_model *
 
 void gr_sharding_cut(gr_tasks *p, const gr_kernels *k, const gr_model *m, gr_model_part copy, uint32_t bucket)
 {
-    if (tp_sharded(m, bucket))
+    if (sliced(p, m, bucket))
         sync_bucket(p, k, m, copy, bucket, gr_sharding_received(p, k, m, copy, bucket), true);
 }
 
 /* Straight into the rollout's weights; or, where the graph asks for it, through a gathered copy: of all
- * buckets before the first is synced, or of one at a time. A node that may be left out, or is in a loop that
- * may run no trip, fills it for itself alone. */
+ * buckets before the first is synced, or of one at a time. */
 void gr_sharding_sync(gr_tasks *p, const gr_kernels *k, const gr_model *m)
 {
     uint32_t n = gr_model_buckets(&m->shape);
     const bool shards = sharded(p, m), through = shards && m->sharding.gather != GR_GATHER_DIRECT;
-    if (remote(p, m) || (!shards && gr_slicing_parts(m->sharding.rollout) < 2) || lags(p, m) ||
-        (p->synced >> m->index & 1))
+    if (away(p, m) || (!shards && gr_slicing_parts(m->sharding.rollout) < 2) || lags(p, m) || gr_part_is_made(p, m, GR_MADE_COPY))
         return;
-    if (!p->optional && !p->depth) p->synced |= 1ULL << m->index;
     for (uint32_t b = 0; b < n && shards && m->sharding.gather == GR_GATHER_WHOLE; b++)
         gr_sharding_gather(p, k, m, "sync_", b);
     for (uint32_t b = 0; b < n; b++) {
-        if (!shards && !tp_sharded(m, b)) continue; /* the same bytes */
+        if (!shards && !sliced(p, m, b)) continue; /* the same bytes */
         if (shards && m->sharding.gather == GR_GATHER_LAYER) gr_sharding_gather(p, k, m, "sync_", b);
         sync_bucket(p, k, m, GR_PART_ROLLOUT, b,
                     through ? gathered(p, k, m, "sync_", b) : gr_model_object(p, k, m, GR_PART_PARAMS, b),
@@ -264,7 +255,7 @@ void gr_sharding_older(gr_tasks *p, const gr_kernels *k, const gr_model *m)
     char what[64];
     for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++) {
         uint64_t bytes = gr_part_bytes(k, m, GR_PART_PARAMS, b);
-        if (tp_sharded(m, b)) {
+        if (sliced(p, m, b)) {
             sync_bucket(p, k, m, GR_PART_LAGGED, b, gr_model_object(p, k, m, GR_PART_PARAMS, b),
                         !sharded(p, m));
             continue;
@@ -289,7 +280,7 @@ uint32_t gr_sharding_whole(gr_tasks *p, const gr_kernels *k, const gr_model *m, 
 gr_use gr_sharding_grads(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool first)
 {
     if (p->leaves) return (gr_use){gr_sharding_whole(p, k, m, bucket), GR_UPDATE};
-    if (gr_sharding_shards(p, m) < 2)
+    if (gr_placed(p, m)->shards < 2)
         return (gr_use){gr_model_object(p, k, m, GR_PART_GRADS, bucket), GR_UPDATE};
     return (gr_use){gr_sharding_whole(p, k, m, bucket), first ? GR_WRITE : GR_UPDATE};
 }
@@ -303,7 +294,7 @@ uint32_t gr_sharding_tree(gr_tasks *p, const gr_kernels *k, const gr_model *m, u
 /* Where sums have one order: the shards of all ranks, side by side. Of slices what is exchanged. */
 static uint32_t reduce_room(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
-    const uint32_t shards = gr_sharding_shards(p, m);
+    const uint32_t shards = gr_placed(p, m)->shards;
     if (is_cut(m, bucket))
         return gr_tasks_temp(p, GR_CAT_COMM,
                              gr_reshard_back_room(&m->shape, m->sharding.train, bucket, shards) *
@@ -318,7 +309,7 @@ static uint32_t reduce_room(gr_tasks *p, const gr_kernels *k, const gr_model *m,
 void gr_sharding_reduce(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket, bool all)
 {
     char what[64];
-    uint32_t shards = gr_sharding_shards(p, m);
+    uint32_t shards = gr_placed(p, m)->shards;
     if (shards < 2) return;
     const bool cut = is_cut(m, bucket);
     named(what, "", "reduce", bucket);
@@ -341,12 +332,13 @@ void gr_sharding_reduce(gr_tasks *p, const gr_kernels *k, const gr_model *m, uin
 void gr_sharding_replicas(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t bucket)
 {
     char what[64];
-    if (!(p->grouped >> m->index & 1)) return;
+    if (gr_placed(p, m)->group != GR_GROUP_NODE) return;
     uint32_t grads = gr_model_object(p, k, m, GR_PART_GRADS, bucket);
     named(what, "", "across", bucket);
-    to_all(collective(p, GR_STEP_REDUCE, SHARDING_REPLICAS, bucket,
-                      2 * moved(p->ranks / p->node_ranks, p->objects[grads].bytes),
-                      (gr_use[]){[ALL] = {grads, GR_UPDATE}}, N_ALL, what),
+    to_all(gr_sharding_collective(
+               p, NULL, GR_STEP_REDUCE, SHARDING_REPLICAS, bucket,
+               (uint64_t)(2 * moved(p->ranks / gr_placed(p, m)->shards, p->objects[grads].bytes)),
+               (gr_use[]){[ALL] = {grads, GR_UPDATE}}, N_ALL, what),
            &p->objects[grads])
         ->comm.group = GR_GROUP_REPLICAS;
 }
@@ -355,10 +347,8 @@ void gr_sharding_stepped(gr_tasks *p, const gr_kernels *k, const gr_model *m, ui
 {
     char what[64];
     const gr_model_part part = gr_part_stepped(m);
-    p->synced &= ~(1ULL << m->index); /* what generates from here on has the new weights */
-    p->merged &= ~(1ULL << m->index);
-    p->quantized &= ~(1ULL << m->index);
-    if (gr_sharding_shards(p, m) < 2 || sharded(p, m)) return;
+    gr_placed(p, m)->made = 0; /* what generates from here on has the new weights */
+    if (gr_placed(p, m)->shards < 2 || sharded(p, m)) return;
     named(what, "", "gather", bucket);
     of_shards(p, m, GR_STEP_GATHER, SHARDING_STEPPED, bucket, gr_part_bytes(k, m, part, bucket),
               (gr_use[]){[ALL] = {gr_model_object(p, k, m, part, bucket), GR_UPDATE}}, N_ALL, what);
@@ -367,7 +357,7 @@ void gr_sharding_stepped(gr_tasks *p, const gr_kernels *k, const gr_model *m, ui
 void gr_sharding_unite(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint32_t object, uint32_t bucket)
 {
     char what[64];
-    if (gr_sharding_shards(p, m) < 2) return;
+    if (gr_placed(p, m)->shards < 2) return;
     named(what, "", "unite", bucket);
     of_shards(p, m, GR_STEP_GATHER, SHARDING_STEPPED, bucket, gr_part_bytes(k, m, gr_part_stepped(m), bucket),
               (gr_use[]){[ALL] = {object, GR_UPDATE}}, N_ALL, what);
@@ -376,8 +366,8 @@ void gr_sharding_unite(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint
 void gr_sharding_total(gr_tasks *p, uint32_t object, uint32_t n, const char *what)
 {
     if (p->ranks < 2) return;
-    to_all(collective(p, GR_STEP_REDUCE, SHARDING_TOTAL, n, n * sizeof(double),
-                      (gr_use[]){[ALL] = {object, GR_UPDATE}}, N_ALL, what),
+    to_all(gr_sharding_collective(p, NULL, GR_STEP_REDUCE, SHARDING_TOTAL, n, n * sizeof(double),
+                                  (gr_use[]){[ALL] = {object, GR_UPDATE}}, N_ALL, what),
            &p->objects[object]);
 }
 
@@ -388,10 +378,10 @@ void gr_sharding_share(gr_tasks *p, uint32_t object)
     size_t node = strlen(p->node);
     bool own = !strncmp(o->name, p->node, node) && o->name[node] == '.';
     char *what = gr_arena_printf(p->arena, "share%s%s", own ? "." : "", own ? o->name + node + 1 : "");
-    const double bytes = moved(p->ranks, o->bytes);
+    const uint64_t bytes = (uint64_t)moved(p->ranks, o->bytes);
     const bool on_host = o->place == GR_HOST;
-    gr_task *w = to_all(collective(p, GR_STEP_GATHER, SHARDING_SHARE, 0, bytes,
-                                   (gr_use[]){[ALL] = {object, GR_UPDATE}}, N_ALL, what),
+    gr_task *w = to_all(gr_sharding_collective(p, NULL, GR_STEP_GATHER, SHARDING_SHARE, 0, bytes,
+                                               (gr_use[]){[ALL] = {object, GR_UPDATE}}, N_ALL, what),
                         &p->objects[object]);
     if (on_host) gr_tasks_waits(w);
 }
@@ -402,9 +392,10 @@ gr_task *gr_sharding_loop(gr_tasks *p, uint32_t kernel, uint32_t trips_max, bool
     if (p->ranks < 2 || !collectives) return gr_tasks_loop(p, kernel, trips_max, true, what);
     uint32_t trips = gr_tasks_host(p, GR_CAT_COMM, sizeof(uint32_t), "%s.trips", what);
     char *agree = gr_arena_printf(p->arena, "%s.agree", what);
-    to_all(collective(p, GR_STEP_AGREE, kernel, 0, sizeof(uint32_t),
-                      (gr_use[]){[GR_AGREE_TRIPS] = {trips, GR_WRITE}, [GR_AGREE_ROWS] = {rows, GR_READ}},
-                      rows == GR_NONE ? GR_AGREE_ROWS : GR_N_AGREE, agree),
+    to_all(gr_sharding_collective(
+               p, NULL, GR_STEP_AGREE, kernel, 0, sizeof(uint32_t),
+               (gr_use[]){[GR_AGREE_TRIPS] = {trips, GR_WRITE}, [GR_AGREE_ROWS] = {rows, GR_READ}},
+               rows == GR_NONE ? GR_AGREE_ROWS : GR_N_AGREE, agree),
            &p->objects[trips])
         ->uses.by_code = true;
     gr_task *w = gr_tasks_loop(p, kernel, trips_max, true, what);
@@ -416,27 +407,15 @@ gr_task *gr_sharding_loop(gr_tasks *p, uint32_t kernel, uint32_t trips_max, bool
 
 /* ---- running ------------------------------------------------------------------------------------------- */
 
-gr_shard_place gr_shard_place_of(const gr_call *c)
-{
-    const gr_session *s = c->session;
-    uint32_t shards = c->how->shards ? c->how->shards : s->ranks;
-    return (gr_shard_place){shards, s->rank % shards, s->rank / shards};
-}
-
 gr_shard gr_shard_of(const gr_call *c, uint32_t bucket)
 {
-    gr_shard_place place = gr_shard_place_of(c);
-    uint64_t n = gr_bucket_elems(gr_model_trains(c->node->model), bucket),
-             part = gr_shard_elems(n, place.shards);
-    uint64_t first = GR_MIN(place.rank * part, n);
-    return (gr_shard){first, GR_MIN(part, n - first)};
+    return gr_shard_at(c->placed, c->node->model, bucket, c->session->rank);
 }
 
 static gr_comm_parts parts_of(const gr_call *c, void *whole, gr_dtype type)
 {
     uint64_t n = gr_bucket_elems(gr_model_trains(c->node->model), c->arg);
-    return (gr_comm_parts){whole, n, gr_shard_elems(n, gr_shard_place_of(c).shards),
-                           (uint32_t)gr_dtype_size(type)};
+    return (gr_comm_parts){whole, n, gr_shard_elems(n, c->placed->shards), (uint32_t)gr_dtype_size(type)};
 }
 
 static void copy(gr_queue *q, void *to, const void *from, uint64_t bytes)
@@ -516,21 +495,25 @@ uint64_t gr_sharding_room_bytes(const gr_tasks *p, const gr_task *w, const gr_mo
     }
 }
 
+static gr_reshard reshard_of(const gr_call *c, gr_slicing cut)
+{
+    const uint32_t shards = c->placed->shards;
+    return (gr_reshard){.shape = &c->node->model->shape,
+                        .cut = cut,
+                        .bucket = c->arg,
+                        .rank = c->session->rank % shards,
+                        .ranks = shards,
+                        .k = c->session->kernels,
+                        .q = c->queue};
+}
+
 gr_status gr_sharding_run(const gr_call *c, const gr_tasks *p, const gr_task *w, gr_comm *device,
                           gr_comm *host, gr_diag *d)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model *m = c->node->model; /* NULL: what moves is no model's */
-    const gr_shard_place place = gr_shard_place_of(c);
-    const gr_reshard reshard = {m ? &m->shape : NULL,
-                                m ? m->sharding.rollout : (gr_slicing){0},
-                                c->arg,
-                                place.rank,
-                                place.shards,
-                                k,
-                                c->queue};
-    gr_reshard pass = reshard;
-    if (m) pass.cut = m->sharding.train;
+    const gr_reshard reshard = m ? reshard_of(c, m->sharding.rollout) : (gr_reshard){0},
+                     pass = m ? reshard_of(c, m->sharding.train) : (gr_reshard){0};
     if (w->kind == GR_STEP_AGREE) return run_agree(c, host, d);
     switch (c->kernel) {
     case SHARDING_GATHER:

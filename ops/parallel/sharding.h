@@ -101,8 +101,10 @@ void gr_sharding_unite(gr_tasks *p, const gr_kernels *k, const gr_model *m, uint
 
 /* The sum over all ranks of n doubles at the beginning of an object, in place. */
 void gr_sharding_total(gr_tasks *p, uint32_t object, uint32_t n, const char *what);
-/* How many ranks have shards of a model; 1: each has all of it. */
-uint32_t gr_sharding_shards(const gr_tasks *p, const gr_model *m);
+/* A collective on the lane `comm`, of which a rank receives so many bytes: among the ranks that have shards
+ * of a model together; m NULL: of all. */
+gr_task *gr_sharding_collective(gr_tasks *p, const gr_model *m, gr_step_kind kind, uint32_t kernel,
+                                uint32_t arg, uint64_t bytes, const gr_use *uses, size_t n, const char *what);
 /* An object to which each rank has written what is its own, the rest being zero, becomes whole on all of
  * them. GR_NONE is fine. */
 void gr_sharding_share(gr_tasks *p, uint32_t object);
@@ -117,17 +119,7 @@ bool gr_sharding_gathers(const gr_tasks *p, const gr_model *m);
 
 /* ---- running ------------------------------------------------------------------------------------------- */
 
-/* How many ranks have shards of the model of a call's node, and which of them this one is; replica: which of
- * the nodes that have all of it. */
-typedef struct gr_shard_place {
-    uint32_t shards, rank, replica;
-} gr_shard_place;
-gr_shard_place gr_shard_place_of(const gr_call *c);
-
-/* This rank's shard of a bucket: elements [first, first + n). One rank's is the whole. */
-typedef struct gr_shard {
-    uint64_t first, n;
-} gr_shard;
+/* This rank's shard of a bucket of the model of a call's node. */
 gr_shard gr_shard_of(const gr_call *c, uint32_t bucket);
 
 /* Host memory that a collective takes while it runs (gr_call.room); m: of its node. */

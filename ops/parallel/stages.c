@@ -312,35 +312,12 @@ static uint32_t source(gr_tasks *p, const gr_kernels *k, const gr_node *n, uint3
                           : gr_model_object(p, k, n->model, GR_PART_PARAMS, bucket);
 }
 
-/* Whether ranks gather weights from each other. */
-static bool is_sharded(const gr_tasks *p, const gr_model *m)
-{
-    return p->sharded >> m->index & 1 && gr_sharding_shards(p, m) > 1;
-}
-
-static gr_task *collective(gr_tasks *p, gr_step_kind kind, uint32_t kernel, uint32_t piece, uint64_t bytes,
-                           const gr_use *uses, size_t n, const char *what)
-{
-    gr_task *w = gr_tasks_run(p, kernel, piece, uses, n, "%s", what);
-    w->kind = kind;
-    w->lane = GR_LANE_COMM;
-    w->comm.moved = bytes;
-    return w;
-}
-
-/* One among the ranks that have shards of the model together. */
-static gr_task *of_shards(gr_tasks *p, const gr_model *m, gr_task *w)
-{
-    if (p->grouped >> m->index & 1) w->comm.group = GR_GROUP_NODE;
-    return w;
-}
-
 void gr_piece_gather(gr_tasks *p, const gr_kernels *k, const gr_node *n, const gr_stages *s, uint32_t piece)
 {
     const gr_model *m = n->model;
     const buckets all = buckets_of(s, &m->shape, piece);
-    const bool sharded = is_sharded(p, m);
-    const uint32_t shards = gr_sharding_shards(p, m);
+    const gr_placement *at = gr_placed(p, m);
+    const bool sharded = at->weights == GR_SPREAD_FLAT; /* ranks gather them from each other */
     const uint64_t size = gr_dtype_size(k->dtype), elems = gr_piece_elems(s, &m->shape, piece),
                    bytes = elems * size, all_chunks = gr_piece_chunks(s, piece) * bytes;
     gr_use uses[N_PIECE + GR_STAGES_MAX] = {
@@ -349,11 +326,10 @@ void gr_piece_gather(gr_tasks *p, const gr_kernels *k, const gr_node *n, const g
                                                      : GR_NONE,
                          GR_WRITE}};
     for (uint32_t i = 0; i < all.n; i++) uses[N_PIECE + i] = (gr_use){source(p, k, n, all.at[i]), GR_READ};
-    gr_task *w =
-        of_shards(p, m,
-                  collective(p, GR_STEP_GATHER, GR_PIECE_GATHER, piece,
-                             sharded ? all_chunks * (shards - 1) / shards : 0, uses, N_PIECE + all.n,
-                             gr_arena_printf(p->arena, "%s.%u", sharded ? "gather" : "take", piece)));
+    gr_task *w = gr_sharding_collective(
+        p, m, GR_STEP_GATHER, GR_PIECE_GATHER, piece,
+        sharded ? all_chunks * (at->shards - 1) / at->shards : 0, uses, N_PIECE + all.n,
+        gr_arena_printf(p->arena, "%s.%u", sharded ? "gather" : "take", piece));
     w->cost.bytes = 2.0 * (double)all_chunks;
 }
 
@@ -379,8 +355,8 @@ void gr_piece_take_adapters(gr_tasks *p, const gr_kernels *k, const gr_node *n, 
         [TAKE_ADAPTERS] = {gr_piece_adapters(p, k, n, s, piece), GR_WRITE}};
     for (uint32_t i = 0; i < all.n; i++)
         uses[N_TAKE + i] = (gr_use){gr_model_object(p, k, m, GR_PART_ADAPTERS, all.at[i]), GR_READ};
-    collective(p, GR_STEP_GATHER, GR_PIECE_ADAPTERS, piece, 0, uses, N_TAKE + all.n,
-               gr_arena_printf(p->arena, "take_adapters.%u", piece))
+    gr_sharding_collective(p, NULL, GR_STEP_GATHER, GR_PIECE_ADAPTERS, piece, 0, uses, N_TAKE + all.n,
+                           gr_arena_printf(p->arena, "take_adapters.%u", piece))
         ->cost.bytes = 2.0 * (double)p->objects[uses[TAKE_ADAPTERS].object].bytes;
 }
 
@@ -434,7 +410,7 @@ void gr_piece_reduce(gr_tasks *p, const gr_kernels *k, const gr_node *n, const g
     const gr_model *m = n->model;
     const gr_model_shape *shape = gr_model_trains(m);
     const buckets all = buckets_of(s, shape, piece);
-    const uint32_t shards = gr_sharding_shards(p, m);
+    const uint32_t shards = gr_placed(p, m)->shards;
     const uint64_t size = gr_dtype_size(m->train.grads);
     uint64_t room = 0, moved = 0;
     gr_use uses[N_REDUCE + GR_STAGES_MAX] = {[REDUCE_GRADS] = {gr_piece_grads(p, n, s, piece), GR_UPDATE}};
@@ -452,20 +428,19 @@ void gr_piece_reduce(gr_tasks *p, const gr_kernels *k, const gr_node *n, const g
                                                    : GR_NONE,
                                   GR_WRITE};
     uses[REDUCE_STAGING] = (gr_use){gr_tasks_temp(p, GR_CAT_COMM, room, "shards.%u", piece), GR_WRITE};
-    gr_task *w = of_shards(p, m,
-                           collective(p, GR_STEP_REDUCE, GR_PIECE_REDUCE, piece, moved, uses,
-                                      N_REDUCE + all.n, gr_arena_printf(p->arena, "reduce.%u", piece)));
+    gr_task *w = gr_sharding_collective(p, m, GR_STEP_REDUCE, GR_PIECE_REDUCE, piece, moved, uses,
+                                        N_REDUCE + all.n, gr_arena_printf(p->arena, "reduce.%u", piece));
     w->cost.bytes = 3.0 * (double)moved;
 }
 
 void gr_stage_exchange(gr_tasks *p, const gr_node *n, bool next, const gr_stage_messages *m, const char *what)
 {
-    gr_task *w = collective(p, GR_STEP_EXCHANGE, GR_STAGE_EXCHANGE, 0, m->bytes,
-                            (gr_use[]){[EXCHANGE_X] = {m->x, next ? GR_READ : GR_WRITE},
-                                       [EXCHANGE_DX] = {m->dx, next ? GR_UPDATE : GR_READ},
-                                       [EXCHANGE_CUT] = {m->cut, GR_READ},
-                                       [EXCHANGE_BACK] = {m->back, GR_READ}},
-                            N_EXCHANGE, what);
+    gr_task *w = gr_sharding_collective(p, NULL, GR_STEP_EXCHANGE, GR_STAGE_EXCHANGE, 0, m->bytes,
+                                        (gr_use[]){[EXCHANGE_X] = {m->x, next ? GR_READ : GR_WRITE},
+                                                   [EXCHANGE_DX] = {m->dx, next ? GR_UPDATE : GR_READ},
+                                                   [EXCHANGE_CUT] = {m->cut, GR_READ},
+                                                   [EXCHANGE_BACK] = {m->back, GR_READ}},
+                                        N_EXCHANGE, what);
     w->comm.mesh = n->placement.mesh;
     w->comm.to_next = next;
 }
@@ -473,14 +448,14 @@ void gr_stage_exchange(gr_tasks *p, const gr_node *n, bool next, const gr_stage_
 void gr_stage_ring(gr_tasks *p, const gr_node *n, const gr_ring_messages *m, const char *what)
 {
     const uint64_t ways = m->dx == GR_NONE ? 1 : 2;
-    collective(p, GR_STEP_EXCHANGE, GR_STAGE_RING, 0, ways * m->go.bytes,
-               (gr_use[]){[EXCHANGE_X] = {m->go.x, GR_READ},
-                          [EXCHANGE_DX] = {m->go.dx, GR_READ},
-                          [EXCHANGE_CUT] = {m->go.cut, GR_READ},
-                          [EXCHANGE_BACK] = {m->go.back, GR_READ},
-                          [RING_X] = {m->x, GR_UPDATE},
-                          [RING_DX] = {m->dx, GR_UPDATE}},
-               N_RING, what)
+    gr_sharding_collective(p, NULL, GR_STEP_EXCHANGE, GR_STAGE_RING, 0, ways * m->go.bytes,
+                           (gr_use[]){[EXCHANGE_X] = {m->go.x, GR_READ},
+                                      [EXCHANGE_DX] = {m->go.dx, GR_READ},
+                                      [EXCHANGE_CUT] = {m->go.cut, GR_READ},
+                                      [EXCHANGE_BACK] = {m->go.back, GR_READ},
+                                      [RING_X] = {m->x, GR_UPDATE},
+                                      [RING_DX] = {m->dx, GR_UPDATE}},
+                           N_RING, what)
         ->comm.mesh = n->placement.mesh;
 }
 
@@ -499,14 +474,14 @@ typedef struct piece {
 
 static piece piece_of(const gr_call *c, const gr_model_shape *shape)
 {
-    const gr_shard_place place = gr_shard_place_of(c);
+    const uint32_t shards = c->placed->shards, own = c->session->rank % shards;
     piece p = {.stages = gr_stages_of(c->node),
                .n = c->node,
                .shape = shape,
                .at = c->arg,
-               .rank = place.rank,
-               .ranks = place.shards,
-               .first = place.replica * place.shards,
+               .rank = own,
+               .ranks = shards,
+               .first = c->session->rank - own,
                .from_at = c->room};
     p.along = gr_stage_of(c->node, c->session->rank);
     p.from = p.from_at + p.ranks;
@@ -581,7 +556,7 @@ gr_status gr_piece_gather_run(const gr_call *c, gr_comm *comm, gr_diag *d)
 {
     piece p = piece_of(c, &c->node->model->shape);
     const buckets all = buckets_of(&p.stages, p.shape, p.at);
-    const bool sharded = c->how->sharded && p.ranks > 1;
+    const bool sharded = c->placed->weights == GR_SPREAD_FLAT;
     const uint64_t apart = gr_piece_weights_apart(&p.stages, c->session->kernels, c->node, p.at);
     gr_status st = GR_OK;
     for (uint32_t i = 0; i < all.n && !st; i++) {

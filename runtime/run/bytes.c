@@ -193,18 +193,11 @@ typedef struct piece {
     uint32_t bucket;
 } piece;
 
-/* Ranks that a model's shards are spread over. */
-static uint32_t shards_of(const gr_bytes *b, const gr_model *m)
-{
-    return gr_tasks_shards(b->p, m->index);
-}
-
 /* What of a bucket's elements is this rank's. */
 static piece own_piece(const gr_bytes *b, const gr_model *m, uint32_t bucket)
 {
-    uint64_t n = gr_bucket_elems(gr_model_trains(m), bucket), part = gr_shard_elems(n, shards_of(b, m));
-    uint64_t first = GR_MIN(gr_comm_rank(b->comm) % shards_of(b, m) * part, n);
-    return (piece){.first = first, .n = GR_MIN(part, n - first)};
+    const gr_shard own = gr_shard_at(gr_placed(b->p, m), m, bucket, gr_comm_rank(b->comm));
+    return (piece){.first = own.first, .n = own.n};
 }
 
 static bool reads_straight(const piece *p)
@@ -513,9 +506,10 @@ typedef struct state_pieces {
 static state_pieces state_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, const void *address,
                              gr_queue *q)
 {
-    const gr_state_bytes bytes = gr_state_bytes_of(b->k, m, bucket, shards_of(b, m));
+    const gr_state_bytes bytes = gr_state_bytes_of(b->k, m, bucket, gr_placed(b->p, m)->shards);
     const gr_dtype type = m->train.moments;
-    const uint64_t n = gr_shard_elems(gr_bucket_elems(gr_model_trains(m), bucket), shards_of(b, m));
+    const uint64_t n =
+        gr_shard_elems(gr_bucket_elems(gr_model_trains(m), bucket), gr_placed(b->p, m)->shards);
     piece own = own_piece(b, m, bucket), master = own, first = own, second = own;
     master.q = first.q = second.q = q;
     master.at = (char *)(uintptr_t)address;
@@ -539,7 +533,7 @@ static bool is_split(const gr_bytes *b, const gr_model *m, uint32_t bucket)
 static piece weights_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, const void *address,
                         gr_queue *q)
 {
-    bool sharded = shards_of(b, m) > 1 && (b->p->sharded >> m->index & 1);
+    const bool sharded = gr_part_spread(b->p, m, gr_part_stepped(m), bucket) == GR_SPREAD_FLAT;
     piece p = sharded ? own_piece(b, m, bucket) : (piece){.n = gr_bucket_elems(gr_model_trains(m), bucket)};
     p.at = (char *)(uintptr_t)address;
     p.form = gr_bucket_is_closed(m, bucket) ? FORM_NF4
@@ -564,7 +558,7 @@ static piece copy_of(const gr_bytes *b, const gr_model *m, uint32_t bucket, cons
 static bool is_cut(const gr_bytes *b, const gr_model *m, uint32_t bucket, gr_tp_block *blocks, size_t *n)
 {
     const gr_slicing cut = m->sharding.rollout;
-    if (!gr_tp_is_cut(&m->shape, cut, bucket)) return false;
+    if (gr_part_spread(b->p, m, GR_PART_ROLLOUT, bucket) != GR_SPREAD_SLICED) return false;
     *n = gr_tp_blocks(&m->shape, cut, gr_comm_rank(b->comm) % gr_slicing_parts(cut), bucket, blocks);
     return true;
 }
@@ -797,8 +791,8 @@ static gr_status save_piece(gr_bytes *b, gr_weights_writer *to, size_t set, cons
                             uint32_t bucket, piece p, const piece *low, gr_diag *d)
 {
     piece own = own_piece(b, m, bucket);
-    if (!to) return GR_OK;                                      /* ranks of another role save it */
-    if (gr_comm_rank(b->comm) >= shards_of(b, m)) return GR_OK; /* as the first replica does */
+    if (!to) return GR_OK;                                                 /* ranks of another role save it */
+    if (gr_comm_rank(b->comm) >= gr_placed(b->p, m)->shards) return GR_OK; /* as the first replica does */
     p.at += (own.first - p.first) * form_size(p.form);
     p.first = own.first;
     p.n = own.n;

@@ -35,6 +35,7 @@ static void bind_task(gr_running *r, const gr_binding *b, gr_lane lane, gr_bound
                   .node = n,
                   .state = r->session.state[n->index],
                   .how = &r->p->choices[n->index],
+                  .placed = n->model ? gr_placed(r->p->tasks, n->model) : NULL,
                   .kernel = w->kernel,
                   .arg = w->arg,
                   .ptr = addresses(r, b, r->memory),

@@ -87,12 +87,6 @@ static bool is_used(const gr_graph *g, const gr_model *m)
     return false;
 }
 
-/* Its weights are sent from the ranks that train it. */
-static bool is_remote(const gr_graph *g, const gr_model *m)
-{
-    return gr_traffic_remote(g, g->view) >> m->index & 1;
-}
-
 static bool is_trained(const gr_graph *g, const gr_model *m)
 {
     for (size_t i = 0; i < g->n_nodes; i++)
@@ -128,7 +122,7 @@ static uint32_t level_about(const gr_knobs *s, const uint32_t *level, knob_kind 
 static bool is_sharded(const gr_knobs *s, const uint32_t *level, const gr_model *m)
 {
     if (level_about(s, level, KNOB_SHARD, m)) return true;
-    return s->g->ranks > 1 && copy_is_asked_for(m) && !is_remote(s->g, m) && !is_merged(s->g, m);
+    return s->g->ranks > 1 && copy_is_asked_for(m) && !gr_model_is_away(s->g, m) && !is_merged(s->g, m);
 }
 
 /* How many ranks its shards are spread over; 0: all. */
@@ -370,7 +364,8 @@ static void add_shards(gr_knobs *s)
 {
     for (size_t i = 0; i < s->g->n_models && s->g->ranks > 1; i++) {
         const gr_model *m = s->g->models[i];
-        if (!is_used(s->g, m) || is_remote(s->g, m) || copy_is_asked_for(m) || is_merged(s->g, m)) continue;
+        if (!is_used(s->g, m) || gr_model_is_away(s->g, m) || copy_is_asked_for(m) || is_merged(s->g, m))
+            continue;
         bool nodes =
             node_ranks(s->g) > 1 && !is_trained(s->g, m) && !m->follows && m->sharding.over == GR_SHARD_AUTO;
         add_model_knob(s, KNOB_SHARD, m, nodes ? 3 : 2, false, "weights");

@@ -3,6 +3,7 @@
 
 #include "ops/alike.h"
 #include "ops/base/configs.h"
+#include "ops/parallel/parts.h"
 #include "ops/select.h"
 
 /* A program while its nodes are declared, unit by unit (scheduler/search/roles.h). */
@@ -88,11 +89,12 @@ static uint32_t count_groups(const gr_graph *g)
 
 /* Whether a node's ranks send each other parts of buckets: slices, or stages, and gradients that come back
  * from there. */
-static bool moves_parts(const gr_node *n, const gr_choices *how)
+static bool moves_parts(const gr_node *n, const gr_placement *at)
 {
     return gr_mesh_size(&n->placement.mesh, GR_AXIS_PIPELINE) > 1 ||
            gr_slicing_parts(n->model->sharding.train) > 1 ||
-           (gr_reads_rollout(n) && gr_slicing_parts(n->model->sharding.rollout) > 1 && how->sharded);
+           (gr_reads_rollout(n) && gr_slicing_parts(n->model->sharding.rollout) > 1 &&
+            at->weights == GR_SPREAD_FLAT);
 }
 
 static uint32_t all_ranks(const gr_graph *g)
@@ -124,16 +126,44 @@ static uint32_t group_messages(const gr_graph *g, size_t node)
 }
 
 /* Of all communicators: of those groups; of the ranks that have shards; and of all roles. */
-static uint32_t count_messages(const gr_graph *g, const gr_choices *how)
+static uint32_t count_messages(const gr_tasks *p, const gr_graph *g)
 {
     uint32_t n = 0, shards = 1;
     for (size_t i = 0; i < g->n_nodes; i++) {
         const gr_node *node = g->nodes[i];
         n += group_messages(g, i);
-        if (node->model && gr_node_runs(g, node) && moves_parts(node, &how[i]))
-            shards = GR_MAX(shards, how[i].shards ? how[i].shards : g->ranks);
+        if (node->model && gr_node_runs(g, node) && moves_parts(node, gr_placed(p, node->model)))
+            shards = GR_MAX(shards, gr_placed(p, node->model)->shards);
     }
     return n + on_host(g, shards - 1) + on_host(g, g->n_roles > 1 ? all_ranks(g) - g->ranks : 0);
+}
+
+/* Where a model lies, as its nodes choose it. */
+static gr_placement place(const gr_graph *g, const gr_choices *how, const gr_model *m)
+{
+    gr_placement at = {.shards = g->ranks};
+    bool sharded = false;
+    for (size_t i = 0; i < g->n_nodes; i++) {
+        if (g->nodes[i]->model != m) continue;
+        sharded = sharded || how[i].sharded;
+        if (!how[i].shards || !gr_node_runs(g, g->nodes[i])) continue;
+        at.group = GR_GROUP_NODE;
+        at.shards = how[i].shards;
+    }
+    if (sharded && at.shards > 1) at.weights = GR_SPREAD_FLAT;
+    return at;
+}
+
+/* All models, and the communicators that they need. */
+static void place_models(gr_tasks *p, const gr_graph *g, const gr_choices *how)
+{
+    p->n_placed = (uint32_t)g->n_models;
+    p->placed = gr_arena_alloc(p->arena, g->n_models * sizeof(*p->placed));
+    for (uint32_t m = 0; m < p->n_placed; m++) {
+        p->placed[m] = place(g, how, g->models[m]);
+        if (p->placed[m].group == GR_GROUP_NODE) p->node_ranks = p->placed[m].shards;
+    }
+    if (p->node_ranks) p->groups += 1 + (p->node_ranks > 1); /* across nodes, and of a node */
 }
 
 /* Without works yet. */
@@ -146,14 +176,8 @@ static gr_tasks *empty_tasks(const gr_graph *g, const gr_kernels *k, const gr_ch
     p->leaves = g->canonical ? GR_LEAVES / g->ranks : 0;
     /* what crosses does by one of all ranks */
     p->groups = (g->n_roles > 1) + count_groups(g);
-    p->messages = count_messages(g, how);
-    for (size_t i = 0; i < g->n_nodes; i++) {
-        if (how[i].sharded) p->sharded |= 1ULL << g->nodes[i]->model->index;
-        if (!how[i].shards || !gr_node_runs(g, g->nodes[i])) continue;
-        p->grouped |= 1ULL << g->nodes[i]->model->index;
-        p->node_ranks = how[i].shards;
-    }
-    if (p->node_ranks) p->groups += 1 + (p->node_ranks > 1); /* across nodes, and of a node */
+    place_models(p, g, how);
+    p->messages = count_messages(p, g);
     return p;
 }
 
@@ -183,7 +207,8 @@ gr_tasks *gr_lower(const gr_graph *g, const gr_kernels *k, const gr_choices *how
 {
     gr_tasks *p = empty_tasks(g, k, how);
     assembly a = {.g = g, .k = k, .how = how, .traffic = traffic, .p = p};
-    if (traffic) p->remote = gr_traffic_remote(g, g->view);
+    for (size_t m = 0; m < g->n_models && traffic; m++)
+        if (gr_model_is_away(g, g->models[m])) p->placed[m].weights = GR_SPREAD_AWAY;
     declare_nodes(&a, false, of->summary);
     if (of->validation) declare_validation(&a, of->validation);
     p->spare_bytes = gr_alike_room(p, g, k);

@@ -54,12 +54,9 @@ uint32_t gr_traffic_orders(const gr_graph *g)
     return g->n_roles < 2 ? 1 : gr_graph_lags(g) ? GR_ORDERS : (uint32_t)GR_ORDER_UPDATE;
 }
 
-uint64_t gr_traffic_remote(const gr_graph *g, uint32_t role)
+bool gr_model_is_away(const gr_graph *g, const gr_model *m)
 {
-    uint64_t bits = 0;
-    for (size_t m = 0; m < g->n_models && g->n_roles > 1; m++)
-        if (g->models[m]->update && g->models[m]->update->placement.role != role) bits |= 1ULL << m;
-    return bits;
+    return g->n_roles > 1 && m->update && m->update->placement.role != g->view;
 }
 
 /* ---- units -----------------------------------------------------------------------------------------------
@@ -356,8 +353,7 @@ static void declare_transfer(const gr_traffic *t, const transfer *c, const gr_gr
     w->comm.rate = gr_sides_rate(&t->hw, from, to);
     w->comm.messages_ns = gr_sides_ns(&t->hw, from, to, messages_of(from, to, c->model));
     if (!c->model || sends) return;
-    p->merged &= ~(1ULL << c->model->index); /* with what was there before */
-    p->quantized &= ~(1ULL << c->model->index);
+    gr_placed(p, c->model)->made = 0; /* of what was there before */
     if (!gr_model_has_lora(c->model))
         gr_sharding_cut(p, k, view->models[c->model->index], copy_of(c), c->bucket);
 }

@@ -41,8 +41,8 @@ gr_traffic *gr_traffic_new(const gr_graph *g, gr_node *const ends[2], const gr_t
                            const gr_hardware *hw, uint32_t order);
 void gr_traffic_free(gr_traffic *t); /* NULL is fine */
 
-/* Models whose weights a role has to be sent, by their bits. */
-uint64_t gr_traffic_remote(const gr_graph *g, uint32_t role);
+/* Whether the role that the graph is seen by has to be sent a model's weights. */
+bool gr_model_is_away(const gr_graph *g, const gr_model *m);
 
 /* Nodes are declared in units: a node, or a select with all that it repeats, each role its own in the order
  * of the graph. Declare what crosses before that of node n and has not been declared: the sends and receives

@@ -1,6 +1,7 @@
 /* Pools of ranks: which ranks they are, who runs where, what crosses, and that plans of several roles are
  * proven: each role run in any interleaving of its lanes, and broken ones refused. */
 #include "tests/unit/plan_edit.h"
+#include "ops/parallel/parts.h"
 #include "scheduler/search/roles.h"
 #include "tests/unit/planned.h"
 #include "tests/unit/simulate.h"
@@ -262,6 +263,9 @@ static void test_each_role_holds_its_own_and_weights_cross_once(void **state)
     assert_int_equal(held(ref, ".state") + held(rollout, ".state") + held(train, "critic."), 0);
     assert_int_equal(held(critic, "actor.") + held(rollout, "actor.params") + held(ref, "actor."), 0);
     assert_true(held(ref, "ref.params") > 0 && held(rollout, "actor.rollout") > 0);
+    for (uint32_t c = 0; c <= p->n_more; c++)
+        assert_int_equal(gr_placed(role_of(p, c)->tasks, gr_graph_model(g, "actor"))->weights,
+                         c == 2 ? GR_SPREAD_WHOLE : GR_SPREAD_AWAY);
     assert_int_equal(moved_by(train, GR_STEP_SEND, "actor.params"), 2 * weights_of(g, "actor"));
     assert_int_equal(moved_by(rollout, GR_STEP_RECV, "actor.rollout"), 2 * weights_of(g, "actor"));
     assert_int_equal(moved_by(critic, GR_STEP_SEND, "critic.params"), 0);

@@ -115,6 +115,101 @@ static void test_shards_are_made_of_eighths(void **state)
         for (uint32_t ranks = 2; ranks <= 16; ranks++) assert_true(gr_shard_elems(n, ranks) * ranks >= n);
 }
 
+/* A collective of a model's shards is done by their group, and the sum over replicas by these. */
+static void check_groups(const gr_tasks *p, gr_comm_group shards)
+{
+    for (size_t i = 0; i < p->n_tasks; i++) {
+        const char *what = p->task[i].what;
+        if (strncmp(what, "update.", 7)) continue;
+        const bool is_shards = strstr(what, "gather.") || strstr(what, "reduce.");
+        assert_int_equal(p->task[i].comm.group, is_shards                  ? shards
+                                                : strstr(what, ".across.") ? GR_GROUP_REPLICAS
+                                                                           : GR_GROUP_ALL);
+    }
+}
+
+/* By hand: where the trained model lies on ranks, how each part of it does, and which elements a rank has. */
+static void test_parts_lie_as_their_model_is_placed(void **state)
+{
+    (void)state;
+    static const struct placed_case {
+        const char *keys;
+        uint32_t ranks, hosts;
+        gr_placement is;
+        gr_spread moments, copy; /* the second of a layer */
+    } cases[] = {
+        {"", 1, 1, {GR_SPREAD_WHOLE, GR_GROUP_ALL, 1, 0}, GR_SPREAD_WHOLE, GR_SPREAD_WHOLE},
+        {"", 4, 1, {GR_SPREAD_WHOLE, GR_GROUP_ALL, 4, 0}, GR_SPREAD_FLAT, GR_SPREAD_WHOLE},
+        {", residency: {rollout_weights: keep}",
+         4,
+         1,
+         {GR_SPREAD_FLAT, GR_GROUP_ALL, 4, 0},
+         GR_SPREAD_FLAT,
+         GR_SPREAD_WHOLE},
+        {", shard: node", 6, 2, {GR_SPREAD_WHOLE, GR_GROUP_NODE, 3, 0}, GR_SPREAD_FLAT, GR_SPREAD_WHOLE},
+        {", shard: node", 2, 2, {GR_SPREAD_WHOLE, GR_GROUP_NODE, 1, 0}, GR_SPREAD_WHOLE, GR_SPREAD_WHOLE},
+        {", shard: node, gather: layer",
+         4,
+         2,
+         {GR_SPREAD_FLAT, GR_GROUP_NODE, 2, 0},
+         GR_SPREAD_FLAT,
+         GR_SPREAD_WHOLE},
+        {", tensor: 2", 4, 1, {GR_SPREAD_WHOLE, GR_GROUP_ALL, 4, 0}, GR_SPREAD_FLAT, GR_SPREAD_SLICED},
+    };
+    for (const struct placed_case *x = cases; x < cases + GR_LEN(cases); x++) {
+        config c = {.model = "qwen3", .keys = x->keys, .ranks = x->ranks, .hosts = x->hosts};
+        gr_graph *g = load(&c);
+        gr_planned *p = plan(&c, g);
+        assert_non_null(p);
+        const gr_model *m = gr_graph_model(g, "actor");
+        const gr_placement *at = gr_placed(p->tasks, m);
+        assert_int_equal(at->weights, x->is.weights);
+        assert_int_equal(at->group, x->is.group);
+        assert_int_equal(at->shards, x->is.shards);
+        assert_int_equal(gr_part_spread(p->tasks, m, GR_PART_PARAMS, 1), x->is.weights);
+        assert_int_equal(gr_part_spread(p->tasks, m, GR_PART_STATE, 1), x->moments);
+        assert_int_equal(gr_part_spread(p->tasks, m, GR_PART_GRADS, 1), x->moments);
+        assert_int_equal(gr_part_spread(p->tasks, m, GR_PART_ROLLOUT, 1), x->copy);
+        assert_int_equal(gr_part_spread(p->tasks, m, GR_PART_ROLLOUT, 0), GR_SPREAD_WHOLE);
+        for (uint32_t b = 0; b < gr_model_buckets(&m->shape); b++) {
+            uint64_t end = 0;
+            for (uint32_t r = 0; r < x->ranks; r++) {
+                const gr_shard own = gr_shard_at(at, m, b, r);
+                assert_int_equal(own.first, r % x->is.shards ? end : 0);
+                end = own.first + own.n;
+                if ((r + 1) % x->is.shards == 0) assert_int_equal(end, gr_bucket_elems(&m->shape, b));
+            }
+        }
+        check_groups(p->tasks, x->is.group);
+        gr_planned_free(p);
+        gr_graph_free(g);
+    }
+}
+
+/* What a node makes of weights that may be left out, or in a loop, the next one makes again. */
+static void test_what_is_made_of_weights_is_made_once(void **state)
+{
+    (void)state;
+    gr_placement at = {.shards = 1};
+    const gr_model m = {.index = 0};
+    gr_tasks *p = gr_tasks_new();
+    p->placed = &at;
+    p->n_placed = 1;
+    gr_tasks_node(p, "a", GR_LANE_COMPUTE, true);
+    assert_false(gr_part_is_made(p, &m, GR_MADE_COPY));
+    gr_tasks_node(p, "b", GR_LANE_COMPUTE, false);
+    gr_tasks_loop(p, 0, 1, false, "loop");
+    assert_false(gr_part_is_made(p, &m, GR_MADE_COPY));
+    gr_tasks_run(p, 0, 0, NULL, 0, "inner");
+    gr_tasks_end(p);
+    assert_false(gr_part_is_made(p, &m, GR_MADE_COPY));
+    assert_true(gr_part_is_made(p, &m, GR_MADE_COPY));
+    assert_false(gr_part_is_made(p, &m, GR_MADE_FP8));
+    gr_tasks_validate(p, 1); /* another path, whose steps are run apart from these */
+    assert_false(gr_part_is_made(p, &m, GR_MADE_COPY));
+    gr_tasks_free(p);
+}
+
 /* By hand: asked for a rollout copy of its own, each rank holds a shard of the weights, the copy, and what is
  * gathered for at most three works at a time; through `whole`, all of it at once before the copy is filled.
  */
@@ -695,6 +790,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_hold_shards_of_what_training_changes),
         cmocka_unit_test(test_shards_are_made_of_eighths),
+        cmocka_unit_test(test_parts_lie_as_their_model_is_placed),
+        cmocka_unit_test(test_what_is_made_of_weights_is_made_once),
         cmocka_unit_test(test_a_rollout_copy_beside_the_shards),
         cmocka_unit_test(test_nodes_are_replicas_of_each_other),
         cmocka_unit_test(test_reductions_take_time_from_what_runs_beside_them),
