@@ -23,11 +23,8 @@ under() {
     [ "$slow" = 0 ] || spread=20000
     printf '\n%s\n\n| fault | calls | disturbed | unharmed | ended with a message | killed | went on | wrong |\n|---|---|---|---|---|---|---|---|\n' "$title"
     echo "$rows" | tr '|' '\n' >rows
-    while read -r kind how lasts; do
-        # shellcheck disable=SC2086 # options have no spaces
-        "$drive" -i "$inject" -k $kind -e $how ${lasts:+-l} $options ${before:+-t $before} ${go_on:+-r "$go_on"} \
-            -s $spread "$@" </dev/null || wrong=$((wrong + 1))
-    done <rows
+    # shellcheck disable=SC2086 # options have no spaces
+    "$drive" -i "$inject" -f rows $options ${before:+-t $before} ${go_on:+-r "$go_on"} -s $spread "$@" </dev/null || wrong=$((wrong + 1))
 }
 
 run_anew="$gr exec rich.yaml --out run"
@@ -63,4 +60,4 @@ if [ "$(stat -f -c %T "$disk")" != tmpfs ]; then
     unset FAULT_PATH
     [ -z "$(ls -A "$disk")" ] || fail "left on the disk: $(ls -A "$disk")"
 fi
-[ $wrong = 0 ] || fail "$wrong kinds of faults do what they must not"
+[ $wrong = 0 ] || fail "under faults, $wrong commands do what they must not"
