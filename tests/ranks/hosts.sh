@@ -2,7 +2,7 @@
 # Two hosts, as namespaces of this machine (two_hosts.sh). Runs of 2 hosts x 2 ranks
 # agree with one rank, to 1e-5 or with `canonical` to the bit; go on with as many ranks as there are left; are ended together,
 # with one message, when a rank of the other host dies. Skips (77) where namespaces may not be made. With GR_SLOW=1, 50 points
-# instead of 3.
+# instead of 2.
 set -eu
 . "$(dirname "$0")/two_hosts.sh"
 enter_hosts "$@"
@@ -15,7 +15,7 @@ four="--host a:2,b:2 -n 4"
 # ---- the runs
 
 # From equal state, one step on two hosts: at points of a run on one rank.
-points=3
+points=2
 [ "$slow" = 0 ] || points=50
 set -- --set models.actor.train.schedule=constant --set run.checkpoint.every=1
 status 0 "$gr" exec grpo.yaml "$@" --out one --steps $points
@@ -72,7 +72,7 @@ has err 'rank 2 on host b has another plan \([0-9a-f]{16}\) than rank 0'
 # ---- what ends them
 
 # graphrun starts mpirun itself, and says of a rank that dies where it was.
-long="--set run.steps=$((steps * 20)) --set run.checkpoint.every=3 --set run.checkpoint.keep=3"
+long="--set run.steps=$((steps * 8)) --set run.checkpoint.every=3 --set run.checkpoint.keep=3"
 both="--ranks 2x2 --hosts a,b"
 # shellcheck disable=SC2086
 status 0 here_is_a "$gr" exec grpo.yaml $long $both --out calm
@@ -136,7 +136,7 @@ export GRAPHRUN_SILENCE=10
 daemon_of_b() { ps -eo pid,args | sed -nE 's/^ *([0-9]+) ([^ ]*\/)?orted .*/\1/p' | head -n 1; }
 for moment in start run; do
     # shellcheck disable=SC2086
-    here_is_a "$gr" exec grpo.yaml --set run.steps=100 $both --out held >out 2>err &
+    here_is_a "$gr" exec grpo.yaml --set run.steps=40 $both --out held >out 2>err &
     pid=$!
     i=0
     while [ -z "$(daemon_of_b)" ] || { [ $moment = run ] && [ ! -s held/metrics.jsonl ]; }; do

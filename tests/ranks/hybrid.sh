@@ -52,10 +52,12 @@ done
 nodes 4x1 0 grpo.yaml "$@" $node --steps 3 --out copies --check-memory
 same_weights four copies
 lacks copies/plan.json 'update.reduce|update.gather'
-# shellcheck disable=SC2086
-nodes 3x2 0 grpo.yaml "$@" $node --steps 1 --set nodes.update.mini_batch=8 --out six --check-memory
-status 0 "$gr" exec grpo.yaml "$@" --steps 1 --set nodes.update.mini_batch=8 --out one-mini
-close one-mini six 1
+if [ "$slow" = 1 ]; then # three nodes; three of a host are below
+    # shellcheck disable=SC2086
+    nodes 3x2 0 grpo.yaml "$@" $node --steps 1 --set nodes.update.mini_batch=8 --out six --check-memory
+    status 0 "$gr" exec grpo.yaml "$@" --steps 1 --set nodes.update.mini_batch=8 --out one-mini
+    close one-mini six 1
+fi
 
 # Canonical: the bits of one rank.
 shapes=2x2
@@ -109,7 +111,7 @@ same_weights twice moving
 nodes 1x4 0 --resume moving --steps 4
 has err 'warning: .*its bits may differ'
 [ -z "$(shards moving)" ] || fail "still in shards of $(shards moving)"
-status 0 "$gr" exec --resume moving --ranks 2 --steps 5
+[ "$slow" = 0 ] || status 0 "$gr" exec --resume moving --ranks 2 --steps 5
 nodes 2x2 0 --resume moving --steps 6
 [ "$(shards moving)" = 2 ] || fail "in shards of '$(shards moving)'"
 status 0 "$gr" exec grpo.yaml "$@" --steps 6 --out still

@@ -58,7 +58,7 @@ static void test_mutants_that_break_a_rule_are_refused(void **state)
                   total, refused, broken, unchanged, passing, disks);
     assert_true(disks > 1);
     assert_int_equal(missed, 0);
-    assert_true(broken > total / 4 && unchanged > 10 && passing > 4);
+    assert_true(broken > total / 4 && unchanged > 10 && passing > (getenv("GR_SLOW") ? 4 : 1));
 }
 
 static void test_each_rule_refuses_its_own_fault(void **state)
