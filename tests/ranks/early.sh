@@ -3,7 +3,7 @@
 # and all are gone by the signal, or the run stops in good order. With GR_SLOW=1, 120 times instead of 12.
 . "$(dirname "$0")/lib.sh"
 
-times=12
+times=8
 [ "$slow" = 0 ] || times=120
 run=early$$ # found by its name among all processes
 
