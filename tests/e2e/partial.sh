@@ -172,7 +172,7 @@ fi
 # ---- what is refused --------------------------------------------------------------------------------------------------
 
 status 0 "$gr" plan over.yaml --device cuda --hardware h200
-status 2 "$gr" exec --resume part1 --steps 7 --set nodes.rollout.over=2 --replan
+status 2 "$gr" exec --resume part4 --steps 7 --set nodes.rollout.over=2 --replan
 has err "step-6/rollout.queue.0: error: 'rollout' kept rows of other bounds"
 refused "'partial' goes with 'over: 1.25'" "$gr" check grpo.yaml --set nodes.rollout.partial=drop
 model moe qwen3_moe 32 false false
