@@ -28,7 +28,7 @@ under() {
 }
 
 run_anew="$gr exec rich.yaml --out run"
-under '`exec`, with a worker, data by a command, a validation and the best' 2 start \
+under '`exec`, with a worker, data by a command, a validation and the best' 1 start \
     "if [ -e run/graph.yaml ]; then $gr exec --resume run; else $run_anew; fi" "-a kept" $run_anew
 under '`exec --resume`' 1 ran "$gr exec --resume run --steps 3" "" "$gr" exec --resume run --steps 3
 under '`exec --resume RUN@STEP`' 1 ran "$gr exec --resume run@1 --steps 3" "" "$gr" exec --resume run@1 --steps 3

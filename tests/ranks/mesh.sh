@@ -40,6 +40,7 @@ micro="--set nodes.update.micro_tokens=25 --set nodes.old_logprob.micro_tokens=2
 both="--set models.ref.parallel.$axis"
 for type in llama qwen2 qwen3 gemma3_text gemma4_text granite qwen3_moe deepseek_v3 qwen3_5_text qwen3_next few; do
     [ -d $type ] || continue
+    case $slow$axis$type in 0contextqwen3_moe) continue ;; esac # its experts: qwen3_next
     case $type in qwen2 | gemma3_text | granite | qwen3_5_text) [ "$slow" = 1 ] || continue ;; esac # biases and scales: of a rank as of one
     status 0 "$gr" exec once.yaml --set model=$type --steps 1 --out $type-1
     for way in "2 2" "4 2" "4 4"; do
@@ -107,11 +108,13 @@ if [ $axis = tensor ]; then
 fi
 
 # A model whose memory is more than what a process takes anyway stays within its plan.
-config wide.json qwen3 512 false false
-sed -i 's/"intermediate_size": 48/"intermediate_size": 1024/' wide.json
-"$gr" init --config wide.json --tokenizer "$project/graphs/quickstart" --seed 1 -o wide >/dev/null
-status 0 "$gr" exec once.yaml --set model=wide --ranks 2 --set models.actor.parallel.$axis=2 --steps 2 --out within
-within_plan within 2
+if [ "$slow" = 1 ] || [ $axis = tensor ]; then
+    config wide.json qwen3 512 false false
+    sed -i 's/"intermediate_size": 48/"intermediate_size": 1024/' wide.json
+    "$gr" init --config wide.json --tokenizer "$project/graphs/quickstart" --seed 1 -o wide >/dev/null
+    status 0 "$gr" exec once.yaml --set model=wide --ranks 2 --set models.actor.parallel.$axis=2 --steps 2 --out within
+    within_plan within 2
+fi
 
 # Losses that read whole sequences, or the whole mini-batch; and in what way weights and gradients are sharded.
 sed 's/^      ratio = .*/      u = seq_mean(logprob - old_logprob)\n      ratio = exp(min(logprob - stop_gradient(logprob) + stop_gradient(u), 10))/; s/^      token_mean(pg.*/      batch_mean(seq_mean(pg + beta * kl)) - 0.01 * batch_mean(seq_mean(entropy))/' once.yaml >sequence.yaml
