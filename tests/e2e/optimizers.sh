@@ -32,9 +32,9 @@ for o in lion sgd; do
         status 0 "$gr" exec --resume cut-$o
         same_weights $o cut-$o
         same_metrics $o cut-$o
+        status 0 "$gr" exec "$@" --out host-$o --set 'models.actor.residency={optimizer: host}'
+        same_weights $o host-$o
     fi
-    status 0 "$gr" exec "$@" --out host-$o --set 'models.actor.residency={optimizer: host}'
-    same_weights $o host-$o
 done
 sed "s/optimizer: adamw/optimizer: lion/; s/steps: 6/steps: 4/" grpo.yaml >budget.yaml
 any_budget budget lion
