@@ -165,7 +165,7 @@ while read -r line; do
 done
 END
 for pool in rollout train; do
-    [ "$slow" = 1 ] || [ $pool = rollout ] || continue # rank 0: kill.sh
+    [ "$slow" = 1 ] || [ $pool = train ] || continue # of rank 0; others: kill.sh
     sed "s/^  reward: .*/  reward: {op: reward, of: rollout, command: \"exec sh kill.sh\", pool: $pool}/" grpo.yaml >base.yaml
     pools kill.yaml base.yaml "train: {share: 1}, rollout: {share: 1}, reference: {with: train}"
     set -- --set lag=1 --set run.checkpoint.every=1
