@@ -14,10 +14,7 @@ by_chance() { # N: a number below it, in chance
     chance=$((random / 65536 % $1))
 }
 left() { # processes of the run
-    for p in /proc/[0-9]*; do
-        tr '\0' '\n' 2>/dev/null <"$p/environ" | grep -qx "GR_TEST_MARK=$mark" && echo "${p#/proc/}"
-    done
-    return 0
+    grep -lzx "GR_TEST_MARK=$mark" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3
 }
 none_left() {
     i=0
