@@ -102,12 +102,12 @@ END
     done
 }
 
-n=2
+n=1
 [ "$slow" = 0 ] || n=20
 spills
 spills_what_must
 sweep wide $n
-sweep tied $((n / 2))
+sweep tied $n
 
 # Every step within the memory it declared, at budgets far apart; and with what resumes.
 plan="$gr plan grpo.yaml --format json"
