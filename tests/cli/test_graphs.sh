@@ -1,9 +1,13 @@
 #!/bin/sh
 # usage: test_graphs.sh GRAPHRUN
 # Every graph that is shipped checks without a word, plans with a small model put in, its plan is proven, and two
-# iterations of it run at a batch of a usual size, each with a loss that is a number and a gradient that is not 0.
+# iterations of this plan run, each with a loss that is a number and a gradient that is not 0: of few prompts, or with
+# GR_SLOW=1 of a batch of a usual size.
 set -eu
 graphrun=$1
+# One core: a tiny model's steps are shorter than the time in which a busy machine wakes a second thread.
+core=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')
+taskset -cp "$core" $$ >/dev/null
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 model=$PWD/tests/cli/model/config.json # random weights, one token a character
@@ -11,7 +15,8 @@ teacher=$dir/teacher.json # wider
 sed 's/"hidden_size": [0-9]*/"hidden_size": 64/' "$model" >"$teacher"
 judge=$dir/judge.json # the same with a value head
 sed 's/"model_type"/"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "reward"}, &/' "$model" >"$judge"
-batch=32
+batch=8 mini_batch=4
+[ -z "${GR_SLOW:-}" ] || batch=32 mini_batch=8
 records=256
 digit='{extract: "([0-9])", answer_extract: "([0-9])"}' # right by chance, now and then
 
@@ -34,7 +39,7 @@ sound() { # GRAPH: no error and no warning, but of data that is not here
 passes() { # GRAPH SETTINGS...
     sound "$1" && silent "$graphrun" plan "$@" --format json -o "$dir/plan.json" &&
         "$graphrun" verify "$dir/plan.json" >"$dir/said" 2>&1 &&
-        "$graphrun" exec "$@" --out "$dir/run" >"$dir/said" 2>&1 &&
+        "$graphrun" exec "$@" --plan "$dir/plan.json" --out "$dir/run" >"$dir/said" 2>&1 &&
         [ "$(grep -cE '^\{"step": [12],.*"loss": -?[0-9].*"grad_norm": [0-9]' "$dir/run/metrics.jsonl")" = 2 ] &&
         ! grep -E '"([a-z_]+\.)?grad_norm": (0[,}]|null)' "$dir/run/metrics.jsonl" >"$dir/said"
 }
@@ -43,7 +48,7 @@ status=0
 for graph in graphs/*.yaml graphs/quickstart/warmup.yaml graphs/arithmetic/*.yaml; do
     case $graph in # where a graph has its bounds
     graphs/verl-hybrid-8b.yaml) # in types of the CPU device; tests/cli/test_verl.sh plans it in its own
-        set -- --set nodes.rollout.max_tokens=16 --set run.steps=2 --set nodes.prompts.batch=$batch --set nodes.update.mini_batch=16 \
+        set -- --set nodes.rollout.max_tokens=16 --set run.steps=2 --set nodes.prompts.batch=$batch --set nodes.update.mini_batch=$((batch / 2)) \
             --set kv_blocks=500 --set models.actor.train.grads=fp32 --set models.actor.train.moments=fp32 ;;
     graphs/quickstart.yaml) set -- --set nodes.reward.rule="$digit" --set run.steps=2 --set nodes.prompts.batch=$batch ;;
     graphs/quickstart/warmup.yaml) set -- --set nodes.examples.max_tokens=16 --set run.steps=2 --set nodes.examples.batch=$batch ;;
@@ -57,7 +62,7 @@ for graph in graphs/*.yaml graphs/quickstart/warmup.yaml graphs/arithmetic/*.yam
         [ -d "$dir/kept" ] || { mkdir "$dir/kept"; for i in $(seq $batch); do
             echo "{\"prompt_ids\": [$((i % 7 + 3)), 5], \"ids\": [$((i % 5 + 4)), 6, 1], \"logprobs\": [-1, -2, -0.5], \"reward\": $((i % 2))}"
         done | gzip >"$dir/kept/step-1.jsonl.gz"; }
-        set -- --set data="$dir/kept" --set max_tokens=16 --set batch=$((batch / 2)) --set mini_batch=8 ;;
+        set -- --set data="$dir/kept" --set max_tokens=16 --set batch=$((batch / 2)) --set mini_batch=$mini_batch ;;
     graphs/gfpo.yaml) set -- --set max_tokens=16 --set run.steps=2 --set group=4 --set keep=2 ;;
     graphs/distill.yaml) set -- --set max_tokens=16 --set run.steps=2 --set teacher="$model" --set lr=1e-3 ;;
     graphs/gkd.yaml) set -- --set max_tokens=16 --set run.steps=2 --set teacher="$teacher" ;;
@@ -73,7 +78,8 @@ for graph in graphs/*.yaml graphs/quickstart/warmup.yaml graphs/arithmetic/*.yam
             --set nodes.rollout.environment.in_flight=1 --set environment="perl tests/e2e/harness.pl" ;;
     *) set -- --set max_tokens=16 --set run.steps=2 ;;
     esac
-    grep -q '^params:.* batch:\|^use:' "$graph" && ! grep -q 'op: sequences\|preferences.yaml\|use: dpo.yaml' "$graph" && set -- "$@" --set batch=$batch --set mini_batch=8
+    grep -q '^params:.* batch:\|^use:' "$graph" && ! grep -q 'op: sequences\|preferences.yaml\|use: dpo.yaml' "$graph" && set -- "$@" --set batch=$batch --set mini_batch=$mini_batch
+    case $graph in graphs/online_dpo.yaml) set -- "$@" --set batch=32 ;; esac # hardly any of its pairs differ
     grep -q critic_warmup "$graph" && set -- "$@" --set critic_warmup=0
     case $graph in
     graphs/arithmetic* | graphs/*_tools.yaml | graphs/*_served.yaml) ;; # paid by their own rule for each leading character that is right

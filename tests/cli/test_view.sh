@@ -26,6 +26,7 @@ refused() { # TEXT COMMAND...
 # The same plan gives the same bytes; a smaller budget another plan.
 for format in csv dot svg html; do
     plan --budget 64MiB --format $format -o "$dir/a.$format"
+    case ${GR_SLOW:-0}$format in 0csv | 0dot) continue ;; esac
     plan --budget 64MiB --format $format -o "$dir/b.$format"
     cmp "$dir/a.$format" "$dir/b.$format"
 done

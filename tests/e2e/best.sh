@@ -49,7 +49,7 @@ done
 # A run that is stopped anywhere and goes on keeps the same ones.
 flat='--set models.actor.train.schedule=constant'
 status 0 "$gr" exec best.yaml $flat --out whole
-for k in 4 $([ "$slow" = 0 ] || echo 9) 17; do
+for k in 17 $([ "$slow" = 0 ] || echo 4 9); do
     status 0 "$gr" exec best.yaml $flat --steps $k --out part$k
     status 0 "$gr" exec --resume part$k --steps 24
     [ "$(points part$k)" = "$(points whole)" ] || fail "stopped at $k: best is $(points part$k), not $(points whole)"
@@ -60,10 +60,10 @@ done
 # Killed: whatever was done last is done again, and the best is there at any moment. The run is on the same core as what waits
 # for its lines, and gives way to it.
 lines() { if [ -f killed/metrics.jsonl ]; then wc -l <killed/metrics.jsonl; else echo 0; fi; }
-long="--set run.steps=400 $flat"
+long="--set run.steps=200 $flat"
 status 0 "$gr" exec best.yaml $long --out calm
 resume="best.yaml $long --out killed"
-for until in 12 40 67; do
+for until in 12 40 $([ "$slow" = 0 ] || echo 67); do
     nice -n 19 "$gr" exec $resume >out 2>err &
     pid=$!
     while [ "$(lines)" -lt $until ]; do

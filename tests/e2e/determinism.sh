@@ -42,7 +42,7 @@ again() { # GRAPH MODEL OPTION...: the bits of GRAPH-MODEL
 
 for m in model qwen2 qwen3 tied; do
     for g in grpo sequence batch; do
-        [ "$slow$g" != 0batch ] || [ $m = qwen3 ] || continue
+        case $slow$g$m in 0grpomodel) continue ;; 1* | 0grpo* | *qwen3) ;; *) continue ;; esac
         status 0 "$gr" exec $g.yaml --set model=$m --out $g-$m
         for change in kv_blocks=1 concurrent=5; do
             again $g $m --set nodes.rollout.$change

@@ -101,7 +101,7 @@ done
 [ "$(metric one-both 1 off) $(metric one-both 2 off)" = "0 0" ] || fail "weights: rollout have other keys: $(metric one-both 2 off)"
 status 0 "$gr" exec kv.yaml --out whole-kv
 [ "$(metric whole-kv 1 logprob_gap_max)" != "$(metric whole-bf16 1 logprob_gap_max)" ] || fail "keys are not in FP8"
-any_stop kv whole-kv 4 2
+[ "$slow" = 0 ] || any_stop kv whole-kv 4 2
 status 3 "$gr" plan kv.yaml --budget 4KiB
 status 0 "$gr" exec kv.yaml --budget "$(least_budget)" --out least --check-memory
 same_weights whole-kv least
@@ -116,7 +116,7 @@ done
 [ "$(metric one-lora 1 logprob_gap_max) $(metric one-lora 2 logprob_gap_max)" = "0 0" ] || fail "adapters: a gap of $(metric one-lora 2 logprob_gap_max)"
 [ "$(metric one-lora 2 kl)" != "$(metric one-all 2 kl)" ] || fail "adapters are not what is trained"
 status 0 "$gr" exec lora.yaml --out whole-lora
-any_budget lora whole-lora
+[ "$slow" = 0 ] || any_budget lora whole-lora
 any_stop lora whole-lora 4 1
 rm -r part1
 status 0 "$gr" exec lora-mixed.yaml --set model=wide --steps 2 --out lora-mixed
@@ -125,7 +125,7 @@ metric lora-mixed 2 logprob_gap_max | awk '{ exit !($1 > 1e-3 && $1 < 0.7) }' ||
 # ---- budgets and stops; older weights have a copy of their own
 any_budget all whole-all
 any_stop all whole-all 4 1
-any_stop mixed whole-mixed 4 3
+[ "$slow" = 0 ] || any_stop mixed whole-mixed 4 3
 sed -e '/epochs: 2/d' -e 's/rollout: {op: generate,/& lag: 1,/' all.yaml >lag.yaml
 status 0 "$gr" exec lag.yaml --steps 3 --out lag --check-memory
 has lag/plan.json '"actor.lagged_fp8.1"'

@@ -27,12 +27,14 @@ for o in lion sgd; do
     status 0 "$gr" exec "$@" --out $o --check-memory
     has $o/graph.yaml "optimizer: $o"
     changed $o model.layers.1.mlp.up_proj.weight || fail "$o has learnt nothing"
-    status 0 "$gr" exec "$@" --out cut-$o --until 2
-    status 0 "$gr" exec --resume cut-$o
-    same_weights $o cut-$o
-    same_metrics $o cut-$o
-    status 0 "$gr" exec "$@" --out host-$o --set 'models.actor.residency={optimizer: host}'
-    same_weights $o host-$o
+    if [ "$slow" = 1 ] || [ $o = lion ]; then
+        status 0 "$gr" exec "$@" --out cut-$o --until 2
+        status 0 "$gr" exec --resume cut-$o
+        same_weights $o cut-$o
+        same_metrics $o cut-$o
+        status 0 "$gr" exec "$@" --out host-$o --set 'models.actor.residency={optimizer: host}'
+        same_weights $o host-$o
+    fi
 done
 sed "s/optimizer: adamw/optimizer: lion/; s/steps: 6/steps: 4/" grpo.yaml >budget.yaml
 any_budget budget lion

@@ -108,7 +108,7 @@ touched() { # RUN: touched.csv against the plan
 }
 
 first=1
-last=12
+last=8
 [ "$slow" = 0 ] || last=200
 [ -z "${GR_PEAKS:-}" ] || { first=${GR_PEAKS%-*}; last=${GR_PEAKS#*-}; }
 i=0

@@ -89,9 +89,9 @@ every_budget() {
     status 3 "$gr" plan g.yaml --budget 4KiB
     least=$(least_budget)
     k=0
-    while [ $k -lt 3 ]; do
+    while [ $k -lt $budgets ]; do
         k=$((k + 1))
-        status 0 "$gr" plan g.yaml --budget $((peak - (peak - least) * k / 3)) --format json -o plan-$k.json
+        status 0 "$gr" plan g.yaml --budget $((peak - (peak - least) * k / budgets)) --format json -o plan-$k.json
         status 0 "$gr" verify plan-$k.json
         status 0 "$gr" exec g.yaml --plan plan-$k.json --out g-$k --check-memory
         of=0
@@ -101,8 +101,8 @@ every_budget() {
 }
 
 head -n 40 train.jsonl >few && mv few train.jsonl
-n=2
-[ "$slow" = 0 ] || n=300
+n=2 budgets=2
+[ "$slow" = 0 ] || n=300 budgets=3
 i=${GR_SEED:-1}
 [ -z "${GR_SEED-}" ] || n=$i
 while [ "$i" -le "$n" ]; do
@@ -111,7 +111,7 @@ while [ "$i" -le "$n" ]; do
     (
         status 0 "$gr" exec g.yaml --out g-0
         every_budget
-        any_stop g g-0 3 1 2
+        any_stop g g-0 3 $([ "$slow" = 0 ] || echo 1) 2
     ) || { cat g.yaml >&2; fail "random graph $i"; }
     i=$((i + 1))
 done

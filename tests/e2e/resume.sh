@@ -48,7 +48,7 @@ has err 'warning: .*numerics .* its bits may differ'
 
 # Killed at random moments, the graph given again or left out.
 steps=120
-kills=3
+kills=2
 [ "$slow" = 0 ] || { kills=20; steps=1000; }
 long="--set run.steps=$steps --set run.checkpoint.every=2 --set run.checkpoint.keep=3"
 status 0 "$gr" exec grpo.yaml $long --out calm

@@ -81,6 +81,7 @@ graphs="grpo math refill lag drawn masked pairs ppo routed"
 for graph in $graphs; do steady $graph; done
 steady grpo --policy every_node
 if runs_ranks; then
+    [ "$slow" = 1 ] || graphs="refill lag ppo routed" # what ranks do beside what one does
     for graph in $graphs; do steady $graph --ranks 2; done
     sed 's/^graph:/canonical: true\n&/' grpo.yaml >canonical.yaml
     steady canonical --ranks 2

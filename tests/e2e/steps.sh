@@ -50,10 +50,10 @@ goes_on() { # GRAPH SETTING
     no_gaps "$@"
 }
 
-sed 's/run: .*/run: {steps: 3, seed: 7, samples: 32}/' grpo.yaml >tiny.yaml
+sed 's/run: .*/run: {steps: 2, seed: 7, samples: 32}/' grpo.yaml >tiny.yaml
 same tiny.yaml
-for slots in 3 20 $(long 1 7); do same tiny.yaml nodes.rollout.concurrent=$slots; done
-for blocks in 1 9 $(long 2 5); do same tiny.yaml nodes.rollout.kv_blocks=$blocks; done
+for slots in 3 $(long 1 7 20); do same tiny.yaml nodes.rollout.concurrent=$slots; done
+for blocks in 1 $(long 2 5 9); do same tiny.yaml nodes.rollout.kv_blocks=$blocks; done
 same tiny.yaml nodes.rollout.samples=1
 # Responses of several chunks, prompts of several blocks.
 sed -e 's/max_tokens: 6/max_tokens: 37/' -e 's/max_tokens: 8, template: "{question}"/max_tokens: 26, template: "1+2=3+4=5+6=7+8={question}"/' \
@@ -66,8 +66,7 @@ same long.yaml nodes.rollout.kv_blocks=6
 sed 's/max_tokens: 37/max_tokens: 37, stop: ["3", "+1"]/' long.yaml >stop.yaml
 same stop.yaml
 has steps.out '[1-9][0-9]* clears'
-same stop.yaml nodes.rollout.concurrent=5
-same stop.yaml nodes.rollout.kv_blocks=7
+for set in kv_blocks=7 $(long concurrent=5); do same stop.yaml nodes.rollout.$set; done
 sed 's/max_tokens: 37/max_tokens: 37, stop_ids: [3, 4, 9]/' long.yaml >ids.yaml
 same ids.yaml nodes.rollout.concurrent=6
 # Drafts: of slots that end, wait for blocks, or are ended by the host in the middle of one.
@@ -83,32 +82,33 @@ mv model dense
 hybrid_model model
 same long.yaml
 has steps.out '[1-9][0-9]* moves'
-for set in concurrent=5 kv_blocks=6 $(long concurrent=3 concurrent=20 samples=1); do same long.yaml nodes.rollout.$set; done
-for set in concurrent=5 kv_blocks=7; do same stop.yaml nodes.rollout.$set; done
+for set in concurrent=5 $(long kv_blocks=6 concurrent=3 concurrent=20 samples=1); do same long.yaml nodes.rollout.$set; done
+for set in kv_blocks=7 $(long concurrent=5); do same stop.yaml nodes.rollout.$set; done
 # Prompts of several parts, beside others: their state goes on from trip to trip.
 for n in 7 $(long 30); do
     export GR_PREFILL=$n
-    same long.yaml
-    for set in concurrent=5 $(long samples=1); do same long.yaml nodes.rollout.$set; done
+    for set in concurrent=5 $(long samples=1 concurrent=40); do same long.yaml nodes.rollout.$set; done
 done
 unset GR_PREFILL
 # What goes on in another iteration goes on from its prompt's state.
 still long.yaml >still.yaml
-for set in concurrent=40 concurrent=5; do goes_on still $set; done
-status 0 "$gr" exec still.yaml --out b --set nodes.rollout.over=1.5 --set run.steps=4
-no_gaps still
+for set in concurrent=5 $(long concurrent=40); do goes_on still $set; done
+if [ "$slow" = 1 ]; then
+    status 0 "$gr" exec still.yaml --out b --set nodes.rollout.over=1.5 --set run.steps=4
+    no_gaps still
+fi
 # Layers with a window, whose blocks come again: what a rollout's step computes is what one pass over the row does, to the
 # bit. The pool has no more than it did, and layers with a window take less of it.
 window_model model
 sed 's/max_tokens: 37/max_tokens: 100, ignore_eos: true/' long.yaml >ring.yaml
 echo 'log: {off: token_max(abs(old_logprob - rollout.logprob)), length: batch_max(rollout.length)}' >>ring.yaml
-for set in samples=4 kv_blocks=12; do
+for set in kv_blocks=12 $(long samples=4); do
     same ring.yaml nodes.rollout.$set run.steps=1
     [ "$(metric a 1 off)" = 0 ] || fail "a window's keys were lost: $(cat a/metrics.jsonl)"
     [ "$(metric a 1 length)" -gt 60 ] || fail "responses are too short for a block to come again"
 done
 sed 's/max_tokens: 100/max_tokens: 100, stop: ["3", "+1"]/' ring.yaml >ring-stop.yaml
-same ring-stop.yaml nodes.rollout.concurrent=5 run.steps=1
+[ "$slow" = 0 ] || same ring-stop.yaml nodes.rollout.concurrent=5 run.steps=1
 kv() { # bytes of keys and values in a plan
     status 0 "$gr" plan ring.yaml --format json
     sed -nE 's/.*"what": "rollout.kv",.* "bytes": ([0-9]+).*/\1/p' out | head -1
@@ -121,7 +121,7 @@ sed -i 's/"full_attention", "full_attention", "full_attention", "full_attention"
 # Conversations, one of which dies and begins anew behind its prompt; answers are read a few tokens at a time.
 turns ring-turns.yaml die "retries: 2"
 export GR_PREFILL=5
-for set in concurrent=20 concurrent=3; do
+for set in concurrent=3 $(long concurrent=20); do
     rm -f died
     same ring-turns.yaml nodes.rollout.max_tokens=40 nodes.rollout.max_context=130 nodes.rollout.$set run.steps=1
     [ "$(metric b 1 off)" = 0 ] || fail "a conversation's keys were lost: $(cat b/metrics.jsonl)"
@@ -134,18 +134,17 @@ mv dense model
 # Conversations: slots that wait, answers that are read beside prompts, turns that the host ends.
 turns turns.yaml ""
 turns slow.yaml slow
-same turns.yaml run.steps=3
-for slots in 3 $(long 1 20); do same turns.yaml nodes.rollout.concurrent=$slots run.steps=3; done
-for blocks in 2 $(long 5); do same turns.yaml nodes.rollout.kv_blocks=$blocks run.steps=3; done
-same slow.yaml run.steps=3
-drafted turns.yaml "tokens: 3, match: 1, from: group" run.steps=3
-same turns.yaml nodes.rollout.max_tokens=11 nodes.rollout.max_context=60 run.steps=3
-same turns.yaml nodes.rollout.max_tokens=11 nodes.rollout.max_context=60 nodes.rollout.concurrent=6 run.steps=3
+same turns.yaml run.steps=2
+for slots in $(long 1 3 20); do same turns.yaml nodes.rollout.concurrent=$slots run.steps=2; done
+for blocks in 2 $(long 5); do same turns.yaml nodes.rollout.kv_blocks=$blocks run.steps=2; done
+same slow.yaml run.steps=2
+drafted turns.yaml "tokens: 3, match: 1, from: group" run.steps=2
+for slots in 6 $(long 40); do same turns.yaml nodes.rollout.max_tokens=11 nodes.rollout.max_context=60 nodes.rollout.concurrent=$slots run.steps=2; done
 
 # Rows that are kept. What waits for its turn has the bits of the other form. Which groups are complete first it has not, for a
 # chunk's end is known later; but what goes on in another iteration has the log-probs of one pass, where weights stay as they
 # are.
-same long.yaml nodes.rollout.lag=3 nodes.rollout.concurrent=11
+same long.yaml nodes.rollout.lag=3 nodes.rollout.concurrent=11 run.steps=3
 still long.yaml >still.yaml
 still turns.yaml >still-turns.yaml
 for set in concurrent=5 $(long concurrent=40 samples=1); do
@@ -161,8 +160,7 @@ routed() { # FROM TO
 routed tiny.yaml routed.yaml
 routed stop.yaml routed-stop.yaml
 routed turns.yaml routed-turns.yaml
-same routed.yaml
-same routed.yaml nodes.rollout.concurrent=3
+for set in concurrent=3 $(long concurrent=40); do same routed.yaml nodes.rollout.$set; done
 same routed-stop.yaml nodes.rollout.concurrent=5
 same routed-turns.yaml nodes.rollout.concurrent=3 run.steps=3
 [ "$(metric a 3 old_logprob.routing_agreement)" != 1 ] || fail "older weights chose the same experts: the test means nothing"

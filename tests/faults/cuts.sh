@@ -25,13 +25,13 @@ run_anew="$gr exec rich.yaml --out run"
 # shellcheck disable=SC2016 # the inner shell's
 on='if [ -n "${FROM-}" ]; then '"$gr"' exec --resume "$FROM"; elif [ -e run/graph.yaml ]; then '"$gr"' exec --resume run; else '"$run_anew"'; fi'
 # shellcheck disable=SC2086
-over '`exec`, the best and the last are kept' 60 start "$on" '-m -a kept -x run/checkpoints' $run_anew
-over '`exec --resume`' 40 ran "$gr exec --resume \${FROM-run} --steps 3" '-m -x run/checkpoints' "$gr" exec --resume run --steps 3
-over '`exec --resume RUN@STEP`' 40 ran "$gr exec --resume \${FROM-run@1} --steps 3" '-m' "$gr" exec --resume run@1 --steps 3
-over '`export`' 40 ran "[ -e out ] || $gr export run -o out --shard 20KB" '' "$gr" export run -o out --shard 20KB
-over '`init`' 20 start "[ -e made ] || $gr init --config ../model.json --tokenizer $project/graphs/quickstart --seed 2 -o made" '' \
+over '`exec`, the best and the last are kept' 30 start "$on" '-m -a kept -x run/checkpoints' $run_anew
+over '`exec --resume`' 20 ran "$gr exec --resume \${FROM-run} --steps 3" '-m -x run/checkpoints' "$gr" exec --resume run --steps 3
+over '`exec --resume RUN@STEP`' 20 ran "$gr exec --resume \${FROM-run@1} --steps 3" '-m' "$gr" exec --resume run@1 --steps 3
+over '`export`' 20 ran "[ -e out ] || $gr export run -o out --shard 20KB" '' "$gr" export run -o out --shard 20KB
+over '`init`' 10 start "[ -e made ] || $gr init --config ../model.json --tokenizer $project/graphs/quickstart --seed 2 -o made" '' \
     "$gr" init --config ../model.json --tokenizer "$project/graphs/quickstart" --seed 2 -o made
-over '`plan -o`' 20 ran "[ -e plan.json ] || $gr plan rich.yaml --format json -o plan.json" '' "$gr" plan rich.yaml --format json -o plan.json
+over '`plan -o`' 10 ran "[ -e plan.json ] || $gr plan rich.yaml --format json -o plan.json" '' "$gr" plan rich.yaml --format json -o plan.json
 [ $wrong = 0 ] || fail "$wrong of them lose what they must not"
 
 # What is never synced is lost, and that is seen.

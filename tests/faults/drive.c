@@ -7,14 +7,19 @@
  * the first ones of its lines, the last perhaps cut short;
  *   - where a way to go on is given (-r), it ends with 0, and leaves what the undisturbed run leaves.
  *
- * usage: drive -i INJECT.SO -k KIND -e HOW [OPTION]... COMMAND [ARGUMENT]...
- *   -l          the call and all behind it        -s N        at most N of the calls, evenly spread (all of
- * them) -t FOLDER   what is there before              -r COMMAND  how to go on, to the shell -c standard
- * output is compared, too  -o          only calls of the program and its libraries (FAULT_CALLER) -v say what
- * each disturbed run did -n N        only the N-th call                -a FOLDER   what may be there besides,
- * such as checkpoints not yet pruned Processes that the command starts are left alone, but for those of its
- * own program. The command runs in a folder `scratch`, which is made in the current one; it prints a row of
- * docs/RELIABILITY.md.
+ * usage: drive -i INJECT.SO -f FAULTS [OPTION]... COMMAND [ARGUMENT]...
+ *   -f FILE     a fault a line, KIND HOW, or KIND HOW lasts: the call and all behind it
+ *   -s N        at most N of the calls, evenly spread (all of them)
+ *   -t FOLDER   what is there before
+ *   -r COMMAND  how to go on, to the shell
+ *   -c          standard output is compared, too
+ *   -o          only calls of the program and its libraries (FAULT_CALLER)
+ *   -v          say what each disturbed run did
+ *   -n N        only the N-th call
+ *   -a FOLDER   what may be there besides, such as checkpoints not yet pruned
+ * Processes that the command starts are left alone, but for those of its own program. The command runs in a
+ * folder `scratch`, which is made in the current one; each fault prints a row of docs/RELIABILITY.md, where
+ * the command makes such calls.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -41,9 +46,11 @@ static const char *const kind_names[] = {
 };
 
 typedef struct driver {
-    const char *inject, *kind, *how, *before, *besides, *go_on, *program;
-    bool lasts, own, output, loud;
+    const char *inject, *faults, *before, *besides, *go_on, *program;
+    bool own, output, loud;
     unsigned long sharding, only;
+    char kind[16], how[16]; /* of the row that is tried */
+    bool lasts;
     char **command;
     char *counts_path;
     fault_counts *counts;
@@ -208,8 +215,8 @@ static char *judge(const driver *v, tally *t, int status)
 /* ---- all runs
  * -------------------------------------------------------------------------------------------------------- */
 
-/* What the command does undisturbed, and how often it makes calls of the kind. */
-static uint64_t study(driver *v)
+/* What the command does undisturbed, and how often it makes calls of each kind. */
+static fault_counts study(driver *v)
 {
     begin(v);
     const int status = run_disturbed(v, 0);
@@ -219,9 +226,14 @@ static uint64_t study(driver *v)
         exit(2);
     }
     v->good = left(v);
+    return *v->counts;
+}
+
+static uint64_t calls_of(const char *kind, const fault_counts *calls)
+{
     for (size_t k = 0; k < FAULT_N_KINDS; k++)
-        if (!strcmp(v->kind, kind_names[k])) return v->counts->n[k];
-    printf("faults: no kind '%s'\n", v->kind);
+        if (!strcmp(kind, kind_names[k])) return calls->n[k];
+    printf("faults: no kind '%s'\n", kind);
     exit(2);
 }
 
@@ -243,18 +255,12 @@ static void disturb_one(const driver *v, tally *t, uint64_t n)
 static void parse(driver *v, int argc, char **argv)
 {
     *v = (driver){.sharding = 1UL << 62};
-    for (int c; (c = getopt(argc, argv, "+i:k:e:ls:t:a:r:ocvn:")) != -1;) switch (c) {
+    for (int c; (c = getopt(argc, argv, "+i:f:s:t:a:r:ocvn:")) != -1;) switch (c) {
         case 'i':
             v->inject = realpath(optarg, NULL);
             break;
-        case 'k':
-            v->kind = optarg;
-            break;
-        case 'e':
-            v->how = optarg;
-            break;
-        case 'l':
-            v->lasts = true;
+        case 'f':
+            v->faults = optarg;
             break;
         case 's':
             v->sharding = strtoul(optarg, NULL, 10);
@@ -286,7 +292,7 @@ static void parse(driver *v, int argc, char **argv)
     v->command = argv + optind;
     if (optind < argc)
         v->program = strrchr(argv[optind], '/') ? strrchr(argv[optind], '/') + 1 : argv[optind];
-    if (!v->inject || !v->kind || !v->how || optind == argc) {
+    if (!v->inject || !v->faults || optind == argc) {
         fprintf(stderr, "usage: see the head of drive.c\n");
         exit(2);
     }
@@ -302,25 +308,40 @@ static void make_counts(driver *v)
     close(fd);
 }
 
+/* Whether all is well with this fault. */
+static bool try_fault(const driver *v, uint64_t calls)
+{
+    tally t = {.calls = calls};
+    if (!calls) return true;
+    const uint64_t runs = calls < v->sharding ? calls : v->sharding;
+    for (uint64_t i = 0; i < runs && t.wrong < MOST_FAILURES; i++) {
+        const uint64_t n = 1 + i * calls / runs + (calls / runs) / 2;
+        if (!v->only || v->only == n) disturb_one(v, &t, n);
+    }
+    printf("| %s %s%s | %llu | %llu | %llu | %llu | %llu | %llu | %llu |\n", v->kind, v->how,
+           v->lasts ? " from then on" : "", (unsigned long long)t.calls, (unsigned long long)t.injected,
+           (unsigned long long)t.unharmed, (unsigned long long)t.refused, (unsigned long long)t.killed,
+           (unsigned long long)t.went_on, (unsigned long long)t.wrong);
+    if (t.debris && v->loud) printf("%llu files were left aside\n", (unsigned long long)t.debris);
+    return !t.wrong;
+}
+
 int main(int argc, char **argv)
 {
     driver v;
-    tally t = {0};
     parse(&v, argc, argv);
     make_counts(&v);
     if (v.before) v.start = tree_take(v.before);
     if (v.besides) v.also = tree_take(v.besides);
-    t.calls = study(&v);
-    if (!t.calls) return 0;
-    const uint64_t runs = t.calls < v.sharding ? t.calls : v.sharding;
-    for (uint64_t i = 0; i < runs && t.wrong < MOST_FAILURES; i++) {
-        const uint64_t n = 1 + i * t.calls / runs + (t.calls / runs) / 2;
-        if (!v.only || v.only == n) disturb_one(&v, &t, n);
+    FILE *faults = fopen(v.faults, "re");
+    if (!faults) abort();
+    const fault_counts calls = study(&v);
+    bool well = true;
+    for (char line[64], lasts[8] = ""; fgets(line, sizeof(line), faults); lasts[0] = 0) {
+        if (sscanf(line, "%15s %15s %7s", v.kind, v.how, lasts) < 2) abort();
+        v.lasts = !strcmp(lasts, "lasts");
+        well &= try_fault(&v, calls_of(v.kind, &calls));
     }
-    printf("| %s %s%s | %llu | %llu | %llu | %llu | %llu | %llu | %llu |\n", v.kind, v.how,
-           v.lasts ? " from then on" : "", (unsigned long long)t.calls, (unsigned long long)t.injected,
-           (unsigned long long)t.unharmed, (unsigned long long)t.refused, (unsigned long long)t.killed,
-           (unsigned long long)t.went_on, (unsigned long long)t.wrong);
-    if (t.debris && v.loud) printf("%llu files were left aside\n", (unsigned long long)t.debris);
-    return t.wrong ? 1 : 0;
+    fclose(faults);
+    return well ? 0 : 1;
 }

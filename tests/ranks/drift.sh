@@ -70,6 +70,7 @@ lacks err drifted
 
 # No bit of a result changes, nothing is said, whatever is sharded, and poison finds no work out of bounds.
 for way in "" "--set models.actor.residency.rollout_weights=keep" "--set models.actor.residency.optimizer=host"; do
+    case $slow$way in 0*optimizer*) continue ;; esac
     rm -rf on off
     # shellcheck disable=SC2086
     status 0 ranks 1x2 "$gr" exec grpo.yaml $way --set run.check=1 --out on --check-memory

@@ -3,15 +3,13 @@
 # and all are gone by the signal, or the run stops in good order. With GR_SLOW=1, 120 times instead of 12.
 . "$(dirname "$0")/lib.sh"
 
-times=12
+times=8
 [ "$slow" = 0 ] || times=120
 run=early$$ # found by its name among all processes
 
 left() { # processes of the run, mpirun too
-    for p in /proc/[0-9]*; do
-        tr '\0' ' ' 2>/dev/null <"$p/cmdline" | grep -q -- "$run" && echo "${p#/proc/}"
-    done
-    return 0
+    set -- /proc/[0-9]*/cmdline # before there is a grep, whose own line has the name
+    grep -lz -- "$run" "$@" 2>/dev/null | cut -d/ -f3
 }
 
 milliseconds() {

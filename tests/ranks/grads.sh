@@ -2,7 +2,7 @@
 # Gradients that each rank sums whole through its micro-batches, and that are reduced once a mini-batch: where memory allows,
 # and the numbers of one rank; under a tight budget they are reduced in each micro-batch instead, which is other bits.
 . "$(dirname "$0")/lib.sh"
-points=3
+points=2
 [ "$slow" = 0 ] || points=50
 set -- --set models.actor.train.schedule=constant --set nodes.update.micro_tokens=20
 
@@ -24,10 +24,7 @@ for n in 2 4; do
     close one ranks-$n 1
 done
 
-# A run repeats, and goes on, to the bit.
-status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --steps 4 --out again
-same_weights ranks-2 again
-same_metrics ranks-2 again
+# A run is stopped and goes on to the bit.
 status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --steps 2 --out resumed
 status 0 "$gr" exec --resume resumed --steps 4
 [ ! -s err ] || fail "resuming warns: $(cat err)"
@@ -37,7 +34,7 @@ same_metrics ranks-2 resumed
 # Wherever objects lie between their uses, and whatever is sharded: the same bits.
 for way in "--policy every_node" "--policy transition" "--set models.actor.residency.optimizer=host" \
     "--set models.actor.residency.rollout_weights=keep --set models.actor.gather=layer"; do
-    case $slow$way in 0*transition | 0*optimizer*) continue ;; esac
+    case $slow$way in 0--policy* | 0*optimizer*) continue ;; esac
     # shellcheck disable=SC2086
     status 0 "$gr" exec grpo.yaml "$@" --ranks 2 --steps 4 $way --out way --check-memory
     [ "$(whole way/plan.json)" = 1 ] || fail "with $way gradients are reduced in each micro-batch"
@@ -87,6 +84,7 @@ sed 's/^  old_logprob:/  kept: {op: select, of: rollout, groups: group_std(rewar
     s/expr: reward + 0.1 \* rollout/of: kept, &/; s/lr: 1.0e-2}/lr: 1.0e-3}/' grpo.yaml >few.yaml
 status 0 "$gr" exec few.yaml "$@" --steps 4 --out few
 for way in "" "--set models.actor.residency.rollout_weights=keep --set models.actor.gather=layer"; do
+    [ "$slow" = 1 ] || [ "$way" ] || continue
     # shellcheck disable=SC2086
     status 0 "$gr" exec few.yaml "$@" --steps 4 --ranks 4 $way --out few-4 --check-memory
     [ "$(whole few-4/plan.json)" = 1 ] || fail "gradients of selected rows are reduced in each micro-batch"

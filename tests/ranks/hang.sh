@@ -23,7 +23,7 @@ gone() {
 nm -S "$gr" | awk '$4 ~ /^(mm_rows|mm_thin|mm_cols)(\.|$)/ {print $1, $2}' >places
 [ -s places ] || fail "the program has no products"
 run=hung
-set -- --set run.steps=150 --set run.checkpoint.every=10
+set -- --set run.steps=70 --set run.checkpoint.every=10
 status 0 "$gr" exec grpo.yaml "$@" --ranks 3 --out calm
 "$gr" exec grpo.yaml "$@" --set run.timeout=4 --ranks 3 --out $run >out 2>err &
 pid=$!

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Ranks in classes: a split graph has the bits of the colocated one where as many ranks do each piece of work, else its
 # numbers up to rounding; training and a lagging rollout are at work at once; runs go on across placements; a rank that
-# dies ends all. With GR_SLOW=1, 50 points instead of 3, and more placements.
+# dies ends all. With GR_SLOW=1, 50 points instead of 2, and more placements.
 . "$(dirname "$0")/lib.sh"
 
 # alike RUN RUN STEPS: the same bits: weights, optimizer, metrics, samples
@@ -38,12 +38,11 @@ done
 cmp one-1/checkpoints/step-4/actor/lagged.safetensors split-1/checkpoints/step-4/actor/lagged.safetensors
 status 0 "$gr" exec first.yaml --set lag=1 --ranks 2 --steps 4 --out first --check-memory
 alike one-1 first 4
-status 0 "$gr" exec three.yaml --ranks 3 --steps 4 --out three --check-memory
-alike one-0 three 4
-has split-1/plan.json '"kind": "send"'
-status 0 "$gr" exec three.yaml --ranks 3 --steps 4 --out said
+status 0 "$gr" exec three.yaml --ranks 3 --steps 4 --out three
 has out '^peak of ranks 0 \(train\): planned .* measured'
 has out '^peak of ranks 2 \(reference\): planned .* measured'
+alike one-0 three 4
+has split-1/plan.json '"kind": "send"'
 status 0 "$gr" report three
 has out 'ranks 1 .*planned .*measured'
 for key in planned measured; do
@@ -59,7 +58,7 @@ cmp exported/model.safetensors split-1/checkpoints/step-4/actor/model.safetensor
 
 # Several ranks a class: weights cross in parts, from whole copies or from shards, a class of two to one of one and of
 # two, and one of one to two.
-points=3
+points=2
 places="4,0 3,1"
 [ "$slow" = 0 ] || { points=50; places="4,0 4,1 3,0 3,1 5,1"; }
 for place in $places; do
@@ -79,10 +78,12 @@ status 0 "$gr" exec split.yaml --set lag=1 --ranks 2 --steps 2 --out moving
 status 0 "$gr" exec colocated.yaml --set lag=1 --resume moving --ranks 1 --steps 3
 status 0 "$gr" exec first.yaml --set lag=1 --resume moving --ranks 2 --steps 4
 alike one-1 moving 4
-status 0 "$gr" exec split.yaml --set lag=1 --ranks 2 --steps 2 --out halves
-status 0 "$gr" exec --resume halves --steps 4 # with its own ranks and pools, untold
-[ ! -s err ] || fail "resuming warns: $(cat err)"
-alike one-1 halves 4
+if [ "$slow" = 1 ]; then
+    status 0 "$gr" exec split.yaml --set lag=1 --ranks 2 --steps 2 --out halves
+    status 0 "$gr" exec --resume halves --steps 4 # with its own ranks and pools, untold
+    [ ! -s err ] || fail "resuming warns: $(cat err)"
+    alike one-1 halves 4
+fi
 
 # A critic and a judge of their own, an update that is left out at first, validations, the best checkpoint by them.
 ppo_graph ppo.yaml
@@ -164,6 +165,7 @@ while read -r line; do
 done
 END
 for pool in rollout train; do
+    [ "$slow" = 1 ] || [ $pool = train ] || continue # of rank 0; others: kill.sh
     sed "s/^  reward: .*/  reward: {op: reward, of: rollout, command: \"exec sh kill.sh\", pool: $pool}/" grpo.yaml >base.yaml
     pools kill.yaml base.yaml "train: {share: 1}, rollout: {share: 1}, reference: {with: train}"
     set -- --set lag=1 --set run.checkpoint.every=1

@@ -14,7 +14,7 @@ for n in 2 3; do
     [ ! -s err ] || fail "$(cat err)"
     has many/checkpoints/step-1/manifest.json '"blocks"'
     # The hashes are those of the bytes: of what is read as one rank's whole, and as others' parts.
-    for m in 1 2 3; do
+    for m in $(case $slow$n in 02) echo 1 3 ;; 03) echo 2 ;; *) echo 1 2 3 ;; esac); do
         cp -r many again
         status 0 "$gr" exec --resume again --steps 2 --ranks $m
         lacks err 'manifest|bytes' # other numerics alone
@@ -23,10 +23,10 @@ for n in 2 3; do
     status 0 "$gr" export many -o x
     rm -r x
     [ $n = 3 ] || { rm -r many; continue; }
-    # A bit in each quarter of the moments, so in every rank's part.
+    # A bit in a quarter of the moments of each rank's part.
     file=many/checkpoints/step-1/actor/optimizer.safetensors
     size=$(stat -c %s $file)
-    for quarter in 1 2 3 4; do
+    for quarter in 1 $([ "$slow" = 0 ] || echo 2 3) 4; do
         cp $file kept
         at=$((size * quarter / 4 - 1000))
         printf "$(printf '\\%03o' $(($(od -An -tu1 -j $at -N 1 $file) ^ 4)))" | dd of=$file bs=1 seek=$at conv=notrunc 2>/dev/null

@@ -8,7 +8,7 @@ set -- "$1"
 . "$(dirname "$0")/lib.sh"
 export ASAN_OPTIONS="${ASAN_OPTIONS:-}:verify_asan_link_order=0"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export GRAPHRUN_SILENCE=10 # seconds in the place of 30
+export GRAPHRUN_SILENCE=6 # seconds in the place of 30
 [ "${GR_SANITIZED:-0}" = 0 ] || export GRAPHRUN_SILENCE=30
 within=$((60 + 2 * GRAPHRUN_SILENCE)) # what is promised is 60 s with 30 of silence; a machine may be busy
 host=$(uname -n)

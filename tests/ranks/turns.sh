@@ -15,7 +15,7 @@ turns turns.yaml ""
 turns slow.yaml slow
 sed -i 's/samples: [0-9]*, checkpoint/samples: 64, checkpoint/' turns.yaml slow.yaml
 ASKED=asked-1 status 0 "$gr" exec turns.yaml --set model=llama --steps 1 --out whole
-for n in 2 4; do
+for n in 2 $([ "$slow" = 0 ] || echo 4); do
     ASKED=asked-$n status 0 "$gr" exec slow.yaml --set model=llama --set models.actor.tensor=$n --ranks 4 --steps 1 --check-memory --out slices-$n
     same whole slices-$n
     [ "$(wc -l <asked-$n)" = "$(wc -l <asked-1)" ] || fail "$(wc -l <asked-$n) questions of $n slices, $(wc -l <asked-1) of one rank"
@@ -78,6 +78,7 @@ fi
 
 # What trains on conversations in slices, by tokens and in stages.
 for mesh in "tensor: 2" "context: 2" "pipeline: 2"; do
+    case $slow$mesh in 0tensor*) continue ;; esac
     status 0 "$gr" exec turns.yaml --set model=llama --set "models.actor.parallel={$mesh}" --ranks 2 --steps 1 --out "mesh-${mesh%%:*}"
     same whole "mesh-${mesh%%:*}"
 done

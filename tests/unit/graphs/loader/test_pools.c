@@ -285,9 +285,10 @@ static void test_plans_of_roles_run_in_any_interleaving(void **state)
     (void)state;
     static const char *const pools[] = {colocated, split, pairs};
     uint32_t plans = 0;
+    const int next = getenv("GR_SLOW") ? 2 : GR_N_POLICIES;
     for (size_t i = 0; i < GR_LEN(pools); i++)
         for (int lag = 0; lag < 2; lag++)
-            for (int policy = lag; policy < GR_N_POLICIES; policy += 2) {
+            for (int policy = (int)(2 * i + (size_t)lag) % next; policy < GR_N_POLICIES; policy += next) {
                 setup s = {.pools = pools[i],
                            .lag = lag ? ", lag: 1" : NULL,
                            .more = policy ? validation : NULL,
@@ -311,7 +312,7 @@ static void test_plans_of_roles_run_in_any_interleaving(void **state)
                 gr_graph_free(g);
             }
     print_message("%u plans\n", plans);
-    assert_true(plans > 12);
+    assert_true(plans > (getenv("GR_SLOW") ? 12 : 8));
 }
 
 /* With `lag` the rollout of the next iteration and the training of this one run at once: two copies of the
@@ -434,7 +435,8 @@ static void test_random_mutants_of_roles(void **state)
     gr_planned *p = plan(&s, g);
     assert_non_null(p);
     uint32_t seed = 7, refused = 0, harmless = 0;
-    for (int i = 0; i < 300; i++) {
+    const int mutants = getenv("GR_SLOW") ? 300 : 120;
+    for (int i = 0; i < mutants; i++) {
         gr_plan *bad = copy_plan(p->plan);
         seed = seed * 1664525 + 1013904223;
         uint32_t role = (seed >> 9) % 2;
@@ -459,7 +461,7 @@ static void test_random_mutants_of_roles(void **state)
         gr_plan_free(bad);
     }
     print_message("%u refused, %u harmless\n", refused, harmless);
-    assert_true(refused > 200);
+    assert_true(3 * refused > 2 * (uint32_t)mutants);
     gr_planned_free(p);
     gr_graph_free(g);
 }

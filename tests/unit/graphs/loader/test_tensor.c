@@ -231,8 +231,9 @@ static void test_plans_of_slices_run_in_any_interleaving(void **state)
 {
     (void)state;
     uint32_t plans = 0;
+    const int next = getenv("GR_SLOW") ? 2 : GR_N_POLICIES;
     for (int k = 0; k < 4; k++)
-        for (int policy = k % 2; policy < GR_N_POLICIES; policy += 2) {
+        for (int policy = k % next; policy < GR_N_POLICIES; policy += next) {
             config c = {.model = keys[k],
                         .rollout = k > 1 ? ", lag: 1" : NULL,
                         .old = k % 2 ? ", weights: rollout" : NULL,
@@ -245,7 +246,7 @@ static void test_plans_of_slices_run_in_any_interleaving(void **state)
             gr_graph_free(g);
         }
     print_message("%u plans\n", plans);
-    assert_true(plans > 10);
+    assert_true(plans > (getenv("GR_SLOW") ? 10u : 5u));
 }
 
 /* The steps that fill slices, taken away, on another lane, of other bytes, of another kind, without the

@@ -19,7 +19,8 @@ static void test_mutants_that_break_a_rule_are_refused(void **state)
     uint32_t broken = 0, refused = 0, total = 0, unchanged = 0, missed = 0, passing = 0, disks = 0, load,
              loop;
     uint32_t per_plan = getenv("GR_SLOW") ? 400 : 60;
-    for (uint64_t seed = 1; seed <= 64; seed++) {
+    const uint64_t next = getenv("GR_SLOW") ? 1 : 3; /* two of those with a disk, and of both budgets */
+    for (uint64_t seed = 1; seed <= 64; seed += next) {
         gr_plan *p = seed % 16 ? NULL : disk_plan(build_stateful, &seed, 60, 60, seed % 32 == 0);
         gr_tasks *g = p ? build_stateful(&seed, NULL) : build_any(&seed, NULL);
         disks += p != NULL;
@@ -57,7 +58,7 @@ static void test_mutants_that_break_a_rule_are_refused(void **state)
                   total, refused, broken, unchanged, passing, disks);
     assert_true(disks > 1);
     assert_int_equal(missed, 0);
-    assert_true(broken > total / 4 && unchanged > 10 && passing > 4);
+    assert_true(broken > total / 4 && unchanged > 10 && passing > (getenv("GR_SLOW") ? 4 : 1));
 }
 
 static void test_each_rule_refuses_its_own_fault(void **state)

@@ -223,7 +223,8 @@ static void test_code_that_goes_ahead_of_its_queue_is_refused(void **state)
     counts n = {0};
     char what[128];
     uint32_t each = getenv("GR_SLOW") ? 200 : 15;
-    for (uint64_t seed = 1; seed <= 64; seed++) {
+    const uint64_t next = getenv("GR_SLOW") ? 1 : 3; /* two of those with a disk, and of both budgets */
+    for (uint64_t seed = 1; seed <= 64; seed += next) {
         gr_plan *p = seed % 16 ? NULL : disk_plan(build_blocks, &seed, 60, 60, seed % 32 == 0);
         gr_tasks *g = p ? build_blocks(&seed, NULL) : build_queued(&seed, NULL);
         disks += p != NULL;
@@ -254,7 +255,8 @@ static void test_code_that_goes_ahead_of_its_queue_is_refused(void **state)
                   "line %u of these let pass\n",
                   n.early, n.early_refused, n.early_broken, n.early_in_line);
     assert_int_equal(n.missed, 0);
-    assert_true(n.needed > 50 && n.harmful > n.needed / 2 && n.early_in_line > 4);
+    if (getenv("GR_SLOW")) assert_true(n.needed > 50 && n.harmful > n.needed / 2 && n.early_in_line > 4);
+    assert_true(n.needed > 30 && n.harmful > n.needed / 3 && n.early_in_line > 0);
 }
 
 /* ---- shipped graphs, planned for CUDA ------------------------------------------------------------------ */
@@ -305,6 +307,7 @@ static void test_shipped_graphs_wait_where_they_must(void **state)
     counts n = {0};
     for (size_t i = 0; i < GR_LEN(files); i++)
         for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+            if (!getenv("GR_SLOW") && ranks != 1 + i % 2) continue;
             gr_graph *g = load(files[i], ranks);
             gr_planned *p = plan_for_cuda(g, ranks == 1 ? GR_POLICY_AUTO : GR_POLICY_EVERY_NODE);
             assert_true(p->tasks->queued);

@@ -242,7 +242,7 @@ static void compare(space *s, uint64_t seed, tally *score)
 static void test_search_is_as_good_as_trying_everything(void **state)
 {
     (void)state;
-    uint32_t wanted = getenv("GR_SLOW") ? 600 : 40, hosts = 0;
+    uint32_t wanted = getenv("GR_SLOW") ? 600 : 25, hosts = 0;
     tally score = {0};
     uint64_t tried = 0;
     for (uint64_t seed = 1; score.programs < wanted; seed++) {
@@ -375,7 +375,7 @@ static void compare_choices(space *all, uint64_t seed, const gr_hardware *hw, ta
 static void test_choices_are_as_good_as_trying_all_of_them(void **state)
 {
     (void)state;
-    const uint32_t wanted = getenv("GR_SLOW") ? 300 : 12;
+    const uint32_t wanted = getenv("GR_SLOW") ? 300 : 6;
     static space all[VECTORS];
     tally score = {0};
     for (uint64_t seed = 1; score.programs < wanted; seed++) {
