@@ -86,9 +86,12 @@ char *gr_request_own_plan(const gr_request *q)
     return NULL;
 }
 
-/* Where a plan's models are sharded over the ranks of a node, nodes are as large now. */
-static bool has_its_nodes(const gr_plan *p, const gr_graph *g)
+/* Where models are sharded over the ranks of a node, nodes are as many and as large now as in the plan. */
+static bool has_its_nodes(const gr_plan *p, const gr_graph *g, uint32_t hosts)
 {
+    for (size_t m = 0; m < g->n_models; m++)
+        if (g->models[m]->sharding.over == GR_SHARD_NODE && GR_MAX(p->hosts, 1u) != GR_MAX(hosts, 1u))
+            return false;
     for (uint32_t i = 0; i < p->n_settings; i++) {
         const gr_node *n = gr_graph_node(g, p->settings[i].node);
         if (n && !strcmp(p->settings[i].name, "shards") &&
@@ -137,7 +140,7 @@ static gr_status plan_to_run(gr_planned **p, gr_graph *g, const gr_request *q, c
                             q->plan)
             : GR_OK;
     if (!st && path) st = gr_plan_read_json(&plan, path, d);
-    if (!st && own && (!is_placed_alike(plan, g) || !has_its_nodes(plan, g))) {
+    if (!st && own && (!is_placed_alike(plan, g) || !has_its_nodes(plan, g, o->hosts))) {
         gr_plan_free(plan);
         plan = NULL;
     }

@@ -35,7 +35,8 @@
  * memory bandwidth, and what a pinned copy reaches on their PCIe generation. flops: bf16 matrices at large
  * shapes. Usable memory: as the driver reports it. Overhead: context, libraries and loaded kernels, on H200
  * as calibration counts them (564.8 MiB, of which runs were seen to take 546.8), and NCCL, as two ranks were
- * seen to take it (docs/CLUSTER.md, "What NCCL takes"); elsewhere an upper bound of all.
+ * seen to take it (docs/CLUSTER.md, "What NCCL takes"); elsewhere an upper bound of all up to the first
+ * communicator, and of further ones and messages what H200 take, which is what two H100 were seen to.
  * host_bytes: what a host of such machines has for one device. Link: what a rank of an all-gather within a
  * host receives a second for large messages, and what a collective takes beside that (H200: fitted to 64 MB,
  * 512 MB and 2 GB over four devices; the others: the same part of their links' published rate); a sum over
@@ -80,6 +81,8 @@ static const gr_hardware profiles[] = {
      .device_bytes = 81559 * MIB,
      .host_bytes = 224 * GIB,
      .overhead_bytes = 1536 * MIB,
+     .group_bytes = 256 * MIB,
+     .message_bytes = 448 * MIB,
      .step_ns = 5000,
      .link = 339 * GB,
      .collective_ns = 100000,
@@ -98,6 +101,8 @@ static const gr_hardware profiles[] = {
      .device_bytes = 81920 * MIB,
      .host_bytes = 224 * GIB,
      .overhead_bytes = 1280 * MIB,
+     .group_bytes = 256 * MIB,
+     .message_bytes = 448 * MIB,
      .step_ns = 6000,
      .link = 226 * GB,
      .collective_ns = 100000,
@@ -116,6 +121,8 @@ static const gr_hardware profiles[] = {
      .device_bytes = 40960 * MIB,
      .host_bytes = 112 * GIB,
      .overhead_bytes = 1280 * MIB,
+     .group_bytes = 256 * MIB,
+     .message_bytes = 448 * MIB,
      .step_ns = 6000,
      .link = 226 * GB,
      .collective_ns = 100000,

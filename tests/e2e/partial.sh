@@ -175,7 +175,8 @@ status 0 "$gr" plan over.yaml --device cuda --hardware h200
 status 2 "$gr" exec --resume part4 --steps 7 --set nodes.rollout.over=2 --replan
 has err "step-6/rollout.queue.0: error: 'rollout' kept rows of other bounds"
 # Without `over` they have no use: a run that goes on says that it leaves them, and only then.
-status 0 "$gr" exec --resume part1 --steps 7 --set nodes.rollout.over=1 --set nodes.rollout.partial=keep --replan
+cp -r part4 other
+status 0 "$gr" exec --resume other --steps 7 --set nodes.rollout.over=1 --set nodes.rollout.partial=keep --replan
 has err "step-6/rollout.queue.0: warning: responses that the run had kept are left out"
 status 0 "$gr" exec --resume part4 --steps 7 --set models.actor.train.lr=0.02
 lacks err "left out"

@@ -5,8 +5,8 @@
 command -v script >/dev/null || { echo "skipped: there is no script(1) to make a terminal" >&2; exit 77; }
 
 # A fast machine needs more of it for a line to be due.
-for samples in 32 128 512 2048; do
-    sed "s/samples: 4/samples: $samples, ignore_eos: true/; s/max_tokens: 6/max_tokens: 40/; s/epochs: 2/epochs: 1/" grpo.yaml |
+for samples in 96 192 768 3072; do
+    sed "s/samples: 4/samples: $samples, ignore_eos: true, concurrent: 2/; s/max_tokens: 6/max_tokens: 40/; s/epochs: 2/epochs: 1/" grpo.yaml |
         sed 's/batch: 8/batch: 64/; s/mini_batch: 4/mini_batch: 32/' >long.yaml
     rm -rf shown
     script -qec "stty cols 150; $gr exec long.yaml --steps 2 --out shown" typed >/dev/null 2>&1 </dev/null

@@ -564,7 +564,12 @@ static void test_models_of_36_layers_are_planned_at_any_budget(void **state)
         uint64_t live = 0;
         for (uint32_t i = 0; i < p->paths[GR_PATH_STEADY].n; i++)
             live = GR_MAX(live, p->paths[GR_PATH_STEADY].steps[i].resident_bytes);
-        assert_int_equal(p->arena_bytes, live); /* packed at the bound */
+        /* Packed at the bound; where copies come and go in loops more of what there is may be taken, so that
+         * steps wait for none of them. */
+        if (n && st == GR_OK)
+            assert_in_range(p->arena_bytes, live, budget - (p->peak_bytes - p->arena_bytes));
+        else
+            assert_int_equal(p->arena_bytes, live);
         budget = p->peak_bytes * next / 100;
         gr_plan_free(p);
     }
