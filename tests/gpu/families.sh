@@ -41,11 +41,15 @@ END
     done
     same=differ
     cmp -s "$work/$name-a/checkpoints/step-2/actor/model.safetensors" "$work/$name-b/checkpoints/step-2/actor/model.safetensors" && same=same
+    # Scores of 512 normed columns spread by 22, so that bf16 itself moves gradients: in transformers 5.24 by 4 and 10 % of their norm
+    # (this model, other rows, two seeds).
+    by=0.05
+    [ $name != gemma4_wide ] || by=0.2
     echo "$name: gap $(value worst $name-a), bits $same, loss $(value loss $name-cpu) $(value loss $name-cuda), gradients $(value \
         grad_norm $name-cpu) $(value grad_norm $name-cuda)"
     awk -v gap="$(value worst $name-a)" -v same=$same -v l="$(value loss $name-cpu)" -v m="$(value loss $name-cuda)" \
-        -v g="$(value grad_norm $name-cpu)" -v h="$(value grad_norm $name-cuda)" 'function near(a, b, by) { return a - b < by * a && b - a < by * a }
-        BEGIN { exit !(gap == 0 && same == "same" && l > 0 && near(l, m, 0.02) && near(g, h, 0.05)) }' || wrong=1
+        -v g="$(value grad_norm $name-cpu)" -v h="$(value grad_norm $name-cuda)" -v by=$by 'function near(a, b, by) { return a - b < by * a && b - a < by * a }
+        BEGIN { exit !(gap == 0 && same == "same" && l > 0 && near(l, m, 0.02) && near(g, h, by)) }' || wrong=1
     case $4 in *sliding_window*) long ;; esac
 }
 
