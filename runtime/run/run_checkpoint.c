@@ -208,9 +208,9 @@ static bool holds_model(const char *folder)
 static gr_status note_left(void *user, const char *dir, const char *name, gr_diag *d)
 {
     const gr_graph *g = *(const gr_graph **)user;
+    char *path = gr_printf("%s/%s", dir, name);
     const bool rows = strstr(name, ".queue.") || strstr(name, ".store");
     const gr_model *m = gr_graph_model(g, name);
-    char *path = gr_printf("%s/%s", dir, name);
     if (rows && !keeps_file(g, name))
         gr_diag_warn(d, (gr_loc){path, 0, 0},
                      "responses that the run had kept are left out: no node of this graph keeps them");
