@@ -237,7 +237,8 @@ void gr_sharding_sync(gr_tasks *p, const gr_kernels *k, const gr_model *m)
 {
     uint32_t n = gr_model_buckets(&m->shape);
     const bool shards = sharded(p, m), through = shards && m->sharding.gather != GR_GATHER_DIRECT;
-    if (away(p, m) || (!shards && gr_slicing_parts(m->sharding.rollout) < 2) || lags(p, m) || gr_part_is_made(p, m, GR_MADE_COPY))
+    if (away(p, m) || (!shards && gr_slicing_parts(m->sharding.rollout) < 2) || lags(p, m) ||
+        gr_part_is_made(p, m, GR_MADE_COPY))
         return;
     for (uint32_t b = 0; b < n && shards && m->sharding.gather == GR_GATHER_WHOLE; b++)
         gr_sharding_gather(p, k, m, "sync_", b);
