@@ -345,7 +345,6 @@ static void compile(gr_loader *l)
     compile_dead(l);
 }
 
-/* Warnings of a graph with errors would mostly follow from them. */
 /* Settings of a model are about its rollouts, its passes or its updates: those of what it does not do are
  * without effect. */
 static void warn_of_idle(gr_loader *l, const gr_model *m)
@@ -384,6 +383,7 @@ static void warn_of_idle(gr_loader *l, const gr_model *m)
                          settings[i].what, settings[i].about);
 }
 
+/* Warnings of a graph with errors would mostly follow from them. */
 static void warn(gr_loader *l)
 {
     gr_order_warn(l);

@@ -74,13 +74,17 @@ spills() {
     same_metrics all-deep run
 }
 
+qwen3() { # FILE HIDDEN INNER LAYERS HEADS POSITIONS TIED: the config of a model of a usual size
+    cat >"$1" <<END
+{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": $2, "intermediate_size": $3, "num_hidden_layers": $4,
+ "num_attention_heads": $5, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": $6,
+ "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "hidden_act": "silu", "attention_bias": false, "tie_word_embeddings": $7, "eos_token_id": 1}
+END
+}
+
 # Where copies run beside the passes, what fits stays: more memory moves less, in the same time.
 spills_what_must() {
-    cat >long.json <<END
-{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28,
- "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 1048576,
- "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "hidden_act": "silu", "attention_bias": false, "tie_word_embeddings": true, "eos_token_id": 1}
-END
+    qwen3 long.json 2048 6144 28 16 1048576 true
     cat >long.yaml <<END
 graph: long
 deterministic: false
@@ -104,11 +108,7 @@ END
 
 # Offsets leave copies that run beside the passes their bytes: no layer waits for one that still goes, while there is room.
 spills_beside() {
-    cat >wide.json <<END
-{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
- "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
- "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "hidden_act": "silu", "attention_bias": false, "tie_word_embeddings": false, "eos_token_id": 1}
-END
+    qwen3 wide.json 4096 12288 36 32 40960 false
     status 0 "$gr" plan "$project/tests/bench/gpu/grpo.yaml" --set model=wide.json --set prompts=8 --set samples=8 --set prompt_tokens=128 \
         --set response_tokens=128 --set grads=bf16 --set moments=bf16 --set master=none --hardware h100-80g --host-budget 100GiB --format csv -o wide.csv
     has wide.csv '^[0-9]+,offload,update.acts'
