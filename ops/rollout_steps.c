@@ -6,6 +6,7 @@
  */
 #include "ops/rollout_impl.h"
 
+#include "ops/kernels/carried.h"
 #include "ops/kernels/workspace.h"
 #include "ops/pass.h"
 #include "ops/parallel/sharding.h"
@@ -212,6 +213,7 @@ enum {
     USE_PACKED,
     USE_X,
     USE_WS,
+    USE_CARRIED,
     USE_HEAD_WS, /* this and the next two: decode */
     USE_SLOTS,
     USE_ORDERS,
@@ -246,6 +248,17 @@ static void set_mesh(gr_task *w, const gr_node *n)
     w->comm.peers = gr_mesh_size(&w->comm.mesh, GR_AXIS_EXPERT);
 }
 
+/* What embeddings of each layer cost before the layers, of so many tokens, so many times. */
+static void add_per_layer(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double tokens,
+                          double times)
+{
+    gr_task own = {0};
+    if (!s->per_layer.vocab) return;
+    gr_per_layer_cost(&own, k, s, tokens, 1);
+    gr_cost_times(&own, times);
+    gr_cost_add(w, &own);
+}
+
 /* Prompts are read in few trips, many tokens at once: the average of a trip. */
 static void set_prefill_cost(gr_task *w, const gr_node *n, const gr_choices *how, const gr_kernels *k)
 {
@@ -253,6 +266,7 @@ static void set_prefill_cost(gr_task *w, const gr_node *n, const gr_choices *how
     const gr_rows_bounds steady = gr_rollout_steady(n), *b = &steady;
     const double prompts = (double)b->groups * b->prompt_tokens,
                  tokens = GR_MIN(how->prefill_tokens, prompts);
+    add_per_layer(w, k, s, tokens, prompts / tokens / trips_expected(n, how));
     for (uint32_t kind = 0, first = 0; kind < s->n_kinds; kind++) {
         gr_task layers = {0};
         const uint32_t alike = gr_model_layers_of(s, kind, &first);
@@ -290,6 +304,7 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
     gr_task head = {0};
     gr_head_cost(&head, k, s, rows, 1);
     gr_cost_times(&head, steps);
+    add_per_layer(w, k, s, rows, steps);
     for (uint32_t kind = 0, first = 0; kind < s->n_kinds; kind++) {
         gr_task layers = {0};
         const uint32_t alike = gr_model_layers_of(s, kind, &first);
@@ -298,9 +313,10 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
         layers.cost.width = width_of(s, first, layers.cost.flops / rows);
         gr_experts_price(&layers, k, s, first, rows, 0, 0);
         gr_cost_times(&layers, alike * steps);
-        layers.cost.kv = alike * steps * slots *
-                         (seen * (double)gr_layer_block_bytes(k, s, first) / GR_KV_BLOCK +
-                          (2.0 + how->draft) * (double)gr_layer_slot_bytes(k, s, first));
+        layers.cost.kv =
+            alike * steps * slots *
+            (seen * (double)gr_layer_block_bytes(k, s, gr_model_keys_of(s, first)) / GR_KV_BLOCK +
+             (2.0 + how->draft) * (double)gr_layer_slot_bytes(k, s, first));
         gr_cost_add(w, &layers);
     }
     w->cost.head = head.cost.head;
@@ -330,7 +346,11 @@ void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choi
     uint32_t packed = gr_tasks_temp(p, GR_CAT_WORKSPACE, prefill_bytes(&b, how), "packed");
     uint32_t staging = gr_tasks_host(p, GR_CAT_WORKSPACE, 2 * prefill_bytes(&b, how), "staging");
     uint32_t x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, s, tokens), "x");
-    uint32_t ws = gr_tasks_temp(p, GR_CAT_WORKSPACE, gr_layers_ws_bytes(k, s, &pass, GR_LAYER_EXTEND), "ws");
+    uint32_t ws = gr_tasks_temp(p, GR_CAT_WORKSPACE,
+                                GR_MAX(gr_layers_ws_bytes(k, s, &pass, GR_LAYER_EXTEND),
+                                       gr_per_layer_ws_bytes(k, s, tokens, how->threads, false)),
+                                "ws");
+    const uint32_t carried = gr_carried_object(p, k, s, tokens, false, "", "carried");
     uint32_t head_ws = gr_rollout_head_ws(p, n, how, k);
     uint32_t routes = gr_routes_object(p, g, n), choices = GR_NONE, choices_back = GR_NONE;
     if (b.choices) {
@@ -365,6 +385,7 @@ void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choi
                                              [USE_PACKED] = {packed, GR_READ},
                                              [USE_X] = {x, GR_WRITE},
                                              [USE_WS] = {ws, GR_WRITE},
+                                             [USE_CARRIED] = {carried, GR_WRITE},
                                              [USE_CHOICES] = {choices, GR_WRITE},
                                              [USE_CHOICES_BACK] = {choices_back, GR_UPDATE | GR_BY_TURNS}},
                                   N_PREFILL, "prefill");
@@ -374,13 +395,15 @@ void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choi
                                             [USE_PACKED] = {packed, GR_READ},
                                             [USE_X] = {x, GR_WRITE},
                                             [USE_WS] = {ws, GR_WRITE},
+                                            [USE_CARRIED] = {carried, GR_WRITE},
                                             [USE_HEAD_WS] = {head_ws, GR_WRITE},
                                             [USE_SLOTS] = {slots, GR_UPDATE},
                                             [USE_ORDERS] = {orders, GR_UPDATE | GR_BY_TURNS}},
                                  N_DECODE, "decode");
     set_decode_cost(decode, n, how, k);
     set_prefill_cost(&p->task[prefill_index], n, how, k);
-    if (!gr_experts_are_divided(n)) p->captured += count_sizes(b.slots) * s->layers;
+    if (!gr_experts_are_divided(n))
+        p->captured += count_sizes(b.slots) * (s->layers + (s->per_layer.vocab > 0));
     gr_tasks_end(p);
     gr_rollout_declare_finish(n, worked, routes, p);
 }
@@ -978,22 +1001,37 @@ static gr_extend divided(const gr_call *c, const gr_extend *e, gr_routing *routi
     return own;
 }
 
-static void run_layers(const gr_call *c, gr_queue *q, const gr_extend *e, const uint32_t *host_offset)
+/* Embeddings, and those of each layer. */
+static void embed(const gr_call *c, gr_queue *q, const gr_extend *e, const uint32_t *host_offset)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = gr_node_shape(c->node);
-    gr_routing routing;
-    const gr_extend own = gr_experts_are_divided(c->node) ? divided(c, e, &routing) : *e;
     const gr_packed b = {.n_tokens = e->n_tokens,
                          .n_seqs = e->n_seqs,
                          .ids = e->ids,
                          .offset = e->offset,
-                         .host_offset = host_offset};
-    if (e->n_tokens) k->embed_forward(q, s, bucket(c, 0), &b, use(c, USE_X));
+                         .host_offset = host_offset,
+                         .carried = use(c, USE_CARRIED)};
+    if (!e->n_tokens) return;
+    k->embed_forward(q, s, bucket(c, 0), &b, use(c, USE_X));
+    if (s->per_layer.vocab)
+        gr_per_layer_forward(k, q, s, bucket(c, gr_model_per_layer_bucket(s)), &b, use(c, USE_X),
+                             use(c, USE_WS));
+}
+
+/* A layer that takes keys and values has the state of the one that it takes them of. */
+static void run_layers(const gr_call *c, gr_queue *q, const gr_extend *e, const uint32_t *host_offset)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = gr_node_shape(c->node);
+    const gr_state_room room = gr_rollout_room(c->node, c->how, k);
+    gr_routing routing;
+    gr_extend own = gr_experts_are_divided(c->node) ? divided(c, e, &routing) : *e;
+    own.carried = use(c, USE_CARRIED);
+    embed(c, q, e, host_offset);
     for (uint32_t l = 0; l < s->layers; l++)
         gr_layer_extend(k, q, s, l, bucket(c, 1 + l), &own, use(c, USE_X),
-                        (char *)use(c, USE_KV) +
-                            gr_layer_state_at(k, s, l, gr_rollout_room(c->node, c->how, k)),
+                        (char *)use(c, USE_KV) + gr_layer_state_at(k, s, gr_model_keys_of(s, l), room),
                         use(c, USE_WS));
 }
 
@@ -1068,6 +1106,7 @@ static void copy_states(const gr_call *c, const gr_rollout *r)
         const bool ring = r->bounds.window_at && gr_layer_has_window(s, l);
         const uint32_t *from = ring ? a->window_from : a->copy_from, *to = ring ? a->window_to : a->copy_to;
         for (n = 1; l + n < s->layers && copied_alike(r, k, s, l, l + n);) n++;
+        if (!block && !slot) continue; /* of keys that other layers have */
         const gr_steps_blocks all = {.kv = (char *)use(c, USE_KV) + at,
                                      .layers = n,
                                      .layer_bytes = gr_layer_state_at(k, s, l + 1, room) - at,

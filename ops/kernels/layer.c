@@ -728,8 +728,7 @@ static const char *layer_unfit(const gr_layer_ops *ops, const gr_layer_desc *d)
                                          [GR_MIXER_DELTA] = "a gated delta rule"};
     static const char *const mlps[] = {
         [GR_MLP_DENSE] = "a dense MLP", [GR_MLP_EXPERTS] = "mixtures of experts"};
-    const char *why = ops->carries ? NULL : gr_layer_carries(d);
-    if (!why) why = part_unfit(ops, mixer_of(d), d, mixers[d->mixer]);
+    const char *why = part_unfit(ops, mixer_of(d), d, mixers[d->mixer]);
     if (!why) why = part_unfit(ops, mlp_of(d), d, mlps[d->mlp]);
     return why;
 }

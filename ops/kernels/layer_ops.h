@@ -190,7 +190,7 @@ typedef struct gr_layer_ops {
     /* Of a slot: list and t alone are read. */
     uint64_t (*adapters_back_ws_bytes)(const gr_adapters_back *c, unsigned threads);
     void (*adapters_back)(gr_queue *q, const gr_adapters_back *c, void *ws);
-    /* y [n] = scale x; n a multiple of hidden */
+    /* y [n] = scale x; n a multiple of hidden, or of the width of embeddings of each layer */
     void (*scale)(gr_queue *q, const void *x, float scale, uint64_t n, void *y);
     /* x [n] times the number at `by`, in place; n a multiple of hidden. */
     void (*scale_by)(gr_queue *q, void *x, const void *by, uint64_t n);
@@ -201,7 +201,8 @@ typedef struct gr_layer_ops {
     /* ---- q, k and v ---- */
     /* Fused: norm, rotation and, in a rollout, keys and values to their blocks. from [T, gr_qkv_rows], to
      * [T, W]; from == to is fine where there is no gate. raw: NULL, or [T, (heads + kv_heads) D], where q and
-     * k go as they came (keeps_rotated). */
+     * k go as they came (keeps_rotated). kv_heads 0: of queries alone, and nothing goes to blocks; k_norm is
+     * NULL then. */
     void (*rotate)(gr_queue *q, const gr_rotate *c, const void *from, void *to, void *raw);
     /* Fused: rotate, and attend of a decode step; c->qkv is not written. false: not done, the caller does
      * both. NULL: never. */
@@ -233,8 +234,6 @@ typedef struct gr_layer_ops {
     /* d_gate_up [T, 2 I] of dh [T, I]; h [T, I] is computed again. */
     void (*activate_backward)(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up,
                               const void *dh, void *d_gate_up, void *h);
-
-    bool carries; /* layers may hand on more than hidden states (ops/kernels/carried.h): tried on it */
 
     /* ---- other kinds; NULL: not built on this device ---- */
     const struct gr_experts_ops *experts;

@@ -143,6 +143,19 @@ END
     "$gr" init --config "$1.json" --tokenizer "$project/graphs/quickstart" --seed 1 -o "$1" >/dev/null
 }
 
+carried_model() { # DIR: one of gemma4 with such a window, embeddings of each layer, and six layers of which the last three take keys
+    cat >"$1.json" <<END
+{"architectures": ["Gemma4ForCausalLM"], "model_type": "gemma4_text", "hidden_size": 16, "intermediate_size": 24,
+ "num_hidden_layers": 6, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 16,
+ "max_position_embeddings": 256, "initializer_range": 0.3, "bos_token_id": null, "eos_token_id": 1, "pad_token_id": 2,
+ "torch_dtype": "float32", "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 20, "global_head_dim": 16,
+ "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 18, "num_kv_shared_layers": 3,
+ "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"]}
+END
+    rm -rf "$1"
+    "$gr" init --config "$1.json" --tokenizer "$project/graphs/quickstart" --seed 1 -o "$1" >/dev/null
+}
+
 least_budget() { # bytes that the last command, refused for want of memory, says would fit
     sed -nE 's/.*would fit: --budget ([0-9]+).*/\1/p' err | head -1
 }

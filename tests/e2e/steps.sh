@@ -129,6 +129,14 @@ done
 still ring.yaml >ring-still.yaml # what a sample had before is read again, a few tokens at a time
 goes_on ring-still concurrent=40
 unset GR_PREFILL
+# Layers that take keys and values read those of the layer that lends them, rings too; embeddings of each layer are a step's own.
+carried_model model
+same ring.yaml nodes.rollout.kv_blocks=12 run.steps=1
+[ "$(metric a 1 off)" = 0 ] || fail "layers read other keys than a pass over the row: $(cat a/metrics.jsonl)"
+export GR_PREFILL=7
+same long.yaml nodes.rollout.concurrent=5 run.steps=1
+unset GR_PREFILL
+[ "$slow" = 0 ] || drafted ring.yaml "tokens: 5, from: group, match: 1" nodes.rollout.samples=4 run.steps=1
 rm -rf model
 mv dense model
 # Conversations: slots that wait, answers that are read beside prompts, turns that the host ends.

@@ -1181,6 +1181,7 @@ static void test_attention(void)
                            NULL);
     check_rows(16, 8, 128, 5, 400, &kinds[1]); /* a window, and capped scores */
     check_rows(16, 8, 128, 5, 400, &kinds[7]);
+    check_attention(8, 1, 256, 2, 3, small ? 600 : 900, true, &(gr_scores){512, 0, 0, NULL}); /* as E2B */
     check_attention(8, 2, 128, small ? 1 : 3, 16, small ? 1500 : 5000, false, NULL);
 }
 

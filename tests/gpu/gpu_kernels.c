@@ -356,7 +356,7 @@ static void check_rope_forward(const rope_data *r)
     const size_t bytes = (size_t)c->T * r->W * 2, blocks = (c->T + 15) / 16 + 3;
     const size_t pool_bytes = blocks * gr_cu_kv_block(&r->h);
     gr_bf16 *raw = device_copy(r->raw, bytes), *out = c->in_place ? raw : device_poisoned(bytes);
-    gr_bf16 *q = c->norm ? r->d_norm[0] : NULL, *k = c->norm ? r->d_norm[1] : NULL;
+    gr_bf16 *q = c->norm ? r->d_norm[0] : NULL, *k = c->norm && c->kv_heads ? r->d_norm[1] : NULL;
     if (c->store) {
         uint32_t *slot = gr_malloc(c->T * sizeof(*slot));
         for (uint32_t t = 0; t < c->T; t++)
@@ -412,8 +412,9 @@ static void check_rope_backward(const rope_data *r)
     for (int k = 0; k < 2; k++) {
         gr_bf16 *d = device_copy(dy, bytes);
         for (int m = 0; m < 2; m++) gradient_reset(&g[m]);
-        gr_cu_qk_rope_backward(NULL, &r->h, raw, c->norm ? r->d_norm[0] : NULL, c->norm ? r->d_norm[1] : NULL,
-                               r->d_position, d, g[0].device, g[1].device, c->grads, c->T, ws);
+        gr_cu_qk_rope_backward(NULL, &r->h, raw, c->norm ? r->d_norm[0] : NULL,
+                               c->norm && c->kv_heads ? r->d_norm[1] : NULL, r->d_position, d, g[0].device,
+                               c->kv_heads ? g[1].device : NULL, c->grads, c->T, ws);
         result[k] = take(r->name, d, bytes);
         for (int m = 0; m < 2; m++) grad[k][m] = gradient_take(r->name, &g[m]);
     }
@@ -528,6 +529,10 @@ static void test_rope(void)
         {129, 16, 8, 256, VALUES, true, WIDE, GR_CU_BF16, 0},
         {61, 9, 3, 24, VALUES, true, NONE, GR_CU_F32, 5},
         {53, 4, 2, 64, VALUES, true, EIGHT, GR_CU_F32, 0},
+        {301, 8, 0, 256, true, false, NONE, GR_CU_F32, 11}, /* queries alone */
+        {4001, 32, 0, 512, true, false, NONE, GR_CU_BF16, 40000},
+        {129, 8, 0, 512, true, false, WIDE, GR_CU_F32, 0},
+        {53, 3, 0, 24, false, true, WIDE, GR_CU_F32, 5},
     };
     for (size_t i = 0; i < GR_LEN(cases); i++) {
         const rope_case *c = &cases[i];
@@ -742,6 +747,7 @@ static void test_embed(void)
     check_embed(5003, 200, 1024, UNIFORM, GR_CU_F32);
     check_embed(5003, 5000, 1024, COMMON, GR_CU_BF16);
     check_embed(20011, 3000, 1536, COMMON, GR_CU_F32);
+    check_embed(301, 100, 8960, COMMON, GR_CU_BF16); /* as gemma4's embeddings of 35 layers */
     check_embed(70001, 4000, 64, COMMON, GR_CU_F32); /* the sort's larger kernels */
 }
 

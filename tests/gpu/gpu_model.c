@@ -2,13 +2,16 @@
  * weights.
  *
  * Forward, head statistics, gradients of every tensor, new tokens through the paged pool, and greedy
- * sampling; and value heads over hidden states of their own. --small: one model where graphs ask for
- * other than the usual kernels.
+ * sampling; where kernels have batch invariance, what the pool gives has the bits of the packed pass. And
+ * value heads over hidden states of their own. --small: one model where graphs ask for other than the usual
+ * kernels. --own: value heads alone, for whole passes have products of cuBLASLt.
  */
+#include "ops/kernels/carried.h"
 #include "ops/kernels/head.h"
 #include "ops/kernels/layer.h"
 #include "runtime/device/device_cuda.h"
 #include "runtime/base/half.h"
+#include "tests/gpu/attach.h"
 #include "tests/gpu/models.h"
 
 enum { CHUNK = 64, BLOCKS = 256, ARENA = 1 << 30, PARTS = 2 /* of the vocabulary */ };
@@ -149,6 +152,31 @@ static const void *norm_weight(const side *s, const gr_model_shape *shape)
     return (const char *)s->w[last] + gr_tensor_offset(shape, last, GR_T_NORM) * value_size(s);
 }
 
+/* ---- what layers hand on ----------------------------------------------------------------------------------
+ */
+
+/* NULL: nothing. */
+static void *take_carried(side *s, const gr_model_shape *shape, uint32_t tokens, bool packed)
+{
+    const uint64_t bytes = gr_carried_bytes(s->k, shape, tokens, packed);
+    return bytes ? take(s, bytes) : NULL;
+}
+
+/* Embeddings of each layer, of what was embedded. */
+static void per_layer(side *s, const gr_model_shape *shape, const gr_packed *p, const void *x, void *ws)
+{
+    if (shape->per_layer.vocab)
+        gr_per_layer_forward(s->k, &s->q, shape, s->w[gr_model_per_layer_bucket(shape)], p, x, ws);
+}
+
+static void per_layer_back(side *s, const gr_model_shape *shape, const gr_packed *p, const void *x, void *dx,
+                           void *ws)
+{
+    const uint32_t bucket = gr_model_per_layer_bucket(shape);
+    if (shape->per_layer.vocab)
+        gr_per_layer_backward(s->k, &s->q, shape, s->w[bucket], p, x, dx, s->g[bucket], GR_F32, ws);
+}
+
 /* ---- parts of the vocabulary ------------------------------------------------------------------------------
  */
 
@@ -237,6 +265,7 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
     const gr_pass_bounds bounds = {.tokens = b->n, .seqs = b->seqs, .length = longest, .threads = 1};
     uint64_t ws_bytes = GR_MAX(gr_layers_ws_bytes(k, shape, &bounds, GR_LAYER_FORWARD),
                                gr_layers_ws_bytes(k, shape, &bounds, GR_LAYER_BACKWARD));
+    ws_bytes = GR_MAX(ws_bytes, gr_per_layer_ws_bytes(k, shape, b->n, 1, true));
     void *ws = take(s, GR_MAX(ws_bytes, k->embed_ws_bytes(b->n)));
     void *head_ws = take(s, k->head_ws_bytes(shape, CHUNK, GR_HEAD_GRADIENT, 1));
     int32_t *position = gr_calloc(b->n, sizeof(*position));
@@ -247,7 +276,9 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
                          .ids = upload(s, b->ids, b->n * 4),
                          .offset = upload(s, b->offset, (b->seqs + 1) * 4),
                          .host_offset = b->offset,
-                         .position = upload(s, position, b->n * 4)};
+                         .position = upload(s, position, b->n * 4),
+                         .carried = take_carried(s, shape, b->n, true),
+                         .d_carried = take_carried(s, shape, b->n, true)};
     free(position);
     const uint32_t *row = upload(s, b->row, b->n * 4);
     const int32_t *target = upload(s, b->target, b->n * 4);
@@ -260,6 +291,7 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
         embed_in_parts(s, shape, b, x);
     else
         k->embed_forward(q, shape, s->w[0], &p, x);
+    per_layer(s, shape, &p, x, ws);
     for (uint32_t l = 0; l < shape->layers; l++) {
         in[l] = take(s, hidden * value_size(s));
         acts[l] = take(s, gr_layer_acts_bytes(k, shape, l, &bounds));
@@ -288,27 +320,32 @@ static result run(side *s, const gr_model_shape *shape, const batch *b, uint32_t
     }
     for (uint32_t l = shape->layers; l--;)
         gr_layer_backward(k, q, shape, l, s->w[l + 1], NULL, &p, in[l], acts[l], dx, s->g[l + 1], GR_F32, ws);
+    per_layer_back(s, shape, &p, in[0], dx, ws);
     if (s->in_parts)
         embed_back_in_parts(s, shape, b, dx, ws);
     else
         k->embed_backward(q, shape, &p, dx, s->g[0], GR_F32, ws);
     result r = {download(s, logprob, b->n), download(s, entropy, b->n), download(s, sum_p2, b->n),
-                download_values(s, x, hidden), gr_calloc(last + 1, sizeof(float *))};
-    for (uint32_t i = 0; i <= last; i++) r.grad[i] = download(s, s->g[i], gr_bucket_elems(shape, i));
+                download_values(s, x, hidden), gr_calloc(gr_model_buckets(shape), sizeof(float *))};
+    for (uint32_t i = 0; i < gr_model_buckets(shape); i++)
+        r.grad[i] = download(s, s->g[i], gr_bucket_elems(shape, i));
     free(in), free(acts);
     return r;
 }
 
 /* The last token of each sequence by way of the pool: a prefill of all but the last `steps` tokens, then one
- * at a time; greedy ids after it, and the log-probs of the drawn ids. */
+ * at a time; greedy ids after it, the log-probs of the drawn ids, and hidden states [seqs, H], of which those
+ * of sequences with more tokens than steps count. */
 static void extend(side *s, const gr_model_shape *shape, const batch *b, uint32_t steps, int32_t *id,
-                   float *logprob)
+                   float *logprob, float *hidden)
 {
     const gr_kernels *k = s->k;
     gr_queue *q = &s->q;
     const gr_pass_bounds bounds = {.tokens = b->n, .seqs = b->seqs, .length = b->n, .threads = 1};
     const uint32_t stride = BLOCKS / b->seqs;
-    void *ws = take(s, gr_layers_ws_bytes(k, shape, &bounds, GR_LAYER_EXTEND)),
+    void *ws = take(s, GR_MAX(gr_layers_ws_bytes(k, shape, &bounds, GR_LAYER_EXTEND),
+                              gr_per_layer_ws_bytes(k, shape, b->n, 1, false))),
+         *carried = take_carried(s, shape, b->n, false),
          *head_ws = take(s, k->head_ws_bytes(shape, b->seqs, GR_HEAD_SAMPLE, 1));
     void *x = take(s, (uint64_t)b->n * shape->hidden * value_size(s));
     char *kv = take(
@@ -322,7 +359,11 @@ static void extend(side *s, const gr_model_shape *shape, const batch *b, uint32_
                    *held_at = upload(s, held, b->seqs * 4);
     uint32_t *row = gr_calloc(b->seqs, 4);
     for (uint32_t step = 0; step <= steps; step++) {
-        gr_extend e = {.n_seqs = b->seqs, .block_table = table_at, .table_stride = stride, .held = held_at};
+        gr_extend e = {.n_seqs = b->seqs,
+                       .block_table = table_at,
+                       .table_stride = stride,
+                       .held = held_at,
+                       .carried = carried};
         uint32_t *offset = gr_calloc(b->seqs + 1, 4), *slot = gr_calloc(b->n, 4);
         int32_t *ids = gr_calloc(b->n, 4), *position = gr_calloc(b->n, 4);
         for (uint32_t i = 0; i < b->seqs; i++) {
@@ -348,12 +389,15 @@ static void extend(side *s, const gr_model_shape *shape, const batch *b, uint32_
                              .ids = e.ids,
                              .offset = e.offset,
                              .host_offset = offset,
-                             .position = e.position};
+                             .position = e.position,
+                             .carried = carried};
         k->embed_forward(q, shape, s->w[0], &p, x);
+        per_layer(s, shape, &p, x, ws);
         for (uint32_t l = 0; l < shape->layers; l++)
-            gr_layer_extend(
-                k, q, shape, l, s->w[l + 1], &e, x,
-                kv + gr_layer_state_at(k, shape, l, (gr_state_room){.blocks = BLOCKS, .slots = b->seqs}), ws);
+            gr_layer_extend(k, q, shape, l, s->w[l + 1], &e, x,
+                            kv + gr_layer_state_at(k, shape, gr_model_keys_of(shape, l),
+                                                   (gr_state_room){.blocks = BLOCKS, .slots = b->seqs}),
+                            ws);
         for (uint32_t i = 0; i < b->seqs; i++) cached[i] += offset[i + 1] - offset[i];
         free(offset), free(slot), free(ids), free(position);
     }
@@ -367,6 +411,11 @@ static void extend(side *s, const gr_model_shape *shape, const batch *b, uint32_
                    draw_at, id_at, logprob_at, head_ws);
     gr_device_read(q, id, id_at, b->seqs * 4);
     gr_device_read(q, logprob, logprob_at, b->seqs * 4);
+    float *all = download_values(s, x, (uint64_t)b->n * shape->hidden);
+    for (uint32_t i = 0; i < b->seqs; i++)
+        memcpy(hidden + (uint64_t)i * shape->hidden, all + (uint64_t)row[i] * shape->hidden,
+               shape->hidden * sizeof(*hidden));
+    free(all);
     free(table), free(cached), free(held), free(row), free(draw);
 }
 
@@ -408,6 +457,18 @@ static void compare_results(const char *name, const gr_model_shape *shape, const
     compare_gradients(name, shape, got, want);
 }
 
+/* hidden [seqs, H]: by way of the pool, that many steps. */
+static void same_as_packed(const char *name, const gr_model_shape *shape, const batch *b, uint32_t steps,
+                           const float *hidden, const float *packed)
+{
+    const uint64_t h = shape->hidden;
+    bool same = true;
+    for (uint32_t i = 0; i < b->seqs; i++)
+        if (b->offset[i + 1] - b->offset[i] > steps)
+            same = same && !memcmp(hidden + i * h, packed + (b->offset[i + 1] - 1) * h, h * sizeof(*hidden));
+    report_equal(name, steps ? "step" : "fill", &same, &(bool){true}, sizeof(same));
+}
+
 static void one_case(const gr_kernels *k, const char *model, const gr_model_shape *shape, gr_device *dev,
                      gr_queue *q)
 {
@@ -424,17 +485,20 @@ static void one_case(const gr_kernels *k, const char *model, const gr_model_shap
     expect_ok(k->check(&gpu.q, &d), &d, name);
     CUDA(cudaGetLastError());
     compare_results(name, shape, &b, &got, &want);
+    float *hidden = gr_malloc(GR_LEN(length) * shape->hidden * sizeof(*hidden));
     for (uint32_t steps = 0; steps <= 3; steps += 3) {
         int32_t id[2][GR_LEN(length)];
         float logprob[2][GR_LEN(length)];
-        extend(&cpu, shape, &b, steps, id[0], logprob[0]);
-        extend(&gpu, shape, &b, steps, id[1], logprob[1]);
+        extend(&cpu, shape, &b, steps, id[0], logprob[0], hidden);
+        extend(&gpu, shape, &b, steps, id[1], logprob[1], hidden);
         expect_ok(k->check(&gpu.q, &d), &d, name);
+        if (k->invariant) same_as_packed(name, shape, &b, steps, hidden, got.hidden);
         compare(name, steps ? "step" : "fill", logprob[1], logprob[0], GR_LEN(length), 0.02);
         uint32_t same = 0;
         for (size_t i = 0; i < GR_LEN(length); i++) same += id[0][i] == id[1][i];
         printf("%s: %u of %zu greedy ids are the same\n", name, same, GR_LEN(length));
     }
+    free(hidden);
     result again = {0};
     gpu.used = 0;
     load(&gpu, shape);
@@ -633,6 +697,8 @@ int main(int argc, char **argv)
                   {"gated", gated()},
                   {"gemma4", gemma4(false)},
                   {"gemma4 with experts", gemma4(true)},
+                  {"gemma4 small", gemma4_small(false)},
+                  {"gemma4 shared", gemma4_small(true)},
                   {"multiplied", multiplied()},
                   {"latent", latent(4, 64, 128, 64, 32, 64)},
                   {"latent narrow", latent(5, 0, 72, 24, 8, 32)},
@@ -644,8 +710,9 @@ int main(int argc, char **argv)
                   {"assorted experts", assorted()}};
     for (int as = 0; as < 4; as++) { /* as graphs ask for them */
         const gr_kernels *k = gr_kernels_as(&gr_kernels_cuda, as & 1, !(as & 2));
-        expect_ok(k->attach(&q, &d), &d, "attach");
-        for (size_t m = 0; m < (as && check_small ? 1 : GR_LEN(models)); m++)
+        if (as && check_own) break;
+        attach_queue(k, &q);
+        for (size_t m = 0; m < (check_own ? 0 : as && check_small ? 1 : GR_LEN(models)); m++)
             one_case(k, models[m].name, &models[m].shape, dev, &q);
         if (!as) value_heads(dev, &q);
         k->detach(&q);

@@ -37,6 +37,11 @@ static const product products[] = {
     {"8B down", 4096, 12288, false, GR_CU_BF16, 4096},
     {"8B head", 151936, 4096, false, GR_CU_F32, 1024},
     {"Qwen2.5-0.5B qkv", 1152, 896, true, GR_CU_BF16, 4096},
+    {"E2B per layer", 8960, 1536, false, GR_CU_BF16, 4096},
+    {"E2B gate of a layer", 256, 1536, false, GR_CU_BF16, 4096},
+    {"E2B out of a layer", 1536, 256, false, GR_CU_BF16, 4096},
+    {"8 of a layer", 8, 64, false, GR_CU_BF16, 4096},
+    {"out of 8", 64, 8, false, GR_CU_BF16, 4096},
     {"quickstart gate and up", 256, 64, false, GR_CU_BF16, 4096},
     {"quickstart down", 64, 128, false, GR_CU_BF16, 4096},
 };

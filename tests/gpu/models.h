@@ -113,6 +113,38 @@ static inline gr_model_shape gemma4(bool experts)
     return s;
 }
 
+/* As gemma4's small forms: embeddings of each layer, and late layers with the keys and values of earlier
+ * ones. Of five layers two take those of one with a window and one those of one without, with an MLP of twice
+ * the width; or of four one of each, the wide heads' keys being values. */
+static inline gr_model_shape gemma4_small(bool shared)
+{
+    const gr_model_shape plain = gemma4(false);
+    gr_model_shape s = plain;
+    s.layers = shared ? 4 : 5;
+    s.per_layer = (gr_per_layer_desc){.vocab = s.vocab + 24, .width = 32};
+    s.n_kinds = 0;
+    snprintf(s.model_type, sizeof(s.model_type), "gemma4_text");
+    for (uint32_t l = 0; l < s.layers; l++) {
+        const bool full = l == 1 || l == s.layers - 1;
+        gr_layer_desc d = *gr_layer(&plain, full);
+        gr_attention_desc *a = &d.attention;
+        d.per_layer = s.per_layer.width;
+        a->keys = l < 2 ? GR_KEYS_LENT : GR_KEYS_TAKEN;
+        if (full && !shared) {
+            a->kv_heads = 2;
+            a->head_dim = a->rope.dims = 128;
+            a->scale = 0.1f;
+            a->keys_are_values = false;
+        }
+        if (a->keys == GR_KEYS_TAKEN) {
+            a->keys_are_values = a->value_norm = false;
+            if (!shared) d.dense.inner *= 2;
+        }
+        gr_model_set_layer(&s, l, &d);
+    }
+    return s;
+}
+
 /* Output gates, biases behind attention, and heads of which a part is rotated. */
 static inline gr_model_shape gated(void)
 {

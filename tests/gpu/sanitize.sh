@@ -5,7 +5,7 @@
 #
 # usage: [JOBS=9] [LOGS=DIR] [PROGRAMS="NAME..."] sanitize.sh DIR [TOOL[:SECONDS]...]
 #   DIR holds the programs (B/tests/gpu); tools: memcheck initcheck racecheck (these three where none is named) synccheck.
-#   SECONDS: for each program, 280 where not said. PROGRAMS: without gpu_; all where it is not set. LOGS: where logs are left.
+#   SECONDS: for each program, 280 where not said. PROGRAMS: without gpu_, NAME+OPTION with --OPTION; all where it is not set. LOGS: where logs are left.
 #
 # racecheck and synccheck follow our kernels alone (programs that can leave out what cuBLASLt computes do so: --own), for instrumented kernels of cuBLASLt break off ("failed to handle a
 # hardware exception"), as cuDNN's may. Not `--kernel-name`: the names of many of theirs end like ours (`..._kernel__5x_cublas`).
@@ -38,8 +38,12 @@ one() { # DIR TOOL[:SECONDS] PROGRAM
     set -- "$1" "${2%%:*}" "$3"
     log=$LOGS/$2-$3.log
     began=$(date +%s)
-    # shellcheck disable=SC2046 # several words
-    timeout -k 5 "$limit" compute-sanitizer --tool "$2" $(options_of "$2") --error-exitcode 9 "$1/gpu_$3" --small $(own_of "$2") >"$log" 2>&1
+    part=
+    case $3 in
+    *+*) part=--${3#*+} ;;
+    esac
+    # shellcheck disable=SC2046,SC2086 # several words
+    timeout -k 5 "$limit" compute-sanitizer --tool "$2" $(options_of "$2") --error-exitcode 9 "$1/gpu_${3%%+*}" --small $part $(own_of "$2") >"$log" 2>&1
     status=$?
     passed=$(grep -v '^all OK$' "$log" | grep -cE '\bOK( |$)')
     failed=$(grep -cw FAIL "$log")
@@ -64,12 +68,12 @@ dir=${1:?usage: sanitize.sh DIR [TOOL...]}
 shift
 [ $# -gt 0 ] || set -- memcheck initcheck racecheck
 command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer: skipped"; exit 77; }
-"$dir/gpu_steps" >/dev/null
+"$dir/gpu_steps" --small >/dev/null
 [ $? != 77 ] || { echo "no CUDA device: skipped"; exit 77; }
 if [ -z "$LOGS" ]; then
     LOGS=$(mktemp -d)
     trap 'rm -rf "$LOGS"' EXIT
 fi
 for tool in "$@"; do
-    for name in ${PROGRAMS:-model strict attention decode delta experts fp8 head kernels latent loss steps gemm}; do echo "$dir $tool $name"; done
+    for name in ${PROGRAMS:-model strict attention+narrow attention+wide decode delta experts fp8 head kernels latent loss steps gemm}; do echo "$dir $tool $name"; done
 done | xargs -n 3 -P "$JOBS" "$0" --one

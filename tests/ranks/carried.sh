@@ -49,4 +49,10 @@ sed 's/actor: {/&precision: {rollout: fp8, train: fp8}, /' grpo.yaml >fp8.yaml
 refused "model 'actor' has $named" "$gr" plan fp8.yaml
 sed 's/train: {/train: {lora: {rank: 4, alpha: 8, base: nf4}, /' grpo.yaml >nf4.yaml
 refused "$named" "$gr" plan nf4.yaml
-refused "model 'actor' has $named: the cuda device has no kernels for it" "$gr" plan grpo.yaml --device cuda --hardware h200
+
+# ---- CUDA devices have them, too: tests/gpu/carried.sh; what a step hands on is in the plan
+for ranks in 1 2; do
+    status 0 "$gr" plan grpo.yaml --device cuda --hardware h200 --ranks $ranks --format json -o plan.json
+    status 0 "$gr" verify plan.json
+    has plan.json '"what": "rollout.carried"'
+done

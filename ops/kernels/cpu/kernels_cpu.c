@@ -65,7 +65,6 @@ static const gr_layer_ops layer = {
     .adapters_back = gr_cpu_adapters_back,
     .scale = gr_cpu_scale,
     .scale_by = gr_cpu_scale_by,
-    .carries = true,
     .column_sums = gr_cpu_column_sums,
     .rotate = gr_cpu_rotate,
     .rotate_backward = gr_cpu_rotate_backward,

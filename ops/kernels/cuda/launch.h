@@ -86,8 +86,8 @@ void gr_cu_rmsnorm_backward(cudaStream_t st, const gr_cu_norm *c, const gr_bf16 
 
 /* From raw [T, W] to out [T, W]: q and k normalised per head where q_norm, k_norm [D] are not NULL (RMSNorm
  * over D), then rotated (the halves form of Hugging Face: pairs are (i, i + D/2)); v copied, or normalised
- * (value_norm). raw == out is fine. position [T]. D is at most 512, beyond 256 a multiple of 16.
- */
+ * (value_norm). raw == out is fine. position [T]. D is at most 512, beyond 256 a multiple of 16. kv_heads 0:
+ * of queries alone, here and below. */
 void gr_cu_qk_rope(cudaStream_t st, const gr_cu_heads *h, const gr_bf16 *raw, const gr_bf16 *q_norm,
                    const gr_bf16 *k_norm, const int32_t *position, gr_bf16 *out, uint32_t T);
 /* The same, and k and v go into the paged pool of this layer as well (layout: see gr_cu_paged). slot [T]:

@@ -120,16 +120,17 @@ uint64_t gr_cu_fp8_dw_ws_bytes(uint32_t t, uint32_t in, uint32_t out, unsigned t
 
 uint64_t gr_cu_back_ws_bytes(const gr_layer_desc *d, uint32_t hidden, uint32_t tokens)
 {
-    const gr_cu_heads heads = gr_cu_heads_of(&d->attention);
+    gr_cu_heads heads = gr_cu_heads_of(&d->attention);
     const gr_attention_desc *a = &d->attention;
     uint64_t sums = gr_cu_rmsnorm_backward_ws(tokens, hidden);
     if (d->mixer == GR_MIXER_LATENT)
         return GR_MAX(sums,
                       GR_MAX(gr_cu_rmsnorm_backward_ws(tokens, d->latent.q_rank ? d->latent.q_rank : hidden),
                              gr_cu_rmsnorm_backward_ws(tokens, d->latent.kv_rank)));
-    if (d->mixer != GR_MIXER_ATTENTION) return sums;
+    if (d->mixer != GR_MIXER_ATTENTION || !a->heads) return sums; /* norms alone */
     if (a->qk_norm == GR_QK_NORM_WHOLE)
         sums = GR_MAX(sums, gr_cu_rmsnorm_backward_ws(tokens, a->heads * a->head_dim));
+    if (a->keys == GR_KEYS_TAKEN) heads.kv_heads = 0; /* fewer heads may leave more parts each */
     sums = GR_MAX(sums, gr_cu_qk_rope_backward_ws(&heads, tokens));
     if (a->o_bias) sums = GR_MAX(sums, gr_cu_column_sums_ws(tokens, hidden));
     return GR_MAX(sums, gr_cu_column_sums_ws(tokens, gr_qkv_rows(a)));
@@ -215,6 +216,8 @@ const char *gr_cu_attend_unfit(const gr_attention_desc *d)
 
 /* Rows are read in vectors of 16 bytes; kernels of norms, rope, attention and sampling hold so much at most.
  */
+enum { ROW_MAX = 8 * GR_NORM_VECS * 1024, VOCAB_MAX = 1 << 20 };
+
 static const char *size_unfit(const char *what, uint32_t n, uint32_t of, uint32_t most,
                               char buf[GR_UNFIT_MAX])
 {
@@ -228,14 +231,14 @@ static const char *size_unfit(const char *what, uint32_t n, uint32_t of, uint32_
 static const char *layer_unfit(const gr_layer_desc *d, uint32_t vector, char buf[GR_UNFIT_MAX])
 {
     const char *why = size_unfit("heads", d->attention.head_dim, vector, GR_HEAD_DIM_MAX, buf);
-    return why ? why : size_unfit("a feed-forward network", d->dense.inner, vector, UINT32_MAX, buf);
+    if (!why) why = size_unfit("a feed-forward network", d->dense.inner, vector, UINT32_MAX, buf);
+    return why ? why : size_unfit("embeddings of each layer", d->per_layer, vector, ROW_MAX, buf);
 }
 
 const char *gr_cu_unfit(const gr_model_shape *s, char buf[GR_UNFIT_MAX])
 {
-    enum { HIDDEN_MAX = 8 * GR_NORM_VECS * 1024, VOCAB_MAX = 1 << 20 };
     const uint32_t vector = s->fp8 ? 16 : 8;
-    const char *why = size_unfit("hidden states", s->hidden, vector, HIDDEN_MAX, buf);
+    const char *why = size_unfit("hidden states", s->hidden, vector, ROW_MAX, buf);
     for (uint32_t i = 0; i < s->n_kinds && !why; i++) why = layer_unfit(&s->kinds[i], vector, buf);
     if (!why && s->head == GR_HEAD_LM) why = size_unfit("a vocabulary", s->vocab, 1, VOCAB_MAX, buf);
     return why;

@@ -477,7 +477,7 @@ extern "C" void gr_cu_qk_rope_backward(cudaStream_t st, const gr_cu_heads *h, co
                                        gr_cu_dtype grad_type, uint32_t T, void *ws)
 {
     if (!T) return;
-    assert(!q_norm == !k_norm && (q_norm || !h->value_norm));
+    assert((!h->kv_heads || !q_norm == !k_norm) && (q_norm || !h->value_norm));
     const uint32_t D = h->head_dim, q = gr_rope_blocks(h->heads), k = gr_rope_blocks(h->kv_heads);
     const dim3 grid(gr_rope_blocks_along(T, D, q + k), q + k + (h->value_norm ? k : 0));
     const backward p = {*h, raw, q_norm, k_norm, position, d, (float *)ws, T, gr_rope_lanes(D), q, q + k};

@@ -1,8 +1,13 @@
 /* How batches are cut for attention on CUDA devices, and that the workspace planned for bounds holds every
  * batch within them. What cuDNN really asks is checked where it runs (ops/kernels/cuda/attention.c). Also for
- * which heads those devices have attention, and what decode steps keep where heads differ by layer. */
+ * which heads those devices have attention, what layers that hand on more than hidden states take there, and
+ * what decode steps keep where heads differ by layer. */
+#include "ops/kernels/carried.h"
 #include "ops/kernels/layer.h"
 #include "ops/kernels/cuda/decode_sizes.h"
+#include "ops/kernels/cuda/gemm.h"
+#include "ops/kernels/cuda/layer.h"
+#include "ops/kernels/cuda/layout.h"
 #include "ops/kernels/cuda/sizes.h"
 #include "ops/kernels/cuda/steps_layout.h"
 #include "ops/kernels/cuda/strict.h"
@@ -185,9 +190,11 @@ static void test_cuda_devices_have_gemma4_and_name_what_they_have_not(void **sta
     char buf[GR_UNFIT_MAX];
     (void)state;
     const gr_model_shape dense = published("tests/golden/configs/gemma-4-31b-it.json"),
-                         experts = published("tests/golden/configs/gemma-4-26b-a4b-it.json");
-    assert_null(gr_layers_unfit(&gr_kernels_cuda, &dense, buf));
-    assert_null(gr_layers_unfit(&gr_kernels_cuda, &experts, buf));
+                         experts = published("tests/golden/configs/gemma-4-26b-a4b-it.json"),
+                         small = published("tests/golden/configs/gemma-4-e2b-it.json"),
+                         less_small = published("tests/golden/configs/gemma-4-e4b-it.json");
+    const gr_model_shape *const all[] = {&dense, &experts, &small, &less_small};
+    for (size_t i = 0; i < GR_LEN(all); i++) assert_null(gr_layers_unfit(&gr_kernels_cuda, all[i], buf));
     static const struct {
         change change;
         const char *why;
@@ -202,6 +209,48 @@ static void test_cuda_devices_have_gemma4_and_name_what_they_have_not(void **sta
         cases[i].change(full);
         assert_unfit(&s, cases[i].why);
     }
+}
+
+/* ---- layers that hand on more than hidden states ---------------------------------------------------------
+ */
+
+static void test_cuda_devices_name_embeddings_of_each_layer_that_no_vector_holds(void **state)
+{
+    (void)state;
+    gr_model_shape s = published("tests/golden/configs/gemma-4-e2b-it.json");
+    s.per_layer.width = s.kinds[0].per_layer = 12;
+    assert_unfit(&s, "embeddings of each layer of 12, which is no multiple of 8");
+}
+
+/* Queries alone are fewer blocks across, so that there may be more along the tokens. */
+static void test_rotating_queries_back_has_room_for_its_own_parts(void **state)
+{
+    (void)state;
+    for (uint32_t heads = 1; heads <= 128; heads *= 2)
+        for (uint32_t kv_heads = 1; kv_heads <= heads; kv_heads *= 2) {
+            gr_layer_desc d = gr_layer_plain(heads, kv_heads, 512, 8);
+            d.attention.keys = GR_KEYS_TAKEN;
+            gr_cu_heads queries = gr_cu_heads_of(&d.attention);
+            queries.kv_heads = 0;
+            for (uint32_t tokens = 1; tokens < 100000; tokens = 3 * tokens + 1)
+                assert_true(gr_cu_back_ws_bytes(&d, 8, tokens) >=
+                            gr_cu_qk_rope_backward_ws(&queries, tokens));
+        }
+}
+
+/* One norm over P values of each token and layer, beside products as wide as all layers' together. */
+static void test_embeddings_of_each_layer_take_what_their_norm_takes(void **state)
+{
+    const gr_model_shape s = published("tests/golden/configs/gemma-4-e2b-it.json");
+    const gr_kernels *k = &gr_kernels_cuda;
+    const uint32_t tokens = 1000, all = 35 * 256;
+    (void)state;
+    assert_int_equal(gr_carried_bytes(k, &s, tokens, false), tokens * all * 2);
+    assert_int_equal(gr_per_layer_ws_bytes(k, &s, tokens, 1, false), GR_CU_GEMM_WS_BYTES + tokens * all * 2);
+    const uint64_t back = GR_CU_GEMM_WS_BYTES + tokens * all * 2 +
+                          gr_align(gr_cu_rmsnorm_backward_ws(tokens * 35, 256), 256) +
+                          gr_align(gr_cu_embed_backward_ws(tokens), 256) + tokens * s.hidden * 2;
+    assert_int_equal(gr_per_layer_ws_bytes(k, &s, tokens, 1, true), back);
 }
 
 /* ---- decode steps of layers whose heads differ ----------------------------------------------------------
@@ -250,6 +299,9 @@ int main(void)
         cmocka_unit_test(test_one_long_sequence_goes_in_parts_of_its_heads),
         cmocka_unit_test(test_wide_heads_take_the_sums_of_their_rows_alone),
         cmocka_unit_test(test_cuda_devices_have_gemma4_and_name_what_they_have_not),
+        cmocka_unit_test(test_cuda_devices_name_embeddings_of_each_layer_that_no_vector_holds),
+        cmocka_unit_test(test_rotating_queries_back_has_room_for_its_own_parts),
+        cmocka_unit_test(test_embeddings_of_each_layer_take_what_their_norm_takes),
         cmocka_unit_test(test_decode_steps_have_a_list_for_each_window_and_group_of_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
