@@ -56,8 +56,8 @@ def solved(matrix, right):
 
 for name, t in tensors.items():
     if name.endswith(("o_proj.weight", "down_proj.weight")):
-        for i in range(*(offset // 4 for offset in t["data_offsets"])):
-            data[i] = 0
+        first, end = (offset // 4 for offset in t["data_offsets"])
+        data[first:end] = array.array("f", bytes(4 * (end - first)))
 embedded = [normed(x) for x in rows("model.embed_tokens.weight")]
 head_rows = rows("lm_head.weight")
 follows = [max(range(len(head_rows)), key=lambda v: dot(head_rows[v], x)) for x in embedded]
@@ -68,10 +68,9 @@ enter = "model.layers.%d.eh_proj.weight" % config["num_hidden_layers"]
 width = config["hidden_size"]
 for r in range(width):
     for c in range(width):
-        one = float(r == c) if by == "ids" else 0
-        a = sum(embedded[x][c] * inner[x][r] for x in range(len(embedded))) if by == "hidden" else 0
-        data[at(enter) + r * 2 * width + c] = one
-        data[at(enter) + r * 2 * width + width + c] = a
+        place = at(enter) + r * 2 * width + c
+        data[place] = float(r == c) if by == "ids" else 0
+        data[place + width] = dot([e[c] for e in embedded], [i[r] for i in inner]) if by == "hidden" else 0
 with open(path, "r+b") as file:
     file.seek(begin)
     data.tofile(file)
