@@ -177,25 +177,15 @@ static void check_generate(gr_graph *g, gr_node *n, gr_diag *d)
                       n->model->shape.max_positions);
 }
 
-static const char *unfit_drafts(const gr_node *n, const gr_kernels *k)
-{
-    const gr_speculate_cfg *s = &((const gr_generate_cfg *)n->cfg)->speculate;
-    if (s->tokens && s->from == GR_DRAFT_MTP && k->steps)
-        return "'speculate' with 'from: mtp' is not built, only on the CPU device so far; 'from' can be "
-               "ngram "
-               "or group";
-    if (s->tokens && s->from == GR_DRAFT_MTP && n->placement.parts > 1)
-        return "'speculate' with 'from: mtp' is not built for a model in slices ('tensor'); leave one of "
-               "them "
-               "out";
-    return NULL;
-}
-
 static const char *unfit(const gr_node *n, const gr_kernels *k)
 {
+    const gr_speculate_cfg *s = &((const gr_generate_cfg *)n->cfg)->speculate;
     if (k->steps && n->bounds.turns && n->placement.parts > 1)
         return "'environment' with a model in slices ('tensor') has not run so far; leave one of them out";
-    return unfit_drafts(n, k);
+    if (s->tokens && s->from == GR_DRAFT_MTP && n->placement.parts > 1)
+        return "'speculate' with 'from: mtp' is not built for a model in slices ('tensor'); leave one of "
+               "them out";
+    return NULL;
 }
 
 static void note(const gr_node *n, const gr_choices *c, gr_str *out)

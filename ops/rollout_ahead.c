@@ -1,4 +1,6 @@
-/* ops/rollout_ahead.c: drafts of a layer that predicts a further token, where the device is fed step by step.
+/* ops/rollout_ahead.c: drafts of a layer that predicts a further token: what a plan has of it, and how it
+ * runs where the device is fed step by step. Where the device keeps the state of steps, ops/rollout_steps.c
+ * runs it.
  *
  * Behind each step of the model the layer reads the step's hidden states, each beside the token that stands
  * behind it: of the prompt's part that was read, and of the sampled tokens that count. What it keeps of these
@@ -30,7 +32,6 @@ enum {
     HEAD_WS,
     N_HEAD
 };
-enum { ENTER_BUCKET, LAYER_BUCKET, NORM_BUCKET };
 
 /* The one layer alone needs room for; its state is paged. */
 static gr_state_room room_of(const gr_node *n, const gr_choices *how, const gr_kernels *k)
@@ -48,6 +49,21 @@ uint32_t gr_rollout_ahead_hidden(gr_tasks *p, const gr_node *n, const gr_choices
 {
     if (!gr_rollout_ahead(n, how)) return GR_NONE;
     return gr_tasks_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, &n->second->shape, tokens), "hidden");
+}
+
+uint32_t gr_rollout_ahead_weights(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                                  uint32_t bucket)
+{
+    return gr_rollout_ahead(n, how) ? gr_sharding_rollout(p, k, n->second, bucket) : GR_NONE;
+}
+
+uint64_t gr_rollout_ahead_ws(const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                             const gr_pass_bounds *b)
+{
+    const gr_model_shape *s = &n->second->shape;
+    return gr_rollout_ahead(n, how) ? GR_MAX(gr_ahead_ws_bytes(k, s, b->tokens, how->threads),
+                                             gr_layers_ws_bytes(k, s, b, GR_LAYER_EXTEND))
+                                    : 0;
 }
 
 /* Temporary objects of all passes. */
@@ -70,61 +86,80 @@ static temps temps_of(const gr_node *n, const gr_choices *how, const gr_kernels 
                       "ahead_head_ws")};
 }
 
-static uint32_t weights(const gr_node *n, const gr_kernels *k, gr_tasks *p, uint32_t bucket)
+static void enter_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double tokens)
 {
-    return gr_sharding_rollout(p, k, n->second, bucket);
-}
-
-static void declare_enter(const gr_node *n, const gr_kernels *k, gr_tasks *p, const gr_ahead_objects *o,
-                          const temps *t, uint32_t pass, double tokens)
-{
-    const double h = n->second->shape.hidden, size = (double)gr_dtype_size(k->dtype);
-    gr_task *w = gr_tasks_run(p, ROLLOUT_AHEAD_ENTER, pass,
-                              (gr_use[]){[ENTER_EMBED] = {gr_rollout_weights(p, n, k, 0), GR_READ},
-                                         [ENTER_WEIGHTS] = {weights(n, k, p, ENTER_BUCKET), GR_READ},
-                                         [ENTER_STEP] = {o->step, GR_READ},
-                                         [ENTER_HIDDEN] = {o->hidden, GR_READ},
-                                         [ENTER_X] = {o->x, GR_WRITE},
-                                         [ENTER_WS] = {t->enter, GR_WRITE}},
-                              N_ENTER, "ahead.%u.enter", pass);
+    const double h = s->hidden, size = (double)gr_dtype_size(k->dtype);
     w->cost.flops = 4 * tokens * h * h;
     w->cost.bytes = size * (2 * h * h + 8 * tokens * h);
     w->cost.rows = (uint32_t)GR_MAX(lround(tokens), 1);
-    w->cost.width = n->second->shape.hidden;
+    w->cost.width = s->hidden;
 }
 
-static void declare_layer(const gr_node *n, const gr_kernels *k, gr_tasks *p, const gr_ahead_objects *o,
-                          const temps *t, uint32_t pass, double tokens)
+static void layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, double tokens, double length)
 {
-    const gr_model_shape *s = &n->second->shape;
-    gr_task *w = gr_tasks_run(p, ROLLOUT_AHEAD_LAYER, pass,
-                              (gr_use[]){[LAYER_WEIGHTS] = {weights(n, k, p, LAYER_BUCKET), GR_READ},
-                                         [LAYER_STEP] = {o->step, GR_READ},
-                                         [LAYER_X] = {o->x, GR_UPDATE},
-                                         [LAYER_KV] = {o->kv, GR_UPDATE},
-                                         [LAYER_WS] = {t->layer, GR_WRITE}},
-                              N_LAYER, "ahead.%u.layer", pass);
-    gr_layer_cost(w, k, s, 0, tokens, 2 * o->context, 1);
+    gr_layer_cost(w, k, s, 0, tokens, length, 1);
     gr_experts_price(w, k, s, 0, tokens, 0, 0);
+}
+
+void gr_rollout_ahead_cost(gr_task *w, const gr_node *n, const gr_kernels *k, double tokens, double length,
+                           double times)
+{
+    gr_task enter = {0}, layer = {0};
+    enter_cost(&enter, k, &n->second->shape, tokens);
+    layer_cost(&layer, k, &n->second->shape, tokens, length);
+    gr_cost_times(&enter, times);
+    gr_cost_times(&layer, times);
+    gr_cost_add(w, &enter);
+    gr_cost_add(w, &layer);
+}
+
+static void declare_enter(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p,
+                          const gr_ahead_objects *o, const temps *t, uint32_t pass, double tokens)
+{
+    gr_task *w = gr_tasks_run(
+        p, ROLLOUT_AHEAD_ENTER, pass,
+        (gr_use[]){[ENTER_EMBED] = {gr_rollout_weights(p, n, k, 0), GR_READ},
+                   [ENTER_WEIGHTS] = {gr_rollout_ahead_weights(p, n, how, k, GR_AHEAD_ENTER), GR_READ},
+                   [ENTER_STEP] = {o->step, GR_READ},
+                   [ENTER_HIDDEN] = {o->hidden, GR_READ},
+                   [ENTER_X] = {o->x, GR_WRITE},
+                   [ENTER_WS] = {t->enter, GR_WRITE}},
+        N_ENTER, "ahead.%u.enter", pass);
+    enter_cost(w, k, &n->second->shape, tokens);
+}
+
+static void declare_layer(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p,
+                          const gr_ahead_objects *o, const temps *t, uint32_t pass, double tokens)
+{
+    gr_task *w = gr_tasks_run(
+        p, ROLLOUT_AHEAD_LAYER, pass,
+        (gr_use[]){[LAYER_WEIGHTS] = {gr_rollout_ahead_weights(p, n, how, k, GR_AHEAD_LAYER), GR_READ},
+                   [LAYER_STEP] = {o->step, GR_READ},
+                   [LAYER_X] = {o->x, GR_UPDATE},
+                   [LAYER_KV] = {o->kv, GR_UPDATE},
+                   [LAYER_WS] = {t->layer, GR_WRITE}},
+        N_LAYER, "ahead.%u.layer", pass);
+    layer_cost(w, k, &n->second->shape, tokens, 2 * o->context);
     w->cost.paged = true;
 }
 
-static void declare_head(const gr_node *n, const gr_kernels *k, gr_tasks *p, const gr_ahead_objects *o,
-                         const temps *t, uint32_t pass)
+static void declare_head(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p,
+                         const gr_ahead_objects *o, const temps *t, uint32_t pass)
 {
     const gr_model_shape *s = gr_node_shape(n);
     const uint32_t last = s->tied ? GR_NONE : gr_rollout_weights(p, n, k, 1 + s->layers);
     gr_head_cost(
-        gr_tasks_run(p, ROLLOUT_AHEAD_HEAD, pass,
-                     (gr_use[]){[HEAD_NORM] = {weights(n, k, p, NORM_BUCKET), GR_READ},
-                                [HEAD_LAST] = {last, GR_READ},
-                                [HEAD_EMBED] = {s->tied ? gr_rollout_weights(p, n, k, 0) : GR_NONE, GR_READ},
-                                [HEAD_STEP] = {o->step, GR_UPDATE},
-                                [HEAD_STAGING] = {o->staging, GR_UPDATE},
-                                [HEAD_X] = {o->x, GR_READ},
-                                [HEAD_HIDDEN] = {o->hidden, GR_UPDATE},
-                                [HEAD_WS] = {t->head, GR_WRITE}},
-                     N_HEAD, "ahead.%u.head", pass),
+        gr_tasks_run(
+            p, ROLLOUT_AHEAD_HEAD, pass,
+            (gr_use[]){[HEAD_NORM] = {gr_rollout_ahead_weights(p, n, how, k, GR_AHEAD_NORM), GR_READ},
+                       [HEAD_LAST] = {last, GR_READ},
+                       [HEAD_EMBED] = {s->tied ? gr_rollout_weights(p, n, k, 0) : GR_NONE, GR_READ},
+                       [HEAD_STEP] = {o->step, GR_UPDATE},
+                       [HEAD_STAGING] = {o->staging, GR_UPDATE},
+                       [HEAD_X] = {o->x, GR_READ},
+                       [HEAD_HIDDEN] = {o->hidden, GR_UPDATE},
+                       [HEAD_WS] = {t->head, GR_WRITE}},
+            N_HEAD, "ahead.%u.head", pass),
         k, s, o->running, 1);
 }
 
@@ -134,16 +169,16 @@ void gr_rollout_declare_ahead(const gr_node *n, const gr_choices *how, const gr_
     const temps t = temps_of(n, how, k, p, o->tokens);
     for (uint32_t pass = 0; pass < how->draft; pass++) {
         const double tokens = pass ? o->running : o->fed;
-        declare_enter(n, k, p, o, &t, pass, tokens);
-        declare_layer(n, k, p, o, &t, pass, tokens);
-        declare_head(n, k, p, o, &t, pass);
+        declare_enter(n, how, k, p, o, &t, pass, tokens);
+        declare_layer(n, how, k, p, o, &t, pass, tokens);
+        declare_head(n, how, k, p, o, &t, pass);
     }
 }
 
 /* ---- running ---------------------------------------------------------------------------------------------
  */
 
-static void *state_at(const gr_call *c, void *kv)
+void *gr_rollout_ahead_state(const gr_call *c, void *kv)
 {
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = gr_node_shape(c->node);
@@ -153,8 +188,14 @@ static void *state_at(const gr_call *c, void *kv)
 void gr_rollout_ahead_copy(const gr_call *c, const gr_rollout *r, void *kv)
 {
     if (gr_rollout_ahead(c->node, c->how) && r->n_copies)
-        gr_layer_copy_blocks(c->session->kernels, c->queue, &c->node->second->shape, 0, state_at(c, kv),
-                             r->copy[0].from, r->copy[0].to, r->n_copies);
+        gr_layer_copy_blocks(c->session->kernels, c->queue, &c->node->second->shape, 0,
+                             gr_rollout_ahead_state(c, kv), r->copy[0].from, r->copy[0].to, r->n_copies);
+}
+
+const void *gr_rollout_ahead_norm(const gr_call *c, const void *bucket)
+{
+    return (const char *)bucket + gr_tensor_offset(&c->node->second->shape, GR_AHEAD_NORM, GR_T_NORM) *
+                                      gr_dtype_size(c->session->kernels->dtype);
 }
 
 /* n tokens of a sequence of whose `cached` are in the pool; columns: of the table. */
@@ -218,23 +259,17 @@ static void take_drafts(const gr_call *c, gr_rollout *r)
 {
     const gr_model_shape *s = &c->node->second->shape;
     const gr_kernels *k = c->session->kernels;
-    const bool normed = gr_arch_find(s->model_type)->ahead->normed;
-    const char *norm = (const char *)c->ptr[HEAD_NORM] +
-                       gr_tensor_offset(s, NORM_BUCKET, GR_T_NORM) * gr_dtype_size(k->dtype);
+    const void *norm = gr_rollout_ahead_norm(c, c->ptr[HEAD_NORM]);
     gr_step_arrays a = gr_rollout_arrays_at(c->ptr[HEAD_STAGING], &r->bounds);
     uint32_t row = 0;
     memset(&r->ahead, 0, sizeof(r->ahead));
     for (uint32_t i = 0; i < r->n_running; i++) {
         gr_rollout_slot *slot = &r->slots[i];
         if (slot->wants_ahead <= c->arg) continue;
-        const void *x = row_at(c, c->ptr[HEAD_X], a.row[row]);
-        void *hidden = row_at(c, c->ptr[HEAD_HIDDEN], r->ahead.n_tokens);
         slot->ahead[slot->n_ahead++] = r->out_id[row++];
         if (slot->wants_ahead == slot->n_ahead) continue;
-        if (normed)
-            gr_ahead_norm(k, c->queue, s, norm, x, 1, hidden);
-        else
-            k->copy(c->queue, hidden, x, s->hidden * gr_dtype_size(k->dtype));
+        gr_ahead_again(k, c->queue, s, norm, c->ptr[HEAD_X], &a.row[row - 1], 1,
+                       row_at(c, c->ptr[HEAD_HIDDEN], r->ahead.n_tokens));
         add_tokens(r, &a, &slot->ahead[c->arg], 1, slot->cached + c->arg, slot->table);
         a.row[r->ahead.n_rows++] = r->ahead.n_tokens - 1;
     }
@@ -247,9 +282,7 @@ static void run_head(const gr_call *c, gr_rollout *r)
     const gr_model_shape *s = gr_node_shape(c->node);
     const gr_kernels *k = c->session->kernels;
     const gr_step_arrays a = gr_rollout_arrays_at(c->ptr[HEAD_STEP], &r->bounds);
-    const void *norm =
-        (const char *)c->ptr[HEAD_NORM] +
-        gr_tensor_offset(&c->node->second->shape, NORM_BUCKET, GR_T_NORM) * gr_dtype_size(k->dtype);
+    const void *norm = gr_rollout_ahead_norm(c, c->ptr[HEAD_NORM]);
     const gr_sampling best = {.top_p = 1};
     const uint32_t n = r->ahead.n_rows;
     for (uint32_t at = 0, some; at < n; at += some) {
@@ -288,5 +321,5 @@ void gr_rollout_run_ahead(const gr_call *c, gr_rollout *r)
                        c->ptr[ENTER_X]);
     else
         gr_layer_extend(k, c->queue, s, 0, c->ptr[LAYER_WEIGHTS], &e, c->ptr[LAYER_X],
-                        state_at(c, c->ptr[LAYER_KV]), c->ptr[LAYER_WS]);
+                        gr_rollout_ahead_state(c, c->ptr[LAYER_KV]), c->ptr[LAYER_WS]);
 }

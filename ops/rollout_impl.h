@@ -441,7 +441,8 @@ static inline bool gr_rollout_ahead(const gr_node *n, const gr_choices *how)
 {
     return how->draft && ((const gr_generate_cfg *)n->cfg)->speculate.from == GR_DRAFT_MTP;
 }
-/* Its keys and values, in bytes, which stand behind the model's own state; 0: it does not draft. */
+enum { GR_AHEAD_ENTER, GR_AHEAD_LAYER, GR_AHEAD_NORM }; /* its buckets */
+/* Keys and values, in bytes, which stand behind the model's own state; 0: it does not draft. */
 uint64_t gr_rollout_ahead_kv(const gr_node *n, const gr_choices *how, const gr_kernels *k);
 /* The blocks that samples go on in. kv: the whole state. */
 void gr_rollout_ahead_copy(const gr_call *c, const gr_rollout *r, void *kv);
@@ -456,6 +457,18 @@ typedef struct gr_ahead_objects {
 /* [tokens, H]: from which hidden states of the step it goes on; GR_NONE: it does not draft. */
 uint32_t gr_rollout_ahead_hidden(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k,
                                  uint32_t tokens);
+/* A bucket of its weights; GR_NONE as above. */
+uint32_t gr_rollout_ahead_weights(gr_tasks *p, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                                  uint32_t bucket);
+/* Of any part of a pass, in bytes; 0 as above. */
+uint64_t gr_rollout_ahead_ws(const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                             const gr_pass_bounds *b);
+/* To w: a pass of so many tokens before the head, so many times; length: keys as of gr_layer_cost. */
+void gr_rollout_ahead_cost(gr_task *w, const gr_node *n, const gr_kernels *k, double tokens, double length,
+                           double times);
+/* Its part of the state kv, and its norm in that bucket. */
+void *gr_rollout_ahead_state(const gr_call *c, void *kv);
+const void *gr_rollout_ahead_norm(const gr_call *c, const void *bucket);
 void gr_rollout_declare_ahead(const gr_node *n, const gr_choices *how, const gr_kernels *k, gr_tasks *p,
                               const gr_ahead_objects *o);
 

@@ -6,6 +6,7 @@
  */
 #include "ops/rollout_impl.h"
 
+#include "ops/kernels/ahead.h"
 #include "ops/kernels/carried.h"
 #include "ops/kernels/workspace.h"
 #include "ops/pass.h"
@@ -25,6 +26,7 @@ enum {
  */
 typedef struct prefill_arrays {
     int32_t *ids, *position;
+    int32_t *next; /* the tokens behind them, where a layer drafts; else NULL */
     uint32_t *slot, *offset, *cached, *table, *copy_from, *copy_to;
     uint32_t *window_slot, *window_from, *window_to; /* as slot and copy_*; NULL: there is no ring */
     uint32_t *held, *held_from,
@@ -62,6 +64,7 @@ static gr_steps_drafts drafts_of(const gr_node *n, const gr_choices *how)
 {
     const gr_generate_cfg *cfg = n->cfg;
     return (gr_steps_drafts){.tokens = how->draft,
+                             .ahead = gr_rollout_ahead(n, how),
                              .match = cfg->speculate.match,
                              .seqs = gr_rollout_work(n)->seqs,
                              .samples = cfg->speculate.from == GR_DRAFT_GROUP ? cfg->samples : 1};
@@ -91,6 +94,7 @@ static prefill_arrays layout(gr_workspace *c, const gr_steps_bounds *b, const gr
     prefill_arrays a = {0};
     a.ids = gr_workspace_bytes(c, tokens * word);
     a.position = gr_workspace_bytes(c, tokens * word);
+    a.next = b->drafts.ahead ? gr_workspace_bytes(c, tokens * word) : NULL;
     a.slot = gr_workspace_bytes(c, tokens * word);
     a.offset = gr_workspace_bytes(c, (prompts + 1) * word);
     a.cached = gr_workspace_bytes(c, prompts * word);
@@ -214,6 +218,10 @@ enum {
     USE_X,
     USE_WS,
     USE_CARRIED,
+    USE_HIDDEN, /* this and the next three: of the layer that drafts, where there is one */
+    USE_AHEAD_ENTER,
+    USE_AHEAD_LAYER,
+    USE_AHEAD_NORM,
     USE_HEAD_WS, /* this and the next two: decode */
     USE_SLOTS,
     USE_ORDERS,
@@ -275,6 +283,8 @@ static void set_prefill_cost(gr_task *w, const gr_node *n, const gr_choices *how
         gr_cost_times(&layers, alike * prompts / tokens / trips_expected(n, how));
         gr_cost_add(w, &layers);
     }
+    if (gr_rollout_ahead(n, how))
+        gr_rollout_ahead_cost(w, n, k, tokens, b->prompt_tokens, prompts / tokens / trips_expected(n, how));
     set_mesh(w, n);
 }
 
@@ -285,6 +295,24 @@ static uint32_t width_of(const gr_model_shape *s, uint32_t layer, double row_flo
 {
     const bool experts = gr_layer(s, layer)->mlp == GR_MLP_EXPERTS;
     return experts ? s->hidden : (uint32_t)GR_MAX(lround(sqrt(row_flops / 2 / 12)), 1);
+}
+
+/* To w: what a layer drafts behind each of so many steps of so many slots; keys: read of a slot. */
+static void add_ahead_cost(gr_task *w, const gr_node *n, const gr_choices *how, const gr_kernels *k,
+                           double steps, double slots, double keys)
+{
+    const gr_rows_bounds b = gr_rollout_steady(n);
+    const double length = b.prompt_tokens + b.response_tokens / 2.0;
+    gr_task head = {0};
+    gr_head_cost(&head, k, gr_node_shape(n), slots, 1);
+    gr_cost_times(&head, steps * how->draft);
+    gr_rollout_ahead_cost(w, n, k, slots * (1 + how->draft), length, steps);
+    gr_rollout_ahead_cost(w, n, k, slots, length, steps * (how->draft - 1));
+    w->cost.head += head.cost.head;
+    w->cost.logits += head.cost.logits;
+    w->cost.bytes += head.cost.bytes;
+    w->cost.kv += steps * how->draft * slots * keys * (double)gr_layer_block_bytes(k, &n->second->shape, 0) /
+                  GR_KV_BLOCK;
 }
 
 /* The average of a trip where every response runs to its end, in as many slots as there are blocks for;
@@ -305,6 +333,7 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
     gr_head_cost(&head, k, s, rows, 1);
     gr_cost_times(&head, steps);
     add_per_layer(w, k, s, rows, steps);
+    if (gr_rollout_ahead(n, how)) add_ahead_cost(w, n, how, k, steps, slots, keys);
     for (uint32_t kind = 0, first = 0; kind < s->n_kinds; kind++) {
         gr_task layers = {0};
         const uint32_t alike = gr_model_layers_of(s, kind, &first);
@@ -319,8 +348,8 @@ static void set_decode_cost(gr_task *w, const gr_node *n, const gr_choices *how,
              (2.0 + how->draft) * (double)gr_layer_slot_bytes(k, s, first));
         gr_cost_add(w, &layers);
     }
-    w->cost.head = head.cost.head;
-    w->cost.logits = head.cost.logits;
+    w->cost.head += head.cost.head;
+    w->cost.logits += head.cost.logits;
     w->cost.bytes += head.cost.bytes;
     w->cost.paged = true;
     set_mesh(w, n);
@@ -347,11 +376,16 @@ void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choi
     uint32_t staging = gr_tasks_host(p, GR_CAT_WORKSPACE, 2 * prefill_bytes(&b, how), "staging");
     uint32_t x = gr_tasks_temp(p, GR_CAT_ACTIVATIONS, gr_hidden_bytes(k, s, tokens), "x");
     uint32_t ws = gr_tasks_temp(p, GR_CAT_WORKSPACE,
-                                GR_MAX(gr_layers_ws_bytes(k, s, &pass, GR_LAYER_EXTEND),
-                                       gr_per_layer_ws_bytes(k, s, tokens, how->threads, false)),
+                                GR_MAX(GR_MAX(gr_layers_ws_bytes(k, s, &pass, GR_LAYER_EXTEND),
+                                              gr_per_layer_ws_bytes(k, s, tokens, how->threads, false)),
+                                       gr_rollout_ahead_ws(n, how, k, &pass)),
                                 "ws");
     const uint32_t carried = gr_carried_object(p, k, s, tokens, false, "", "carried");
     uint32_t head_ws = gr_rollout_head_ws(p, n, how, k);
+    const uint32_t hidden = gr_rollout_ahead_hidden(p, n, how, k, tokens),
+                   enter = gr_rollout_ahead_weights(p, n, how, k, GR_AHEAD_ENTER),
+                   ahead = gr_rollout_ahead_weights(p, n, how, k, GR_AHEAD_LAYER),
+                   norm = gr_rollout_ahead_weights(p, n, how, k, GR_AHEAD_NORM);
     uint32_t routes = gr_routes_object(p, g, n), choices = GR_NONE, choices_back = GR_NONE;
     if (b.choices) {
         choices = gr_tasks_temp(p, GR_CAT_WORKSPACE, choices_bytes(&b, how), "prefill_choices");
@@ -386,6 +420,10 @@ void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choi
                                              [USE_X] = {x, GR_WRITE},
                                              [USE_WS] = {ws, GR_WRITE},
                                              [USE_CARRIED] = {carried, GR_WRITE},
+                                             [USE_HIDDEN] = {hidden, GR_WRITE},
+                                             [USE_AHEAD_ENTER] = {enter, GR_READ},
+                                             [USE_AHEAD_LAYER] = {ahead, GR_READ},
+                                             [USE_AHEAD_NORM] = {GR_NONE, GR_READ},
                                              [USE_CHOICES] = {choices, GR_WRITE},
                                              [USE_CHOICES_BACK] = {choices_back, GR_UPDATE | GR_BY_TURNS}},
                                   N_PREFILL, "prefill");
@@ -396,6 +434,10 @@ void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choi
                                             [USE_X] = {x, GR_WRITE},
                                             [USE_WS] = {ws, GR_WRITE},
                                             [USE_CARRIED] = {carried, GR_WRITE},
+                                            [USE_HIDDEN] = {hidden, GR_WRITE},
+                                            [USE_AHEAD_ENTER] = {enter, GR_READ},
+                                            [USE_AHEAD_LAYER] = {ahead, GR_READ},
+                                            [USE_AHEAD_NORM] = {norm, GR_READ},
                                             [USE_HEAD_WS] = {head_ws, GR_WRITE},
                                             [USE_SLOTS] = {slots, GR_UPDATE},
                                             [USE_ORDERS] = {orders, GR_UPDATE | GR_BY_TURNS}},
@@ -403,7 +445,8 @@ void gr_rollout_steps_declare(const gr_graph *g, const gr_node *n, const gr_choi
     set_decode_cost(decode, n, how, k);
     set_prefill_cost(&p->task[prefill_index], n, how, k);
     if (!gr_experts_are_divided(n))
-        p->captured += count_sizes(b.slots) * (s->layers + (s->per_layer.vocab > 0));
+        p->captured +=
+            count_sizes(b.slots) * (s->layers + (s->per_layer.vocab > 0) + (b.drafts.ahead ? how->draft : 0));
     gr_tasks_end(p);
     gr_rollout_declare_finish(n, worked, routes, p);
 }
@@ -650,8 +693,8 @@ static uint32_t place_of(const uint32_t *table, uint32_t position)
     return table[position / GR_KV_BLOCK] * GR_KV_BLOCK + position % GR_KV_BLOCK;
 }
 
-/* Tokens [*cached, end) of sequence seq into the packed arrays, as many as there is room for; false: not all
- * of them have been given. */
+/* Tokens [*cached, end) of sequence seq, which has another one behind them, into the packed arrays, as many
+ * as there is room for; false: not all of them have been given. */
 static bool prefill(gr_rollout *r, const gr_rows *rows, uint32_t seq, const uint32_t *table, uint32_t held,
                     uint32_t *cached, uint32_t end, const gr_choices *how)
 {
@@ -666,6 +709,7 @@ static bool prefill(gr_rollout *r, const gr_rows *rows, uint32_t seq, const uint
         const uint32_t position = *cached + i, at = s->n_tokens + i;
         a->ids[at] = ids[position];
         a->position[at] = (int32_t)position;
+        if (a->next) a->next[at] = ids[position + 1];
         a->slot[at] = place_of(table, position);
         if (a->window_slot) a->window_slot[at] = place_of(table + r->bounds.window_at, position);
     }
@@ -885,6 +929,7 @@ static void write_prefill(gr_rollout *r, const gr_call *c)
     if (tokens) {
         k->copy(c->queue, to->ids, from->ids, tokens);
         k->copy(c->queue, to->position, from->position, tokens);
+        if (to->next) k->copy(c->queue, to->next, from->next, tokens);
         k->copy(c->queue, to->slot, from->slot, tokens);
         if (to->window_slot) k->copy(c->queue, to->window_slot, from->window_slot, tokens);
         k->copy(c->queue, to->offset, from->offset, prompts + word);
@@ -1035,45 +1080,85 @@ static void run_layers(const gr_call *c, gr_queue *q, const gr_extend *e, const 
                         use(c, USE_WS));
 }
 
+static const void *last_norm(const gr_call *c)
+{
+    const gr_model_shape *s = gr_node_shape(c->node);
+    return (const char *)bucket(c, 1 + s->layers) +
+           gr_tensor_offset(s, 1 + s->layers, GR_T_NORM) * gr_dtype_size(c->session->kernels->dtype);
+}
+
+/* The layer that drafts reads tokens e, each beside the hidden state before it: what the model gave of as
+ * many, or the rows `from` of what the layer itself did. */
+static void run_ahead(const gr_call *c, gr_queue *q, const gr_extend *e, const uint32_t *from)
+{
+    const gr_kernels *k = c->session->kernels;
+    const gr_model_shape *s = &c->node->second->shape;
+    const gr_packed b = {.n_tokens = e->n_tokens, .n_seqs = e->n_seqs, .ids = e->ids, .offset = e->offset};
+    void *x = use(c, USE_X), *hidden = use(c, USE_HIDDEN), *ws = use(c, USE_WS);
+    if (from)
+        gr_ahead_again(k, q, s, gr_rollout_ahead_norm(c, use(c, USE_AHEAD_NORM)), x, from, e->n_tokens,
+                       hidden);
+    else
+        gr_ahead_norm(k, q, s, last_norm(c), x, e->n_tokens, hidden);
+    gr_ahead_enter(&(gr_ahead_call){k, q, s, bucket(c, 0), use(c, USE_AHEAD_ENTER), &b, hidden, ws}, x);
+    gr_layer_extend(k, q, s, 0, use(c, USE_AHEAD_LAYER), e, x, gr_rollout_ahead_state(c, use(c, USE_KV)), ws);
+}
+
 static void run_prefill(const gr_call *c, const gr_rollout *r)
 {
     const struct gr_rollout_steps *s = r->steps;
     const prefill_arrays *a = &s->device;
     if (!r->left.reads) return;
     const gr_routing routing = {.record = use(c, USE_CHOICES)};
-    const gr_extend e = {.n_tokens = s->n_tokens,
-                         .n_seqs = s->n_prompts,
-                         .ids = a->ids,
-                         .offset = a->offset,
-                         .cached = a->cached,
-                         .block_table = a->table,
-                         .table_stride = r->bounds.stride,
-                         .position = a->position,
-                         .window_at = r->bounds.window_at,
-                         .slot = a->slot,
-                         .window_slot = a->window_slot,
-                         .longest = s->longest,
-                         .held = a->held,
-                         .routing = r->bounds.choices ? &routing : NULL};
+    gr_extend e = {.n_tokens = s->n_tokens,
+                   .n_seqs = s->n_prompts,
+                   .ids = a->ids,
+                   .offset = a->offset,
+                   .cached = a->cached,
+                   .block_table = a->table,
+                   .table_stride = r->bounds.stride,
+                   .position = a->position,
+                   .window_at = r->bounds.window_at,
+                   .slot = a->slot,
+                   .window_slot = a->window_slot,
+                   .longest = s->longest,
+                   .held = a->held,
+                   .routing = r->bounds.choices ? &routing : NULL};
     run_layers(c, c->queue, &e, s->host.offset);
+    if (a->next && s->n_tokens) {
+        e.ids = a->next;
+        e.window_at = 0;
+        e.held = NULL;
+        e.routing = NULL;
+        run_ahead(c, c->queue, &e, NULL);
+    }
     if (r->bounds.choices && s->n_tokens)
         c->session->kernels->copy(c->queue, choices_at(c, r, use(c, USE_CHOICES_BACK)), use(c, USE_CHOICES),
                                   (uint64_t)s->n_tokens * r->bounds.choices * sizeof(uint16_t));
 }
 
-static void model_step(void *user, gr_queue *q, const gr_extend *e, const gr_steps_draw *d)
+static void sample_rows(const gr_call *c, gr_queue *q, const void *norm, const gr_steps_draw *d)
 {
-    const gr_call *c = user;
     const gr_kernels *k = c->session->kernels;
     const gr_model_shape *s = gr_node_shape(c->node);
-    const char *last = bucket(c, 1 + s->layers);
-    const void *norm = last + gr_tensor_offset(s, 1 + s->layers, GR_T_NORM) * gr_dtype_size(k->dtype);
-    const void *head = gr_head_matrix(k, s, bucket(c, 0), last);
+    const void *head = gr_head_matrix(k, s, bucket(c, 0), bucket(c, 1 + s->layers));
     const uint32_t rows = gr_rollout_head_rows(c->how, k);
-    run_layers(c, q, e, NULL);
-    for (uint32_t i = 0; i < e->n_seqs; i += rows)
-        k->head_sample(q, s, norm, head, use(c, USE_X), d->row + i, GR_MIN(rows, e->n_seqs - i), d->how,
+    for (uint32_t i = 0; i < d->n; i += rows)
+        k->head_sample(q, s, norm, head, use(c, USE_X), d->row + i, GR_MIN(rows, d->n - i), d->how,
                        d->draw + i, d->id + i, d->logprob + i, use(c, USE_HEAD_WS));
+}
+
+static void model_step(void *user, gr_queue *q, const gr_extend *e, const gr_steps_draw *d)
+{
+    run_layers(user, q, e, NULL);
+    sample_rows(user, q, last_norm(user), d);
+}
+
+static void ahead_step(void *user, gr_queue *q, const gr_extend *e, const uint32_t *from,
+                       const gr_steps_draw *d)
+{
+    run_ahead(user, q, e, from);
+    sample_rows(user, q, gr_rollout_ahead_norm(user, use(user, USE_AHEAD_NORM)), d);
 }
 
 /* Of the addresses that a step uses (FNV-1a). */
@@ -1114,6 +1199,11 @@ static void copy_states(const gr_call *c, const gr_rollout *r)
         r->steps->ops->copy(r->steps->steps, c->queue, &all, block ? from : a->held_from,
                             block ? to : a->held_to, block ? r->n_copies : r->n_held);
     }
+    if (!gr_rollout_ahead(c->node, c->how)) return;
+    const gr_steps_blocks ahead = {.kv = gr_rollout_ahead_state(c, use(c, USE_KV)),
+                                   .layers = 1,
+                                   .block_bytes = gr_layer_block_bytes(k, &c->node->second->shape, 0)};
+    r->steps->ops->copy(r->steps->steps, c->queue, &ahead, a->copy_from, a->copy_to, r->n_copies);
 }
 
 static void run_decode(const gr_call *c, gr_rollout *r)
@@ -1122,6 +1212,7 @@ static void run_decode(const gr_call *c, gr_rollout *r)
     if (r->n_copies || r->n_held) copy_states(c, r);
     const gr_steps_chunk chunk = {.n = s->n[s->trip % 2],
                                   .step = model_step,
+                                  .ahead = ahead_step,
                                   .user = (void *)c,
                                   .key = key_of(c),
                                   .together = gr_experts_are_divided(c->node) && r->left.runs};

@@ -3,6 +3,7 @@
 
 #include "ops/kernels/layer_ops.h"
 #include "ops/kernels/workspace.h"
+#include "ops/model/arch.h"
 
 typedef struct buffers {
     void *one, *both; /* [T, H] an embedding, or a norm; [T, 2 H] */
@@ -30,6 +31,13 @@ void gr_ahead_norm(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, co
                    uint32_t n, void *y)
 {
     k->layer->norm(q, &(gr_norm){n, s->hidden, x, norm, s->norm_eps, s->norm_plus_one}, y);
+}
+
+void gr_ahead_again(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, const void *norm,
+                    const void *x, const uint32_t *row, uint32_t n, void *hidden)
+{
+    k->gather(q, x, row, n, s->hidden, hidden);
+    if (gr_arch_find(s->model_type)->ahead->normed) gr_ahead_norm(k, q, s, norm, hidden, n, hidden);
 }
 
 static const void *weights(const gr_ahead_call *c, gr_tensor_slot slot)

@@ -31,4 +31,9 @@ void gr_ahead_enter(const gr_ahead_call *c, void *x);
 void gr_ahead_norm(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, const void *norm, const void *x,
                    uint32_t n, void *y);
 
+/* hidden [n, H] = what a further pass reads: rows row [n] of x, which the layer gave, as they are or behind
+ * its norm (gr_arch_ahead.normed). row as x; hidden: other memory. */
+void gr_ahead_again(const gr_kernels *k, gr_queue *q, const gr_model_shape *s, const void *norm,
+                    const void *x, const uint32_t *row, uint32_t n, void *hidden);
+
 #endif

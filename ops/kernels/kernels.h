@@ -110,7 +110,7 @@ typedef struct gr_decode {
     const uint32_t *length; /* [n_seqs] keys, the new one included; 0: the slot is empty */
     const uint32_t *member, *group_first, *shared; /* slots that share the keys of a prompt */
     uint32_t n_groups, max_length, each;
-    gr_decode_list lists[GR_LAYER_KINDS_MAX];
+    gr_decode_list lists[GR_LAYER_KINDS_MAX + 1]; /* of layers, and of one that drafts */
     uint32_t n_lists;
     void *ws; /* the device's own */
 } gr_decode;
@@ -321,6 +321,8 @@ struct gr_kernels {
     /* n rows of so many bytes, at multiples of to_stride and of from_stride bytes. */
     void (*copy_rows)(gr_queue *q, void *to, uint64_t to_stride, const void *from, uint64_t from_stride,
                       uint64_t row_bytes, uint64_t n);
+    /* y [n, width] = rows row [n] of x, of the device's dtype; width: of hidden states. */
+    void (*gather)(gr_queue *q, const void *x, const uint32_t *row, uint32_t n, uint32_t width, void *y);
     /* to [n] += from [n], both of one type. */
     void (*add)(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t n);
     /* to [n] = decay to + share from, of the device's dtype. master [n] not NULL: it stands for to in the sum

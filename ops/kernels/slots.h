@@ -16,8 +16,8 @@ typedef struct gr_slot_change {
     int32_t id;               /* SET: the token to feed first */
     uint32_t position;        /* SET: its position; those before it have their keys in the pool */
     uint32_t sequence, token; /* SET: of the first draw */
-    uint32_t text, prompt; /* SET, where tokens are drafted: which text is its own, and how many of its tokens
-                              others are not to draft */
+    uint32_t text, prompt;    /* SET, where tokens are looked up: which text is its own, and how many of its
+                                 tokens others are not to draft */
 } gr_slot_change;
 
 #endif

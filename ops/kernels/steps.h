@@ -23,6 +23,12 @@
  * have states of one size, a slot has as many places as rows: the state behind each row is left in another,
  * and the slot goes on from that behind the last of the step's tokens that was fed.
  *
+ * Or the layer of the checkpoint that predicts a further token drafts (ops/model/ahead.h), in passes behind
+ * each step. The first reads the hidden states of all of the step's rows, each beside the token that was
+ * sampled behind it, before it is known which of these count: what it keeps of others is written again by
+ * the next step. Of each slot's last token that counts it gives the first draft. Each further pass has one
+ * row a slot, beside the draft before.
+ *
  * Threads: one thread, the queue's.
  */
 #ifndef GR_OPS_KERNELS_STEPS_H
@@ -31,12 +37,14 @@
 #include "ops/kernels/kernels.h"
 #include "ops/kernels/slots.h"
 
-/* Tokens are looked up by the rules of gr_draft (ops/drafts.h). */
+/* Tokens are looked up by the rules of gr_draft (ops/drafts.h), or drafted by a layer. */
 typedef struct gr_steps_drafts {
     uint32_t tokens;  /* of a step of a slot, at most; 0: nothing is drafted, and the rest is not read */
     uint32_t match;   /* that must be the same before a draft */
     uint32_t seqs;    /* texts that are kept: gr_slot_change.text is one of them */
     uint32_t samples; /* so many texts that follow each other are looked up in for each other; 1: none are */
+    bool
+        ahead; /* the shape's layer that predicts a further token drafts: match, seqs, samples are not read */
 } gr_steps_drafts;
 
 typedef struct gr_steps_bounds {
@@ -56,6 +64,12 @@ static inline uint32_t gr_steps_rows(const gr_steps_bounds *b)
     return b->slots * (1 + b->drafts.tokens);
 }
 
+/* Whether texts are kept, to look up in. */
+static inline bool gr_steps_look_up(const gr_steps_bounds *b)
+{
+    return b->drafts.tokens && !b->drafts.ahead;
+}
+
 /* What holds for all sequences of one rollout. */
 typedef struct gr_steps_rules {
     gr_sampling sampling;
@@ -71,7 +85,7 @@ typedef struct gr_steps_input {
     uint32_t *held;   /* [slots, 1 + drafts] row i: of change i where it sets, the place of its state, then
                          those that it may be left in, which are its own; NULL without states */
     int32_t *text;    /* [slots, max_length] row i: of change i where it sets, its tokens up to position; NULL
-                         without drafts */
+                         where nothing is looked up */
     uint32_t *member; /* [rows] of the slots that take part in the chunk (before its n) all rows, one slot's
                          behind each other, no others: row r of slot s is s (1 + drafts) + r */
     uint32_t
@@ -89,20 +103,28 @@ typedef struct gr_steps_report {
 
 /* What a model step draws from and writes to; arrays on the device. */
 typedef struct gr_steps_draw {
-    const uint32_t *row; /* [n_seqs] 0, 1, ... */
+    uint32_t n;
+    const uint32_t *row; /* [n] the rows of the step that are sampled behind */
     const gr_sampling *how;
-    const uint32_t (*draw)[2]; /* [n_seqs] */
-    int32_t *id;               /* [n_seqs] */
-    float *logprob;            /* [n_seqs] */
+    const uint32_t (*draw)[2]; /* [n] */
+    int32_t *id;               /* [n] */
+    float *logprob;            /* [n] */
 } gr_steps_draw;
 
 /* Enqueue one step of the model: embed, layers, head, sampling. May be captured and run again: what it
  * enqueues follows from e->n_seqs and the key of the chunk alone. */
 typedef void gr_model_step(void *user, gr_queue *q, const gr_extend *e, const gr_steps_draw *d);
 
+/* Enqueue a pass of the layer that drafts, as a step of the model; e->ids: the token behind each one whose
+ * hidden state it reads. from [n_seqs]: the rows of the pass before that it goes on from; NULL: it is the
+ * first, and reads what the model's step gave, row by row. */
+typedef void gr_ahead_step(void *user, gr_queue *q, const gr_extend *e, const uint32_t *from,
+                           const gr_steps_draw *d);
+
 typedef struct gr_steps_chunk {
     uint32_t n; /* slots before this one take part */
     gr_model_step *step;
+    gr_ahead_step *ahead; /* where drafts.ahead */
     void *user;
     uint64_t key; /* of all addresses that the step uses: where it changes, nothing captured is used again */
     /* Ranks run its steps together, and the host is asked in each of them: nothing is captured, and all steps

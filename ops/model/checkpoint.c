@@ -382,14 +382,38 @@ static gr_status write_folder(const char *path, struct stream *s, const char *co
     return st;
 }
 
+/* The layer beside a random model that predicts a further token, of a file that has no name any more. */
+static gr_status random_ahead(gr_ahead **out, const char *path, const struct stream *model,
+                              const char *config, gr_diag *d)
+{
+    const char *no_prefix = "";
+    const gr_model_shape one = gr_ahead_shape(model->shape);
+    struct stream s = {.shape = &one, .seed = model->seed};
+    const gr_weights_source from = {next_bucket, &s, &no_prefix, 1, NULL};
+    folder f = {.fd = -1};
+    gr_status st = take_buffer(&s, d);
+    if (!st) st = folder_begin(&f, path, d);
+    if (!st) st = write_config(f.aside, model->shape, config, NULL, GR_ST_F32, (promised){.kept = true}, d);
+    if (!st) st = gr_weights_write(&one, f.aside, "model", &from, GR_ST_F32, 0, d);
+    if (!st) st = gr_ahead_open(out, model->shape, f.aside, d);
+    folder_release(&f);
+    free(s.buffer);
+    return st;
+}
+
 gr_status gr_checkpoint_init(const char *path, const char *config, const char *tokenizer, uint64_t seed,
                              gr_diag *d)
 {
     gr_model_shape shape;
     gr_status st = gr_model_shape_read(&shape, config, d);
     if (st) return st;
+    gr_ahead *ahead = NULL;
     struct stream s = {.shape = &shape, .seed = seed};
-    return write_folder(path, &s, config, tokenizer, GR_ST_F32, 0, d);
+    if (shape.n_ahead == 1) st = random_ahead(&ahead, path, &s, config, d);
+    s.ahead = ahead;
+    if (!st) st = write_folder(path, &s, config, tokenizer, GR_ST_F32, 0, d);
+    gr_ahead_free(ahead);
+    return st;
 }
 
 /* The layers that e asks for, beside a model of s. */

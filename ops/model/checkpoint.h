@@ -26,7 +26,8 @@ GR_NODISCARD gr_status gr_checkpoint_write_config(const char *dir, const gr_mode
                                                   const char *config, const char *tokenizer,
                                                   gr_st_dtype dtype, gr_diag *d);
 
-/* A whole folder of random fp32 weights. */
+/* A whole folder of random fp32 weights, those of a layer that predicts a further token included where the
+ * config promises one. */
 GR_NODISCARD gr_status gr_checkpoint_init(const char *path, const char *config, const char *tokenizer,
                                           uint64_t seed, gr_diag *d);
 

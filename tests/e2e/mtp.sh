@@ -131,9 +131,21 @@ lacks plan.json 'actor_mtp'
 status 0 "$gr" plan off.yaml
 has out "rollout: nothing is drafted: it is predicted to save no time"
 
+# A random model has a random layer. CUDA has it in plans as this device does, and no kernels for the sizes of the others.
+sed 's/"head_dim": 8/"head_dim": 32/' glm4_moe/config.json >fit.json
+status 0 "$gr" init --config fit.json --tokenizer glm4_moe --seed 1 -o fit
+lacks err 'num_nextn_predict_layers'
+sed 's/qwen3_5_text/glm4_moe/' qwen3_5_text.yaml >glm4_moe.yaml
+drafts glm4_moe.yaml "tokens: 2"
+status 0 "$gr" exec some.yaml --set model=fit --steps 1 --out fit-run
+[ "$(metric fit-run 1 rollout.drafted)" -gt 0 ] || fail "nothing is drafted with a random layer"
+status 0 "$gr" plan some.yaml --set model=fit --hardware h200 --format json -o plan.json
+status 0 "$gr" verify plan.json
+has plan.json '"actor_mtp.params.1"'
+refused "model 'actor_mtp' has an odd part of each head rotated: the cuda device has no kernels for it" "$gr" plan some.yaml --hardware h200
+
 # What cannot be is refused.
 drafts qwen3_5_text.yaml "tokens: 2"
-refused "some.yaml:[0-9]+.*'rollout': on the cuda device 'speculate' with 'from: mtp' is not built" "$gr" plan some.yaml --hardware h200
 refused "some.yaml:[0-9]+:[0-9]+.*'from: mtp': the checkpoint of model 'actor' has no layer that predicts a further token" \
     "$gr" check some.yaml --set model="$project/tests/golden/model/qwen3_5_text"
 cp -r qwen3_5_text two

@@ -73,6 +73,14 @@ same ids.yaml nodes.rollout.concurrent=6
 drafted long.yaml "tokens: 4"
 drafted long.yaml "tokens: 7, from: group, match: 1" nodes.rollout.concurrent=5
 drafted stop.yaml "tokens: 3, from: group, match: 1" nodes.rollout.kv_blocks=7
+# By the layer of the checkpoint: the same drafts, of which as many are accepted.
+sed 's/{op: generate,/{op: generate, speculate: {always: true, from: mtp, tokens: 3},/' stop.yaml >ahead.yaml
+for name in glm4_moe $(long deepseek_v3); do
+    cp -r "$project/tests/golden/mtp/$name" $name
+    cp "$project"/graphs/quickstart/tokenizer* $name
+    same ahead.yaml model=$name nodes.rollout.concurrent=5
+    [ "$(metric b 1 rollout.accepted)" -gt 0 ] || fail "no draft of $name is accepted"
+done
 # Keys and values in FP8, whose blocks are copied as others are.
 sed 's/actor: {/&precision: {kv: fp8}, /' long.yaml >kv.yaml
 same kv.yaml nodes.rollout.concurrent=5

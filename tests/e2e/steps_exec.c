@@ -29,6 +29,7 @@ struct gr_steps {
     uint32_t *said, *prompt; /* [seqs] tokens of a text, and those that others do not draft */
     gr_draft_record *drafts; /* [slots] */
     gr_draft_source *sources;
+    int32_t *ahead; /* [slots, tokens] drafts of a layer for the next step; below 0: none */
     /* of one step, rows of slots that run side by side */
     int32_t *ids, *drawn;
     uint32_t *live, *offset, *cached, *tables, *row, *places; /* live: which rows they are */
@@ -43,10 +44,15 @@ static uint32_t each(const gr_steps *s)
     return 1 + s->b.drafts.tokens;
 }
 
+static int32_t *ahead_of(const gr_steps *s, uint32_t slot)
+{
+    return s->ahead + (size_t)slot * s->b.drafts.tokens;
+}
+
 static void layout_device(gr_workspace *c, gr_steps *s)
 {
     const uint64_t n = gr_steps_rows(&s->b), word = sizeof(uint32_t),
-                   texts = s->b.drafts.tokens ? s->b.drafts.seqs : 0;
+                   texts = gr_steps_look_up(&s->b) ? s->b.drafts.seqs : 0;
     s->slot = gr_workspace_bytes(c, s->b.slots * sizeof(*s->slot));
     s->table = gr_workspace_bytes(c, s->b.slots * s->b.stride * word);
     s->held = gr_workspace_bytes(c, s->b.slots * word);
@@ -55,6 +61,7 @@ static void layout_device(gr_workspace *c, gr_steps *s)
     s->prompt = gr_workspace_bytes(c, texts * word);
     s->drafts = gr_workspace_bytes(c, s->b.slots * sizeof(*s->drafts));
     s->sources = gr_workspace_bytes(c, (texts + 1) * sizeof(*s->sources));
+    s->ahead = gr_workspace_bytes(c, s->b.slots * s->b.drafts.tokens * word);
     s->places = gr_workspace_bytes(c, n * word);
     s->ids = gr_workspace_bytes(c, n * word);
     s->drawn = gr_workspace_bytes(c, n * word);
@@ -75,7 +82,7 @@ static void layout_host(gr_workspace *c, gr_steps *s)
         s->input[i].change = gr_workspace_bytes(c, n * sizeof(gr_slot_change));
         s->input[i].table = gr_workspace_bytes(c, n * s->b.stride * word);
         s->input[i].held = s->b.states ? gr_workspace_bytes(c, n * word) : NULL;
-        s->input[i].text = s->b.drafts.tokens ? gr_workspace_bytes(c, n * s->b.max_length * word) : NULL;
+        s->input[i].text = gr_steps_look_up(&s->b) ? gr_workspace_bytes(c, n * s->b.max_length * word) : NULL;
         s->input[i].member = gr_workspace_bytes(c, rows * word);
         s->input[i].group_first = gr_workspace_bytes(c, (n + 1) * word);
         s->input[i].shared = gr_workspace_bytes(c, n * word);
@@ -131,7 +138,7 @@ static gr_status begin(gr_steps *s, gr_queue *q, void *device, void *host, const
     s->rules = *r;
     for (uint32_t i = 0; i < s->b.slots; i++) s->slot[i].from = GR_SLOT_CLEAR;
     for (uint32_t i = 0; i < gr_steps_rows(&s->b); i++) s->row[i] = i;
-    for (uint32_t i = 0; s->b.drafts.tokens && i < s->b.drafts.seqs; i++) s->said[i] = 0;
+    for (uint32_t i = 0; gr_steps_look_up(&s->b) && i < s->b.drafts.seqs; i++) s->said[i] = 0;
     return GR_OK;
 }
 
@@ -197,6 +204,7 @@ static void change(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_changes, 
             memcpy(table, (char *)in->table + i * row, row);
             s->slot[c->slot] = *c;
             s->drafts[c->slot] = (gr_draft_record){0};
+            for (uint32_t k = 0; k < s->b.drafts.tokens; k++) ahead_of(s, c->slot)[k] = -1;
             if (in->text) set_text(s, c, in->text + (size_t)i * s->b.max_length);
             if (in->held) s->held[c->slot] = in->held[i];
         } else if (c->from == GR_SLOT_CLEAR) {
@@ -208,6 +216,7 @@ static void change(gr_steps *s, gr_queue *q, uint32_t trip, uint32_t n_changes, 
             s->slot[c->slot] = s->slot[c->from];
             s->held[c->slot] = s->held[c->from];
             s->drafts[c->slot] = s->drafts[c->from];
+            memcpy(ahead_of(s, c->slot), ahead_of(s, c->from), s->b.drafts.tokens * sizeof(*s->ahead));
             s->slot[c->from].from = GR_SLOT_CLEAR;
             s->moves++;
         }
@@ -231,6 +240,11 @@ static uint32_t draft(gr_steps *s, uint32_t slot, int32_t *out)
     const uint32_t room = s->rules.max_tokens - c->token - 1;
     uint32_t n = 1;
     if (!how->tokens || !room || !gr_draft_now(&s->drafts[slot])) return 0;
+    if (how->ahead) {
+        for (n = 0; n < GR_MIN(how->tokens, room) && ahead_of(s, slot)[n] >= 0; n++)
+            out[n] = ahead_of(s, slot)[n];
+        return n;
+    }
     assert(s->said[c->text] == c->position + 1);
     s->sources[0] = text_at(s, c->text, 1);
     for (uint32_t k = 0, first = c->text - c->text % how->samples; k < how->samples; k++)
@@ -243,7 +257,7 @@ static bool add_token(gr_steps *s, gr_slot_change *c, int32_t id)
 {
     c->id = id;
     c->position++;
-    if (s->b.drafts.tokens) {
+    if (gr_steps_look_up(&s->b)) {
         s->text[(size_t)c->text * s->b.max_length + c->position] = id;
         s->said[c->text] = c->position + 1;
     }
@@ -252,8 +266,9 @@ static bool add_token(gr_steps *s, gr_slot_change *c, int32_t id)
     return last;
 }
 
-/* The rows of one slot, from `at` of those that ran, into the report; returns how many they are. */
-static uint32_t advance(gr_steps *s, uint32_t at, uint32_t live, int32_t *id, float *logprob)
+/* The rows of one slot, from `at` of those that ran, into the report; returns how many they are. *on: the
+ * last whose token counts. */
+static uint32_t advance(gr_steps *s, uint32_t at, uint32_t live, int32_t *id, float *logprob, uint32_t *on)
 {
     const uint32_t slot = s->live[at] / each(s);
     uint32_t rows = 0, taken = 0;
@@ -268,6 +283,7 @@ static uint32_t advance(gr_steps *s, uint32_t at, uint32_t live, int32_t *id, fl
     } while (!last && taken < rows && s->ids[at + taken] == s->drawn[at + taken - 1]);
     gr_draft_went(&s->drafts[slot], rows - 1, taken - 1);
     if (last) s->slot[slot].from = GR_SLOT_CLEAR;
+    *on = at + taken - 1;
     return rows;
 }
 
@@ -298,6 +314,56 @@ static void feed(gr_steps *s, uint32_t at, uint32_t slot, uint32_t row, int32_t 
            s->b.stride * sizeof(*s->table));
 }
 
+/* A pass of the layer that drafts, of n tokens as they are fed; what it gives behind each of n_on rows. */
+static void pass_ahead(gr_steps *s, gr_queue *q, const gr_steps_chunk *k, uint32_t n, const uint32_t *from,
+                       const uint32_t *on, uint32_t n_on)
+{
+    const gr_sampling best = {.top_p = 1};
+    const gr_extend e = {.n_tokens = n,
+                         .n_seqs = n,
+                         .ids = s->ids,
+                         .offset = s->offset,
+                         .cached = s->cached,
+                         .block_table = s->tables,
+                         .table_stride = s->b.stride};
+    const gr_steps_draw d = {n_on, on, &best, (const uint32_t(*)[2])s->draw, s->drawn, s->logprob};
+    s->offset[n] = n;
+    k->ahead(k->user, q, &e, from, &d);
+}
+
+/* Whether what a further pass drafts for a slot may be sampled. */
+static bool goes_on(const gr_steps *s, uint32_t slot, uint32_t pass)
+{
+    const gr_slot_change *c = &s->slot[slot];
+    return c->from != GR_SLOT_CLEAR && c->token + 1 + pass < s->rules.max_tokens;
+}
+
+/* Drafts for the next step behind one whose `live` rows ran; on: the rows that n slots go on from. */
+static void run_ahead(gr_steps *s, gr_queue *q, const gr_steps_chunk *k, uint32_t live, uint32_t *on,
+                      uint32_t n)
+{
+    uint32_t *slot = gr_calloc(n, sizeof(*slot));
+    for (uint32_t i = 0; i < n; i++) slot[i] = s->live[on[i]] / each(s);
+    memcpy(s->ids, s->drawn, live * sizeof(*s->ids));
+    pass_ahead(s, q, k, live, NULL, on, n);
+    for (uint32_t pass = 1;; pass++) {
+        const uint32_t before = n;
+        for (uint32_t i = 0; i < n; i++) ahead_of(s, slot[i])[pass - 1] = s->drawn[i];
+        if (pass == s->b.drafts.tokens) break;
+        n = 0;
+        for (uint32_t i = 0; i < before; i++) {
+            if (!goes_on(s, slot[i], pass)) continue;
+            slot[n] = slot[i];
+            on[n] = pass == 1 ? on[i] : i;
+            feed(s, n, slot[n], pass - 1, ahead_of(s, slot[n])[pass - 1]);
+            n++;
+        }
+        if (!n) break;
+        pass_ahead(s, q, k, n, on, s->row, n);
+    }
+    free(slot);
+}
+
 static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *k, int32_t *id, float *logprob,
                      uint16_t *choices)
 {
@@ -326,10 +392,14 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *k, int32_t 
                          .window_at = s->b.window_at,
                          .held = s->b.states ? s->places : NULL,
                          .routing = s->b.choices ? &routing : NULL};
-    const gr_steps_draw d = {s->row, &s->rules.sampling, (const uint32_t(*)[2])s->draw, s->drawn, s->logprob};
+    const gr_steps_draw d = {live,     s->row,    &s->rules.sampling, (const uint32_t(*)[2])s->draw,
+                             s->drawn, s->logprob};
     if (live || k->together) k->step(k->user, q, &e, &d);
     if (s->b.choices) report_choices(s, live, k->n * each(s), choices);
-    for (uint32_t at = 0; at < live;) at += advance(s, at, live, id, logprob);
+    uint32_t *on = gr_calloc(live, sizeof(*on)), n_on = 0;
+    for (uint32_t at = 0; at < live;) at += advance(s, at, live, id, logprob, &on[n_on++]);
+    if (s->b.drafts.ahead && live) run_ahead(s, q, k, live, on, n_on);
+    free(on);
 }
 
 static void copy(gr_steps *s, gr_queue *q, const gr_steps_blocks *b, const uint32_t *src, const uint32_t *dst,

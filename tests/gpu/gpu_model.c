@@ -2,13 +2,16 @@
  * weights.
  *
  * Forward, head statistics, gradients of every tensor, new tokens through the paged pool, and greedy
- * sampling; where kernels have batch invariance, what the pool gives has the bits of the packed pass. And
- * value heads over hidden states of their own. --small: one model where graphs ask for other than the usual
- * kernels. --own: value heads alone, for whole passes have products of cuBLASLt.
+ * sampling; where kernels have batch invariance, what the pool gives has the bits of the packed pass. Layers
+ * that predict a further token, and value heads, over hidden states of their own. --small: one model where
+ * graphs ask for other than the usual kernels. --own: value heads alone, for whole passes have products of
+ * cuBLASLt.
  */
+#include "ops/kernels/ahead.h"
 #include "ops/kernels/carried.h"
 #include "ops/kernels/head.h"
 #include "ops/kernels/layer.h"
+#include "ops/model/ahead.h"
 #include "runtime/device/device_cuda.h"
 #include "runtime/base/half.h"
 #include "tests/gpu/attach.h"
@@ -521,6 +524,103 @@ static void one_case(const gr_kernels *k, const char *model, const gr_model_shap
     gr_diag_release(&d);
 }
 
+/* ---- layers that predict a further token ------------------------------------------------------------------
+ */
+
+enum { AHEAD_SEQS = 3, AHEAD_TOKENS = 104, AHEAD_STRIDE = 8 };
+static const uint32_t ahead_length[AHEAD_SEQS] = {33, 1, 70};
+
+/* n [AHEAD_SEQS] tokens of each sequence behind those that are in the pool. */
+static gr_extend new_tokens(side *s, const int32_t *ids, const uint32_t *n, const uint32_t *cached)
+{
+    uint32_t table[AHEAD_SEQS * AHEAD_STRIDE], offset[AHEAD_SEQS + 1] = {0}, slot[AHEAD_TOKENS];
+    int32_t position[AHEAD_TOKENS];
+    gr_extend e = {.n_seqs = AHEAD_SEQS, .table_stride = AHEAD_STRIDE};
+    for (uint32_t i = 0; i < GR_LEN(table); i++) table[i] = i * 7 % BLOCKS;
+    for (uint32_t i = 0; i < AHEAD_SEQS; i++) {
+        for (uint32_t at = cached[i]; at < cached[i] + n[i]; at++) {
+            position[e.n_tokens] = (int32_t)at;
+            slot[e.n_tokens++] = table[i * AHEAD_STRIDE + at / GR_KV_BLOCK] * GR_KV_BLOCK + at % GR_KV_BLOCK;
+        }
+        offset[i + 1] = e.n_tokens;
+        e.longest = GR_MAX(e.longest, n[i]);
+    }
+    e.ids = upload(s, ids, e.n_tokens * sizeof(*ids));
+    e.offset = upload(s, offset, sizeof(offset));
+    e.cached = upload(s, cached, AHEAD_SEQS * sizeof(*cached));
+    e.block_table = upload(s, table, sizeof(table));
+    e.position = upload(s, position, e.n_tokens * sizeof(*position));
+    e.slot = upload(s, slot, e.n_tokens * sizeof(*slot));
+    return e;
+}
+
+/* What two passes give: of all tokens, and of one more a sequence, from the last of each on. */
+static void draft(side *s, const gr_model_shape *one, const float *embed, const float *states, float *out[2])
+{
+    const gr_kernels *k = s->k;
+    const uint64_t width = one->hidden, size = value_size(s);
+    const gr_pass_bounds bounds = {
+        .tokens = AHEAD_TOKENS, .seqs = AHEAD_SEQS, .length = AHEAD_TOKENS, .threads = 1};
+    void *state = take(s, gr_layer_state_at(k, one, 1, (gr_state_room){.blocks = BLOCKS})),
+         *ws = take(s, GR_MAX(gr_ahead_ws_bytes(k, one, AHEAD_TOKENS, 1),
+                              gr_layers_ws_bytes(k, one, &bounds, GR_LAYER_EXTEND))),
+         *x = take(s, AHEAD_TOKENS * width * size), *hidden = upload_values(s, states, AHEAD_TOKENS * width);
+    const void *matrix = upload_values(s, embed, one->vocab * width),
+               *norm = (char *)s->w[2] + gr_tensor_offset(one, 2, GR_T_NORM) * size;
+    uint32_t n[AHEAD_SEQS], cached[AHEAD_SEQS] = {0}, last[AHEAD_SEQS] = {0};
+    int32_t ids[AHEAD_TOKENS];
+    for (uint32_t i = 0; i < AHEAD_TOKENS; i++) ids[i] = (int32_t)(i * 37 % one->vocab);
+    memcpy(n, ahead_length, sizeof(n));
+    for (uint32_t pass = 0; pass < 2; pass++) {
+        const gr_extend e = new_tokens(s, ids + pass, n, cached);
+        const gr_packed b = {.n_tokens = e.n_tokens, .n_seqs = e.n_seqs, .ids = e.ids, .offset = e.offset};
+        gr_ahead_enter(&(gr_ahead_call){k, &s->q, one, matrix, s->w[0], &b, hidden, ws}, x);
+        gr_layer_extend(k, &s->q, one, 0, s->w[1], &e, x, state, ws);
+        out[pass] = download_values(s, x, e.n_tokens * width);
+        for (uint32_t i = 0, end = 0; i < AHEAD_SEQS; i++) {
+            last[i] = (end += n[i]) - 1;
+            cached[i] += n[i];
+            n[i] = 1;
+        }
+        gr_ahead_again(k, &s->q, one, norm, x, upload(s, last, sizeof(last)), AHEAD_SEQS, hidden);
+    }
+}
+
+/* A layer of a model becomes one that stands behind it. */
+static gr_model_shape ahead_of(const char *type, gr_model_shape s, uint32_t layer)
+{
+    snprintf(s.model_type, sizeof(s.model_type), "%s", type);
+    s.ahead = *gr_layer(&s, layer);
+    s.n_ahead = 1;
+    return gr_ahead_shape(&s);
+}
+
+static void check_ahead(const gr_kernels *k, const gr_model_shape *one, gr_device *dev, gr_queue *q)
+{
+    char name[64];
+    float *out[2][2], *embed = gr_malloc((uint64_t)one->vocab * one->hidden * sizeof(float)),
+                      *states = gr_malloc((uint64_t)AHEAD_TOKENS * one->hidden * sizeof(float));
+    uint64_t state = 3;
+    gr_diag d;
+    gr_diag_init(&d);
+    snprintf(name, sizeof(name), "ahead of %.20s, %.24s", one->model_type, k->numerics());
+    for (uint64_t i = 0; i < (uint64_t)one->vocab * one->hidden; i++)
+        embed[i] = of_bf16(bf16_of(random_float(&state)));
+    for (uint64_t i = 0; i < (uint64_t)AHEAD_TOKENS * one->hidden; i++)
+        states[i] = of_bf16(bf16_of(random_float(&state)));
+    side sides[] = {{.k = &gr_kernels_cpu}, {.k = k, .q = *q, .arena = dev->arena.base}};
+    for (uint32_t i = 0; i < 2; i++) {
+        load(&sides[i], one);
+        draft(&sides[i], one, embed, states, out[i]);
+    }
+    expect_ok(k->check(&sides[1].q, &d), &d, name);
+    compare(name, "first", out[1][0], out[0][0], (uint64_t)AHEAD_TOKENS * one->hidden, 0.03);
+    compare(name, "again", out[1][1], out[0][1], (uint64_t)AHEAD_SEQS * one->hidden, 0.03);
+    for (uint32_t i = 0; i < 4; i++) free(out[i / 2][i % 2]);
+    free(embed), free(states);
+    gr_diag_release(&d);
+}
+
 /* ---- value heads ----------------------------------------------------------------------------------------
  */
 
@@ -708,12 +808,16 @@ int main(int argc, char **argv)
                   {"hybrid small", hybrid(64, 40, 24)},
                   {"qwen3_moe", shape_of("qwen3_moe", 128, 4, 2, 32)},
                   {"assorted experts", assorted()}};
+    const gr_model_shape layers[] = {ahead_of("qwen3_5_text", hybrid(256, 128, 128), 1),
+                                     ahead_of("glm4_moe", assorted(), 2),
+                                     ahead_of("deepseek_v3", latent(4, 64, 128, 64, 32, 64), 0)};
     for (int as = 0; as < 4; as++) { /* as graphs ask for them */
         const gr_kernels *k = gr_kernels_as(&gr_kernels_cuda, as & 1, !(as & 2));
         if (as && check_own) break;
         attach_queue(k, &q);
         for (size_t m = 0; m < (check_own ? 0 : as && check_small ? 1 : GR_LEN(models)); m++)
             one_case(k, models[m].name, &models[m].shape, dev, &q);
+        for (size_t m = 0; m < (check_own ? 0 : GR_LEN(layers)); m++) check_ahead(k, &layers[m], dev, &q);
         if (!as) value_heads(dev, &q);
         k->detach(&q);
     }

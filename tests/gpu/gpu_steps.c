@@ -3,9 +3,10 @@
  *
  * The model of this test is a table: the token after `id` is next[id], its log-prob value[id]. Orders are
  * random; after every chunk its report, and at times all state on the device, must be what the simulation
- * says. Where tokens are drafted the simulation drafts with gr_draft, which defines it. One line a case, exit
- * 1 where one fails, 77 where there is no device. --small: fewer trips, for tools that slow kernels down;
- * --race: four of the cases, as short.
+ * says. Where tokens are looked up the simulation drafts with gr_draft, which defines it. A layer that drafts
+ * is another table, which often guesses right: the token behind `id` is guess[id]. One line a case, exit 1
+ * where one fails, 77 where there is no device. --small: fewer trips, for tools that slow kernels down;
+ * --race: five of the cases, as short.
  */
 #include <cuda_runtime.h>
 #include <stdio.h>
@@ -55,6 +56,7 @@ typedef struct sim { /* one slot */
     gr_draft_record drafts;
     uint32_t n_draft; /* of this step */
     int32_t draft[GR_DRAFT_MOST];
+    int32_t ahead[GR_DRAFT_MOST]; /* what the layer drafts for the next one; below 0: nothing so far */
 } sim;
 
 typedef struct world {
@@ -62,8 +64,10 @@ typedef struct world {
     gr_steps_bounds b;
     gr_steps_rules rules;
     int32_t stop[3];
-    token table[VOCAB][2]; /* ROW bf16 each */
-    gr_bf16 *d_table, *d_x;
+    token table[VOCAB][2], guess[VOCAB][2]; /* ROW bf16 each */
+    gr_bf16 *d_table, *d_x, *d_guess, *d_hidden;
+    int32_t *d_ids;      /* [slots] */
+    uint32_t pass, *log; /* log [tokens, 3, slots] on the device: positions, places, lengths of passes */
     gr_queue q;
     gr_steps *steps;
     char *device, *host;
@@ -91,6 +95,28 @@ static void model(void *user, gr_queue *q, const gr_extend *e, const gr_steps_dr
                            st));
 }
 
+/* A pass goes by the token that it is given, or by the row that it goes on from, which is of the same one. */
+static void ahead(void *user, gr_queue *q, const gr_extend *e, const uint32_t *from, const gr_steps_draw *d)
+{
+    world *w = user;
+    cudaStream_t st = q->stream;
+    const size_t pitch = ROW * sizeof(gr_bf16), words = e->n_seqs * sizeof(uint32_t);
+    const int32_t *ids = e->ids;
+    w->pass = from ? w->pass + 1 : 0;
+    if (from) {
+        uint32_t *log = w->log + (size_t)w->pass * 3 * w->b.slots;
+        const void *step[] = {e->position, e->slot, e->decode->length};
+        for (uint32_t i = 0; i < 3; i++)
+            CUDA(cudaMemcpyAsync(log + i * w->b.slots, step[i], words, cudaMemcpyDeviceToDevice, st));
+        gr_cu_embed(st, w->d_x, (const int32_t *)from, 1, w->d_hidden, e->n_seqs, ROW);
+        CUDA(cudaMemcpy2DAsync(w->d_ids, 4, w->d_hidden, pitch, 4, e->n_seqs, cudaMemcpyDeviceToDevice, st));
+        if (w->pass % 2) ids = w->d_ids;
+    }
+    gr_cu_embed(st, w->d_guess, ids, 1, w->d_x, e->n_seqs, ROW);
+    gr_cu_embed(st, w->d_x, (const int32_t *)d->row, 1, w->d_hidden, d->n, ROW);
+    CUDA(cudaMemcpy2DAsync(d->id, 4, w->d_hidden, pitch, 4, d->n, cudaMemcpyDeviceToDevice, st));
+}
+
 /* ---- the simulation -------------------------------------------------------------------------------------
  */
 
@@ -109,6 +135,11 @@ static void simulate_draft(world *w, sim *s)
     const bool rests = s->drafts.rest > 0;
     if (rests) s->drafts.rest--;
     if (!how->tokens || !room || rests) return;
+    if (how->ahead) {
+        s->n_draft = s->ahead[0] < 0 ? 0 : GR_MIN(how->tokens, room);
+        memcpy(s->draft, s->ahead, s->n_draft * sizeof(*s->draft));
+        return;
+    }
     sources[0] = (gr_draft_source){text_of(w, s->text), 1, w->said[s->text]};
     for (uint32_t t = group * how->samples; t < GR_MIN((group + 1) * how->samples, how->seqs); t++)
         if (t != s->text) sources[n++] = (gr_draft_source){text_of(w, t), w->prompt[t], w->said[t]};
@@ -124,7 +155,7 @@ static bool simulate_token(world *w, sim *s, int32_t *id, float *logprob)
     s->position++;
     s->token++;
     w->tokens++;
-    if (w->each > 1) {
+    if (gr_steps_look_up(&w->b)) {
         w->text[(size_t)s->text * w->b.max_length + s->position] = s->id;
         w->said[s->text] = s->position + 1;
     }
@@ -150,6 +181,8 @@ static void simulate_slot(world *w, sim *s, int32_t *id, float *logprob)
     s->places[0] = s->places[taken - 1];
     s->places[taken - 1] = place;
     gr_draft_went(&s->drafts, s->n_draft, taken - 1);
+    for (uint32_t k = 0; k < w->b.drafts.tokens; k++)
+        s->ahead[k] = w->guess[k ? s->ahead[k - 1] : s->id][0].next;
     w->drafted += s->n_draft;
     w->accepted += taken - 1;
     s->live = !last;
@@ -196,28 +229,80 @@ static void read_words(const void *from, uint32_t *to, size_t n)
     CUDA(cudaMemcpy(to, from, n * sizeof(*to), cudaMemcpyDeviceToHost));
 }
 
-/* Texts, and how drafts went. */
+static void check_rests(world *w)
+{
+    uint32_t *rests = malloc(2 * w->b.slots * sizeof(*rests));
+    read_words(w->at.slots.rests, rests, 2 * (size_t)w->b.slots);
+    for (uint32_t i = 0; i < w->b.slots; i++) {
+        if (!w->slots[i].live) continue;
+        expect(w, "drafts in vain", i, rests[2 * i], w->slots[i].drafts.misses);
+        expect(w, "steps to rest", i, rests[2 * i + 1], w->slots[i].drafts.rest);
+    }
+    free(rests);
+}
+
 static void check_texts(world *w)
 {
     const gr_steps_drafts *d = &w->b.drafts;
-    uint32_t *said = malloc(d->seqs * sizeof(*said)), *rests = malloc(2 * w->b.slots * sizeof(*rests)),
+    uint32_t *said = malloc(d->seqs * sizeof(*said)),
              *ids = malloc((size_t)d->seqs * w->b.max_length * sizeof(*ids));
     read_words(w->at.slots.texts.n, said, d->seqs);
-    read_words(w->at.slots.texts.rests, rests, 2 * (size_t)w->b.slots);
     read_words(w->at.slots.texts.ids, ids, (size_t)d->seqs * w->b.max_length);
     for (uint32_t t = 0; t < d->seqs; t++) {
         expect(w, "tokens of a text", t, said[t], w->said[t]);
         for (uint32_t k = 0; k < GR_MIN(said[t], w->said[t]); k++)
             expect(w, "text", t, (int32_t)ids[(size_t)t * w->b.max_length + k], text_of(w, t)[k]);
     }
-    for (uint32_t i = 0; i < w->b.slots; i++) {
-        if (!w->slots[i].live) continue;
-        expect(w, "drafts in vain", i, rests[2 * i], w->slots[i].drafts.misses);
-        expect(w, "steps to rest", i, rests[2 * i + 1], w->slots[i].drafts.rest);
-    }
     free(said);
-    free(rests);
     free(ids);
+}
+
+/* What a pass drafts counts where its slot has room for it. */
+static bool goes_on(const world *w, const sim *s, uint32_t pass)
+{
+    return s->live && s->token + 1 + pass < w->rules.max_tokens;
+}
+
+static void check_drafted(world *w)
+{
+    const uint32_t slots = w->b.slots;
+    uint32_t *ids = malloc((size_t)slots * w->b.drafts.tokens * sizeof(*ids));
+    read_words(w->at.slots.ahead.drafted, ids, (size_t)slots * w->b.drafts.tokens);
+    for (uint32_t k = 0; k < w->b.drafts.tokens; k++)
+        for (uint32_t i = 0; i < slots; i++)
+            if (goes_on(w, &w->slots[i], k))
+                expect(w, "draft", i, (int32_t)ids[(size_t)k * slots + i], w->slots[i].ahead[k]);
+    free(ids);
+}
+
+/* The steps of the passes behind the last step of n slots. */
+static void check_passes(world *w, uint32_t n)
+{
+    const uint32_t slots = w->b.slots, tokens = w->b.drafts.tokens;
+    uint32_t *x = malloc((size_t)tokens * 3 * slots * sizeof(*x)),
+             *first = malloc(2 * (n + 1) * sizeof(*first)),
+             *member = malloc((slots + gr_steps_rows(&w->b)) * sizeof(*member));
+    read_words(w->log, x, (size_t)tokens * 3 * slots);
+    for (uint32_t k = 1; k < tokens; k++)
+        for (uint32_t i = 0; i < n; i++) {
+            const sim *s = &w->slots[i];
+            const uint32_t *at = x + (size_t)k * 3 * slots + i, position = s->position + k - 1;
+            const uint32_t block =
+                w->tables[(size_t)i * w->b.stride + GR_MIN(position / 16, w->b.stride - 1)];
+            const bool runs = goes_on(w, s, k);
+            if (runs) expect(w, "position of a pass", i, at[0], position);
+            expect(w, "a pass's place of keys", i, at[slots], runs ? block * 16 + position % 16 : UINT32_MAX);
+            expect(w, "length of a pass", i, at[2 * slots], runs ? position + 1 : 0);
+        }
+    read_words(w->at.orders.group_first, first, n + 1);
+    read_words(w->at.slots.ahead.group_first, first + n + 1, n + 1);
+    read_words(w->at.orders.member, member, gr_steps_rows(&w->b));
+    read_words(w->at.slots.ahead.member, member + gr_steps_rows(&w->b), slots);
+    for (uint32_t i = 0; i <= n && tokens > 1; i++)
+        expect(w, "first slot of a group", i, first[n + 1 + i], first[i] / w->each);
+    for (uint32_t i = 0; tokens > 1 && i < first[n] / w->each; i++)
+        expect(w, "slot of a group", i, member[gr_steps_rows(&w->b) + i], member[i * w->each] / w->each);
+    free(x), free(first), free(member);
 }
 
 /* The first row of each slot of an array by rows, `words` a row, moves to the place of the slot. */
@@ -253,7 +338,9 @@ static void check_state(world *w)
     uint32_t *const by_rows[] = {id, position, kv, length, held, window};
     for (size_t i = 0; i < GR_LEN(by_rows); i++) keep_first_rows(w, by_rows[i], 1);
     keep_first_rows(w, draw, 2);
-    if (w->each > 1) check_texts(w);
+    if (w->each > 1) check_rests(w);
+    if (gr_steps_look_up(&w->b)) check_texts(w);
+    if (w->b.drafts.ahead) check_drafted(w);
     for (uint32_t i = 0; i < w->b.slots; i++) {
         const sim *s = &w->slots[i];
         expect(w, "length", i, length[i], s->live ? s->position + 1 : 0);
@@ -309,14 +396,15 @@ static void order_set(world *w, const gr_steps_input *in, uint32_t n, uint32_t s
                .position = 16 + random_below(w->b.max_length - w->rules.max_tokens - 16),
                .sequence = trip * 1000 + slot};
     for (uint32_t r = 0; r < w->each; r++) s->places[r] = random_below(1000000);
-    if (w->each > 1) order_text(w, in, n, s);
+    for (uint32_t k = 0; k < w->b.drafts.tokens; k++) s->ahead[k] = -1;
+    if (gr_steps_look_up(&w->b)) order_text(w, in, n, s);
     s->live = true;
     uint32_t *row = w->tables + (size_t)slot * w->b.stride;
     for (uint32_t k = 0; k < w->b.stride; k++) row[k] = random_below(1000000);
     memcpy(in->table + (size_t)n * w->b.stride, row, w->b.stride * sizeof(*row));
     if (w->b.states) memcpy(in->held + (size_t)n * w->each, s->places, w->each * sizeof(*s->places));
     in->change[n] = (gr_slot_change){slot, GR_SLOT_SET, s->id, s->position, s->sequence, 0, s->text, 0};
-    if (w->each > 1) in->change[n].prompt = w->prompt[s->text];
+    if (gr_steps_look_up(&w->b)) in->change[n].prompt = w->prompt[s->text];
 }
 
 static void order_move(world *w, const gr_steps_input *in, uint32_t n, uint32_t slot, uint32_t from)
@@ -380,24 +468,29 @@ static void one_trip(world *w, uint32_t trip, uint64_t key)
     uint32_t n = 0;
     for (uint32_t i = 0; i < w->b.slots; i++) n = w->slots[i].live ? i + 1 : n;
     if (random_below(2)) n = w->b.slots;
-    const gr_steps_chunk c = {.n = n, .step = model, .user = w, .key = key};
+    const gr_steps_chunk c = {.n = n, .step = model, .ahead = ahead, .user = w, .key = key};
     gr_steps_cuda.run(w->steps, &w->q, trip, &c);
     w->n[trip % 2] = n;
     for (uint32_t k = 0; k < w->b.chunk; k++)
         simulate_step(w, n, w->want_id[trip % 2] + (size_t)k * gr_steps_rows(&w->b),
                       w->want_logprob[trip % 2] + (size_t)k * gr_steps_rows(&w->b));
-    if (trip % 7 == 5) check_state(w);
+    if (trip % 7 != 5) return;
+    check_state(w);
+    if (w->b.drafts.ahead && n) check_passes(w, n);
 }
 
 static void fill_table(world *w)
 {
     for (uint32_t i = 0; i < VOCAB; i++) {
         w->table[i][0] = (token){(int32_t)random_below(w->vocab), -(float)random_below(1000) * 0x1p-6f};
-        w->table[i][1] = (token){-5, 1e30f};
+        w->table[i][1] = w->guess[i][1] = (token){-5, 1e30f};
+        w->guess[i][0] = w->table[i][0];
+        if (!random_below(4)) w->guess[i][0].next = (int32_t)random_below(w->vocab);
     }
     for (int i = 0; i < 3; i++)
         w->stop[i] = (int32_t)random_below(VOCAB); /* with few ids, often none of them */
     CUDA(cudaMemcpy(w->d_table, w->table, sizeof(w->table), cudaMemcpyHostToDevice));
+    CUDA(cudaMemcpy(w->d_guess, w->guess, sizeof(w->guess), cudaMemcpyHostToDevice));
     CUDA(cudaDeviceSynchronize());
 }
 
@@ -432,7 +525,12 @@ static void check_case(uint32_t slots, uint32_t chunk, uint32_t max_tokens, uint
     }
     CUDA(cudaStreamCreateWithFlags((cudaStream_t *)&w->q.stream, cudaStreamNonBlocking));
     CUDA(cudaMalloc((void **)&w->d_table, sizeof(w->table)));
-    CUDA(cudaMalloc((void **)&w->d_x, (size_t)slots * w->each * ROW * sizeof(gr_bf16)));
+    const size_t rows = (size_t)slots * w->each * ROW * sizeof(gr_bf16);
+    CUDA(cudaMalloc((void **)&w->d_guess, sizeof(w->guess)));
+    CUDA(cudaMalloc((void **)&w->d_x, rows));
+    CUDA(cudaMalloc((void **)&w->d_hidden, rows));
+    CUDA(cudaMalloc((void **)&w->d_ids, slots * sizeof(*w->d_ids)));
+    CUDA(cudaMalloc((void **)&w->log, (size_t)w->each * 3 * slots * sizeof(*w->log)));
     const uint64_t bytes = gr_steps_cuda.device_bytes(&w->shape, &w->b);
     CUDA(cudaMalloc((void **)&w->device, bytes));
     CUDA(cudaMemset(w->device, 0xFF, bytes));
@@ -455,17 +553,22 @@ static void check_case(uint32_t slots, uint32_t chunk, uint32_t max_tokens, uint
     if (st) printf("  %s\n", d.n ? d.messages[0].text : gr_status_str(st));
     const bool some = !drafts.tokens || (w->accepted && w->accepted < w->drafted);
     const bool ok = !st && !w->wrong && w->tokens && w->ended && some;
-    printf(
-        "steps: %u slots%s%s, chunks of %u, %u tokens at most: %llu tokens, %llu ends, %llu of %llu drafted "
-        "ones accepted, %llu wrong %s\n",
-        slots, states ? " with states" : "", window ? " and windows" : "", chunk, max_tokens,
-        (unsigned long long)w->tokens, (unsigned long long)w->ended, (unsigned long long)w->accepted,
-        (unsigned long long)w->drafted, (unsigned long long)w->wrong, ok ? "OK" : "FAIL");
+    printf("steps: %u slots%s%s%s, chunks of %u, %u tokens at most: %llu tokens, %llu ends, %llu of %llu "
+           "drafted "
+           "ones accepted, %llu wrong %s\n",
+           slots, states ? " with states" : "", window ? " and windows" : "",
+           drafts.ahead ? " and a layer that drafts" : "", chunk, max_tokens, (unsigned long long)w->tokens,
+           (unsigned long long)w->ended, (unsigned long long)w->accepted, (unsigned long long)w->drafted,
+           (unsigned long long)w->wrong, ok ? "OK" : "FAIL");
     failures += !ok;
     gr_steps_cuda.close(w->steps);
     gr_diag_release(&d);
     CUDA(cudaFree(w->d_table));
+    CUDA(cudaFree(w->d_guess));
     CUDA(cudaFree(w->d_x));
+    CUDA(cudaFree(w->d_hidden));
+    CUDA(cudaFree(w->d_ids));
+    CUDA(cudaFree(w->log));
     CUDA(cudaFree(w->device));
     CUDA(cudaFreeHost(w->host));
     CUDA(cudaStreamDestroy(w->q.stream));
@@ -499,12 +602,14 @@ int main(int argc, char **argv)
         return 77;
     }
     const gr_steps_drafts none = {0}, alone = {.tokens = 4, .match = 2, .seqs = 20, .samples = 1},
-                          group = {.tokens = 7, .match = 1, .seqs = 150, .samples = 5};
+                          group = {.tokens = 7, .match = 1, .seqs = 150, .samples = 5},
+                          one = {.tokens = 1, .ahead = true}, four = {.tokens = 4, .ahead = true};
     if (small) trips = race ? 12 : 20;
     check_case(7, 3, 30, 200, false, true, none);
     check_case(7, 3, race ? 20 : 60, 200, true, true, alone);
     check_case(race ? 16 : 64, 8, 50, 700, true, false, group);
     if (race) trips = 6;
+    check_case(race ? 16 : 64, 8, 50, 700, true, true, four);
     check_case(1500, 8, 9, 300, true, false, none); /* more than one CTA has threads */
     if (race) return ended();
     check_case(1, 8, 20, 100, false, false, none);
@@ -514,5 +619,8 @@ int main(int argc, char **argv)
     check_case(7, 3, 60, 200, false, true, alone);
     check_case(64, 8, 50, 700, false, false, group);
     check_case(1, 8, 40, 400, false, false, group);
+    check_case(7, 3, 60, 200, false, false, one);
+    check_case(1, 8, 40, 400, false, false, four);
+    check_case(300, 8, 20, 200, false, false, four);
     return ended();
 }

@@ -35,6 +35,13 @@ static void copy_rows(gr_queue *q, void *to, uint64_t to_stride, const void *fro
         memcpy((char *)to + i * to_stride, (const char *)from + i * from_stride, row_bytes);
 }
 
+static void gather(gr_queue *q, const void *x, const uint32_t *row, uint32_t n, uint32_t width, void *y)
+{
+    const uint64_t bytes = width * sizeof(float);
+    (void)q;
+    for (uint32_t i = 0; i < n; i++) memcpy((char *)y + i * bytes, (const char *)x + row[i] * bytes, bytes);
+}
+
 static const char *numerics(void)
 {
     return "cpu-fma";
@@ -115,6 +122,7 @@ const gr_kernels gr_kernels_cpu = {
     .zero = gr_cpu_zero,
     .copy = copy,
     .copy_rows = copy_rows,
+    .gather = gather,
     .add = gr_cpu_add,
     .blend = gr_cpu_blend,
     .sum_squares_ws_bytes = gr_cpu_sum_squares_ws_bytes,

@@ -419,15 +419,25 @@ void gr_cu_kv_copy(cudaStream_t st, void *kv, uint32_t layers, uint64_t layer_by
 typedef struct gr_cu_ending {
     uint32_t max_tokens, n_stop;
 } gr_cu_ending;
-/* Texts that tokens are looked up in, and how drafts of each slot went (ops/drafts.h). */
+/* Texts that tokens are looked up in (ops/drafts.h). */
 typedef struct gr_cu_texts {
-    int32_t *ids;         /* [seqs, longest] */
-    uint32_t *n;          /* [seqs] tokens so far; 0: nothing is known of it */
-    uint32_t *prompt;     /* [seqs] its first tokens, which others do not draft */
-    uint32_t *of;         /* [slots] */
-    uint32_t (*rests)[2]; /* [slots] drafts in a row that gave nothing, and steps to rest */
+    int32_t *ids;     /* [seqs, longest]; NULL: there are none */
+    uint32_t *n;      /* [seqs] tokens so far; 0: nothing is known of it */
+    uint32_t *prompt; /* [seqs] its first tokens, which others do not draft */
+    uint32_t *of;     /* [slots] */
     uint32_t seqs, longest, samples, match;
 } gr_cu_texts;
+
+/* What a layer drafts that predicts a further token, and the step of a pass behind the first, which has one
+ * row a slot. */
+typedef struct gr_cu_ahead {
+    int32_t *drafted; /* [each - 1, slots] for the next step; below 0: nothing. NULL: it is no layer */
+    uint32_t *last;   /* [slots] the row whose token the slot goes on from */
+    int32_t *position;
+    uint32_t *kv_slot, *length;
+    uint32_t *member, *group_first; /* as of gr_cu_decode, of slots */
+    float *logprob;                 /* of what is drafted, which nobody reads */
+} gr_cu_ahead;
 
 /* What decode steps read and write without the host; all on the device. Slot s has the rows from s each on
  * (ops/kernels/steps.h). */
@@ -450,20 +460,28 @@ typedef struct gr_cu_slots {
     const gr_cu_ending *ending;
     const int32_t *stop; /* [ending->n_stop] ids that end a sequence */
     uint32_t slots, stride, window_at;
-    uint32_t each;     /* rows of a slot */
-    gr_cu_texts texts; /* where each > 1 */
+    uint32_t each;        /* rows of a slot; where there are more than one, */
+    uint32_t (*rests)[2]; /* [slots] drafts in a row that gave nothing, and steps to rest; */
+    gr_cu_texts texts;    /* this, */
+    gr_cu_ahead ahead;    /* or this */
 } gr_cu_slots;
 
 /* All slots become empty. */
 void gr_cu_slots_clear(cudaStream_t st, const gr_cu_slots *s);
-/* A chunk begins, with n changes; row i of table [n, stride], of text [n, longest] where tokens are drafted,
- * and entry i of held where slots have it, belong to change i where it sets. No slot is named by two changes,
- * whether as slot or as from. */
+/* A chunk begins, with n changes; row i of table [n, stride], of text [n, longest] where tokens are looked
+ * up, and entry i of held where slots have it, belong to change i where it sets. No slot is named by two
+ * changes, whether as slot or as from. */
 void gr_cu_slots_change(cudaStream_t st, const gr_cu_slots *s, const gr_slot_change *change,
                         const uint32_t *table, const uint32_t *held, const int32_t *text, uint32_t n);
 /* A step begins, where tokens are drafted: for the slots before n, what is likely to follow goes to the rows
  * behind the first; the others become empty. Bound by reading the texts once for each slot. */
 void gr_cu_slots_draft(cudaStream_t st, const gr_cu_slots *s, uint32_t n);
+/* After sampling, before the slots advance: ahead.last. */
+void gr_cu_slots_last(cudaStream_t st, const gr_cu_slots *s, uint32_t n);
+/* After they have: the step of pass `pass` > 0 of a layer that drafts. A slot that ends before what the pass
+ * gives is empty. member and group_first: the step's, by rows. */
+void gr_cu_slots_ahead(cudaStream_t st, const gr_cu_slots *s, uint32_t n, uint32_t pass,
+                       const uint32_t *member, const uint32_t *group_first);
 /* After sampling, for the slots before n: report the tokens; empty the slot where one was the last, else make
  * the last one the next to feed. */
 void gr_cu_slots_advance(cudaStream_t st, const gr_cu_slots *s, uint32_t n);

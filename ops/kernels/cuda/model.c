@@ -352,6 +352,12 @@ void gr_cuda_copy_rows(gr_queue *q, void *to, uint64_t to_stride, const void *fr
         cudaMemcpy2DAsync(to, to_stride, from, from_stride, row_bytes, n, cudaMemcpyDefault, q->stream);
 }
 
+/* As rows of an embedding. */
+void gr_cuda_gather(gr_queue *q, const void *x, const uint32_t *row, uint32_t n, uint32_t width, void *y)
+{
+    gr_cu_embed(q->stream, x, (const int32_t *)row, 1, y, n, width);
+}
+
 void gr_cuda_add(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t n)
 {
     gr_cu_add(q->stream, to, from, gr_cu_type(type), n);

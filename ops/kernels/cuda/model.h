@@ -60,6 +60,7 @@ void gr_cuda_copy_blocks(gr_queue *q, void *blocks, uint64_t bytes, const uint32
 void gr_cuda_zero(gr_queue *q, void *p, uint64_t bytes);
 void gr_cuda_copy_rows(gr_queue *q, void *to, uint64_t to_stride, const void *from, uint64_t from_stride,
                        uint64_t row_bytes, uint64_t n);
+void gr_cuda_gather(gr_queue *q, const void *x, const uint32_t *row, uint32_t n, uint32_t width, void *y);
 void gr_cuda_add(gr_queue *q, void *to, const void *from, gr_dtype type, uint64_t n);
 void gr_cuda_blend(gr_queue *q, void *to, float *master, const void *from, float decay, float share,
                    uint64_t n);

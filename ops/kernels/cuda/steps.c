@@ -20,7 +20,7 @@ struct gr_steps {
     gr_steps_bounds bounds;
     gr_cu_steps_device device;
     gr_cu_steps_host host;
-    gr_sampling sampling;
+    gr_sampling sampling, best;
     cudaEvent_t done[2];
     graph graphs[GRAPHS_MAX];
     uint32_t n_graphs;
@@ -91,10 +91,12 @@ static void write_rules(gr_steps *s, const gr_steps_rules *r)
                                                .top_k = how->top_k,
                                                .seed = how->seed,
                                                .stream = how->stream};
+    s->host.rules->best = (gr_cu_sampling){.top_p = 1};
     s->host.rules->ending = (gr_cu_ending){.max_tokens = r->max_tokens, .n_stop = r->n_stop};
     if (r->n_stop) memcpy(s->host.rules->stop, r->stop, r->n_stop * sizeof(*r->stop));
     s->sampling = *how;
     s->sampling.device = &s->device.rules->sampling;
+    s->best = (gr_sampling){.top_p = 1, .device = &s->device.rules->best};
 }
 
 gr_status gr_cuda_steps_begin(gr_steps *s, gr_queue *q, void *device, void *host, const gr_steps_rules *r,
@@ -157,28 +159,93 @@ void gr_cuda_steps_copy(gr_steps *s, gr_queue *q, const gr_steps_blocks *b, cons
     gr_cu_kv_copy(stream_of(q), b->kv, b->layers, b->layer_bytes, b->block_bytes, src, dst, n);
 }
 
+/* The lists of keys that rows on the device read, made of `list` for layers of each kind. */
+static gr_decode plan_lists(gr_steps *s, gr_queue *q, const gr_cu_decode *list, uint32_t table_stride)
+{
+    const gr_cu_slots *k = &s->device.slots;
+    gr_decode decode = {.length = list->length,
+                        .member = list->member,
+                        .group_first = list->group_first,
+                        .shared = list->shared,
+                        .n_groups = list->n_groups,
+                        .max_length = list->max_length,
+                        .each = list->each,
+                        .n_lists = s->model.n_lists,
+                        .ws = s->device.ws};
+    for (uint32_t i = 0; i < s->model.n_lists; i++) {
+        const gr_cu_heads *h = &s->model.lists[i].heads;
+        const uint32_t window = s->model.lists[i].window;
+        decode.lists[i] = (gr_decode_list){window, h->heads / h->kv_heads, s->device.work[i]};
+        gr_cu_decode_plan(stream_of(q), h, list, window, k->table + (window ? k->window_at : 0), table_stride,
+                          s->device.work[i]);
+    }
+    return decode;
+}
+
+/* The first pass of the layer that drafts: it reads all rows of the step e, of which one a slot goes on. */
+static void draft_first(gr_steps *s, gr_queue *q, const gr_steps_chunk *c, const gr_extend *step)
+{
+    const gr_cu_slots *k = &s->device.slots;
+    gr_extend e = *step;
+    e.ids = k->drawn;
+    e.window_at = 0;
+    e.held = NULL;
+    e.routing = NULL;
+    gr_cu_slots_last(stream_of(q), k, c->n);
+    c->ahead(c->user, q, &e, NULL,
+             &(gr_steps_draw){c->n, k->ahead.last, &s->best, (const uint32_t(*)[2])k->draw, k->ahead.drafted,
+                              k->ahead.logprob});
+}
+
+/* Another one, a row a slot. */
+static void draft_more(gr_steps *s, gr_queue *q, const gr_steps_chunk *c, uint32_t pass)
+{
+    const gr_cu_slots *k = &s->device.slots;
+    const gr_cu_ahead *a = &k->ahead;
+    const uint32_t stride = k->each * k->stride;
+    gr_cu_slots_ahead(stream_of(q), k, c->n, pass, s->device.orders.member, s->device.orders.group_first);
+    const gr_decode decode = plan_lists(s, q,
+                                        &(gr_cu_decode){.length = a->length,
+                                                        .member = a->member,
+                                                        .group_first = a->group_first,
+                                                        .shared = s->device.orders.shared,
+                                                        .n = c->n,
+                                                        .n_groups = c->n,
+                                                        .max_length = s->bounds.max_length,
+                                                        .each = 1},
+                                        stride);
+    const gr_extend e = {.n_tokens = c->n,
+                         .n_seqs = c->n,
+                         .ids = a->drafted + (size_t)(pass - 1) * k->slots,
+                         .offset = s->device.offset,
+                         .cached = (const uint32_t *)a->position,
+                         .block_table = k->table,
+                         .table_stride = stride,
+                         .position = a->position,
+                         .slot = a->kv_slot,
+                         .longest = 1,
+                         .decode = &decode};
+    c->ahead(c->user, q, &e, pass > 1 ? s->device.row : a->last,
+             &(gr_steps_draw){c->n, s->device.row, &s->best, (const uint32_t(*)[2])k->draw,
+                              a->drafted + (size_t)pass * k->slots, a->logprob});
+}
+
 static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
 {
     const gr_cu_slots *k = &s->device.slots;
     const uint32_t rows = c->n * k->each;
-    const gr_cu_decode list = {.length = k->length,
-                               .member = s->device.orders.member,
-                               .group_first = s->device.orders.group_first,
-                               .shared = s->device.orders.shared,
-                               .n = rows,
-                               .n_groups = c->n,
-                               .max_length = s->bounds.max_length,
-                               .each = k->each};
-    gr_decode decode = {.length = k->length,
-                        .member = list.member,
-                        .group_first = list.group_first,
-                        .shared = list.shared,
-                        .n_groups = list.n_groups,
-                        .max_length = list.max_length,
-                        .each = list.each,
-                        .n_lists = s->model.n_lists,
-                        .ws = s->device.ws};
     const gr_routing routing = {.record = s->device.choices};
+    gr_cu_slots_draft(stream_of(q), k, c->n);
+    const gr_decode decode = plan_lists(s, q,
+                                        &(gr_cu_decode){.length = k->length,
+                                                        .member = s->device.orders.member,
+                                                        .group_first = s->device.orders.group_first,
+                                                        .shared = s->device.orders.shared,
+                                                        .n = rows,
+                                                        .n_groups = c->n,
+                                                        .max_length = s->bounds.max_length,
+                                                        .each = k->each},
+                                        k->stride);
     const gr_extend e = {.n_tokens = rows,
                          .n_seqs = rows,
                          .ids = k->id,
@@ -194,24 +261,19 @@ static void one_step(gr_steps *s, gr_queue *q, const gr_steps_chunk *c)
                          .held = k->held,
                          .decode = &decode,
                          .routing = s->device.choices ? &routing : NULL};
-    const gr_steps_draw d = {.row = s->device.row,
+    const gr_steps_draw d = {.n = rows,
+                             .row = s->device.row,
                              .how = &s->sampling,
                              .draw = (const uint32_t(*)[2])k->draw,
                              .id = k->drawn,
                              .logprob = k->logprob};
-    gr_cu_slots_draft(stream_of(q), k, c->n);
-    for (uint32_t i = 0; i < s->model.n_lists; i++) {
-        const gr_cu_heads *h = &s->model.lists[i].heads;
-        const uint32_t window = s->model.lists[i].window;
-        decode.lists[i] = (gr_decode_list){window, h->heads / h->kv_heads, s->device.work[i]};
-        gr_cu_decode_plan(stream_of(q), h, &list, window, k->table + (window ? k->window_at : 0), k->stride,
-                          s->device.work[i]);
-    }
     c->step(c->user, q, &e, &d);
     if (s->device.choices)
         gr_cu_slots_choices(stream_of(q), k, s->device.choices, rows * s->bounds.choices,
                             gr_steps_rows(&s->bounds) * s->bounds.choices, s->device.report_choices);
+    if (k->ahead.drafted) draft_first(s, q, c, &e);
     gr_cu_slots_advance(stream_of(q), k, c->n);
+    for (uint32_t pass = 1; k->ahead.drafted && pass + 1 < k->each; pass++) draft_more(s, q, c, pass);
 }
 
 /* NULL where nothing could be captured: s->error says why. */

@@ -2,7 +2,8 @@
  *
  * A few hundred bytes a slot: what bounds these is the launch. One CTA a change of a slot; one CTA for the
  * step after sampling, so that it can count steps without a second kernel. Drafts are looked up by one CTA a
- * slot, which reads the texts of its group once: of most places it compares one token, the next to feed.
+ * slot, which reads the texts of its group once: of most places it compares one token, the next to feed. Those
+ * of a layer wait from the end of a step to the beginning of the next, as slots may move in between.
  */
 #include "ops/kernels/cuda/chained.cuh"
 #include "ops/kernels/cuda/launch.h"
@@ -48,11 +49,17 @@ __device__ const uint32_t *table_of(const gr_cu_slots &s, uint32_t slot)
     return s.table + (size_t)slot * s.each * s.stride;
 }
 
+/* What a layer has drafted for row r of a slot, r > 0. */
+__device__ int32_t *drafted_at(const gr_cu_slots &s, uint32_t slot, uint32_t r)
+{
+    return s.ahead.drafted + (size_t)(r - 1) * s.slots + slot;
+}
+
 __global__ void clear_kernel(const gr_cu_slots s)
 {
     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (s.each > 1 && i < s.texts.seqs) s.texts.n[i] = 0;
-    if (s.each > 1 && i < s.slots) s.texts.of[i] = 0;
+    if (s.texts.ids && i < s.texts.seqs) s.texts.n[i] = 0;
+    if (s.texts.ids && i < s.slots) s.texts.of[i] = 0;
     if (i >= s.slots * s.each) return;
     empty_row(s, i);
     s.draw[i][0] = s.draw[i][1] = 0;
@@ -67,7 +74,6 @@ __device__ void set_text(const gr_cu_slots &s, const gr_slot_change &c, const in
     s.texts.n[c.text] = c.position + 1;
     s.texts.prompt[c.text] = c.prompt;
     s.texts.of[c.slot] = c.text;
-    s.texts.rests[c.slot][0] = s.texts.rests[c.slot][1] = 0;
 }
 
 __device__ void set_slot(const gr_cu_slots &s, const gr_slot_change &c, const uint32_t *table,
@@ -75,6 +81,8 @@ __device__ void set_slot(const gr_cu_slots &s, const gr_slot_change &c, const ui
 {
     const uint32_t row = c.slot * s.each;
     for (uint32_t r = 0; s.held && r < s.each; r++) s.places[row + r] = places[r];
+    for (uint32_t r = 1; s.ahead.drafted && r < s.each; r++) *drafted_at(s, c.slot, r) = -1;
+    if (s.each > 1) s.rests[c.slot][0] = s.rests[c.slot][1] = 0;
     feed(s, row, table, c.id, c.position);
     s.draw[row][0] = c.sequence;
     s.draw[row][1] = c.token;
@@ -93,10 +101,12 @@ __device__ void move_slot(const gr_cu_slots &s, const gr_slot_change &c)
     s.draw[to][1] = s.draw[from][1];
     for (uint32_t r = 0; s.held && r < s.each; r++) s.places[to + r] = s.places[from + r];
     if (s.held) s.held[to] = s.held[from];
+    for (uint32_t r = 1; s.ahead.drafted && r < s.each; r++)
+        *drafted_at(s, c.slot, r) = *drafted_at(s, c.from, r);
+    if (s.texts.ids) s.texts.of[c.slot] = s.texts.of[c.from];
     if (s.each > 1) {
-        s.texts.of[c.slot] = s.texts.of[c.from];
-        s.texts.rests[c.slot][0] = s.texts.rests[c.from][0];
-        s.texts.rests[c.slot][1] = s.texts.rests[c.from][1];
+        s.rests[c.slot][0] = s.rests[c.from][0];
+        s.rests[c.slot][1] = s.rests[c.from][1];
     }
     make_empty(s, c.from);
 }
@@ -114,7 +124,7 @@ __global__ void change_kernel(const gr_cu_slots s, const gr_slot_change *change,
     uint32_t *to = s.table + (size_t)c.slot * s.each * s.stride;
     for (uint32_t i = threadIdx.x; i < s.stride; i += blockDim.x)
         for (uint32_t r = 0; r < s.each; r++) to[r * s.stride + i] = from[i];
-    if (set && s.each > 1) set_text(s, c, text + (size_t)blockIdx.x * s.texts.longest);
+    if (set && s.texts.ids) set_text(s, c, text + (size_t)blockIdx.x * s.texts.longest);
     if (threadIdx.x) return;
     if (set)
         set_slot(s, c, from, held + (size_t)blockIdx.x * s.each);
@@ -169,7 +179,7 @@ __device__ unsigned long long best_match(const gr_cu_texts &t, uint32_t own, uns
 __device__ uint32_t most_drafts(const gr_cu_slots &s, uint32_t slot)
 {
     const uint32_t row = slot * s.each, tokens = s.draw[row][1], most = s.ending->max_tokens;
-    if (!s.length[row] || tokens + 1 >= most || s.texts.rests[slot][1]) return 0;
+    if (!s.length[row] || tokens + 1 >= most || s.rests[slot][1]) return 0;
     return min(s.each - 1, most - tokens - 1);
 }
 
@@ -181,6 +191,19 @@ __device__ void put_draft(const gr_cu_slots &s, uint32_t slot, uint32_t r, int32
     s.draw[row][1] = s.draw[first][1] + r;
 }
 
+/* Row r of a slot, of thread r: a draft of it, or nothing; with the CTA's other threads, which have all read
+ * how long the slot rests. */
+__device__ void put_row(const gr_cu_slots &s, uint32_t slot, uint32_t r, bool some, int32_t id)
+{
+    __syncthreads();
+    if (r == 0 && s.rests[slot][1] && s.length[slot * s.each]) s.rests[slot][1]--;
+    if (r == 0 || r >= s.each) return;
+    if (some)
+        put_draft(s, slot, r, id);
+    else
+        empty_row(s, slot * s.each + r);
+}
+
 __global__ void __launch_bounds__(LOOKERS) draft_kernel(const gr_cu_slots s)
 {
     __shared__ unsigned long long shared;
@@ -190,19 +213,21 @@ __global__ void __launch_bounds__(LOOKERS) draft_kernel(const gr_cu_slots s)
     const uint32_t place = (1u << 25) - 1 - (uint32_t)(best >> 32 & ((1u << 26) - 1)), at = (uint32_t)best;
     const uint32_t text = best && place ? own / t.samples * t.samples + place - 1 : own;
     const uint32_t found = best ? min(most, t.n[text] - at) : 0, r = threadIdx.x;
-    __syncthreads(); /* all have read how long the slot rests */
-    if (r == 0 && t.rests[slot][1] && s.length[slot * s.each]) t.rests[slot][1]--;
-    if (r == 0 || r >= s.each) return;
-    if (r <= found)
-        put_draft(s, slot, r, t.ids[(size_t)text * t.longest + at + r - 1]);
-    else
-        empty_row(s, slot * s.each + r);
+    const bool some = r && r <= found;
+    put_row(s, slot, r, some, some ? t.ids[(size_t)text * t.longest + at + r - 1] : -1);
+}
+
+__global__ void __launch_bounds__(64) drafted_kernel(const gr_cu_slots s)
+{
+    const uint32_t slot = blockIdx.x, r = threadIdx.x, most = most_drafts(s, slot);
+    const int32_t id = r && r <= most ? *drafted_at(s, slot, r) : -1;
+    put_row(s, slot, r, id >= 0, id);
 }
 
 /* As gr_draft_went. */
 __device__ void draft_went(const gr_cu_slots &s, uint32_t slot, uint32_t drafted, uint32_t accepted)
 {
-    uint32_t(&rests)[2] = s.texts.rests[slot];
+    uint32_t(&rests)[2] = s.rests[slot];
     if (!drafted) return;
     rests[0] = accepted ? 0 : min(rests[0] + 1, REST_MOST);
     rests[1] = (1u << rests[0]) - 1;
@@ -227,35 +252,41 @@ __device__ void append(const gr_cu_slots &s, uint32_t slot, uint32_t length, int
     s.texts.n[text] = length + 1;
 }
 
-/* One slot: its tokens up to the first that was not drafted, or that ends it. */
-__device__ void advance(const gr_cu_slots &s, uint32_t slot, size_t report)
+/* How many of a slot's sampled tokens count: up to the first that was not drafted, or that ends it. */
+__device__ uint32_t count_taken(const gr_cu_slots &s, uint32_t slot)
 {
     const uint32_t first = slot * s.each, tokens = s.draw[first][1];
-    uint32_t fed = 0, taken = 0;
-    bool ended = false;
+    uint32_t taken = s.length[first] > 0;
+    while (taken && taken < s.each && s.length[first + taken] &&
+           s.id[first + taken] == s.drawn[first + taken - 1] &&
+           !is_last(s, s.drawn[first + taken - 1], tokens + taken))
+        taken++;
+    return taken;
+}
+
+__device__ void advance(const gr_cu_slots &s, uint32_t slot, size_t report)
+{
+    const uint32_t first = slot * s.each, taken = count_taken(s, slot);
+    uint32_t fed = 0;
     for (uint32_t row = first; row < first + s.each; row++) {
         const uint32_t length = s.length[row];
-        const bool valid =
-            length && !ended && (row == first || (taken == row - first && s.id[row] == s.drawn[row - 1]));
+        const bool valid = row < first + taken;
         const int32_t id = s.drawn[row];
         s.report_id[report + row] = valid ? id : length ? GR_STEPS_REJECTED : GR_STEPS_EMPTY;
         s.report_logprob[report + row] = valid ? s.logprob[row] : 0;
         fed += length > 0;
-        if (!valid) continue;
-        taken++;
-        if (s.each > 1) append(s, slot, length, id);
-        ended = is_last(s, id, tokens + taken);
+        if (valid && s.texts.ids) append(s, slot, length, id);
     }
     if (!taken) return;
-    const uint32_t last = first + taken - 1;
+    const uint32_t last = first + taken - 1, tokens = s.draw[first][1] + taken;
     if (s.each > 1) draft_went(s, slot, fed - 1, taken - 1);
-    s.draw[first][1] = tokens + taken;
+    s.draw[first][1] = tokens;
     if (s.held) { /* it goes on from the state behind the last token that counts */
         const uint32_t place = s.places[first];
         s.places[first] = s.places[last];
         s.places[last] = place;
     }
-    if (ended)
+    if (is_last(s, s.drawn[last], tokens))
         make_empty(s, slot);
     else
         feed(s, first, table_of(s, slot), s.drawn[last], s.length[last]);
@@ -269,6 +300,30 @@ __global__ void __launch_bounds__(1024, 1) advance_kernel(const gr_cu_slots s, u
     for (uint32_t slot = threadIdx.x; slot < n; slot += blockDim.x) advance(s, slot, report);
     __syncthreads(); /* all have read the count */
     if (threadIdx.x == 0) ++*s.step;
+}
+
+/* ---- passes of a layer that drafts ----------------------------------------------------------------------
+ */
+
+__global__ void last_kernel(const gr_cu_slots s, uint32_t n)
+{
+    const uint32_t slot = blockIdx.x * blockDim.x + threadIdx.x;
+    if (slot < n) s.ahead.last[slot] = slot * s.each + max(count_taken(s, slot), 1u) - 1;
+}
+
+__global__ void ahead_kernel(const gr_cu_slots s, uint32_t n, uint32_t pass, const uint32_t *member,
+                             const uint32_t *group_first)
+{
+    const uint32_t slot = blockIdx.x * blockDim.x + threadIdx.x, first = slot * s.each;
+    const gr_cu_ahead &a = s.ahead;
+    if (slot <= n) a.group_first[slot] = group_first[slot] / s.each;
+    if (slot >= n) return;
+    const bool live = s.length[first] && s.draw[first][1] + 1 + pass < s.ending->max_tokens;
+    const uint32_t position = live ? (uint32_t)s.position[first] + pass - 1 : 0;
+    a.member[slot] = member[first] / s.each;
+    a.position[slot] = (int32_t)position;
+    a.length[slot] = live ? position + 1 : 0;
+    a.kv_slot[slot] = live ? table_of(s, slot)[position / BLOCK] * BLOCK + position % BLOCK : UINT32_MAX;
 }
 
 __global__ void __launch_bounds__(256)
@@ -289,7 +344,7 @@ extern "C" void gr_cu_slots_choices(cudaStream_t st, const gr_cu_slots *s, const
 
 extern "C" void gr_cu_slots_clear(cudaStream_t st, const gr_cu_slots *s)
 {
-    const uint32_t rows = s->slots * s->each, texts = s->each > 1 ? s->texts.seqs : 0;
+    const uint32_t rows = s->slots * s->each, texts = s->texts.ids ? s->texts.seqs : 0;
     clear_kernel<<<((rows > texts ? rows : texts) + 127) / 128, 128, 0, st>>>(*s);
 }
 
@@ -303,7 +358,22 @@ extern "C" void gr_cu_slots_change(cudaStream_t st, const gr_cu_slots *s, const 
 
 extern "C" void gr_cu_slots_draft(cudaStream_t st, const gr_cu_slots *s, uint32_t n)
 {
-    if (n && s->each > 1) draft_kernel<<<n, LOOKERS, 0, st>>>(*s);
+    if (!n || s->each == 1) return;
+    if (s->ahead.drafted)
+        drafted_kernel<<<n, 64, 0, st>>>(*s);
+    else
+        draft_kernel<<<n, LOOKERS, 0, st>>>(*s);
+}
+
+extern "C" void gr_cu_slots_last(cudaStream_t st, const gr_cu_slots *s, uint32_t n)
+{
+    if (n) last_kernel<<<(n + 127) / 128, 128, 0, st>>>(*s, n);
+}
+
+extern "C" void gr_cu_slots_ahead(cudaStream_t st, const gr_cu_slots *s, uint32_t n, uint32_t pass,
+                                  const uint32_t *member, const uint32_t *group_first)
+{
+    if (n) ahead_kernel<<<n / 128 + 1, 128, 0, st>>>(*s, n, pass, member, group_first);
 }
 
 extern "C" void gr_cu_slots_advance(cudaStream_t st, const gr_cu_slots *s, uint32_t n)

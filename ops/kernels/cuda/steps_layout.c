@@ -20,16 +20,19 @@ static void add_list(gr_cu_steps_model *m, const gr_cu_heads *h, uint32_t window
     if (i == m->n_lists) m->lists[m->n_lists++] = (gr_cu_steps_list){*h, window};
 }
 
+static void add_kind(gr_cu_steps_model *m, const gr_layer_desc *d)
+{
+    const gr_cu_heads h = gr_cu_heads_of(&d->attention);
+    if (d->mixer != GR_MIXER_ATTENTION) return;
+    m->heads[m->n_heads++] = h;
+    add_list(m, &h, d->attention.window);
+}
+
 gr_cu_steps_model gr_cu_steps_model_of(const gr_model_shape *s)
 {
     gr_cu_steps_model m = {0};
-    for (uint32_t kind = 0; kind < s->n_kinds; kind++) {
-        const gr_layer_desc *d = &s->kinds[kind];
-        const gr_cu_heads h = gr_cu_heads_of(&d->attention);
-        if (d->mixer != GR_MIXER_ATTENTION) continue;
-        m.heads[m.n_heads++] = h;
-        add_list(&m, &h, d->attention.window);
-    }
+    for (uint32_t kind = 0; kind < s->n_kinds; kind++) add_kind(&m, &s->kinds[kind]);
+    if (s->n_ahead) add_kind(&m, &s->ahead);
     return m;
 }
 
@@ -55,8 +58,8 @@ static gr_cu_orders layout_orders(gr_workspace *c, const gr_steps_bounds *b)
     o.change = gr_workspace_bytes(c, b->slots * sizeof(*o.change));
     o.held = b->states ? gr_workspace_bytes(c, gr_steps_rows(b) * sizeof(*o.held)) : NULL;
     o.table = gr_workspace_bytes(c, (uint64_t)b->slots * b->stride * sizeof(*o.table));
-    o.text =
-        b->drafts.tokens ? gr_workspace_bytes(c, (uint64_t)b->slots * b->max_length * sizeof(*o.text)) : NULL;
+    o.text = gr_steps_look_up(b) ? gr_workspace_bytes(c, (uint64_t)b->slots * b->max_length * sizeof(*o.text))
+                                 : NULL;
     return o;
 }
 
@@ -64,16 +67,29 @@ static gr_cu_texts layout_texts(gr_workspace *c, const gr_steps_bounds *b)
 {
     const gr_steps_drafts *d = &b->drafts;
     const uint64_t words = d->seqs * sizeof(uint32_t), slots = b->slots * sizeof(uint32_t);
-    if (!d->tokens) return (gr_cu_texts){0};
+    if (!gr_steps_look_up(b)) return (gr_cu_texts){0};
     return (gr_cu_texts){.ids = gr_workspace_bytes(c, words * b->max_length),
                          .n = gr_workspace_bytes(c, words),
                          .prompt = gr_workspace_bytes(c, words),
                          .of = gr_workspace_bytes(c, slots),
-                         .rests = gr_workspace_bytes(c, 2 * slots),
                          .seqs = d->seqs,
                          .longest = b->max_length,
                          .samples = d->samples,
                          .match = d->match};
+}
+
+static gr_cu_ahead layout_ahead(gr_workspace *c, const gr_steps_bounds *b)
+{
+    const uint64_t slots = b->slots * sizeof(uint32_t);
+    if (!b->drafts.tokens || !b->drafts.ahead) return (gr_cu_ahead){0};
+    return (gr_cu_ahead){.drafted = gr_workspace_bytes(c, b->drafts.tokens * slots),
+                         .last = gr_workspace_bytes(c, slots),
+                         .position = gr_workspace_bytes(c, slots),
+                         .kv_slot = gr_workspace_bytes(c, slots),
+                         .length = gr_workspace_bytes(c, slots),
+                         .member = gr_workspace_bytes(c, slots),
+                         .group_first = gr_workspace_bytes(c, slots + sizeof(uint32_t)),
+                         .logprob = gr_workspace_bytes(c, slots)};
 }
 
 void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_steps_model *m, const gr_steps_bounds *b,
@@ -86,25 +102,28 @@ void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_steps_model *m, cons
     s->rules = gr_workspace_bytes(c, gr_cu_rules_bytes(b));
     s->row = gr_workspace_bytes(c, words + sizeof(uint32_t));
     s->offset = s->row;
-    s->slots = (gr_cu_slots){.id = gr_workspace_bytes(c, words),
-                             .position = gr_workspace_bytes(c, words),
-                             .kv_slot = gr_workspace_bytes(c, words),
-                             .window_slot = b->window_at ? gr_workspace_bytes(c, words) : NULL,
-                             .length = gr_workspace_bytes(c, words),
-                             .held = b->states ? gr_workspace_bytes(c, words) : NULL,
-                             .places = b->states ? gr_workspace_bytes(c, words) : NULL,
-                             .table = gr_workspace_bytes(c, words * b->stride),
-                             .draw = gr_workspace_bytes(c, 2 * words),
-                             .drawn = gr_workspace_bytes(c, words),
-                             .logprob = gr_workspace_bytes(c, words),
-                             .step = gr_workspace_bytes(c, sizeof(uint32_t)),
-                             .report_id = gr_workspace_bytes(c, words * b->chunk),
-                             .report_logprob = gr_workspace_bytes(c, words * b->chunk),
-                             .slots = b->slots,
-                             .stride = b->stride,
-                             .window_at = b->window_at,
-                             .each = 1 + b->drafts.tokens,
-                             .texts = layout_texts(c, b)};
+    s->slots = (gr_cu_slots){
+        .id = gr_workspace_bytes(c, words),
+        .position = gr_workspace_bytes(c, words),
+        .kv_slot = gr_workspace_bytes(c, words),
+        .window_slot = b->window_at ? gr_workspace_bytes(c, words) : NULL,
+        .length = gr_workspace_bytes(c, words),
+        .held = b->states ? gr_workspace_bytes(c, words) : NULL,
+        .places = b->states ? gr_workspace_bytes(c, words) : NULL,
+        .table = gr_workspace_bytes(c, words * b->stride),
+        .draw = gr_workspace_bytes(c, 2 * words),
+        .drawn = gr_workspace_bytes(c, words),
+        .logprob = gr_workspace_bytes(c, words),
+        .step = gr_workspace_bytes(c, sizeof(uint32_t)),
+        .report_id = gr_workspace_bytes(c, words * b->chunk),
+        .report_logprob = gr_workspace_bytes(c, words * b->chunk),
+        .slots = b->slots,
+        .stride = b->stride,
+        .window_at = b->window_at,
+        .each = 1 + b->drafts.tokens,
+        .rests = b->drafts.tokens ? gr_workspace_bytes(c, 2 * b->slots * sizeof(uint32_t)) : NULL,
+        .texts = layout_texts(c, b),
+        .ahead = layout_ahead(c, b)};
     const uint64_t choices = (uint64_t)rows * b->choices * sizeof(*s->choices);
     s->choices = choices ? gr_workspace_bytes(c, choices) : NULL;
     s->report_choices = choices ? gr_workspace_bytes(c, choices * b->chunk) : NULL;

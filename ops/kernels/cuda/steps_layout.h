@@ -14,27 +14,28 @@ typedef struct gr_cu_orders {
     gr_slot_change *change;
     uint32_t *held; /* NULL without states */
     uint32_t *table;
-    int32_t *text; /* NULL: nothing is drafted */
+    int32_t *text; /* NULL: nothing is looked up */
 } gr_cu_orders;
 
 /* Written once a rollout. */
 typedef struct gr_cu_rules {
-    gr_cu_sampling sampling;
+    gr_cu_sampling sampling, best; /* best: of what a layer drafts */
     gr_cu_ending ending;
     int32_t stop[]; /* [stop_ids] */
 } gr_cu_rules;
 uint64_t gr_cu_rules_bytes(const gr_steps_bounds *b);
 
-/* What decode steps know of a model: the heads of each kind of its layers of attention; and of each list of
- * keys that they read the window, and heads of the layers that read it. */
+/* What decode steps know of a model: the heads of each kind of its layers of attention, one that drafts
+ * included; and of each list of keys that they read the window, and heads of the layers that read it. */
+enum { GR_CU_STEPS_KINDS = GR_LAYER_KINDS_MAX + 1 };
 typedef struct gr_cu_steps_list {
     gr_cu_heads heads;
     uint32_t window;
 } gr_cu_steps_list;
 typedef struct gr_cu_steps_model {
-    gr_cu_heads heads[GR_LAYER_KINDS_MAX];
+    gr_cu_heads heads[GR_CU_STEPS_KINDS];
     uint32_t n_heads;
-    gr_cu_steps_list lists[GR_LAYER_KINDS_MAX];
+    gr_cu_steps_list lists[GR_CU_STEPS_KINDS];
     uint32_t n_lists;
 } gr_cu_steps_model;
 gr_cu_steps_model gr_cu_steps_model_of(const gr_model_shape *s);
@@ -45,7 +46,7 @@ typedef struct gr_cu_steps_device {
     uint32_t *row, *offset; /* [rows + 1] 0, 1, ... */
     gr_cu_slots slots;
     uint16_t *choices, *report_choices; /* of a step, and of a chunk's; NULL: not recorded */
-    void *work[GR_LAYER_KINDS_MAX];     /* of the attention: the model's lists of keys */
+    void *work[GR_CU_STEPS_KINDS];      /* of the attention: the model's lists of keys */
     void *ws;
 } gr_cu_steps_device;
 void gr_cu_steps_layout_device(gr_workspace *c, const gr_cu_steps_model *m, const gr_steps_bounds *b,

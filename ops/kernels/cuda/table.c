@@ -66,23 +66,23 @@ static const gr_head_ops head = {
 };
 
 /* What the four have in common. A queue knows by attach which of them it is for. */
-#define ALL                                                                                                \
-    .device = "cuda", .dtype = GR_BF16, .master = true, .columns = GR_HOST, .queued = true,                \
-    .sizes = {.micro_tokens = 16384,                                                                       \
-              .concurrent = 256,                                                                           \
-              .prefill_tokens = 4096,                                                                      \
-              .head_elems = 128 << 20,                                                                     \
-              .head_rows = 4096,                                                                           \
-              .head_step = 256,                                                                            \
-              .head_sums = true},                                                                          \
-    .head_ws_bytes = gr_cu_head_ws_bytes, .value_ws_bytes = gr_cu_value_ws_bytes,                          \
-    .embed_ws_bytes = gr_cu_embed_backward_ws, .sum_squares_ws_bytes = gr_cu_sum_squares_ws,               \
-    .unfit = gr_cu_unfit, RUNS(detach), RUNS(check), RUNS(embed_forward), RUNS(embed_backward),            \
-    RUNS(head_forward), RUNS(head_backward), .head = &head, RUNS(teach),                                   \
-    .teach_ws_bytes = gr_cu_teach_ws_bytes, RUNS(value_forward), RUNS(value_backward), RUNS(copy_blocks),  \
-    RUNS(head_sample), RUNS(zero), RUNS(copy), RUNS(copy_rows), RUNS(add), RUNS(blend), RUNS(sum_squares), \
-    RUNS(to_unit), RUNS(muon_mix), RUNS(optim_step), RUNS(checksum), .losses = true, RUNS(code_run),       \
-    .steps = &gr_steps_cuda, .rings = true
+#define ALL                                                                                               \
+    .device = "cuda", .dtype = GR_BF16, .master = true, .columns = GR_HOST, .queued = true,               \
+    .sizes = {.micro_tokens = 16384,                                                                      \
+              .concurrent = 256,                                                                          \
+              .prefill_tokens = 4096,                                                                     \
+              .head_elems = 128 << 20,                                                                    \
+              .head_rows = 4096,                                                                          \
+              .head_step = 256,                                                                           \
+              .head_sums = true},                                                                         \
+    .head_ws_bytes = gr_cu_head_ws_bytes, .value_ws_bytes = gr_cu_value_ws_bytes,                         \
+    .embed_ws_bytes = gr_cu_embed_backward_ws, .sum_squares_ws_bytes = gr_cu_sum_squares_ws,              \
+    .unfit = gr_cu_unfit, RUNS(detach), RUNS(check), RUNS(embed_forward), RUNS(embed_backward),           \
+    RUNS(head_forward), RUNS(head_backward), .head = &head, RUNS(teach),                                  \
+    .teach_ws_bytes = gr_cu_teach_ws_bytes, RUNS(value_forward), RUNS(value_backward), RUNS(copy_blocks), \
+    RUNS(head_sample), RUNS(zero), RUNS(copy), RUNS(copy_rows), RUNS(gather), RUNS(add), RUNS(blend),     \
+    RUNS(sum_squares), RUNS(to_unit), RUNS(muon_mix), RUNS(optim_step), RUNS(checksum), .losses = true,   \
+    RUNS(code_run), .steps = &gr_steps_cuda, .rings = true
 
 /* Measured: docs/PERFORMANCE.md, "What strict costs". */
 #define STRICT_ATTENTION 2.2

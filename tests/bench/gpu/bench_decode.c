@@ -3,20 +3,25 @@
  * them. Groups of 8 slots share a prompt of 256 tokens; responses stand at their middle, the 256th token.
  * Lines of JSON.
  *
- *     bench_decode [--top-p P] [--drafts N] [--many 1] MODEL [SLOTS...]      MODEL: 0.6B, 1.7B, 8B
+ *     bench_decode [--top-p P] [--drafts N | --ahead N] [--many 1] MODEL [SLOTS...]      MODEL: 0.6B, 1.7B,
+ * 8B
  *
  * With --drafts a slot has N rows more, looked up in texts of tokens that differ: what a step takes whose
- * drafts are not found, the products' rows being there all the same. With --many 1 layers of few slots run
+ * drafts are not found, the products' rows being there all the same. With --ahead one more layer, random too,
+ * drafts for these rows in N passes behind each step: what a step takes where none of its drafts is right.
+ * With --many 1 layers of few slots run
  * through the kernels that those of many do. A line's share is what must be read at
  * least, weights and keys and values once a step, over the seconds, as part of a copy on the device. With
  * tests/gpu/kernel_trace.c it says what each kernel takes.
  */
 #include "tests/bench/gpu/timing.h"
 
+#include "ops/kernels/ahead.h"
 #include "ops/kernels/cuda/launch.h"
 #include "ops/kernels/layer.h"
 #include "ops/kernels/layer_ops.h"
 #include "ops/kernels/steps.h"
+#include "ops/model/ahead.h"
 
 #define K         (*kernels)
 #define STEPS     gr_steps_cuda
@@ -45,6 +50,7 @@ static const struct {
 typedef struct options {
     float top_p;
     uint32_t drafts;
+    bool ahead; /* a layer drafts */
 } options;
 
 static const gr_kernels *kernels = &gr_kernels_cuda;
@@ -94,15 +100,17 @@ static void use_many(void)
     kernels = &own;
 }
 
+enum { N_AHEAD = 3 }; /* buckets of a layer that drafts */
+
 typedef struct world {
-    gr_model_shape shape;
+    gr_model_shape shape, one; /* one: of the layer that drafts */
     gr_steps_bounds bounds;
     bench b;
     gr_queue q;
     gr_steps *steps;
     gr_sampling sampling;
-    void **bucket;
-    char *kv, *x, *ws, *head_ws, *slots, *orders;
+    void **bucket, *ahead[N_AHEAD];
+    char *kv, *x, *hidden, *ws, *head_ws, *slots, *orders;
     uint64_t layer_bytes;
     uint32_t n_blocks;
     struct { /* of the prompts */
@@ -125,6 +133,15 @@ static gr_model_shape shape_of(size_t model)
     d.attention.qk_norm = GR_QK_NORM_HEAD;
     gr_model_of(&s, &d);
     return s;
+}
+
+/* One more layer as the model's are; of a family that has such layers, which says how it is applied again. */
+static gr_model_shape one_of(const gr_model_shape *s)
+{
+    gr_model_shape with = *s;
+    snprintf(with.model_type, sizeof(with.model_type), "glm4_moe");
+    with.ahead = s->kinds[0];
+    return gr_ahead_shape(&with);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------------------
@@ -197,24 +214,28 @@ static void write_prompts(world *w)
 static void open_world(world *w, size_t model, const options *o)
 {
     w->shape = shape_of(model);
+    w->one = one_of(&w->shape);
     w->sampling = (gr_sampling){.temperature = 1, .top_p = o->top_p, .seed = 1};
     w->bounds = (gr_steps_bounds){.slots = SLOTS,
                                   .stride = STRIDE,
                                   .max_length = LENGTH,
                                   .chunk = CHUNK,
                                   .stop_ids = 1,
-                                  .drafts = {o->drafts, 2, SLOTS, GROUP}};
+                                  .drafts = {o->drafts, 2, SLOTS, GROUP, o->ahead}};
     const uint32_t buckets = gr_model_buckets(&w->shape);
     const gr_pass_bounds pass = {.tokens = PREFILL, .seqs = SLOTS, .length = LENGTH, .threads = 1};
     w->n_blocks = block_of(SLOTS - 1, STRIDE - 1) + 1;
     w->layer_bytes = w->n_blocks * gr_layer_block_bytes(&K, &w->shape, 0);
     const uint64_t x = (uint64_t)PREFILL * w->shape.hidden * 2,
-                   ws = gr_layers_ws_bytes(&K, &w->shape, &pass, GR_LAYER_EXTEND),
+                   ws = GR_MAX(gr_layers_ws_bytes(&K, &w->shape, &pass, GR_LAYER_EXTEND),
+                               gr_ahead_ws_bytes(&K, &w->one, gr_steps_rows(&w->bounds), 1)),
                    head = K.head_ws_bytes(&w->shape, gr_steps_rows(&w->bounds), GR_HEAD_SAMPLE, 1),
                    slots = STEPS.device_bytes(&w->shape, &w->bounds),
                    orders = STEPS.host_bytes(&w->shape, &w->bounds);
-    uint64_t all = w->layer_bytes * w->shape.layers + x + ws + head + slots + GIB / 16;
+    const uint64_t kv = w->layer_bytes * (w->shape.layers + 1);
+    uint64_t all = kv + 2 * x + ws + head + slots + GIB / 16;
     for (uint32_t i = 0; i < buckets; i++) all += gr_align(gr_bucket_elems(&w->shape, i) * 2, 256);
+    for (uint32_t i = 0; i < N_AHEAD; i++) all += gr_align(gr_bucket_elems(&w->one, i) * 2, 256);
     bench_open(&w->b, all, orders + GIB / 16);
     w->q = bench_queue(&w->b);
     need(&w->b, K.attach(&w->q, &w->b.d));
@@ -222,10 +243,13 @@ static void open_world(world *w, size_t model, const options *o)
     w->bucket = gr_malloc(buckets * sizeof(*w->bucket));
     for (uint32_t i = 0; i < buckets; i++)
         w->bucket[i] = pattern_values(w, gr_bucket_elems(&w->shape, i) * 2, pattern);
-    w->kv = pattern_values(w, w->layer_bytes * w->shape.layers, pattern);
+    for (uint32_t i = 0; i < N_AHEAD; i++)
+        w->ahead[i] = pattern_values(w, gr_bucket_elems(&w->one, i) * 2, pattern);
+    w->kv = pattern_values(w, kv, pattern);
     need(&w->b, gr_queue_finish(&w->q, &w->b.d));
     free(pattern);
     w->x = bench_take(&w->b, x);
+    w->hidden = bench_take(&w->b, x);
     w->ws = bench_take(&w->b, ws);
     w->head_ws = bench_take(&w->b, head);
     w->slots = bench_take(&w->b, slots);
@@ -264,14 +288,35 @@ static const void *tensor(const world *w, uint32_t bucket, gr_tensor_slot slot)
     return (const char *)w->bucket[bucket] + 2 * gr_tensor_offset(&w->shape, bucket, slot);
 }
 
+static void sample(const world *w, gr_queue *q, const void *norm, const gr_steps_draw *d)
+{
+    const uint32_t last = 1 + w->shape.layers;
+    K.head_sample(q, &w->shape, norm,
+                  w->shape.tied ? tensor(w, 0, GR_T_EMBED) : tensor(w, last, GR_T_LM_HEAD), w->x, d->row,
+                  d->n, d->how, d->draw, d->id, d->logprob, w->head_ws);
+}
+
 static void model_step(void *user, gr_queue *q, const gr_extend *e, const gr_steps_draw *d)
 {
     const world *w = user;
-    const uint32_t last = 1 + w->shape.layers;
     run_layers(w, q, e, NULL);
-    K.head_sample(q, &w->shape, tensor(w, last, GR_T_NORM),
-                  w->shape.tied ? tensor(w, 0, GR_T_EMBED) : tensor(w, last, GR_T_LM_HEAD), w->x, d->row,
-                  e->n_seqs, d->how, d->draw, d->id, d->logprob, w->head_ws);
+    sample(w, q, tensor(w, 1 + w->shape.layers, GR_T_NORM), d);
+}
+
+static void ahead_step(void *user, gr_queue *q, const gr_extend *e, const uint32_t *from,
+                       const gr_steps_draw *d)
+{
+    const world *w = user;
+    const gr_packed b = {.n_tokens = e->n_tokens, .n_seqs = e->n_seqs, .ids = e->ids, .offset = e->offset};
+    const void *norm = (const char *)w->ahead[2] + 2 * gr_tensor_offset(&w->one, 2, GR_T_NORM);
+    if (from)
+        gr_ahead_again(&K, q, &w->one, norm, w->x, from, e->n_tokens, w->hidden);
+    else
+        gr_ahead_norm(&K, q, &w->one, tensor(w, 1 + w->shape.layers, GR_T_NORM), w->x, e->n_tokens,
+                      w->hidden);
+    gr_ahead_enter(&(gr_ahead_call){&K, q, &w->one, w->bucket[0], w->ahead[0], &b, w->hidden, w->ws}, w->x);
+    gr_layer_extend(&K, q, &w->one, 0, w->ahead[1], e, w->x, w->kv + w->shape.layers * w->layer_bytes, w->ws);
+    sample(w, q, norm, d);
 }
 
 /* ---- times ----------------------------------------------------------------------------------------------
@@ -301,7 +346,7 @@ static double chunk_seconds(world *w, uint32_t n, uint64_t key)
     const int32_t stop = -2;
     const gr_steps_rules rules = {
         .sampling = w->sampling, .max_tokens = UINT32_MAX, .stop = &stop, .n_stop = 1};
-    const gr_steps_chunk c = {.n = n, .step = model_step, .user = w, .key = key};
+    const gr_steps_chunk c = {.n = n, .step = model_step, .ahead = ahead_step, .user = w, .key = key};
     double x[TIMES];
     need(&w->b, STEPS.begin(w->steps, &w->q, w->slots, w->orders, &rules, &w->b.d));
     for (uint32_t trip = 0; trip < WARM + TIMES; trip++) {
@@ -331,7 +376,8 @@ static double chunk_seconds(world *w, uint32_t n, uint64_t key)
     return median(x);
 }
 
-/* Bytes that a step reads: all weights but the embedding's other rows; keys and values. */
+/* Bytes that a step reads: all weights but the embedding's other rows, those of a layer that drafts for each
+ * pass; keys and values of the model. */
 static double step_bytes(const world *w, uint32_t n)
 {
     const gr_model_shape *s = &w->shape;
@@ -339,6 +385,9 @@ static double step_bytes(const world *w, uint32_t n)
     for (uint32_t l = 0; l < s->layers; l++) elems += gr_bucket_elems(s, 1 + l);
     const double shared = PROMPT - GR_KV_BLOCK, own = PROMPT + 256 - shared;
     const double keys = n * own + (n + GROUP - 1) / GROUP * shared;
+    const uint64_t pass =
+        gr_bucket_elems(&w->one, 0) + gr_bucket_elems(&w->one, 1) + (uint64_t)s->vocab * s->hidden;
+    if (w->bounds.drafts.ahead) elems += w->bounds.drafts.tokens * pass;
     return 2.0 * (double)elems + keys * s->layers * (double)gr_layer_block_bytes(&K, s, 0) / GR_KV_BLOCK;
 }
 
@@ -384,11 +433,17 @@ int main(int argc, char **argv)
     options o = {.top_p = 1};
     if (option(&argc, &argv, "--top-p")) o.top_p = strtof(argv[0], NULL);
     if (option(&argc, &argv, "--drafts")) o.drafts = (uint32_t)GR_MIN(strtoul(argv[0], NULL, 10), 32ul);
+    if (option(&argc, &argv, "--ahead")) {
+        o.drafts = (uint32_t)GR_MIN(strtoul(argv[0], NULL, 10), 32ul);
+        o.ahead = o.drafts;
+    }
     if (option(&argc, &argv, "--many") && atoi(argv[0])) use_many();
     size_t model = 0;
     while (model < GR_LEN(models) && (argc < 2 || strcmp(argv[1], models[model].name))) model++;
     if (model == GR_LEN(models)) {
-        fprintf(stderr, "usage: bench_decode [--top-p P] [--drafts N] [--many 1] 0.6B|1.7B|8B [SLOTS...]\n");
+        fprintf(
+            stderr,
+            "usage: bench_decode [--top-p P] [--drafts N | --ahead N] [--many 1] 0.6B|1.7B|8B [SLOTS...]\n");
         return 2;
     }
     world *w = gr_calloc(1, sizeof(*w));

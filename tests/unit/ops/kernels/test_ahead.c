@@ -2,7 +2,6 @@
  * that is drafted at every position, and of those after it. */
 #include "ops/kernels/ahead.h"
 #include "ops/model/ahead.h"
-#include "ops/model/arch.h"
 #include "tests/unit/model_fixture.h"
 
 enum { N = 62, SEQS = 3, PASSES = 3, VOCAB = 32, LONGEST = 37 }; /* of every golden */
@@ -125,7 +124,6 @@ static void try_sequence(struct golden *g, uint32_t seq, uint32_t cut, const flo
                          const float *further, const int32_t *drafted)
 {
     const uint32_t h = g->model.s.hidden, at = g->offset[seq], n = g->offset[seq + 1] - at - 1;
-    const bool normed = gr_arch_find(g->model.s.model_type)->ahead->normed;
     float z[LONGEST * VOCAB], *hidden = gr_malloc(h * sizeof(*hidden));
     step(g, g->ids + at + 1, cut, 0, g->hidden + (size_t)at * h);
     logits_of(g, g->ahead.x, cut, z);
@@ -136,11 +134,8 @@ static void try_sequence(struct golden *g, uint32_t seq, uint32_t cut, const flo
     for (uint32_t i = 0; i < PASSES; i++) {
         assert_int_equal(best(last), drafted[i]);
         if (i + 1 == PASSES) break;
-        const float *row = g->ahead.x + (i ? 0 : n - cut - 1) * (size_t)h;
-        if (normed)
-            gr_ahead_norm(&K, &g->ahead.q, &g->ahead.s, fx_norm(&g->ahead), row, 1, hidden);
-        else
-            memcpy(hidden, row, h * sizeof(*hidden));
+        const uint32_t row = i ? 0 : n - cut - 1;
+        gr_ahead_again(&K, &g->ahead.q, &g->ahead.s, fx_norm(&g->ahead), g->ahead.x, &row, 1, hidden);
         step(g, drafted + i, 1, n + i, hidden);
         logits_of(g, g->ahead.x, 1, z);
         assert_logits(g, z, further + (size_t)i * VOCAB, 1);

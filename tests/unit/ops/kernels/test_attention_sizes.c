@@ -275,6 +275,13 @@ static void test_decode_steps_have_a_list_for_each_window_and_group_of_heads(voi
     assert_int_equal(m.n_heads, 3);
     assert_int_equal(m.n_lists, 2);
     assert_int_equal(m.lists[1].heads.kv_heads, full.attention.kv_heads);
+    s.n_ahead = 1; /* a layer that may draft reads keys, too */
+    s.ahead = narrow;
+    s.ahead.attention.window = 0;
+    m = gr_cu_steps_model_of(&s);
+    assert_int_equal(m.n_heads, 4);
+    assert_int_equal(m.n_lists, 3);
+    assert_int_equal(m.lists[2].window, 0);
 
     gr_workspace c = {0};
     gr_cu_steps_device at;
