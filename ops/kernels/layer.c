@@ -238,8 +238,9 @@ void *gr_layer_rows(gr_workspace *c, const gr_layer_call *l, uint64_t values)
 void gr_layer_copy_columns(const gr_layer_call *l, void *to, const void *from, const gr_layer_copy *c)
 {
     const uint64_t size = gr_dtype_size(l->k->dtype);
-    l->k->copy_rows(l->q, (char *)to + c->to * size, c->to_ld * size, (const char *)from + c->from * size,
-                    c->from_ld * size, c->n * size, l->b.n);
+    (l->ops->copy_rows ? l->ops->copy_rows : l->k->copy_rows)(
+        l->q, (char *)to + c->to * size, c->to_ld * size, (const char *)from + c->from * size,
+        c->from_ld * size, c->n * size, l->b.n);
 }
 
 /* In a rollout some devices keep nothing and update x in place. */

@@ -194,6 +194,10 @@ typedef struct gr_layer_ops {
     void (*scale)(gr_queue *q, const void *x, float scale, uint64_t n, void *y);
     /* x [n] times the number at `by`, in place; n a multiple of hidden. */
     void (*scale_by)(gr_queue *q, void *x, const void *by, uint64_t n);
+    /* What copy_rows of the device's table does, of activations alone: kernels behind it may read weights
+     * before it has ended. NULL: that one serves. */
+    void (*copy_rows)(gr_queue *q, void *to, uint64_t to_stride, const void *from, uint64_t from_stride,
+                      uint64_t row_bytes, uint64_t n);
     /* grad [cols] += sums of the columns of d [t, cols]. */
     void (*column_sums)(gr_queue *q, const void *d, uint32_t t, uint32_t cols, void *grad, gr_dtype grads,
                         void *ws);

@@ -18,6 +18,21 @@ exec_() { # OUT GRAPH OPTIONS...
     "$gr" exec "graphs/$graph.yaml" --set model="$work/$name" --out "$work/$out" "$@" >"$work/$out.log" 2>&1
 }
 
+# Norms of queries with 512 columns become 1/8. At 1, as they are drawn, scores spread by 22 and softmax is nearly one-hot: a model whose weights
+# are rounded to bf16 then has gradients of another norm, by 40 % (transformers 5.24 in fp32: 6.68, rounded 9.32), and no bound tells rounding from
+# a fault. Now scores spread by 2.8, and rounding moves the norm by less than 1 %.
+flatten() { # FILE: fp32
+    header=$(od -An -t u8 -N 8 "$1" | tr -d ' ')
+    found=0
+    for at in $(head -c $((header + 8)) "$1" | tail -c "$header" | grep -ao '"[^"]*\.q_norm\.weight":{[^}]*"shape":\[512\][^}]*}' |
+        grep -o 'data_offsets":\[[0-9]*' | grep -o '[0-9]*$'); do
+        # shellcheck disable=SC2046
+        printf '\0\0\0>%.0s' $(seq 512) | dd of="$1" bs=1 seek=$((8 + header + at)) conv=notrunc status=none
+        found=$((found + 1))
+    done
+    [ $found = 2 ] || { echo "$name: $found norms of 512 columns"; wrong=1; }
+}
+
 family() { # NAME TYPE CLASS KEYS
     name=$1
     case " ${only:-$name} " in *" $name "*) ;; *) return 0 ;; esac
@@ -27,6 +42,7 @@ family() { # NAME TYPE CLASS KEYS
  "bos_token_id": null, "eos_token_id": 1, "pad_token_id": 2, $4}
 END
     "$gr" init --config "$work/$name.json" --tokenizer graphs/quickstart --seed 1 -o "$work/$name" >/dev/null
+    case $name in gemma4*_wide) flatten "$work/$name/model.safetensors" ;; esac
     if ! exec_ $name-a quickstart --set data="$work/train.jsonl" --device cuda --steps 2 --set strict=true \
         --set 'log.worst=token_max(abs(old_logprob - rollout.logprob))'; then
         sed "s/^/$name: /" "$work/$name-a.log" | grep -m 1 . || :
@@ -40,10 +56,8 @@ END
     done
     same=differ
     cmp -s "$work/$name-a/checkpoints/step-2/actor/model.safetensors" "$work/$name-b/checkpoints/step-2/actor/model.safetensors" && same=same
-    # Scores of 512 normed columns spread by 22, so that bf16 itself moves gradients: in transformers 5.24 by 4 and 10 % of their norm
-    # (this model, other rows, two seeds).
     by=0.05
-    case $name in gemma4*_wide) by=0.2 ;; esac
+    case $name in gemma4_moe) ;; gemma4*) by=0.02 ;; esac
     echo "$name: gap $(value worst $name-a), bits $same, loss $(value loss $name-cpu) $(value loss $name-cuda), gradients $(value \
         grad_norm $name-cpu) $(value grad_norm $name-cuda)"
     awk -v gap="$(value worst $name-a)" -v same=$same -v l="$(value loss $name-cpu)" -v m="$(value loss $name-cuda)" \

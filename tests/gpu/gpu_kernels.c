@@ -9,6 +9,7 @@
 #include "runtime/base/half.h"
 #include "tests/gpu/device.h"
 
+#include "ops/kernels/cuda/copy.h"
 #include "ops/kernels/cuda/fp8.h"
 #include "ops/kernels/kernels.h"
 #include "ops/model/fp8.h"
@@ -1292,6 +1293,25 @@ static void check_move(size_t bytes, size_t from, size_t there, size_t back)
     CUDA(cudaFreeHost(host));
 }
 
+/* Rows out of the middle of a matrix, between columns of another that stay as they are. */
+static void check_copy_rows(uint32_t units, uint32_t n, uint32_t to_ld, uint32_t from_ld)
+{
+    enum { UNIT = GR_CU_COPY_UNIT };
+    char name[96];
+    snprintf(name, sizeof(name), "copy %u rows of %u units, by %u from %u", n, units, to_ld, from_ld);
+    const size_t bytes = (size_t)n * from_ld * UNIT, there = (size_t)n * to_ld * UNIT, at = from_ld - units;
+    unsigned char *from = gr_malloc(bytes), *want = memset(gr_malloc(there), 0xff, there);
+    for (size_t i = 0; i < bytes; i++) from[i] = (unsigned char)(i * 31 + i / 256);
+    for (size_t r = 0; r < n; r++)
+        memcpy(want + r * to_ld * UNIT, from + (r * from_ld + at) * UNIT, units * (size_t)UNIT);
+    char *d_from = device_copy(from, bytes), *to = device_poisoned(there);
+    gr_cu_copy_rows(NULL, to, to_ld, d_from + at * UNIT, from_ld, units, n);
+    unsigned char *got = take(name, to, there);
+    report_equal(name, "", got, want, there);
+    free(from), free(want), free(got);
+    CUDA(cudaFree(d_from));
+}
+
 static void test_move(void)
 {
     static const size_t sizes[] = {1, 4, 15, 16, 4099, 65536, GR_CU_MOVE_MAX};
@@ -1301,6 +1321,10 @@ static void test_move(void)
         check_move(sizes[i], 1, 4, 0);
         check_move(sizes[i], 0, 0, 3);
     }
+    check_copy_rows(1, 1, 1, 1);
+    check_copy_rows(32, 7, 64, 1120);
+    check_copy_rows(255, 1031, 256, 257);
+    gr_cu_copy_rows(NULL, NULL, 0, NULL, 0, 3, 0);
 }
 
 /* ---- captured -------------------------------------------------------------------------------------------

@@ -799,6 +799,7 @@ int main(int argc, char **argv)
                   {"gemma4 with experts", gemma4(true)},
                   {"gemma4 small", gemma4_small(false)},
                   {"gemma4 shared", gemma4_small(true)},
+                  {"gemma4 taken", gemma4_taken()},
                   {"multiplied", multiplied()},
                   {"latent", latent(4, 64, 128, 64, 32, 64)},
                   {"latent narrow", latent(5, 0, 72, 24, 8, 32)},

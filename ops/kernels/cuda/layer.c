@@ -7,6 +7,7 @@
 #include "ops/kernels/cuda/layer.h"
 
 #include "ops/kernels/cuda/context.h"
+#include "ops/kernels/cuda/copy.h"
 #include "ops/kernels/cuda/experts.h"
 #include "ops/kernels/cuda/fp8.h"
 #include "ops/kernels/cuda/layout.h"
@@ -263,6 +264,25 @@ static gr_cu_norm whole_norm(const gr_rotate *c, bool k, const void *rows)
                         .n = c->b->n,
                         .H = (k ? d->kv_heads : d->heads) * d->head_dim,
                         .eps = c->eps};
+}
+
+/* Rows of a few whole units. */
+static bool few_units(const void *to, uint64_t to_stride, const void *from, uint64_t from_stride,
+                      uint64_t row_bytes, uint64_t n)
+{
+    const uint64_t any = (uintptr_t)to | (uintptr_t)from | to_stride | from_stride | row_bytes;
+    return any % GR_CU_COPY_UNIT == 0 && n * row_bytes <= GR_CU_COPY_MOST;
+}
+
+void gr_cuda_copy_activations(gr_queue *q, void *to, uint64_t to_stride, const void *from,
+                              uint64_t from_stride, uint64_t row_bytes, uint64_t n)
+{
+    const uint64_t unit = GR_CU_COPY_UNIT;
+    if (few_units(to, to_stride, from, from_stride, row_bytes, n))
+        gr_cu_copy_rows(q->stream, to, to_stride / unit, from, from_stride / unit,
+                        (uint32_t)(row_bytes / unit), (uint32_t)n);
+    else
+        gr_cuda_copy_rows(q, to, to_stride, from, from_stride, row_bytes, n);
 }
 
 /* Norms over all of q and of k, and v as it is. */

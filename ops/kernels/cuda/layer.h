@@ -54,6 +54,8 @@ void gr_cuda_rotate(gr_queue *q, const gr_rotate *c, const void *from, void *to,
 bool gr_cuda_rotate_attend(gr_queue *q, const gr_rotate *r, const gr_attend *c, const void *from, void *out);
 void gr_cuda_rotate_backward(gr_queue *q, const gr_rotate *c, const void *raw, uint32_t raw_ld, void *d,
                              void *grad_q_norm, void *grad_k_norm, gr_dtype grads, void *ws);
+void gr_cuda_copy_activations(gr_queue *q, void *to, uint64_t to_stride, const void *from,
+                              uint64_t from_stride, uint64_t row_bytes, uint64_t n);
 void gr_cuda_gate(gr_queue *q, uint32_t t, uint32_t n, const void *x, const void *g, uint32_t ld, void *y);
 void gr_cuda_gate_backward(gr_queue *q, uint32_t t, uint32_t n, const void *x, const void *g, uint32_t ld,
                            const void *dy, void *dx, void *dg);
