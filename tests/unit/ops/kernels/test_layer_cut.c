@@ -240,6 +240,21 @@ static void test_what_a_rank_has_and_sends(void **state)
     assert_int_equal(gr_attention_cut(&e.attention, 4).heads, 0); /* it has none */
 }
 
+/* 1.7B's layer: twice the ranks are for twice the tokens, so exchanges may not take what that leaves. */
+static void test_a_token_takes_no_more_where_they_are_cut(void **state)
+{
+    (void)state;
+    const gr_kernels *cuda = gr_kernels_as(&gr_kernels_cuda, false, false);
+    const gr_layer_desc d = gr_layer_plain(16, 8, 128, 6144);
+    gr_model_shape s = {.vocab = 8, .hidden = 2048, .layers = 1, .max_positions = 1 << 20};
+    gr_model_of(&s, &d);
+    for (gr_layer_use use = GR_LAYER_KEEP; use <= GR_LAYER_BACKWARD; use++) {
+        const gr_pass_bounds one = {.tokens = 1 << 16, .seqs = 1, .length = 1 << 16, .threads = 1, .cut = 1},
+                             two = {.tokens = 1 << 16, .seqs = 1, .length = 1 << 17, .threads = 1, .cut = 2};
+        assert_true(gr_layer_ws_bytes(cuda, &s, 0, &two, use) <= gr_layer_ws_bytes(cuda, &s, 0, &one, use));
+    }
+}
+
 static void test_what_does_not_come_out_even_is_named(void **state)
 {
     (void)state;
@@ -263,6 +278,7 @@ int main(void)
         cmocka_unit_test(test_so_are_gates_norms_sinks_and_windows),
         cmocka_unit_test(test_heads_of_the_delta_rule_are_divided_and_keys_copied),
         cmocka_unit_test(test_what_a_rank_has_and_sends),
+        cmocka_unit_test(test_a_token_takes_no_more_where_they_are_cut),
         cmocka_unit_test(test_what_does_not_come_out_even_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
