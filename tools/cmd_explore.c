@@ -13,6 +13,7 @@
 #include "graphs/loader/load.h"
 #include "ops/model/tp.h"
 #include "graphs/loader/parallel.h"
+#include "graphs/loader/tensor.h"
 #include "ops/train.h"
 #include "scheduler/search/meshes.h"
 
@@ -46,11 +47,16 @@ static layout *add_layout(explorer *x, const layout *from, char *set)
     return &x->all[x->n - 1];
 }
 
-/* Where the graph leaves a mesh to the planner, layouts have the one that it chose for the graph as it is. */
+/* Where the graph leaves a mesh to the planner, layouts have the one that it chose for the graph as it is;
+ * and as many ranks for the experts of rollouts, where they say nothing of these. */
 static void keep_meshes(const explorer *x, gr_graph *g)
 {
-    for (size_t i = 0; i < g->n_models; i++)
-        if (g->models[i]->sharding.mesh_auto) gr_graph_set_mesh(g, i, &x->own->models[i]->sharding.mesh);
+    for (size_t i = 0; i < g->n_models; i++) {
+        const gr_model *own = x->own->models[i];
+        if (!g->models[i]->sharding.mesh_auto) continue;
+        gr_graph_set_mesh(g, i, &own->sharding.mesh);
+        if (gr_rollout_is_open(g->models[i])) gr_graph_divide_rollout(g, i, own->sharding.expert);
+    }
 }
 
 /* Plan a layout; what is no graph, or not for this machine, does not fit. */
