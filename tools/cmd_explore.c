@@ -17,7 +17,7 @@
 #include "ops/train.h"
 #include "scheduler/search/meshes.h"
 
-enum { MOST_LOOKS = 16, MOST_WHOLE = 3, MOST_SETS = 4, MOST_KEYS = 4, SHORT = 16 };
+enum { MOST_LOOKS = 24, MOST_WHOLE = 3, MOST_SETS = 4, MOST_KEYS = 4, SHORT = 16 };
 
 /* What is set beside what the graph and --set say: a new way to lay out a graph is one more text. */
 typedef struct layout {
@@ -146,6 +146,28 @@ static void add_mesh(explorer *x, const gr_graph *g, const char *axis, uint32_t 
     }
 }
 
+/* Chunks of so many stages; the stages are a change of their own, unless the graph has them. */
+static void add_chunks_of(explorer *x, const gr_model *m, uint32_t stages)
+{
+    for (uint32_t chunks = 2; chunks <= 4; chunks *= 2) {
+        layout *l = add_layout(x, NULL, gr_printf("models.%s.parallel.chunks=%u", m->name, chunks));
+        if (gr_mesh_size(&m->sharding.mesh, GR_AXIS_PIPELINE) < 2)
+            l->set[l->n++] = gr_printf("models.%s.parallel.pipeline=%u", m->name, stages);
+    }
+}
+
+static void add_chunks(explorer *x, const gr_graph *g)
+{
+    for (size_t i = 0; i < g->n_models; i++) {
+        const gr_model *m = g->models[i];
+        const uint32_t now = gr_mesh_size(&m->sharding.mesh, GR_AXIS_PIPELINE);
+        if (!m->trained) continue;
+        if (now > 1) add_chunks_of(x, m, now);
+        for (uint32_t stages = 2; now < 2 && stages <= GR_MIN(g->ranks, 4u); stages *= 2)
+            add_chunks_of(x, m, stages);
+    }
+}
+
 static void add_shards(explorer *x, const gr_graph *g, const gr_plan_options *o)
 {
     static const char *const over[] = {"all", "node"};
@@ -271,6 +293,7 @@ static void look_around(explorer *x, const gr_graph *g, const gr_planned *p, con
     add_mesh(x, g, "context", 4);
     add_mesh(x, g, "expert", GR_TP_MAX);
     add_mesh(x, g, "pipeline", 8);
+    add_chunks(x, g);
     for (size_t i = 0; i < x->n && i < MOST_LOOKS; i++) look(x, &x->all[i], SHORT);
     if (x->n) qsort(x->all, x->n, sizeof(*x->all), by_time);
     add_joined(x, x->n);
