@@ -166,8 +166,8 @@ static void *cpu_ws(const batch *b, const sides *s)
 static void check_products(const batch *b, sides *s, void *ws)
 {
     const size_t out = (size_t)b->tokens * b->d.heads * b->d.v_dim;
-    const gr_latent_call on_cpu = {&b->d, &s->on_cpu, s->weights.wide, ws},
-                         on_gpu = {&b->d, &s->on_gpu, s->weights.device, NULL};
+    const gr_latent_call on_cpu = {&b->d, &s->on_cpu, s->weights.wide, ws, 0},
+                         on_gpu = {&b->d, &s->on_gpu, s->weights.device, NULL, 0};
     float *want = gr_malloc(GR_MAX(s->wide.n, out) * 4);
     gr_bf16 *wide = device_poisoned(s->wide.n * 2), *end = device_poisoned(out * 2);
     gr_latent_cpu.absorb(&s->cpu, &on_cpu, s->q.wide, want);
@@ -260,7 +260,7 @@ static void attend_part(const batch *b, sides *s, const uint32_t *table, const u
                               .slot = slot_at,
                               .longest = longest,
                               .decode = decode ? &one : NULL};
-    const gr_latent_call c = {d, &tokens, s->weights.device, NULL};
+    const gr_latent_call c = {d, &tokens, s->weights.device, NULL, 0};
     gr_latent_cuda.store(&s->gpu, &c, rows);
     gr_latent_cuda.attend(&s->gpu, &c, q, NULL, to);
     check_tail(b->name, to, (b->tokens + SEQS_MAX) * out);
@@ -306,8 +306,8 @@ static void attend_in_calls(const batch *b, sides *s, uint32_t each, const gr_bf
 
 static void check_attention(const batch *b, sides *s, void *ws)
 {
-    const gr_latent_call on_cpu = {&b->d, &s->on_cpu, s->weights.wide, ws},
-                         on_gpu = {&b->d, &s->on_gpu, s->weights.device, NULL};
+    const gr_latent_call on_cpu = {&b->d, &s->on_cpu, s->weights.wide, ws, 0},
+                         on_gpu = {&b->d, &s->on_gpu, s->weights.device, NULL, 0};
     float *want = gr_malloc(s->mixed.n * 4);
     gr_bf16 *got = device_poisoned(s->mixed.n * 2), *again = device_poisoned(s->mixed.n * 2);
     gr_latent_cpu.attend(&s->cpu, &on_cpu, s->wide.wide, s->rows.wide, want);
