@@ -156,6 +156,28 @@ static void check_rotation(const batch *b, sides *s)
     CUDA(cudaFree(got));
 }
 
+/* Of tokens that are cut over ranks each rotates its own. */
+static void check_rotation_in_parts(const batch *b, sides *s)
+{
+    const gr_latent_desc *d = &b->d;
+    const uint32_t head = gr_latent_head(d), ld = d->heads * head, half = b->tokens / 2;
+    const gr_latent_call all = {.d = d, .b = &s->on_gpu};
+    gr_bf16 *want = device_poisoned(s->q.n * 2), *got = device_poisoned(s->q.n * 2);
+    CUDA(cudaMemcpy(want, s->q.device, s->q.n * 2, cudaMemcpyDeviceToDevice));
+    CUDA(cudaMemcpy(got, s->q.device, s->q.n * 2, cudaMemcpyDeviceToDevice));
+    gr_latent_cuda.rotate(&s->gpu, &all, &(gr_latent_part){want + d->nope_dim, ld, d->heads, head}, false);
+    for (uint32_t i = 0; i < 2; i++) {
+        gr_tokens part = s->on_gpu;
+        part.n = i ? b->tokens - half : half;
+        const gr_latent_call c = {.d = d, .b = &part, .first = i * half};
+        gr_bf16 *x = got + (size_t)c.first * ld + d->nope_dim;
+        gr_latent_cuda.rotate(&s->gpu, &c, &(gr_latent_part){x, ld, d->heads, head}, false);
+    }
+    same(b, "rotated in parts", want, got, s->q.n);
+    CUDA(cudaFree(want));
+    CUDA(cudaFree(got));
+}
+
 static void *cpu_ws(const batch *b, const sides *s)
 {
     const gr_pass_bounds bounds = {
@@ -335,6 +357,7 @@ static void check_batch(batch *b)
         check_failures++;
     } else {
         check_rotation(b, &s);
+        check_rotation_in_parts(b, &s);
         if (!check_own) check_products(b, &s, ws);
         check_expansion(b, &s);
         check_attention(b, &s, ws);
