@@ -13,10 +13,11 @@
 #include "graphs/loader/load.h"
 #include "ops/model/tp.h"
 #include "graphs/loader/parallel.h"
+#include "graphs/loader/tensor.h"
 #include "ops/train.h"
 #include "scheduler/search/meshes.h"
 
-enum { MOST_LOOKS = 16, MOST_WHOLE = 3, MOST_SETS = 4, MOST_KEYS = 4, SHORT = 16 };
+enum { MOST_LOOKS = 24, MOST_WHOLE = 3, MOST_SETS = 4, MOST_KEYS = 4, SHORT = 16 };
 
 /* What is set beside what the graph and --set say: a new way to lay out a graph is one more text. */
 typedef struct layout {
@@ -46,11 +47,16 @@ static layout *add_layout(explorer *x, const layout *from, char *set)
     return &x->all[x->n - 1];
 }
 
-/* Where the graph leaves a mesh to the planner, layouts have the one that it chose for the graph as it is. */
+/* Where the graph leaves a mesh to the planner, layouts have the one that it chose for the graph as it is;
+ * and as many ranks for the experts of rollouts, where they say nothing of these. */
 static void keep_meshes(const explorer *x, gr_graph *g)
 {
-    for (size_t i = 0; i < g->n_models; i++)
-        if (g->models[i]->sharding.mesh_auto) gr_graph_set_mesh(g, i, &x->own->models[i]->sharding.mesh);
+    for (size_t i = 0; i < g->n_models; i++) {
+        const gr_model *own = x->own->models[i];
+        if (!g->models[i]->sharding.mesh_auto) continue;
+        gr_graph_set_mesh(g, i, &own->sharding.mesh);
+        if (gr_rollout_is_open(g->models[i])) gr_graph_divide_rollout(g, i, own->sharding.expert);
+    }
 }
 
 /* Plan a layout; what is no graph, or not for this machine, does not fit. */
@@ -137,6 +143,28 @@ static void add_mesh(explorer *x, const gr_graph *g, const char *axis, uint32_t 
         const bool has = strcmp(axis, "expert") != 0 || has_experts(g->models[i]);
         for (uint32_t n = 2; has && g->models[i]->trained && n <= GR_MIN(g->ranks, most); n *= 2)
             add_layout(x, NULL, gr_printf("models.%s.parallel.%s=%u", g->models[i]->name, axis, n));
+    }
+}
+
+/* Chunks of so many stages; the stages are a change of their own, unless the graph has them. */
+static void add_chunks_of(explorer *x, const gr_model *m, uint32_t stages)
+{
+    for (uint32_t chunks = 2; chunks <= 4; chunks *= 2) {
+        layout *l = add_layout(x, NULL, gr_printf("models.%s.parallel.chunks=%u", m->name, chunks));
+        if (gr_mesh_size(&m->sharding.mesh, GR_AXIS_PIPELINE) < 2)
+            l->set[l->n++] = gr_printf("models.%s.parallel.pipeline=%u", m->name, stages);
+    }
+}
+
+static void add_chunks(explorer *x, const gr_graph *g)
+{
+    for (size_t i = 0; i < g->n_models; i++) {
+        const gr_model *m = g->models[i];
+        const uint32_t now = gr_mesh_size(&m->sharding.mesh, GR_AXIS_PIPELINE);
+        if (!m->trained) continue;
+        if (now > 1) add_chunks_of(x, m, now);
+        for (uint32_t stages = 2; now < 2 && stages <= GR_MIN(g->ranks, 4u); stages *= 2)
+            add_chunks_of(x, m, stages);
     }
 }
 
@@ -265,6 +293,7 @@ static void look_around(explorer *x, const gr_graph *g, const gr_planned *p, con
     add_mesh(x, g, "context", 4);
     add_mesh(x, g, "expert", GR_TP_MAX);
     add_mesh(x, g, "pipeline", 8);
+    add_chunks(x, g);
     for (size_t i = 0; i < x->n && i < MOST_LOOKS; i++) look(x, &x->all[i], SHORT);
     if (x->n) qsort(x->all, x->n, sizeof(*x->all), by_time);
     add_joined(x, x->n);

@@ -1,5 +1,6 @@
 /* graphs/loader/tensor.c: `tensor:` and `expert:` of models, how the copy that generates is divided over
  * ranks; and how much of a batch a group of such ranks has. */
+#include "graphs/loader/tensor.h"
 #include "graphs/loader/loader.h"
 #include "ops/base/configs.h"
 #include "ops/base/routes.h"
@@ -73,7 +74,7 @@ static const char *out_of_step(const gr_node *n)
     return c->speculate.tokens && c->speculate.from == GR_DRAFT_MTP ? "speculate: {from: mtp}" : NULL;
 }
 
-static void check_in_step(gr_loader *l, const gr_node *n)
+static void check_in_step(const gr_loader *l, const gr_node *n)
 {
     const char *what = out_of_step(n);
     if (n->model->sharding.expert < 2 || !what) return;
@@ -95,7 +96,7 @@ static bool groups_fit(const gr_ranks_role *c, uint32_t parts, uint32_t per_host
     return true;
 }
 
-static void check_ranks(gr_loader *l, const division *v, const gr_node *n)
+static void check_ranks(const gr_loader *l, const division *v, const gr_node *n)
 {
     const gr_graph *g = l->g;
     const uint32_t ranks = l->o && l->o->ranks ? l->o->ranks : 1, per_host = GR_MAX(ranks / g->hosts, 1u);
@@ -110,7 +111,7 @@ static void check_ranks(gr_loader *l, const division *v, const gr_node *n)
 }
 
 /* Ranks that receive a model and cut it into tensor-parallel shards have no whole one. */
-static void check_whole(gr_loader *l, const gr_node *n)
+static void check_whole(const gr_loader *l, const gr_node *n)
 {
     const gr_graph *g = l->g;
     bool cut = false;
@@ -128,7 +129,7 @@ static void check_whole(gr_loader *l, const gr_node *n)
 }
 
 /* What every division asks of the nodes of its model; before: errors there were without it. */
-static void check_nodes(gr_loader *l, const division *v, size_t before)
+static void check_nodes(const gr_loader *l, const division *v, size_t before)
 {
     const gr_graph *g = l->g;
     size_t used = 0;
@@ -240,5 +241,47 @@ void gr_set_shares(gr_graph *g, bool whole)
         const uint32_t together = n->placement.parts * gr_mesh_ranks(&n->placement.mesh);
         n->placement.task =
             share_of(n->work.groups ? &n->work : &n->bounds, GR_MAX(n->placement.ranks / together, 1u));
+    }
+}
+
+/* ---- of a graph that is loaded ----------------------------------------------------------------------------
+ */
+
+static bool is_written(gr_loc at)
+{
+    return at.file || at.line;
+}
+
+bool gr_rollout_is_open(const gr_model *m)
+{
+    return !is_written(m->sharding.tensor_at) && !is_written(m->sharding.expert_at);
+}
+
+bool gr_rollout_divides(gr_graph *g, uint32_t model, uint32_t n)
+{
+    gr_model *m = g->models[model];
+    const bool fp8 = m->precision.rollout || m->precision.train || m->precision.kv; /* gr_check_precision */
+    const uint32_t was = m->sharding.expert;
+    const gr_load_options o = {.ranks = g->ranks};
+    gr_diag said;
+    const gr_loader l = {.g = g, .d = &said, .o = &o};
+    gr_diag_init(&said);
+    m->sharding.expert = n;
+    const division v = expert_of(m);
+    check_expert(&l, &v);
+    check_nodes(&l, &v, 0);
+    m->sharding.expert = was;
+    const bool fine = !fp8 && !said.n;
+    gr_diag_release(&said);
+    return fine;
+}
+
+void gr_graph_divide_rollout(gr_graph *g, uint32_t model, uint32_t n)
+{
+    g->models[model]->sharding.expert = n;
+    gr_set_shares(g, g->n_roles > 1);
+    for (uint32_t role = 0; g->views && role < g->n_roles; role++) {
+        g->views[role]->models[model]->sharding.expert = n;
+        gr_set_shares(g->views[role], false);
     }
 }

@@ -43,6 +43,7 @@ typedef struct gr_latent_call {
     const gr_tokens *b;
     const void *kv; /* W [N (A + V), R] */
     void *ws;       /* of ws_bytes */
+    uint32_t first; /* which packed token b's first is, for rotate: where tokens are cut over ranks */
 } gr_latent_call;
 
 typedef struct gr_latent_ops {

@@ -316,6 +316,14 @@ static uint64_t scratch_bytes(const gr_layer_call *l)
                : GR_MAX(bytes, l->ops->back_ws_bytes(&own, l->s->hidden, l->bounds.tokens * gr_layer_cut(l)));
 }
 
+/* Where tokens are cut over ranks, on every device: what exchanges around attention need has room where the
+ * MLP's was, so that a rank needs no more for a token of its own than one that has all. */
+static bool takes_turns(const gr_layer_call *l)
+{
+    const gr_layer_call half = gr_layer_half(l);
+    return l->ops->turns || gr_layer_cut(&half) > 1;
+}
+
 static void back_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
 {
     const gr_layer_part *mixer = mixer_of(l->d), *mlp = mlp_of(l->d);
@@ -326,10 +334,11 @@ static void back_layout(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
     if (l->d->norm_after || l->s->residual_scale != 1) w->d_block = gr_layer_rows(c, l, l->s->hidden);
     all_layout(c, l, w);
     const gr_layer_call half = gr_layer_half(l), own = mlp_call(l), fed = gr_layer_half(&own);
+    const bool turns = takes_turns(l);
     gr_workspace turn = *c, third = *c;
     mixer->ws(c, &half, w);
-    mlp->ws(l->ops->turns ? &turn : c, &fed, w);
-    if (l->d->per_layer) gr_layer_per_layer.ws(l->ops->turns ? &third : c, l, w);
+    mlp->ws(turns ? &turn : c, &fed, w);
+    if (l->d->per_layer) gr_layer_per_layer.ws(turns ? &third : c, l, w);
     c->used = GR_MAX(c->used, GR_MAX(turn.used, third.used));
 }
 
@@ -370,7 +379,7 @@ uint64_t gr_layer_ws_bytes(const gr_kernels *k, const gr_model_shape *s, uint32_
     if (use == GR_LAYER_BACKWARD)
         back_layout(&c, &l, &w);
     else
-        ws_layout(&c, &l, use != GR_LAYER_KEEP || !k->layer->turns, &w);
+        ws_layout(&c, &l, use != GR_LAYER_KEEP || !takes_turns(&l), &w);
     return c.used;
 }
 

@@ -208,7 +208,7 @@ void gr_layer_to_tokens(const gr_layer_call *l, const gr_layer_columns *g, const
 /* ---- weights ---------------------------------------------------------------------------------------------
  */
 
-static uint64_t place_of(const gr_layer_call *l)
+uint32_t gr_layer_place(const gr_layer_call *l)
 {
     return gr_layer_cut(l) > 1 ? l->q->sharers->comm->rank : 0;
 }
@@ -217,19 +217,20 @@ void gr_layer_take_own(const gr_layer_call *l, const gr_layer_columns *g, gr_dty
                        void *own)
 {
     const layouts x = {(char *)(uintptr_t)all, own, 0, 1, gr_dtype_size(type)};
-    move(l, g, &x, place_of(l), true, true);
+    move(l, g, &x, gr_layer_place(l), true, true);
 }
 
 void gr_layer_put_own(const gr_layer_call *l, const gr_layer_columns *g, gr_dtype type, const void *own,
                       void *all)
 {
     const layouts x = {all, (char *)(uintptr_t)own, 0, 1, gr_dtype_size(type)};
-    move(l, g, &x, place_of(l), false, true);
+    move(l, g, &x, gr_layer_place(l), false, true);
 }
 
 void *gr_layer_of_heads(const gr_layer_call *l, const void *of_heads, uint32_t own, gr_dtype type)
 {
-    return of_heads ? (char *)(uintptr_t)of_heads + place_of(l) * own * gr_dtype_size(type) : NULL;
+    return of_heads ? (char *)(uintptr_t)of_heads + (uint64_t)gr_layer_place(l) * own * gr_dtype_size(type)
+                    : NULL;
 }
 
 /* ---- slices ----------------------------------------------------------------------------------------------

@@ -65,6 +65,9 @@ typedef struct gr_latent_acts {
     void *in;     /* [gr_latent_in] of the first product, the key's part rotated */
     void *out;    /* [heads v_dim] */
     float *stats; /* [heads], where attention was computed expanded */
+    /* Where tokens are cut over ranks, out and stats are of all tokens and this rank's heads; and of its
+     * tokens and all heads: */
+    void *merged; /* [heads v_dim] out */
 } gr_latent_acts;
 
 typedef struct gr_dense_acts {
@@ -138,6 +141,12 @@ typedef struct gr_latent_ws {
     void *d_out, *d_padded; /* [heads v_dim], [heads D] */
     void *d_qkv, *d_in;     /* [3 heads D], [gr_latent_in] */
     void *d_low, *raw;      /* of one of the ranks */
+    /* Where tokens are cut over ranks, what attention reads and gives, and all gradients of that, are of all
+     * tokens and this rank's heads; and of its tokens and all heads: */
+    void *local;         /* [3 heads D] qkv, then its gradient; absorbed: [heads D + gr_latent_row] */
+    void *d_merged;      /* [heads v_dim] */
+    void *parts;         /* gr_layer_parts */
+    void *heads, *own_q; /* absorbed: what came of local, and the queries of it */
 } gr_latent_ws;
 
 typedef struct gr_dense_ws {
@@ -225,6 +234,9 @@ void gr_layer_put_own(const gr_layer_call *l, const gr_layer_columns *g, gr_dtyp
                       void *all);
 /* Of what has a value for each head, those of this rank's, as many on each; NULL of NULL. */
 void *gr_layer_of_heads(const gr_layer_call *l, const void *of_heads, uint32_t own, gr_dtype type);
+
+/* Which of the ranks that tokens are cut over this one is. */
+uint32_t gr_layer_place(const gr_layer_call *l);
 
 /* Whether the ranks that have the other tokens have the other slices of the layer. */
 bool gr_layer_gathers(const gr_layer_call *l);

@@ -5,6 +5,10 @@
  * What is kept for the backward pass is the first product's rows, which are narrow, and attention's output.
  * Queries, keys and values are wide (of 671B parameters seven times the hidden state, together) and are
  * computed again from them: two products more, of a tenth of the backward pass's.
+ *
+ * Where tokens are cut over ranks, products, norms and rotations are of a rank's own tokens. Attention is of
+ * all tokens and its own heads (gr_layer_to_heads): expanded, queries, keys and values go there; absorbed,
+ * queries and the rows that all heads share.
  */
 #include "ops/kernels/latent.h"
 #include "ops/kernels/layer_impl.h"
@@ -27,6 +31,38 @@ static uint32_t kv_width(const gr_layer_call *l)
 static uint32_t out_width(const gr_layer_call *l)
 {
     return desc(l)->heads * desc(l)->v_dim;
+}
+
+static bool is_cut(const gr_layer_call *l)
+{
+    return gr_layer_cut(l) > 1;
+}
+
+/* Of the heads that this rank attends with. */
+static gr_latent_desc own(const gr_layer_call *l)
+{
+    gr_latent_desc d = *desc(l);
+    d.heads /= gr_layer_cut(l);
+    return d;
+}
+
+/* Columns that are cut by heads: of queries, keys and values; of attention's output; and of queries beside a
+ * row for all heads. */
+static gr_layer_columns qkv_columns(const gr_layer_call *l)
+{
+    const struct gr_layer_group g = {q_width(l), desc(l)->heads, 1};
+    return (gr_layer_columns){3, {g, g, g}};
+}
+
+static gr_layer_columns out_columns(const gr_layer_call *l)
+{
+    return (gr_layer_columns){1, {{out_width(l), desc(l)->heads, 1}}};
+}
+
+static gr_layer_columns row_columns(const gr_layer_call *l)
+{
+    return (gr_layer_columns){
+        2, {{q_width(l), desc(l)->heads, 1}, {gr_latent_row(desc(l)), 1, gr_layer_cut(l)}}};
 }
 
 static bool pads(const gr_layer_call *l)
@@ -88,55 +124,79 @@ static void acts(gr_workspace *c, const gr_layer_call *l, gr_layer_acts *acts_of
 {
     gr_latent_acts *a = &acts_of->latent;
     a->in = gr_layer_rows(c, l, gr_latent_in(desc(l)));
-    a->out = gr_layer_rows(c, l, out_width(l));
+    a->out = gr_layer_all_rows(c, l, out_width(l) / gr_layer_cut(l));
+    a->merged = is_cut(l) ? gr_layer_rows(c, l, out_width(l)) : a->out;
     if (!absorbs(l)) a->stats = gr_workspace_floats(c, (uint64_t)l->bounds.tokens * desc(l)->heads);
 }
 
 /* A backward pass of the absorbed form attends expanded before it goes back. */
 static void kernel_ws(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *w)
 {
-    const gr_attention_desc e = gr_latent_expanded(desc(l));
+    const gr_latent_desc d = own(l);
+    const gr_attention_desc e = gr_latent_expanded(&d);
     const bool back = l->use == GR_LAYER_BACKWARD;
     gr_latent_ws *t = &w->latent;
+    gr_pass_bounds all = l->bounds;
+    all.tokens *= gr_layer_cut(l);
     if (absorbs(l) && !back) {
-        t->latent = gr_workspace_bytes(c, l->ops->latent->ws_bytes(desc(l), &l->bounds, l->use));
+        t->latent = gr_workspace_bytes(c, l->ops->latent->ws_bytes(&d, &all, l->use));
         return;
     }
-    t->attend_bytes = l->ops->attend_ws_bytes(&e, &l->bounds, l->use);
+    t->attend_bytes = l->ops->attend_ws_bytes(&e, &all, l->use);
     if (back && absorbs(l))
-        t->attend_bytes = GR_MAX(t->attend_bytes, l->ops->attend_ws_bytes(&e, &l->bounds, GR_LAYER_KEEP));
+        t->attend_bytes = GR_MAX(t->attend_bytes, l->ops->attend_ws_bytes(&e, &all, GR_LAYER_KEEP));
     t->attend = gr_workspace_bytes(c, t->attend_bytes);
 }
 
 static void back_buffers(gr_workspace *c, const gr_layer_call *l, gr_latent_ws *w)
 {
     const gr_latent_desc *d = desc(l);
+    const uint64_t own_q = q_width(l) / gr_layer_cut(l);
     if (absorbs(l)) w->stats = gr_workspace_floats(c, (uint64_t)l->bounds.tokens * d->heads);
-    w->d_out = gr_layer_rows(c, l, out_width(l));
-    w->d_padded = pads(l) ? gr_layer_rows(c, l, q_width(l)) : w->d_out;
-    w->d_qkv = gr_layer_rows(c, l, 3 * (uint64_t)q_width(l));
+    w->d_out = gr_layer_all_rows(c, l, out_width(l) / gr_layer_cut(l));
+    w->d_merged = is_cut(l) ? gr_layer_rows(c, l, out_width(l)) : w->d_out;
+    w->d_padded = pads(l) ? gr_layer_all_rows(c, l, own_q) : w->d_out;
+    w->d_qkv = gr_layer_all_rows(c, l, 3 * own_q);
     w->d_in = gr_layer_rows(c, l, gr_latent_in(d));
     w->d_low = gr_layer_rows(c, l, GR_MAX(d->q_rank, d->kv_rank));
     w->raw = gr_layer_rows(c, l, GR_MAX(d->q_rank, d->kv_rank));
+}
+
+/* Forward and absorbed. */
+static void absorbed_buffers(gr_workspace *c, const gr_layer_call *l, gr_latent_ws *w)
+{
+    const gr_latent_desc *d = desc(l);
+    const gr_layer_columns columns = row_columns(l);
+    const uint64_t heads = d->heads / gr_layer_cut(l), q = heads * gr_latent_head(d), row = gr_latent_row(d);
+    w->rows = gr_layer_all_rows(c, l, row);
+    w->wide = gr_layer_all_rows(c, l, heads * row);
+    w->mixed = gr_layer_all_rows(c, l, heads * d->kv_rank);
+    if (!is_cut(l)) return;
+    w->local = gr_layer_rows(c, l, q_width(l) + row);
+    w->heads = gr_layer_all_rows(c, l, q + row);
+    w->own_q = gr_layer_all_rows(c, l, q);
+    w->parts = gr_layer_parts(c, l, &columns, false);
 }
 
 static void ws(gr_workspace *c, const gr_layer_call *l, gr_layer_ws *ws_of)
 {
     const gr_latent_desc *d = desc(l);
     const bool back = l->use == GR_LAYER_BACKWARD;
+    const gr_layer_columns columns = qkv_columns(l);
+    const uint64_t own_q = q_width(l) / gr_layer_cut(l);
     gr_latent_ws *w = &ws_of->latent;
     if (d->q_rank) w->low = gr_layer_rows(c, l, d->q_rank);
     w->c = gr_layer_rows(c, l, d->kv_rank);
     w->q = gr_layer_rows(c, l, q_width(l));
     if (absorbs(l) && !back) {
-        w->rows = gr_layer_rows(c, l, gr_latent_row(d));
-        w->wide = gr_layer_rows(c, l, (uint64_t)d->heads * gr_latent_row(d));
-        w->mixed = gr_layer_rows(c, l, (uint64_t)d->heads * d->kv_rank);
+        absorbed_buffers(c, l, w);
         return;
     }
     w->kv = gr_layer_rows(c, l, kv_width(l));
-    w->qkv = gr_layer_rows(c, l, 3 * (uint64_t)q_width(l));
-    if (pads(l) || (back && absorbs(l))) w->padded = gr_layer_rows(c, l, q_width(l));
+    w->qkv = gr_layer_all_rows(c, l, 3 * own_q);
+    if (is_cut(l)) w->local = gr_layer_rows(c, l, 3 * (uint64_t)q_width(l));
+    if (is_cut(l)) w->parts = gr_layer_parts(c, l, &columns, back);
+    if (pads(l) || (back && absorbs(l))) w->padded = gr_layer_all_rows(c, l, own_q);
     if (back) back_buffers(c, l, w);
 }
 
@@ -169,7 +229,8 @@ static gr_latent_part query_part(const gr_layer_call *l, void *q)
                             gr_latent_head(desc(l))};
 }
 
-/* Heads of V to heads of D, filled up with zeros. */
+/* Heads of V to heads of D, filled up with zeros: all heads of its tokens, or its heads of all tokens, which
+ * are as many. */
 static void pad(const gr_layer_call *l, void *to, const void *from)
 {
     const uint64_t s = size_of(l), v = desc(l)->v_dim * s, d = gr_latent_head(desc(l)) * s,
@@ -201,9 +262,20 @@ static void norm_low(const gr_layer_call *l, const gr_latent_acts *a, gr_tensor_
 /* ---- forward ---------------------------------------------------------------------------------------------
  */
 
+/* Of its tokens and all heads. */
 static gr_latent_call call_of(const gr_layer_call *l, const gr_latent_ws *t)
 {
-    return (gr_latent_call){desc(l), &l->b, gr_layer_tensor(l, GR_T_LATENT_KV), t->latent};
+    return (gr_latent_call){desc(l), &l->b, gr_layer_tensor(l, GR_T_LATENT_KV), t->latent,
+                            gr_layer_place(l) * l->b.n};
+}
+
+/* Of all tokens and its heads, d. */
+static gr_latent_call heads_call(const gr_layer_call *l, const gr_latent_desc *d, const gr_latent_ws *t)
+{
+    const void *kv = gr_layer_tensor(l, GR_T_LATENT_KV);
+    return (gr_latent_call){d, &l->all,
+                            gr_layer_of_heads(l, kv, d->heads * gr_latent_kv(d) * d->kv_rank, l->k->dtype),
+                            t->latent, 0};
 }
 
 /* From the first product's rows: the latent, and queries with their parts rotated. */
@@ -226,7 +298,7 @@ static void queries(const gr_layer_call *l, const gr_latent_acts *a, const gr_la
 
 static gr_attend attention(const gr_layer_call *l, const gr_attention_desc *e, const gr_latent_ws *t)
 {
-    return (gr_attend){.d = e, .b = &l->b, .qkv = t->qkv, .ws = t->attend, .ws_bytes = t->attend_bytes};
+    return (gr_attend){.d = e, .b = &l->all, .qkv = t->qkv, .ws = t->attend, .ws_bytes = t->attend_bytes};
 }
 
 /* Queries, keys and values of every head. */
@@ -236,33 +308,60 @@ static void expand(const gr_layer_call *l, const gr_latent_acts *a, const gr_lay
     const gr_latent_call c = call_of(l, t);
     const gr_latent_part key = key_part(l, a->in);
     const gr_product p = to_kv(l, t->c);
+    const gr_layer_columns columns = qkv_columns(l);
     l->ops->product(l->q, &p, t->kv, w->product);
-    l->ops->latent->expand(l->q, &c, t->q, t->kv, &key, t->qkv);
+    l->ops->latent->expand(l->q, &c, t->q, t->kv, &key, is_cut(l) ? t->local : t->qkv);
+    if (is_cut(l)) gr_layer_to_heads(l, &columns, t->local, 3ull * q_width(l), t->qkv, t->parts);
 }
 
 static void attend_expanded(const gr_layer_call *l, const gr_latent_acts *a, const gr_layer_ws *w)
 {
     const gr_latent_ws *t = &w->latent;
-    const gr_attention_desc e = gr_latent_expanded(desc(l));
+    const gr_latent_desc d = own(l);
+    const gr_attention_desc e = gr_latent_expanded(&d);
     const gr_attend c = attention(l, &e, t);
     expand(l, a, w);
     l->ops->attend(l->q, &c, pads(l) ? t->padded : a->out, a->stats);
     if (pads(l)) unpad(l, a->out, t->padded);
 }
 
-static void attend_absorbed(const gr_layer_call *l, const gr_latent_acts *a, const gr_layer_ws *w)
+/* The latent and the key's part of its tokens, at column `at` of rows of ld values. */
+static void put_row(const gr_layer_call *l, const gr_latent_acts *a, const gr_latent_ws *t, void *rows,
+                    uint32_t ld, uint32_t at)
 {
     const gr_latent_desc *d = desc(l);
+    const gr_latent_part key = key_part(l, a->in);
+    const uint64_t s = size_of(l);
+    put(l, rows, ld, at, t->c, d->kv_rank);
+    l->k->copy_rows(l->q, (char *)rows + (at + d->kv_rank) * s, ld * s, key.x, key.ld * s, d->rope_dim * s,
+                    l->b.n);
+}
+
+/* Of all tokens the rows, and the queries of this rank's heads. */
+static void exchange_rows(const gr_layer_call *l, const gr_latent_acts *a, const gr_latent_ws *t)
+{
+    const gr_layer_columns columns = row_columns(l);
+    const uint32_t q = q_width(l), row = gr_latent_row(desc(l));
+    const uint64_t s = size_of(l), own_q = q / gr_layer_cut(l), ld = own_q + row;
+    put(l, t->local, q + row, 0, t->q, q);
+    put_row(l, a, t, t->local, q + row, q);
+    gr_layer_to_heads(l, &columns, t->local, q + row, t->heads, t->parts);
+    l->k->copy_rows(l->q, t->own_q, own_q * s, t->heads, ld * s, own_q * s, l->all.n);
+    l->k->copy_rows(l->q, t->rows, row * s, (char *)t->heads + own_q * s, ld * s, row * s, l->all.n);
+}
+
+static void attend_absorbed(const gr_layer_call *l, const gr_latent_acts *a, const gr_layer_ws *w)
+{
+    const gr_latent_desc d = own(l);
     const gr_latent_ops *ops = l->ops->latent;
     const gr_latent_ws *t = &w->latent;
-    const gr_latent_call c = call_of(l, t);
-    const uint32_t row = gr_latent_row(d);
-    const gr_latent_part key = key_part(l, a->in);
-    put(l, t->rows, row, 0, t->c, d->kv_rank);
-    l->k->copy_rows(l->q, (char *)t->rows + d->kv_rank * size_of(l), row * size_of(l), key.x,
-                    key.ld * size_of(l), d->rope_dim * size_of(l), l->b.n);
+    const gr_latent_call c = heads_call(l, &d, t);
+    if (is_cut(l))
+        exchange_rows(l, a, t);
+    else
+        put_row(l, a, t, t->rows, gr_latent_row(&d), 0);
     if (l->b.state) ops->store(l->q, &c, t->rows);
-    ops->absorb(l->q, &c, t->q, t->wide);
+    ops->absorb(l->q, &c, is_cut(l) ? t->own_q : t->q, t->wide);
     ops->attend(l->q, &c, t->wide, t->rows, t->mixed);
     ops->emit(l->q, &c, t->mixed, a->out);
 }
@@ -273,7 +372,8 @@ static void forward(const gr_layer_call *l, const void *in, const gr_layer_acts 
     const gr_latent_acts *a = &acts_of->latent;
     const gr_latent_call c = call_of(l, &w->latent);
     const gr_latent_part key = key_part(l, a->in);
-    const gr_product p = into(l, in), end = out(l, a->out);
+    const gr_product p = into(l, in), end = out(l, a->merged);
+    const gr_layer_columns columns = out_columns(l);
     l->ops->product(l->q, &p, a->in, w->product);
     l->ops->latent->rotate(l->q, &c, &key, false); /* in place: what is kept is rotated */
     queries(l, a, w);
@@ -281,6 +381,7 @@ static void forward(const gr_layer_call *l, const void *in, const gr_layer_acts 
         attend_absorbed(l, a, w);
     else
         attend_expanded(l, a, w);
+    if (is_cut(l)) gr_layer_to_tokens(l, &columns, a->out, a->merged, out_width(l), w->latent.parts);
     gr_layer_close_product(l, &end, w, close);
 }
 
@@ -304,7 +405,8 @@ static void low_back(const gr_layer_call *l, const gr_latent_acts *a, const gr_l
 static void attention_back(const gr_layer_call *l, const gr_latent_acts *a, const gr_layer_ws *w)
 {
     const gr_latent_ws *t = &w->latent;
-    const gr_attention_desc e = gr_latent_expanded(desc(l));
+    const gr_latent_desc d = own(l);
+    const gr_attention_desc e = gr_latent_expanded(&d);
     const gr_attend c = attention(l, &e, t);
     const bool again = absorbs(l);
     if (pads(l)) pad(l, t->d_padded, t->d_out);
@@ -324,7 +426,9 @@ static void rows_back(const gr_layer_call *l, const gr_latent_acts *a, const gr_
     const gr_latent_call c = call_of(l, t);
     const gr_latent_part key = key_part(l, t->d_in), query = query_part(l, t->q);
     const gr_product kv = to_kv(l, t->c);
-    l->ops->latent->expand_backward(l->q, &c, t->d_qkv, t->q, t->kv, &key);
+    const gr_layer_columns columns = qkv_columns(l);
+    if (is_cut(l)) gr_layer_to_tokens(l, &columns, t->d_qkv, t->local, 3ull * q_width(l), t->parts);
+    l->ops->latent->expand_backward(l->q, &c, is_cut(l) ? t->local : t->d_qkv, t->q, t->kv, &key);
     l->ops->latent->rotate(l->q, &c, &key, true);
     l->ops->latent->rotate(l->q, &c, &query, true);
     gr_layer_product_back(l, &kv, GR_T_LATENT_KV, GR_T_COUNT, t->kv, t->d_low, w);
@@ -343,8 +447,10 @@ static void backward(const gr_layer_call *l, const void *in, const gr_layer_acts
 {
     const gr_latent_acts *a = &acts_of->latent;
     const gr_latent_ws *t = &w->latent;
-    const gr_product p = into(l, in), end = out(l, a->out);
-    gr_layer_product_back(l, &end, GR_T_O, GR_T_COUNT, d_out, t->d_out, w);
+    const gr_product p = into(l, in), end = out(l, a->merged);
+    const gr_layer_columns columns = out_columns(l);
+    gr_layer_product_back(l, &end, GR_T_O, GR_T_COUNT, d_out, t->d_merged, w);
+    if (is_cut(l)) gr_layer_to_heads(l, &columns, t->d_merged, out_width(l), t->d_out, t->parts);
     queries(l, a, w);
     expand(l, a, w);
     attention_back(l, a, w);

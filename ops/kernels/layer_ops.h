@@ -136,7 +136,8 @@ typedef struct gr_layer_ops {
     bool keeps_rotated; /* q and k are kept rotated, and their raw form beside them; else raw, and are rotated
                            again in the backward pass */
     bool turns;         /* workspaces of a layer's two halves take turns in the backward pass, and those of a
-                           forward pass whose activations are kept have no room for them */
+                           forward pass whose activations are kept have no room for them; where tokens are
+                           cut over ranks that is so on every device */
     bool extends_packed; /* layer_extend has the buffers of a packed pass; else it updates x in place and
                             keeps nothing */
 

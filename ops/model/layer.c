@@ -244,9 +244,9 @@ const char *gr_layer_cut_uneven(const gr_layer_desc *d, uint32_t ranks, char buf
     const gr_attention_desc *a = &d->attention;
     if (gr_layer_carries(d)) return gr_layer_carries(d);
     if (d->mixer == GR_MIXER_DELTA) return delta_uneven(&d->delta, ranks, buf);
-    if (d->mixer == GR_MIXER_LATENT) return "layers of latent attention";
-    if (a->heads % ranks) {
-        snprintf(buf, 48, "%u heads", a->heads);
+    const uint32_t heads = d->mixer == GR_MIXER_LATENT ? d->latent.heads : a->heads;
+    if (heads % ranks) {
+        snprintf(buf, 48, "%u heads", heads);
         return buf;
     }
     return a->qk_norm == GR_QK_NORM_WHOLE ? "norms over all heads of q and k" : NULL;
@@ -256,6 +256,8 @@ uint64_t gr_layer_cut_values(const gr_layer_desc *d, uint32_t ranks)
 {
     const gr_attention_desc a = gr_attention_cut(&d->attention, ranks);
     const gr_delta_desc e = gr_delta_cut(&d->delta, ranks);
+    const gr_latent_desc *l = &d->latent;
+    if (d->mixer == GR_MIXER_LATENT) return (uint64_t)l->heads * (3 * gr_latent_head(l) + l->v_dim);
     return d->mixer == GR_MIXER_DELTA ? (uint64_t)ranks * (gr_delta_in(&e) + gr_delta_out(&e))
                                       : (uint64_t)ranks * (gr_qkv_width(&a) + (uint64_t)a.heads * a.head_dim);
 }

@@ -2,6 +2,8 @@
 #include "scheduler/search/meshes.h"
 
 #include "graphs/loader/parallel.h"
+#include "graphs/loader/tensor.h"
+#include "ops/model/tp.h"
 #include "ops/parallel/stages.h"
 #include "runtime/comm/comm.h"
 
@@ -9,9 +11,10 @@
 #include <string.h>
 
 /* SHORT: those that fit are compared by so small a part of a search; of the best WHOLE, by all of it. SLACK:
- * what a search may win over all resident with the first levels, as a part of its time. ROOMY: memory that
- * holds everything. */
-enum { MESHES_MAX = 256, CHUNKS_MAX = 4, NEAREST = 5, SHORT = 16, WHOLE = 3, SLACK = 50 };
+ * what a search may win over all resident with the first levels, as a part of its time. PAYS: rollouts whose
+ * experts are divided are chosen where an iteration takes less than so many hundredths: on two GPUs one took
+ * 1.23 of the time of whole copies and was predicted 0.88. ROOMY: memory that holds everything. */
+enum { MESHES_MAX = 256, CHUNKS_MAX = 4, NEAREST = 5, SHORT = 16, WHOLE = 3, SLACK = 50, PAYS = 75 };
 #define ROOMY (UINT64_C(1) << 50)
 
 typedef struct candidate {
@@ -239,8 +242,8 @@ static void compare_best(gr_graph *g, const gr_model *m, const gr_plan_options *
 }
 
 /* What fits at all, and the least that it could take: roughly; then better of what may be among the best by
- * that; then as plans are made. */
-static void choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, gr_diag *d)
+ * that; then as plans are made. *best: what was chosen. Whether any fits. */
+static bool choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, candidate *best, gr_diag *d)
 {
     candidate c[MESHES_MAX];
     gr_plan_options how = *o;
@@ -258,13 +261,101 @@ static void choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, gr_
         compare_best(g, m, &how, c, GR_MIN(near, (size_t)WHOLE));
     }
     /* where nothing fits, the plan says what is missing */
-    gr_graph_set_mesh(g, m->index, near ? &c[0].mesh : &(gr_mesh){.size = {0}});
+    *best = near ? c[0] : (candidate){.mesh = {.size = {0}}};
+    gr_graph_set_mesh(g, m->index, &best->mesh);
     if (near && d) tell(m, c, near, fit, n, d);
+    return near > 0;
+}
+
+/* ---- experts of rollouts --------------------------------------------------------------------------------
+ */
+
+/* By twos: the most ranks that a file may divide them over, below n; 1: it may not, or says it itself. */
+static uint32_t divided_below(gr_graph *g, const gr_model *m, uint32_t n)
+{
+    if (!gr_rollout_is_open(m) || !gr_model_routers(&m->shape, m->shape.layers).n) return 1;
+    for (n /= 2; n > 1; n /= 2)
+        if (gr_rollout_divides(g, m->index, n)) return n;
+    return 1;
+}
+
+/* On the mesh that it has; hurry: as of gr_plan_options. ns: 0 where it does not fit. */
+static candidate measure_divided(gr_graph *g, const gr_model *m, const gr_plan_options *o, uint32_t n,
+                                 uint32_t hurry)
+{
+    gr_plan_options how = *o;
+    candidate c = {.mesh = m->sharding.mesh};
+    how.sketch = true;
+    how.hurry = hurry;
+    gr_graph_divide_rollout(g, m->index, n);
+    measure(g, m, &how, &c);
+    return c;
+}
+
+/* The best of so many ranks and fewer, roughly; returns how many, 1: none fits. */
+static uint32_t best_division(gr_graph *g, const gr_model *m, const gr_plan_options *o, uint32_t most,
+                              candidate *best)
+{
+    uint32_t best_n = 1;
+    for (uint32_t n = most; n > 1; n = divided_below(g, m, n)) {
+        const candidate c = measure_divided(g, m, o, n, GR_MAX(o->hurry, (uint32_t)SHORT));
+        if (!c.ns || (best_n > 1 && c.ns >= best->ns)) continue;
+        *best = c;
+        best_n = n;
+    }
+    return best_n;
+}
+
+/* Whether it takes so much less than whole copies; of them ns 0: they fit on no mesh. */
+static bool pays(const candidate *c, const candidate *whole)
+{
+    return c->ns && (!whole->ns || c->ns < whole->ns / 100 * PAYS);
+}
+
+static void tell_divided(const gr_model *m, const candidate *whole, const candidate *c, uint32_t n,
+                         gr_diag *d)
+{
+    gr_str s = {0};
+    gr_str_printf(&s, "expert: %u", n);
+    put_time(&s, c);
+    gr_str_puts(&s, "; whole copies");
+    if (whole->ns)
+        put_time(&s, whole);
+    else
+        gr_str_puts(&s, " do not fit");
+    gr_diag_note(d, m->sharding.mesh_at[0], "model '%s': experts of its rollouts are divided over ranks: %s",
+                 m->name, s.text);
+    gr_str_release(&s);
+}
+
+/* The fastest number of ranks for the experts of its rollouts, where that pays. whole: the best with whole
+ * copies of them. */
+static void divide(gr_graph *g, const gr_model *m, const gr_plan_options *o, const candidate *whole,
+                   gr_diag *d)
+{
+    const uint32_t most = divided_below(g, m, 2 * GR_TP_MAX);
+    candidate best = {.ns = 0};
+    if (most < 2) return;
+    gr_graph_divide_rollout(g, m->index, most);
+    if (whole->ns || choose(g, m, o, &best, d)) {
+        const uint32_t n = best_division(g, m, o, most, &best);
+        const bool near = n > 1 && (!whole->ns || best.ns < whole->ns);
+        if (near) best = measure_divided(g, m, o, n, o->hurry);
+        gr_graph_divide_rollout(g, m->index, near && pays(&best, whole) ? n : 1);
+    } else {
+        gr_graph_divide_rollout(g, m->index, 1);
+    }
+    if (m->sharding.expert > 1 && d) tell_divided(m, whole, &best, m->sharding.expert, d);
 }
 
 gr_status gr_plan_meshes(gr_planned **out, gr_graph *g, const gr_plan_options *o, gr_diag *d)
 {
-    for (size_t i = 0; i < g->n_models && gr_meshes_open(g); i++)
-        if (g->models[i]->sharding.mesh_auto) choose(g, g->models[i], o, d);
+    candidate best;
+    for (size_t i = 0; i < g->n_models && gr_meshes_open(g); i++) {
+        const gr_model *m = g->models[i];
+        if (!m->sharding.mesh_auto) continue;
+        choose(g, m, o, &best, d);
+        if (!o->quick) divide(g, m, o, &best, d); /* else it is asked what fits as it is */
+    }
     return gr_plan_graph(out, g, o, d);
 }

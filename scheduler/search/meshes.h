@@ -3,8 +3,10 @@
  *
  * Every mesh whose sizes divide what they must (gr_mesh_serves) is planned: first whether it fits, which is
  * quick, then at its best. Models take turns in their order, each with what was chosen for those before, and
- * one rank to a sequence, with all experts, for those behind. The search counts candidates, never seconds:
- * the same input gives the same meshes.
+ * one rank to a sequence, with all experts, for those behind. Then, where its file leaves that open, over how
+ * many ranks the experts of its rollouts are divided (`expert`): that is looked for on the mesh that was
+ * chosen, and taken where it is much faster, or where whole copies fit on no mesh. The search counts
+ * candidates, never seconds: the same input gives the same meshes.
  */
 #ifndef GR_SCHEDULER_SEARCH_MESHES_H
 #define GR_SCHEDULER_SEARCH_MESHES_H

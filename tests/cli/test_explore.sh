@@ -37,6 +37,17 @@ grpo 0 --ranks 2 --set models.actor.parallel=auto --explore
 grep -q 'the fastest is chosen' err || fail "nothing is said of meshes"
 [ "$(sed -nE 's/^ *([0-9.]+ [a-z]+) .* as it is$/\1/p' out)" = "$chosen" ] || fail "as it is takes not $chosen"
 
+# Stages wait less in chunks, which are tried beside other changes and predicted as a plan of them is.
+sed 's/"num_hidden_layers": 2/"num_hidden_layers": 8/' "$project/tests/cli/model/config.json" >config.json
+cp "$project"/tests/cli/model/tokenizer* .
+stages="--ranks 2 --set model=$PWD/config.json --set models.actor.parallel.pipeline=2"
+grpo 0 $stages --set nodes.update.micro_tokens=4096 --explore
+set -- $(sed -nE 's/.*(same|other) *((--set [^ ]+ ?)+)$/\2/p' out | grep 'parallel.chunks=2' | head -n 1)
+said=$(sed -nE 's/^ *([0-9.]+ [a-z]+) .*parallel.chunks=2.*/\1/p' out | head -n 1)
+[ -n "$said" ] || fail "no layout has chunks"
+grpo 0 $stages "$@"
+grep -q "predicted $said an iteration" out || fail "the plan of $* does not take $said"
+
 # Nothing fits in so little; and an own layout that does not, where others do.
 grpo 3 --budget 4KiB --explore
 grep -q 'neither the graph as it is nor any of its layouts fits' err || fail "nothing is said"

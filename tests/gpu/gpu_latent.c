@@ -156,6 +156,28 @@ static void check_rotation(const batch *b, sides *s)
     CUDA(cudaFree(got));
 }
 
+/* Of tokens that are cut over ranks each rotates its own. */
+static void check_rotation_in_parts(const batch *b, sides *s)
+{
+    const gr_latent_desc *d = &b->d;
+    const uint32_t head = gr_latent_head(d), ld = d->heads * head, half = b->tokens / 2;
+    const gr_latent_call all = {.d = d, .b = &s->on_gpu};
+    gr_bf16 *want = device_poisoned(s->q.n * 2), *got = device_poisoned(s->q.n * 2);
+    CUDA(cudaMemcpy(want, s->q.device, s->q.n * 2, cudaMemcpyDeviceToDevice));
+    CUDA(cudaMemcpy(got, s->q.device, s->q.n * 2, cudaMemcpyDeviceToDevice));
+    gr_latent_cuda.rotate(&s->gpu, &all, &(gr_latent_part){want + d->nope_dim, ld, d->heads, head}, false);
+    for (uint32_t i = 0; i < 2; i++) {
+        gr_tokens part = s->on_gpu;
+        part.n = i ? b->tokens - half : half;
+        const gr_latent_call c = {.d = d, .b = &part, .first = i * half};
+        gr_bf16 *x = got + (size_t)c.first * ld + d->nope_dim;
+        gr_latent_cuda.rotate(&s->gpu, &c, &(gr_latent_part){x, ld, d->heads, head}, false);
+    }
+    same(b, "rotated in parts", want, got, s->q.n);
+    CUDA(cudaFree(want));
+    CUDA(cudaFree(got));
+}
+
 static void *cpu_ws(const batch *b, const sides *s)
 {
     const gr_pass_bounds bounds = {
@@ -166,8 +188,8 @@ static void *cpu_ws(const batch *b, const sides *s)
 static void check_products(const batch *b, sides *s, void *ws)
 {
     const size_t out = (size_t)b->tokens * b->d.heads * b->d.v_dim;
-    const gr_latent_call on_cpu = {&b->d, &s->on_cpu, s->weights.wide, ws},
-                         on_gpu = {&b->d, &s->on_gpu, s->weights.device, NULL};
+    const gr_latent_call on_cpu = {&b->d, &s->on_cpu, s->weights.wide, ws, 0},
+                         on_gpu = {&b->d, &s->on_gpu, s->weights.device, NULL, 0};
     float *want = gr_malloc(GR_MAX(s->wide.n, out) * 4);
     gr_bf16 *wide = device_poisoned(s->wide.n * 2), *end = device_poisoned(out * 2);
     gr_latent_cpu.absorb(&s->cpu, &on_cpu, s->q.wide, want);
@@ -260,7 +282,7 @@ static void attend_part(const batch *b, sides *s, const uint32_t *table, const u
                               .slot = slot_at,
                               .longest = longest,
                               .decode = decode ? &one : NULL};
-    const gr_latent_call c = {d, &tokens, s->weights.device, NULL};
+    const gr_latent_call c = {d, &tokens, s->weights.device, NULL, 0};
     gr_latent_cuda.store(&s->gpu, &c, rows);
     gr_latent_cuda.attend(&s->gpu, &c, q, NULL, to);
     check_tail(b->name, to, (b->tokens + SEQS_MAX) * out);
@@ -306,8 +328,8 @@ static void attend_in_calls(const batch *b, sides *s, uint32_t each, const gr_bf
 
 static void check_attention(const batch *b, sides *s, void *ws)
 {
-    const gr_latent_call on_cpu = {&b->d, &s->on_cpu, s->weights.wide, ws},
-                         on_gpu = {&b->d, &s->on_gpu, s->weights.device, NULL};
+    const gr_latent_call on_cpu = {&b->d, &s->on_cpu, s->weights.wide, ws, 0},
+                         on_gpu = {&b->d, &s->on_gpu, s->weights.device, NULL, 0};
     float *want = gr_malloc(s->mixed.n * 4);
     gr_bf16 *got = device_poisoned(s->mixed.n * 2), *again = device_poisoned(s->mixed.n * 2);
     gr_latent_cpu.attend(&s->cpu, &on_cpu, s->wide.wide, s->rows.wide, want);
@@ -335,6 +357,7 @@ static void check_batch(batch *b)
         check_failures++;
     } else {
         check_rotation(b, &s);
+        check_rotation_in_parts(b, &s);
         if (!check_own) check_products(b, &s, ws);
         check_expansion(b, &s);
         check_attention(b, &s, ws);

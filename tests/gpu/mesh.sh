@@ -2,8 +2,8 @@
 # Training on a mesh of two CUDA devices, along each axis: the first iteration's numbers are near those of one rank, runs
 # repeat to the bit, sharded or not, resumed or not; along context strict keeps its promise; nothing is above the plan. Skips
 # (77) where there are not two devices or no mpirun.
-# usage: mesh.sh GRAPHRUN [experts | tensor | both | pipeline | chunks | keys]   the experts, slices, experts beside slices, stages, stages
-#        in chunks, or sequences over more devices than there are heads of keys, alone
+# usage: mesh.sh GRAPHRUN [experts | tensor | both | pipeline | chunks | keys | latent]   the experts, slices, experts beside slices, stages,
+#        stages in chunks, sequences over more devices than there are heads of keys, or those of latent attention, alone
 . "$(dirname "$0")/two.sh"
 
 both() { # AXIS OUT OPTIONS...
@@ -179,6 +179,23 @@ keys() {
     grep -q 'on each of the ranks that a sequence is cut over, value heads that are no multiple of 4' "$work/few.log" || { cat "$work/few.log"; exit 1; }
 }
 
+# Latent attention in dense layers: expanded on both devices, and under strict absorbed.
+latent() {
+    sed 's/"model_type": *"[a-z0-9_]*"/"model_type": "deepseek_v3", "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 64, "q_lora_rank": 48, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32/
+        s/"architectures": *\["[A-Za-z0-9]*"\]/"architectures": ["DeepseekV3ForCausalLM"]/; s/"num_key_value_heads": *[0-9]*/"num_key_value_heads": 8/; s/"num_attention_heads": *[0-9]*/"num_attention_heads": 8/; s/"head_dim": *[0-9]*,//' \
+        graphs/quickstart/config.json >"$work/latent.json"
+    rm -rf "$work/model"
+    "$gr" init --config "$work/latent.json" --tokenizer graphs/quickstart --seed 1 -o "$work/model" >/dev/null
+    train one --steps 6
+    along context
+    strict
+}
+
+if [ "${2:-all}" = latent ]; then
+    latent
+    echo "all is well"
+    exit 0
+fi
 if [ "${2:-all}" = keys ]; then
     keys
     echo "all is well"

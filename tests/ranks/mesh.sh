@@ -18,7 +18,7 @@ sed 's/"llama"/"granite"/; s/LlamaFor/GraniteFor/; s/"hidden_act"/"residual_mult
 sed -i 's/"vocab_size": 16/"vocab_size": 17/' qwen3_moe.json
 rm -r qwen3_moe
 "$gr" init --config qwen3_moe.json --tokenizer "$project/graphs/quickstart" --seed 1 -o qwen3_moe >/dev/null
-[ $axis = context ] || latent_model # whose tokens are not cut
+latent_model
 [ $axis = context ] || biased_model
 hybrids_to_cut
 [ $axis = tensor ] || few_keys # whose heads of keys are on several ranks
@@ -65,7 +65,7 @@ same_gradient qwen3-1 shared
 if [ $axis = tensor ]; then
     has llama-2x2/plan.json '"update.embed_forward_ws"'
     lacks qwen3_moe-2x2/plan.json '"update.embed_forward_ws"'
-    for type in qwen3_moe $([ "$slow" = 1 ] && echo qwen3 gemma3_text qwen3_next); do
+    for type in qwen3_moe $([ "$slow" = 1 ] && echo qwen3 gemma3_text qwen3_next deepseek_v3); do
         # shellcheck disable=SC2086
         status 0 "$gr" exec once.yaml --set model=$type --ranks 4 --set models.actor.parallel.tensor=2 --set models.actor.parallel.context=2 \
             $micro --steps 1 --out $type-both --check-memory

@@ -40,14 +40,16 @@ typedef struct config {
     const char *model, *rollout, *loss, *more;
     uint32_t ranks, hosts;
     gr_policy policy;
-    bool experts, deep; /* deep: six layers */
+    bool experts, deep, many; /* deep: six layers; many: nine of 96 experts */
 } config;
 
 static inline char *put_model(const config *c)
 {
-    static const char key[] = "\"num_hidden_layers\": ";
+    static const char key[] = "\"num_hidden_layers\": ", experts[] = "\"num_experts\": ";
     char *text = gr_printf("%s", c->experts ? experts_text : config_text);
     if (c->deep) strstr(text, key)[sizeof(key) - 1] = '6';
+    if (c->many) strstr(text, key)[sizeof(key) - 1] = '9';
+    if (c->many) memcpy(strstr(text, experts) + sizeof(experts) - 1, "96", 2);
     char *path = put_config(text);
     free(text);
     return path;

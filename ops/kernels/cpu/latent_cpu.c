@@ -80,8 +80,9 @@ static void rotate_rank(void *arg, unsigned rank, unsigned size)
     uint64_t first, last;
     gr_team_range(b->n, 1, rank, size, &first, &last);
     for (uint32_t t = (uint32_t)first, seq = 0; t < last; t++) {
-        while (t >= b->offset[seq + 1]) seq++;
-        gr_rope_angles(&j->rope, cached(b, seq) + t - b->offset[seq], cosine, sine);
+        const uint32_t at = j->c->first + t;
+        while (at >= b->offset[seq + 1]) seq++;
+        gr_rope_angles(&j->rope, cached(b, seq) + at - b->offset[seq], cosine, sine);
         for (uint32_t h = 0; h < j->p->n; h++)
             rotate_head(j, (float *)j->p->x + (size_t)t * j->p->ld + (size_t)h * j->p->stride, cosine, sine);
     }

@@ -41,7 +41,7 @@ void gr_cuda_latent_rotate(gr_queue *q, const gr_latent_call *c, const gr_latent
                                     .stride = p->stride,
                                     .dims = c->d->rope_dim,
                                     .frequency = gr_cu_frequencies(q, r, c->d->rope_dim),
-                                    .position = c->b->position,
+                                    .position = c->b->position + c->first,
                                     .factor = gr_rope_factor(r),
                                     .sign = back ? -1 : 1,
                                     .interleaved = c->d->interleaved};

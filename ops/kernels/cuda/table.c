@@ -39,7 +39,7 @@ static const char *numerics_strict_nondeterministic(void)
 #define RUNS_AS(name, f) .name = NULL
 #endif
 
-/* Workspaces do not take turns: what a plan counts would change with them. */
+/* Workspaces do not take turns but where tokens are cut: what a plan counts would change with them. */
 #define LAYER                                                                                               \
     .acts = 1 << GR_ACT_SILU | 1 << GR_ACT_GELU_TANH | 1 << GR_ACT_SWIGLU_OAI,                              \
     .attend_unfit = gr_cu_attend_unfit, .product_ws_bytes = gr_cu_product_ws_bytes,                         \

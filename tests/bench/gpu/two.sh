@@ -1,7 +1,7 @@
 #!/bin/sh
 # What two GPUs are for, in one run: what NCCL's communicators take, tests of ranks, 8B with ZeRO, slices and
-# stages, sequences of 131,072 tokens over both, a GRPO iteration of 30B-A3B with its experts divided.
-# About fourteen minutes; of little time name parts, which run in the order that they are given in. A part that fails says so and the rest
+# stages, sequences of 131,072 tokens over both, the longest that each takes, a GRPO iteration of 30B-A3B with its experts divided.
+# About seventeen minutes; of little time name parts, which run in the order that they are given in. A part that fails says so and the rest
 # goes on. What each printed is in OUT.
 # usage: two.sh BUILD OUT [PART...]   (a release build with -Dcuda=enabled -Dbench=true; OUT/results.jsonl and table.md)
 set -u
@@ -12,7 +12,7 @@ here=$(dirname "$(realpath "$0")")
 tests=$here/../../gpu
 gr=$build/tools/graphrun
 shift 2
-[ $# -gt 0 ] || set -- memory pipeline chunks mesh keys rows context experts nccl ranks hybrid pools tensor beside
+[ $# -gt 0 ] || set -- memory pipeline chunks mesh keys latent rows context longest experts nccl ranks hybrid pools tensor beside
 
 part() { # NAME SECONDS COMMAND...
     name=$1 most=$2
@@ -46,8 +46,9 @@ fi
 for name; do
     case $name in
     context) part context 200 "$here/context.sh" "$gr" 131072 1 2 ;; # at least 1.8 times one GPU's rate
+    longest) part longest 300 "$here/context.sh" "$gr" longest ;;    # at least twice one GPU's sequence, of the same memory a GPU
     pipeline) part pipeline 100 "$tests/mesh.sh" "$gr" pipeline ;;
-    keys | chunks) part $name 150 "$tests/mesh.sh" "$gr" $name ;;
+    keys | chunks | latent) part $name 150 "$tests/mesh.sh" "$gr" $name ;;
     beside) part beside 100 "$tests/mesh.sh" "$gr" both ;;
     mesh | ranks | hybrid | pools | tensor) part $name 150 "$tests/$name.sh" "$gr" ;;
     memory | nccl | rows | experts) TWO_PART=$name part $name 330 "$0" "$build" "$out" ;;

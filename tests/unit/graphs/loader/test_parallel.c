@@ -6,6 +6,7 @@
 #include "scheduler/cost/cost.h"
 #include "ops/parallel/stages.h"
 #include "scheduler/search/meshes.h"
+#include "graphs/loader/tensor.h"
 
 static uint64_t entry_bytes(const gr_plan *p, const char *what)
 {
@@ -608,6 +609,98 @@ static void test_auto_takes_the_fastest_mesh(void **state)
     gr_graph_free(g);
 }
 
+/* A graph of a pool of ranks that train, which no mesh divides, and of two that generate. */
+static config pools_of_experts(const char *model, const char *rollout)
+{
+    return (config){.model = model,
+                    .rollout = rollout,
+                    .more = "pools: {a: {ranks: 5}, b: {ranks: 2}}\n",
+                    .ranks = 7,
+                    .experts = true,
+                    .many = true};
+}
+
+/* As it is planned with its choices. */
+typedef struct division {
+    uint32_t ranks; /* that experts of rollouts are divided over; 0: nothing fits */
+    uint64_t ns, peak;
+    char said[512]; /* last */
+} division;
+
+static division division_of(const char *model, uint64_t budget)
+{
+    config c = pools_of_experts(model, ", pool: b");
+    const gr_plan_options o = {.kernels = &gr_kernels_cpu,
+                               .hardware = machine(),
+                               .hosts = 1,
+                               .threads = 1,
+                               .budget_bytes = budget,
+                               .hurry = 8};
+    gr_graph *g = load(&c);
+    gr_planned *p = NULL;
+    gr_diag d;
+    division x = {0};
+    gr_diag_init(&d);
+    if (gr_plan_meshes(&p, g, &o, &d) == GR_OK)
+        x = (division){g->models[0]->sharding.expert, p->plan->ns, gr_plan_peak(p->plan), ""};
+    if (d.n) snprintf(x.said, sizeof(x.said), "%s", d.messages[d.n - 1].text);
+    assert_int_equal(g->views[1]->models[0]->sharding.rollout.experts, GR_MAX(x.ranks, 1u));
+    gr_diag_release(&d);
+    gr_planned_free(p);
+    gr_graph_free(g);
+    return x;
+}
+
+enum { TIGHT = 29 << 19 }; /* nine layers of 96 experts are 13.1 MiB, a pool of keys beside them 0.6 */
+
+/* Where whole copies take no longer they stay, and the plan is that of a file that says so. Where they do not
+ * fit, or have to be moved in and out, experts are divided. */
+static void test_auto_divides_experts_of_rollouts(void **state)
+{
+    (void)state;
+    const division open = division_of(", parallel: auto", 0),
+                   whole = division_of(", expert: 1, parallel: auto", 0),
+                   kept = division_of(", residency: {rollout_weights: keep}, parallel: auto", TIGHT),
+                   moved = division_of(", parallel: auto", TIGHT);
+    assert_int_equal(open.ranks, 1);
+    assert_int_equal(whole.ranks, 1);
+    assert_true(open.ns == whole.ns && open.peak == whole.peak);
+    assert_int_equal(kept.ranks, 2);
+    assert_true(kept.peak <= TIGHT);
+    assert_non_null(strstr(kept.said, "divided over ranks: expert: 2"));
+    assert_non_null(strstr(kept.said, "whole copies do not fit"));
+    assert_int_equal(moved.ranks, 2);
+    assert_null(strstr(moved.said, "do not fit"));
+}
+
+/* What a file may not say, or says itself, is not tried. */
+static void test_what_is_refused_beside_divided_experts_is_not_tried(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *rollout;
+        bool divides, open;
+    } cases[] = {
+        {"", ", pool: b", true, true},
+        {", expert: 1", ", pool: b", true, false},
+        {", tensor: 1", ", pool: b", true, false},
+        {", tensor: 2", ", pool: b", false, false},
+        {"", ", pool: b, turns: 2, max_context: 64, environment: {command: cat}", false, true},
+        {", precision: {kv: fp8}", ", pool: b", false, true},
+    };
+    for (size_t i = 0; i < GR_LEN(cases); i++) {
+        config c = pools_of_experts(cases[i].model, cases[i].rollout);
+        gr_graph *g = load(&c);
+        const uint32_t expert = g->models[0]->sharding.expert;
+        assert_int_equal(gr_rollout_divides(g, 0, 2), cases[i].divides);
+        assert_int_equal(gr_rollout_is_open(g->models[0]), cases[i].open);
+        assert_false(gr_rollout_divides(g, 0, 4)); /* ranks that generate are two */
+        assert_false(gr_rollout_divides(g, 1, 2)); /* `ref` makes no rollouts */
+        assert_int_equal(g->models[0]->sharding.expert, expert);
+        gr_graph_free(g);
+    }
+}
+
 /* text NULL: it is fine. */
 static void check_refused(const config *c, const char *text, uint32_t line)
 {
@@ -765,6 +858,8 @@ int main(void)
         cmocka_unit_test(test_stages_take_turns),
         cmocka_unit_test(test_auto_takes_the_fastest_mesh),
         cmocka_unit_test(test_auto_stops_where_doubling_does_not_pay),
+        cmocka_unit_test(test_auto_divides_experts_of_rollouts),
+        cmocka_unit_test(test_what_is_refused_beside_divided_experts_is_not_tried),
         cmocka_unit_test(test_rollouts_that_cannot_go_in_step_are_refused),
         cmocka_unit_test(test_what_is_refused),
     };

@@ -34,6 +34,8 @@ static void free_guarded(void *p, uint64_t bytes)
     free(p);
 }
 
+static const gr_kernels *device = &gr_kernels_cpu;
+
 /* Backward twice, so that there are gradients that it adds to. */
 static void run(struct rank *r)
 {
@@ -47,19 +49,19 @@ static void run(struct rank *r)
         .tokens = r->n_tokens, .seqs = SEQS, .length = TOKENS, .threads = 1, .cut = r->at.comm.ranks};
     const size_t at = (size_t)r->at.comm.rank * r->n_tokens * HIDDEN,
                  bytes = (size_t)r->n_tokens * HIDDEN * sizeof(float);
-    const uint64_t of_acts = gr_layer_acts_bytes(&K, r->s, 0, &b),
-                   forward = gr_layer_ws_bytes(&K, r->s, 0, &b, GR_LAYER_FORWARD),
-                   keep = gr_layer_ws_bytes(&K, r->s, 0, &b, GR_LAYER_KEEP),
-                   back = gr_layer_ws_bytes(&K, r->s, 0, &b, GR_LAYER_BACKWARD);
+    const uint64_t of_acts = gr_layer_acts_bytes(device, r->s, 0, &b),
+                   forward = gr_layer_ws_bytes(device, r->s, 0, &b, GR_LAYER_FORWARD),
+                   keep = gr_layer_ws_bytes(device, r->s, 0, &b, GR_LAYER_KEEP),
+                   back = gr_layer_ws_bytes(device, r->s, 0, &b, GR_LAYER_BACKWARD);
     void *acts = guarded(of_acts), *ws[] = {guarded(forward), guarded(keep), guarded(back)};
     float *in = gr_malloc(bytes);
     memcpy(r->y, r->x + at, bytes);
     memcpy(r->kept, r->x + at, bytes);
-    gr_layer_forward(&K, &q, r->s, 0, r->w, &p, r->y, NULL, NULL, ws[0]);
-    gr_layer_forward(&K, &q, r->s, 0, r->w, &p, r->kept, in, acts, ws[1]);
+    gr_layer_forward(device, &q, r->s, 0, r->w, &p, r->y, NULL, NULL, ws[0]);
+    gr_layer_forward(device, &q, r->s, 0, r->w, &p, r->kept, in, acts, ws[1]);
     for (int i = 0; i < 2; i++) {
         memcpy(r->dx, r->dy + at, bytes);
-        gr_layer_backward(&K, &q, r->s, 0, r->w, NULL, &p, in, acts, r->dx, r->grad, GR_F32, ws[2]);
+        gr_layer_backward(device, &q, r->s, 0, r->w, NULL, &p, in, acts, r->dx, r->grad, GR_F32, ws[2]);
     }
     free(in);
     free_guarded(acts, of_acts), free_guarded(ws[0], forward), free_guarded(ws[1], keep);
@@ -220,6 +222,40 @@ static void test_heads_of_the_delta_rule_are_divided_and_keys_copied(void **stat
     }
 }
 
+/* Heads of 8 + 4 values, of which 4 are rotated; q_rank 0: queries come without a latent. */
+static gr_layer_desc latent(uint32_t heads, uint32_t q_rank)
+{
+    gr_layer_desc d = attention(4, 4);
+    d.attention = (gr_attention_desc){0};
+    d.mixer = GR_MIXER_LATENT;
+    d.latent = (gr_latent_desc){.heads = heads,
+                                .q_rank = q_rank,
+                                .kv_rank = 10,
+                                .nope_dim = 8,
+                                .rope_dim = 4,
+                                .v_dim = 6,
+                                .norm_eps = 1e-6f,
+                                .scale = 0.3f,
+                                .rope = {.theta = 10000, .dims = 4}};
+    return d;
+}
+
+/* Absorbed on a device whose kernels have batch invariance, and expanded on one like it that has not. */
+static void test_heads_of_latent_attention_are_divided(void **state)
+{
+    (void)state;
+    gr_kernels other = gr_kernels_cpu;
+    other.invariant = false;
+    for (uint32_t i = 0; i < 4; i++) {
+        gr_layer_desc d = latent(12, i % 2 ? 14 : 0);
+        device = i < 2 ? &gr_kernels_cpu : &other;
+        check(&d, (const uint32_t[]){2, 3, 4, 12, 0});
+        d.latent.v_dim = 12; /* nothing is filled up */
+        check(&d, (const uint32_t[]){4, 0});
+    }
+    device = &gr_kernels_cpu;
+}
+
 /* By hand, of 36 tokens: 12 query heads of 8 on 2 of keys over 4 ranks are 3 and 1 each, so that each of
  * keys has two copies: rows of 96 + 2 * 32 values go, and 96 come back. Of the rule 2 key heads of 6 and 4
  * value heads of 10 over 4: rows of 2 * 24 + 2 * 40 + 2 * 4, and 40 back. */
@@ -236,8 +272,25 @@ static void test_what_a_rank_has_and_sends(void **state)
     assert_int_equal(some.value_heads, 1);
     assert_int_equal(some.key_heads, 1);
     assert_int_equal(gr_layer_cut_values(&e, 4), 2 * 24 + 2 * 40 + 2 * 4 + 40);
+    const gr_layer_desc f = latent(4, 6); /* 4 heads: q, k and v of 12, and 6 back */
+    assert_int_equal(gr_layer_cut_values(&f, 4), 4 * (3 * 12 + 6));
     assert_int_equal(gr_attention_cut(&d.attention, 1).kv_heads, 2);
     assert_int_equal(gr_attention_cut(&e.attention, 4).heads, 0); /* it has none */
+}
+
+/* 1.7B's layer: twice the ranks are for twice the tokens, so exchanges may not take what that leaves. */
+static void test_a_token_takes_no_more_where_they_are_cut(void **state)
+{
+    (void)state;
+    const gr_kernels *cuda = gr_kernels_as(&gr_kernels_cuda, false, false);
+    const gr_layer_desc d = gr_layer_plain(16, 8, 128, 6144);
+    gr_model_shape s = {.vocab = 8, .hidden = 2048, .layers = 1, .max_positions = 1 << 20};
+    gr_model_of(&s, &d);
+    for (gr_layer_use use = GR_LAYER_KEEP; use <= GR_LAYER_BACKWARD; use++) {
+        const gr_pass_bounds one = {.tokens = 1 << 16, .seqs = 1, .length = 1 << 16, .threads = 1, .cut = 1},
+                             two = {.tokens = 1 << 16, .seqs = 1, .length = 1 << 17, .threads = 1, .cut = 2};
+        assert_true(gr_layer_ws_bytes(cuda, &s, 0, &two, use) <= gr_layer_ws_bytes(cuda, &s, 0, &one, use));
+    }
 }
 
 static void test_what_does_not_come_out_even_is_named(void **state)
@@ -252,8 +305,9 @@ static void test_what_does_not_come_out_even_is_named(void **state)
     assert_null(gr_layer_cut_uneven(&d, 12, buf));
     assert_string_equal(gr_layer_cut_uneven(&d, 4, buf), "6 key heads of the gated delta rule");
     assert_string_equal(gr_layer_cut_uneven(&d, 24, buf), "12 value heads of the gated delta rule");
-    d.mixer = GR_MIXER_LATENT;
-    assert_string_equal(gr_layer_cut_uneven(&d, 2, buf), "layers of latent attention");
+    d = latent(4, 6);
+    assert_null(gr_layer_cut_uneven(&d, 4, buf));
+    assert_string_equal(gr_layer_cut_uneven(&d, 8, buf), "4 heads");
 }
 
 int main(void)
@@ -262,7 +316,9 @@ int main(void)
         cmocka_unit_test(test_heads_are_divided_and_keys_copied),
         cmocka_unit_test(test_so_are_gates_norms_sinks_and_windows),
         cmocka_unit_test(test_heads_of_the_delta_rule_are_divided_and_keys_copied),
+        cmocka_unit_test(test_heads_of_latent_attention_are_divided),
         cmocka_unit_test(test_what_a_rank_has_and_sends),
+        cmocka_unit_test(test_a_token_takes_no_more_where_they_are_cut),
         cmocka_unit_test(test_what_does_not_come_out_even_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
