@@ -99,7 +99,8 @@ static void lay_out_loop(gr_timeline *t, clocks *c, uint32_t i)
     meet_at(c, meet, begin);
     if (t->depth[i] < MAX_DEPTH) {
         lay_out(t, c, i + 1, s->body_last + 1);
-        if (t->trips) s->ns = GR_MAX(s->ns, own_trips(t, c, i, meet, stalled));
+        const uint64_t own = t->trips ? own_trips(t, c, i, meet, stalled) : 0;
+        s->ns = GR_MAX(s->ns, own);
         t->end[i] =
             s->ns ? after(after(begin, s->ns), c->stalled - stalled) : begin; /* no trip waits for nothing */
         stretch(t, i + 1, s->body_last + 1, begin, latest(c, meet) - begin, t->end[i] - begin);
