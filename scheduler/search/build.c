@@ -1,5 +1,6 @@
 /* scheduler/search/build.c: a finished plan from a residency that fits: steps, ledger, paths, waits. */
 #include "scheduler/search/build.h"
+#include "scheduler/search/timeline.h"
 #include "scheduler/search/transfers_parts.h"
 
 #include <assert.h>
@@ -630,6 +631,17 @@ gr_plan *gr_plan_pack(const gr_transfers *l, const gr_analysis *f, gr_packings *
     return p;
 }
 
+/* Where offsets make steps in loops wait, those take longer than the layout said. */
+static void set_loops(const builder *b)
+{
+    uint32_t *trips = gr_calloc(b->n + 1, sizeof(*trips));
+    for (uint32_t i = 0; i < b->n; i++)
+        if (b->l->items[i].kind == GR_STEP_LOOP)
+            trips[i] = b->f->g->task[b->l->items[i].work].loop.trips_expected;
+    gr_timeline_set_loops(b->p, trips);
+    free(trips);
+}
+
 void gr_plan_finish(gr_plan *p, const gr_transfers *l, const gr_analysis *f)
 {
     builder b = {.l = l, .f = f, .p = p, .n = l->n_items};
@@ -644,6 +656,7 @@ void gr_plan_finish(gr_plan *p, const gr_transfers *l, const gr_analysis *f)
     find_waits(&b);
     split_paths(&b);
     make_paths(&b);
+    set_loops(&b);
     for (uint32_t e = 0; e < p->n_ledger; e++) free(b.shares[e]);
     free(b.shares), free(b.n_share), free(b.lanes), free(b.head), free(b.at), free(b.accesses),
         free(b.wanted);

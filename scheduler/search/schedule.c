@@ -179,21 +179,28 @@ static gr_plan *build_once(gr_schedule_search *s, uint32_t level, uint64_t apart
     charge_packing(s, p);
     if (!is_within(s, p)) return p;
     gr_plan_finish(p, &s->transfers, f);
-    if (s->o->parts < 2) p->ns = GR_MAX(p->ns, gr_timeline_waits_ns(p));
+    p->ns = GR_MAX(p->ns, gr_timeline_waits_ns(p));
     return p;
 }
 
 /* What is above the budgets has its ledger alone. Its time is known when its offsets are: where a step's
- * bytes are those of an offload that still runs, it waits, unless others are found. Roles wait for each other
- * besides, which is seen when all have plans. */
+ * bytes are those of an offload that still runs, it waits, unless others are found: where all that is still
+ * busy is kept apart, or as much of it as there is room for. Roles wait for each other besides, which is seen
+ * when all have plans. */
 static gr_plan *build(gr_schedule_search *s, uint32_t level)
 {
-    gr_plan *p = build_once(s, level, 0);
-    if (!is_within(s, p) || p->ns <= gr_near_ns(s->transfers.ns)) return p;
-    gr_plan *apart = build_once(s, level, UINT64_MAX);
-    const bool faster = is_within(s, apart) && apart->ns < p->ns;
-    gr_plan_free(faster ? p : apart);
-    return faster ? apart : p;
+    static const uint8_t rooms[] = {64, 63, 60, 54}; /* of 64 */
+    const uint64_t wanted = gr_near_ns(s->transfers.ns),
+                   room = gr_arena_budget(s, level, s->transfers.host_live);
+    gr_plan *best = build_once(s, level, 0);
+    for (size_t i = 0; i <= GR_LEN(rooms) && is_within(s, best) && best->ns > wanted; i++) {
+        if (i && (s->o->quick || s->probes)) break;
+        gr_plan *apart = build_once(s, level, i ? room / 64 * rooms[i - 1] : UINT64_MAX);
+        const bool faster = is_within(s, apart) && apart->ns < best->ns;
+        gr_plan_free(faster ? best : apart);
+        if (faster) best = apart;
+    }
+    return best;
 }
 
 /* The same with all steps, whether it is within the budgets or not. */
@@ -340,41 +347,6 @@ static packed pack_first(gr_schedule_search *s, const candidate *list, size_t n,
     return (packed){0};
 }
 
-/* With what steps in loops wait for bytes of copies that still run. */
-static uint64_t loops_ns(const gr_schedule_search *s, uint32_t level, const gr_plan *p)
-{
-    const gr_transfers *l = &s->transfers;
-    const gr_tasks *g = s->sets[level].analysis->g;
-    uint32_t *trips = gr_calloc(l->n_items + 1, sizeof(*trips));
-    for (uint32_t i = 0; i < l->n_items; i++)
-        if (l->items[i].kind == GR_STEP_LOOP) trips[i] = g->task[l->items[i].work].loop.trips_expected;
-    const uint64_t ns = gr_timeline_loops_ns(p, trips);
-    free(trips);
-    return ns;
-}
-
-/* The plan that was chosen, or the same steps with other offsets, so that in loops, too, as few steps wait
- * for bytes as there is room for. */
-static gr_plan *ease(gr_schedule_search *s, const candidate *c, gr_plan *p)
-{
-    static const uint8_t rooms[] = {64, 63, 60, 54}; /* of 64 */
-    const gr_residency *st = &s->found.all[c->residency];
-    if (s->o->quick || s->probes || s->o->parts > 1) return p;
-    lay_out_as(s, c);
-    if (s->transfers.n_items != gr_plan_steps(p)) return p; /* loads stand later in it */
-    uint64_t least = loops_ns(s, st->level, p);
-    const uint64_t room = gr_arena_budget(s, st->level, st->host);
-    bool fits = least <= gr_near_ns(p->ns);
-    for (size_t i = 0; i <= GR_LEN(rooms) && !fits; i++) {
-        gr_plan *apart = build_once(s, st->level, i ? room / 64 * rooms[i - 1] : UINT64_MAX);
-        fits = is_within(s, apart);
-        const uint64_t ns = fits && apart->ns <= p->ns ? loops_ns(s, st->level, apart) : UINT64_MAX;
-        gr_plan_free(ns < least ? p : apart);
-        if (ns < least) p = apart, least = ns;
-    }
-    return p;
-}
-
 /* Of all that fit and take as long as the fastest that does, or nearly, the one that moves least. */
 static gr_plan *choose(gr_schedule_search *s, size_t begin, uint32_t *level)
 {
@@ -393,7 +365,6 @@ static gr_plan *choose(gr_schedule_search *s, size_t begin, uint32_t *level)
             best.plan = less.plan;
             taken = &near[less.at];
         }
-        best.plan = ease(s, taken, best.plan);
         s->taken = s->found.all[taken->residency];
         const gr_level_set *set = &s->sets[s->taken.level];
         if (s->src->n_knobs) memcpy(level, set->level, s->src->n_knobs * sizeof(*level));
@@ -653,22 +624,40 @@ static gr_plan *search_levels(gr_schedule_search *s, uint32_t *walk, uint32_t *l
     return p;
 }
 
-/* All is resident, and fits: what other choices that keep the bits make faster, by more than plans may differ
- * anyway. */
+/* All is resident, and fits. The other plan, if it is faster by more than plans may differ anyway; else p.
+ * level: p's; others: the other's. */
+static gr_plan *faster_of(gr_schedule_search *s, gr_plan *p, const gr_residency *of_p, gr_plan *other,
+                          const uint32_t *others, uint32_t *level)
+{
+    if (!other || gr_near_ns(other->ns) >= p->ns) {
+        gr_plan_free(other);
+        s->taken = *of_p;
+        return p;
+    }
+    gr_plan_free(p);
+    if (s->src->n_knobs) memcpy(level, others, s->src->n_knobs * sizeof(*level));
+    return other;
+}
+
+/* What other choices that keep the bits make faster. */
 static gr_plan *try_faster(gr_schedule_search *s, const uint32_t *first, gr_plan *p, uint32_t *level)
 {
     uint32_t *others = gr_calloc(s->src->n_knobs + 1, sizeof(*others));
     const gr_residency taken = s->taken;
     descend(s, first);
-    gr_plan *other = choose(s, 0, others);
-    if (other && gr_near_ns(other->ns) < p->ns) {
-        gr_plan_free(p);
-        p = other;
-        if (s->src->n_knobs) memcpy(level, others, s->src->n_knobs * sizeof(*level));
-    } else {
-        gr_plan_free(other);
-        s->taken = taken;
-    }
+    p = faster_of(s, p, &taken, choose(s, 0, others), others, level);
+    free(others);
+    return p;
+}
+
+/* Where steps wait for bytes that others still use, for all that stays leaves no room: what is faster with
+ * some of it moved. */
+static gr_plan *move_some(gr_schedule_search *s, uint32_t *walk, gr_plan *p, uint32_t *level)
+{
+    uint32_t *others = gr_calloc(s->src->n_knobs + 1, sizeof(*others));
+    const gr_residency taken = s->taken;
+    s->found.n = 0;
+    p = faster_of(s, p, &taken, search_levels(s, walk, others), others, level);
     free(others);
     return p;
 }
@@ -700,11 +689,12 @@ gr_plan *gr_try_levels(gr_schedule_search *s, const uint32_t *bits, uint32_t *le
     gr_allow(s, s->work);
     gr_search_set(s, gr_level_set_at(s, walk), 1);
     gr_plan *p = choose(s, 0, level);
+    const bool waits = p && p->ns > gr_near_ns(s->taken.ns);
+    if (p && !probe && !waits) p = try_faster(s, walk, p, level);
+    if (waits && !probe) p = move_some(s, walk, p, level);
     if (!p) {
         s->found.n = 0;
         p = search_levels(s, walk, level);
-    } else if (!probe) {
-        p = try_faster(s, walk, p, level);
     }
     free(walk);
     return p;

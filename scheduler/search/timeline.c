@@ -99,7 +99,8 @@ static void lay_out_loop(gr_timeline *t, clocks *c, uint32_t i)
     meet_at(c, meet, begin);
     if (t->depth[i] < MAX_DEPTH) {
         lay_out(t, c, i + 1, s->body_last + 1);
-        if (t->trips) s->ns = GR_MAX(s->ns, own_trips(t, c, i, meet, stalled));
+        const uint64_t own = t->trips ? own_trips(t, c, i, meet, stalled) : 0;
+        s->ns = GR_MAX(s->ns, own);
         t->end[i] =
             s->ns ? after(after(begin, s->ns), c->stalled - stalled) : begin; /* no trip waits for nothing */
         stretch(t, i + 1, s->body_last + 1, begin, latest(c, meet) - begin, t->end[i] - begin);
@@ -213,11 +214,10 @@ gr_timeline gr_timeline_of_role(const gr_plan *p, uint32_t role, gr_arena *arena
     return t;
 }
 
-static uint64_t steady_ns(const gr_plan *p, bool late, const uint32_t *trips)
+static uint64_t steady_ns(const gr_plan *p, bool late)
 {
     gr_arena *arena = gr_arena_new();
     gr_timeline t = bare(p, 0, arena);
-    t.trips = trips;
     const uint64_t ns = lay_out_steady(&t, late);
     gr_arena_free(arena);
     return ns;
@@ -225,15 +225,24 @@ static uint64_t steady_ns(const gr_plan *p, bool late, const uint32_t *trips)
 
 uint64_t gr_timeline_waits_ns(const gr_plan *p)
 {
-    return steady_ns(p, false, NULL);
+    return steady_ns(p, false);
 }
 
 uint64_t gr_timeline_late_ns(const gr_plan *p)
 {
-    return steady_ns(p, true, NULL);
+    return steady_ns(p, true);
 }
 
-uint64_t gr_timeline_loops_ns(const gr_plan *p, const uint32_t *trips)
+void gr_timeline_set_loops(gr_plan *p, const uint32_t *trips)
 {
-    return steady_ns(p, false, trips);
+    gr_arena *arena = gr_arena_new();
+    gr_timeline t = bare(p, 0, arena);
+    t.trips = trips;
+    clocks c = clocks_at(lay_out_steady(&t, false));
+    lay_out(&t, &c, t.n_steady, t.n);
+    for (uint32_t i = 0; i < t.n; i++) {
+        gr_path *path = &p->paths[i < t.n_steady ? GR_PATH_STEADY : GR_PATH_VALIDATE];
+        path->steps[i < t.n_steady ? i : i - t.n_steady].ns = t.steps[i].ns;
+    }
+    gr_arena_free(arena);
 }

@@ -34,8 +34,9 @@ uint64_t gr_timeline_waits_ns(const gr_plan *p);
 /* The same where each load waits for what stands before it on `compute` and of offloads, too: as long as the
  * search may have counted, which knew no offsets. */
 uint64_t gr_timeline_late_ns(const gr_plan *p);
-/* The same where steps in loops wait for such bytes, too, and loops take as much longer; predicted times
- * leave that out. trips: of steps that are loops, how often they turn. */
-uint64_t gr_timeline_loops_ns(const gr_plan *p, const uint32_t *trips);
+/* Loops of a plan of one role come to take as long as their own steps wait for each other, where that is
+ * longer than they say: offsets are known, and some wait for bytes that others still use. trips [steps of both
+ * paths]: of those that are loops, how often they turn. */
+void gr_timeline_set_loops(gr_plan *p, const uint32_t *trips);
 
 #endif

@@ -186,7 +186,6 @@ static uint64_t start_of(const gr_transfers *l, const gr_analysis *f, clocks *c,
     case GR_STEP_RELEASE:
         return GR_MAX(t[it->lane], c->used[it->entry]);
     case GR_STEP_RESUME:
-    case GR_STEP_LOOP:
         return t[it->lane];
     default:
         break;
@@ -211,7 +210,11 @@ static void run_loop(gr_transfers *l, const gr_analysis *f, clocks *c, uint32_t 
     gr_item *it = &l->items[i];
     const unsigned lanes = l->lanes[it->work];
     finish_all_copies(c);
-    uint64_t t = c->lane[GR_LANE_COMPUTE], all = t, stalled = c->stalled;
+    const uint64_t t = start_of(l, f, c, it); /* ranks may have to agree on its trips */
+    if (t <= c->outside) c->stalled += t - c->lane[GR_LANE_COMPUTE];
+    c->lane[GR_LANE_COMPUTE] = t;
+    const uint64_t stalled = c->stalled;
+    uint64_t all = t;
     it->begin = t;
     const bool outermost = !c->outside;
     if (outermost) c->outside = GR_MAX(join(c, ALL_LANES), UINT64_C(1));

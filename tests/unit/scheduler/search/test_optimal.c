@@ -108,16 +108,20 @@ static bool all_stay(const space *s, const priced *p)
     return true;
 }
 
-/* The time of a layout with its offsets, which some steps wait for; UINT64_MAX: they are not found. */
+/* The time of a layout with the best of its offsets, which some steps wait for; UINT64_MAX: they are not
+ * found. */
 static uint64_t packed_ns(const space *s, uint64_t arena)
 {
-    gr_plan *plan = gr_plan_pack(&s->transfers, s->f, NULL, 0, 40);
+    const uint64_t apart[] = {0, UINT64_MAX, arena, arena / 64 * 63, arena / 64 * 60, arena / 64 * 54};
     uint64_t ns = UINT64_MAX;
-    if (plan->arena_bytes <= arena) {
-        gr_plan_finish(plan, &s->transfers, s->f);
-        ns = GR_MAX(plan->ns, gr_timeline_waits_ns(plan));
+    for (size_t i = 0; i < GR_LEN(apart) && ns > s->transfers.ns; i++) {
+        gr_plan *plan = gr_plan_pack(&s->transfers, s->f, NULL, apart[i], 40);
+        if (plan->arena_bytes <= arena) {
+            gr_plan_finish(plan, &s->transfers, s->f);
+            ns = GR_MIN(ns, GR_MAX(plan->ns, gr_timeline_waits_ns(plan)));
+        }
+        gr_plan_free(plan);
     }
-    gr_plan_free(plan);
     return ns;
 }
 
@@ -151,7 +155,11 @@ static bool is_better(const goal *a, const goal *b)
 static goal best_goal(space *s, uint64_t arena)
 {
     for (size_t i = 0; i < s->n; i++)
-        if (all_stay(s, &s->found[i]) && s->found[i].live <= arena) return (goal){.ns = s->found[i].ns};
+        if (all_stay(s, &s->found[i]) && s->found[i].live <= arena) {
+            lay_out(s, &s->found[i], false, arena);
+            const uint64_t ns = packed_ns(s, arena);
+            if (ns <= gr_near_ns(s->transfers.ns)) return (goal){.ns = ns};
+        }
     const uint64_t least = least_time(s, arena), most = least + least / 1000;
     goal best = {UINT64_MAX, UINT64_MAX};
     for (size_t i = 0; i < s->n && s->found[i].least_ns <= most; i++) {
