@@ -9,13 +9,13 @@
  * that one, such as `comm`, an offload may come late: the loads beside it have their times, and it makes up
  * for them, so that what both directions move in that time is what they can. No loop begins, and no trip
  * ends, before all copies have. */
+#include "scheduler/search/lanes.h"
 #include "scheduler/search/transfers.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-#define ALL_LANES ((1u << GR_N_LANES) - 1)
-#define PENDING   UINT64_MAX /* a time that is not known yet: of a copy in a queue */
+#define PENDING UINT64_MAX /* a time that is not known yet: of a copy in a queue */
 
 typedef struct copying {
     gr_item *it;
@@ -41,20 +41,6 @@ typedef struct clocks {
     uint64_t outside;          /* in a loop: when all ends that was begun before the outermost one */
     uint64_t stalled;          /* how long the compute lane waited for that, in loops */
 } clocks;
-
-static uint64_t join(const clocks *c, unsigned lanes)
-{
-    uint64_t t = 0;
-    for (int l = 0; l < GR_N_LANES; l++)
-        if (lanes >> l & 1) t = GR_MAX(t, c->lane[l]);
-    return t;
-}
-
-static void meet_at(clocks *c, unsigned lanes, uint64_t t)
-{
-    for (int l = 0; l < GR_N_LANES; l++)
-        if (lanes >> l & 1) c->lane[l] = GR_MAX(c->lane[l], t);
-}
 
 /* When the last use of an entry is over for a step: one in loops that the step is not in ends with them. */
 static uint64_t free_at(const gr_transfers *l, const gr_analysis *f, const clocks *c, const gr_item *it)
@@ -214,22 +200,23 @@ static void run_loop(gr_transfers *l, const gr_analysis *f, clocks *c, uint32_t 
     uint64_t t = c->lane[GR_LANE_COMPUTE], all = t, stalled = c->stalled;
     it->begin = t;
     const bool outermost = !c->outside;
-    if (outermost) c->outside = GR_MAX(join(c, ALL_LANES), UINT64_C(1));
+    if (outermost) c->outside = GR_MAX(gr_lanes_latest(c->lane, GR_ALL_LANES), UINT64_C(1));
     uint32_t trips = f->g->task[it->work].loop.trips_expected;
-    bool late = f->waits_outside[it->work] || join(c, ALL_LANES) > t; /* only the first trip has to wait */
+    bool late = f->waits_outside[it->work] ||
+                gr_lanes_latest(c->lane, GR_ALL_LANES) > t; /* only the first trip has to wait */
     if (trips) {
         run_items(l, f, c, i + 1, it->body_last + 1);
         finish_all_copies(c);
-        uint64_t ends = join(c, lanes), trip = ends - t;
-        meet_at(c, lanes, ends);
+        uint64_t ends = gr_lanes_latest(c->lane, lanes), trip = ends - t;
+        gr_lanes_meet(c->lane, lanes, ends);
         if (trips > 1 && late) {
             run_items(l, f, c, i + 1, it->body_last + 1);
             finish_all_copies(c);
-            trip = join(c, lanes) - ends;
+            trip = gr_lanes_latest(c->lane, lanes) - ends;
         }
         all = ends + trip * (trips - 1);
     }
-    meet_at(c, lanes, all);
+    gr_lanes_meet(c->lane, lanes, all);
     c->done[it->work] = all;
     if (outermost) c->outside = 0;
     it->ns = all - t - (c->stalled - stalled); /* its own time: what it waits for has its own step */
@@ -308,11 +295,11 @@ uint64_t gr_transfers_ns(gr_transfers *l, const gr_analysis *f)
     }
     run_items(l, f, &c, 0, l->validate);
     finish_all_copies(&c);
-    uint64_t ns = join(&c, ALL_LANES);
-    meet_at(&c, ALL_LANES, ns);
+    uint64_t ns = gr_lanes_latest(c.lane, GR_ALL_LANES);
+    gr_lanes_meet(c.lane, GR_ALL_LANES, ns);
     run_items(l, f, &c, l->validate, l->n_items);
     finish_all_copies(&c);
-    l->validate_ns = join(&c, ALL_LANES) - ns;
+    l->validate_ns = gr_lanes_latest(c.lane, GR_ALL_LANES) - ns;
     find_clear(l, &c);
     for (int way = 0; way < 2; way++) free(c.queue[way].all);
     free(c.left);
