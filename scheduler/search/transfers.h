@@ -80,6 +80,20 @@ typedef struct gr_ref { /* one use of an object */
     gr_use_mode mode;
 } gr_ref;
 
+typedef struct gr_item { /* a step to be */
+    gr_step_kind kind;
+    uint32_t work, object; /* GR_NONE where there is none */
+    /* Transitions: the device copy, and, of a load or offload, the host copy. Of a fetch or store: the host
+     * copy, and that on the disk. */
+    uint32_t entry, home;
+    uint32_t scope;     /* the loop (a work) around it, or GR_NONE */
+    uint32_t body_last; /* loops: last item of the body */
+    gr_lane lane;
+    const char *node;
+    bool optional;
+    uint64_t ns, begin; /* begin: in loops, of the trip looked at last */
+} gr_item;
+
 typedef struct gr_analysis {
     const gr_tasks *g;
     gr_arena *arena; /* of everything below */
@@ -90,6 +104,8 @@ typedef struct gr_analysis {
     uint32_t *begin; /* uses of object o: refs[begin[o]] to refs[begin[o + 1]] */
     gr_ref *refs;
     uint32_t *use_begin;    /* of works: where its uses begin in arrays over all uses */
+    uint32_t *used;         /* of all uses: the object, or GR_NONE */
+    gr_item *steps;         /* of works: its step, where it is not moved to the host lane */
     uint32_t *first, *last; /* of objects: where a temporary one begins and ends; last GR_NONE: at the end */
     uint32_t *group, *rank; /* of objects: group or GR_NONE, and place in it */
     gr_group *groups;
@@ -113,20 +129,6 @@ typedef struct gr_choice {
     uint16_t host;    /* 1: the others stay in the host pool, and what uses them is done there */
     gr_policy policy; /* AUTO: by those above; else they say nothing */
 } gr_choice;
-
-typedef struct gr_item { /* a step to be */
-    gr_step_kind kind;
-    uint32_t work, object; /* GR_NONE where there is none */
-    /* Transitions: the device copy, and, of a load or offload, the host copy. Of a fetch or store: the host
-     * copy, and that on the disk. */
-    uint32_t entry, home;
-    uint32_t scope;     /* the loop (a work) around it, or GR_NONE */
-    uint32_t body_last; /* loops: last item of the body */
-    gr_lane lane;
-    const char *node;
-    bool optional;
-    uint64_t ns, begin; /* begin: in loops, of the trip looked at last */
-} gr_item;
 
 typedef struct gr_copy { /* of an object: a ledger entry to be */
     uint32_t object;
