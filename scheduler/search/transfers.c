@@ -40,7 +40,7 @@ static bool is_loop(const gr_tasks *g, uint32_t work)
 
 static uint32_t add_copy(gr_transfers *l, uint32_t object, gr_place place, uint32_t first, uint32_t last)
 {
-    gr_copy d = {object, place, first, last, last};
+    gr_copy d = {object, place, first, last, 0};
     GR_PUSH(l->copies, l->n_copies, l->caps[1], d);
     return l->n_copies - 1;
 }
@@ -556,17 +556,22 @@ static void find_runs(hoist *h)
     }
 }
 
+/* Items at once, then inner loops into outer ones, which stand before them. */
 static void find_plain_loops(hoist *h)
 {
     const gr_transfers *l = h->m->l;
-    const uint32_t *parent = h->m->f->parent;
     for (uint32_t i = 0; i < l->n_items; i++) h->plain[i] = l->items[i].kind == GR_STEP_LOOP;
-    for (uint32_t i = 0; i < l->n_items; i++)
-        for (uint32_t w = l->items[i].scope; w != GR_NONE; w = parent[w])
-            if (l->items[i].work == GR_NONE || is_moved(l, &l->items[i])) h->plain[l->step_of[w]] = false;
-    for (uint32_t i = 0; i < l->n_items; i++)
-        for (uint32_t w = l->items[i].scope; w != GR_NONE; w = parent[w])
-            if (h->plain[l->step_of[w]]) h->live[l->step_of[w]] = GR_MAX(h->live[l->step_of[w]], h->live[i]);
+    for (uint32_t i = l->n_items; i-- > 0;) {
+        const gr_item *it = &l->items[i];
+        if (it->scope == GR_NONE) continue;
+        const uint32_t loop = l->step_of[it->scope];
+        if (it->kind == GR_STEP_LOOP ? !h->plain[i] : it->work == GR_NONE || is_moved(l, it))
+            h->plain[loop] = false;
+    }
+    for (uint32_t i = l->n_items; i-- > 0;) {
+        const uint32_t w = l->items[i].scope, loop = w == GR_NONE ? 0 : l->step_of[w];
+        if (w != GR_NONE && h->plain[loop]) h->live[loop] = GR_MAX(h->live[loop], h->live[i]);
+    }
 }
 
 /* Whether a load may stand before this step: it has room, no load that is needed sooner is behind it, and it
@@ -730,7 +735,7 @@ void gr_transfers_place(gr_transfers *l, const gr_analysis *f, const gr_choice *
                 copied_by(&m, l->validate, l->n_items) / GR_MAX(g->validate_every, 1u);
     l->host_live = most_live(&m, GR_HOST);
     l->live = most_live(&m, GR_DEVICE);
-    l->disk_live = most_live(&m, GR_DISK);
+    l->disk_live = f->disk.bytes ? most_live(&m, GR_DISK) : 0;
 }
 
 void gr_transfers_time(gr_transfers *l, const gr_analysis *f, const gr_choice *choice)

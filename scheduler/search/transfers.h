@@ -134,8 +134,7 @@ typedef struct gr_copy { /* of an object: a ledger entry to be */
     uint32_t object;
     gr_place place;
     uint32_t first, last;
-    uint32_t
-        clear; /* once there are times: the last step that begins before its last use or copy has ended */
+    uint64_t busy_ns; /* once there are times: when its last use or copy ends */
 } gr_copy;
 
 typedef struct gr_transfers {
@@ -197,5 +196,8 @@ void gr_transfers_release(gr_transfers *l);
  * plan's waits allow; copies both ways at once slow each other; what comes next on the compute lane ends
  * later by what a reduction takes from it. Sets the time of copies and loop items, and validate_ns. */
 uint64_t gr_transfers_ns(gr_transfers *l, const gr_analysis *f);
+/* Of a copy on the device whose life does not wrap: the last step that begins before its last use or copy has
+ * ended; of others its last step. After gr_transfers_ns. */
+uint32_t gr_transfers_clear(const gr_transfers *l, uint32_t copy);
 
 #endif
