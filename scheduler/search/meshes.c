@@ -82,15 +82,24 @@ static uint64_t peak_of(const gr_plan *p)
     return most;
 }
 
-/* false: it does not fit. */
-static bool measure(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c)
+/* Its plan, from which its time and memory are; NULL: it does not fit. */
+static gr_planned *plan_on(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c)
 {
     gr_planned *p = NULL;
     gr_graph_set_mesh(g, m->index, &c->mesh); /* from here on it is not open */
-    const bool fits = gr_plan_graph(&p, g, how, NULL) == GR_OK;
-    if (fits) *c = (candidate){c->mesh, p->plan->ns, peak_of(p->plan), c->least};
+    if (gr_plan_graph(&p, g, how, NULL) == GR_OK) {
+        *c = (candidate){c->mesh, p->plan->ns, peak_of(p->plan), c->least};
+        return p;
+    }
     gr_planned_free(p);
-    return fits;
+    return NULL;
+}
+
+static bool measure(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c)
+{
+    gr_planned *p = plan_on(g, m, how, c);
+    gr_planned_free(p);
+    return p;
 }
 
 static int faster(const void *a, const void *b)
@@ -177,13 +186,10 @@ static int by_least(const void *a, const void *b)
 /* Its time in memory without an end; whether it fits, which is looked for where that plan does not. */
 static bool measure_least(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c)
 {
-    gr_planned *p = NULL;
     gr_plan_options roomy = *how;
     roomy.budget_bytes = ROOMY;
-    gr_graph_set_mesh(g, m->index, &c->mesh);
-    const bool any = gr_plan_graph(&p, g, &roomy, NULL) == GR_OK;
-    if (any) *c = (candidate){c->mesh, p->plan->ns, peak_of(p->plan), p->plan->ns};
-    gr_planned_free(p);
+    const bool any = measure(g, m, &roomy, c);
+    if (any) c->least = c->ns;
     const uint64_t room = how->budget_bytes ? how->budget_bytes : how->hardware.device_bytes;
     return (any && c->peak <= room) || measure(g, m, how, c);
 }
@@ -226,22 +232,33 @@ static size_t compare_nearest(gr_graph *g, const gr_model *m, const gr_plan_opti
     return fit;
 }
 
-/* The first of n, and those of the others that may still be faster. */
-static void compare_best(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c, size_t n)
+/* The first of n, and those of the others that may still be faster. The plan of the one that then is, as far
+ * as there is one. */
+static gr_planned *compare_best(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c,
+                                size_t n)
 {
+    gr_planned *plan = NULL;
     size_t best = 0;
     for (size_t i = 0; i < n; i++) {
         if (i && !may_beat(&c[i], &c[best])) continue;
-        measure(g, m, how, &c[i]);
-        if (faster(&c[i], &c[best]) < 0) best = i;
+        gr_planned *p = plan_on(g, m, how, &c[i]);
+        const bool first = !i || faster(&c[i], &c[best]) < 0;
+        if (first) best = i;
+        gr_planned_free(first ? plan : p);
+        if (first) plan = p;
     }
+    const gr_mesh mesh = c[best].mesh;
     qsort(c, n, sizeof(*c), faster);
+    if (!memcmp(&c[0].mesh, &mesh, sizeof(mesh))) return plan;
+    gr_planned_free(plan); /* one that was not looked at again comes first */
+    return NULL;
 }
 
 /* What fits at all, and the least that it could take: roughly; then better of what may be among the best by
- * that; then as plans are made. */
-static void choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, gr_diag *d)
+ * that; then as plans are made. The sketch of the best as one of these, or NULL: none is made yet. */
+static gr_planned *choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, gr_diag *d)
 {
+    gr_planned *plan = NULL;
     candidate c[MESHES_MAX];
     gr_plan_options how = *o;
     size_t n = candidates_of(g, m, c);
@@ -255,16 +272,28 @@ static void choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, gr_
         how.hurry = GR_MAX(o->hurry, (uint32_t)SHORT);
         near = compare_nearest(g, m, &how, c, fit);
         how.hurry = o->hurry;
-        compare_best(g, m, &how, c, GR_MIN(near, (size_t)WHOLE));
+        plan = compare_best(g, m, &how, c, GR_MIN(near, (size_t)WHOLE));
     }
     /* where nothing fits, the plan says what is missing */
     gr_graph_set_mesh(g, m->index, near ? &c[0].mesh : &(gr_mesh){.size = {0}});
     if (near && d) tell(m, c, near, fit, n, d);
+    return plan;
 }
 
+/* A sketch serves as the plan where no model behind it was given another mesh since. */
 gr_status gr_plan_meshes(gr_planned **out, gr_graph *g, const gr_plan_options *o, gr_diag *d)
 {
-    for (size_t i = 0; i < g->n_models && gr_meshes_open(g); i++)
-        if (g->models[i]->sharding.mesh_auto) choose(g, g->models[i], o, d);
-    return gr_plan_graph(out, g, o, d);
+    gr_planned *plan = NULL;
+    for (size_t i = 0; i < g->n_models && gr_meshes_open(g); i++) {
+        if (!g->models[i]->sharding.mesh_auto) continue;
+        gr_planned_free(plan);
+        plan = choose(g, g->models[i], o, d);
+    }
+    if (!plan) return gr_plan_graph(out, g, o, d);
+    const gr_status st = o->sketch ? GR_OK : gr_plan_sketched(plan, g, o, d);
+    if (!st)
+        *out = plan;
+    else
+        gr_planned_free(plan);
+    return st;
 }
