@@ -29,17 +29,15 @@ static bool always(const gr_pack_item *it, uint32_t n_steps)
     return it->last + 1 == it->first || (it->first == 0 && it->last + 1 == n_steps);
 }
 
-/* What is placed, by offset, in blocks that are skipped whole where none of a block lives at the same time,
- * and so are GROUP of it: most of what is placed does not, and steps side by side are compared several at
- * once. A life that wraps is two. Behind the n that there are, steps are those of nothing. */
-enum { BLOCK = 256, GROUP = 16 };
-typedef struct stay {
-    uint64_t at, top;
-} stay;
+/* What is placed, by offset, in blocks that are skipped whole where none of a block lives at the same time. A
+ * life that wraps is two. */
+enum { BLOCK = 256 };
 typedef struct block {
-    stay stays[BLOCK];
-    int32_t firsts[BLOCK], lasts[BLOCK];
-    int32_t n, first, last; /* earliest and latest step of all */
+    struct stay {
+        uint64_t at, top;
+        uint32_t first, last;
+    } stays[BLOCK];
+    uint32_t n, first, last; /* earliest and latest step of all */
 } block;
 
 typedef struct packer {
@@ -86,13 +84,6 @@ static int compare(const void *a, const void *b, void *user)
     return x < y ? -1 : x > y;
 }
 
-/* No step is among these. */
-static void end_block(block *b, int32_t n)
-{
-    b->n = n;
-    for (int32_t i = n; i < BLOCK; i++) b->firsts[i] = INT32_MAX, b->lasts[i] = -1;
-}
-
 static block *add_block(packer *p, uint32_t at)
 {
     if (p->n_blocks == p->all_blocks) {
@@ -102,27 +93,11 @@ static block *add_block(packer *p, uint32_t at)
     block *added = p->blocks[p->n_blocks++];
     memmove(p->blocks + at + 1, p->blocks + at, (p->n_blocks - 1 - at) * sizeof(*p->blocks));
     p->blocks[at] = added;
-    added->first = INT32_MAX;
-    added->last = 0;
-    end_block(added, 0);
+    *added = (block){.first = UINT32_MAX};
     return added;
 }
 
-/* The upper half of a full one. */
-static block *split_block(packer *p, uint32_t at)
-{
-    block *upper = add_block(p, at + 1), *b = p->blocks[at];
-    memcpy(upper->stays, b->stays + BLOCK / 2, BLOCK / 2 * sizeof(*b->stays));
-    memcpy(upper->firsts, b->firsts + BLOCK / 2, BLOCK / 2 * sizeof(*b->firsts));
-    memcpy(upper->lasts, b->lasts + BLOCK / 2, BLOCK / 2 * sizeof(*b->lasts));
-    upper->n = BLOCK / 2;
-    upper->first = b->first;
-    upper->last = b->last;
-    end_block(b, BLOCK / 2);
-    return upper;
-}
-
-static void add_stay(packer *p, stay x, uint32_t first, uint32_t last)
+static void add_stay(packer *p, struct stay x)
 {
     uint32_t lo = 0, hi = p->n_blocks; /* the last block that begins at or below x.at */
     while (hi - lo > 1) {
@@ -131,55 +106,33 @@ static void add_stay(packer *p, stay x, uint32_t first, uint32_t last)
     }
     block *b = p->n_blocks ? p->blocks[lo] : add_block(p, 0);
     if (b->n == BLOCK) {
-        block *upper = split_block(p, lo);
+        block *upper = add_block(p, lo + 1);
+        b->n = upper->n = BLOCK / 2;
+        memcpy(upper->stays, b->stays + b->n, BLOCK / 2 * sizeof(x));
+        upper->first = b->first;
+        upper->last = b->last;
         if (upper->stays[0].at <= x.at) b = upper;
     }
-    int32_t i = b->n;
-    while (i && b->stays[i - 1].at > x.at) i--;
-    const size_t behind = (size_t)(b->n++ - i);
-    memmove(&b->stays[i + 1], &b->stays[i], behind * sizeof(*b->stays));
-    memmove(&b->firsts[i + 1], &b->firsts[i], behind * sizeof(*b->firsts));
-    memmove(&b->lasts[i + 1], &b->lasts[i], behind * sizeof(*b->lasts));
+    uint32_t i = b->n++;
+    for (; i && b->stays[i - 1].at > x.at; i--) b->stays[i] = b->stays[i - 1];
     b->stays[i] = x;
-    b->firsts[i] = (int32_t)first;
-    b->lasts[i] = (int32_t)last;
-    b->first = GR_MIN(b->first, b->firsts[i]);
-    b->last = GR_MAX(b->last, b->lasts[i]);
+    b->first = GR_MIN(b->first, x.first);
+    b->last = GR_MAX(b->last, x.last);
 }
 
-/* Whether any of a group lives in these steps. */
-static bool any_lives(const block *b, int32_t from, int32_t first, int32_t last)
-{
-    int32_t any = 0;
-    for (int32_t i = 0; i < GROUP; i++) any |= (b->firsts[from + i] <= last) & (b->lasts[from + i] >= first);
-    return any;
-}
-
-/* The lowest offset of at least `at` that is free from first to last, as far as a block says; `end` becomes
- * true where all that is placed behind begins higher. */
-static uint64_t lowest_in(const block *b, uint64_t bytes, int32_t first, int32_t last, uint64_t at, bool *end)
-{
-    for (int32_t g = 0; g < b->n; g += GROUP) {
-        if (!any_lives(b, g, first, last)) continue;
-        for (int32_t i = g; i < g + GROUP; i++) {
-            const stay *x = &b->stays[i];
-            if ((b->firsts[i] > last) | (b->lasts[i] < first) || x->top <= at) continue;
-            *end = x->at >= at + bytes;
-            if (*end) return at;
-            at = x->top;
-        }
-    }
-    return at;
-}
-
+/* The lowest offset of at least `at` that is free from first to last. */
 static uint64_t lowest(const packer *p, uint64_t bytes, uint32_t first, uint32_t last, uint64_t at)
 {
-    bool end = false;
-    for (uint32_t k = 0; k < p->n_blocks && !end; k++) {
+    for (uint32_t k = 0; k < p->n_blocks; k++) {
         const block *b = p->blocks[k];
         if (b->stays[0].at >= at + bytes) break; /* all later ones begin higher still */
-        if ((int32_t)first > b->last || b->first > (int32_t)last) continue;
-        at = lowest_in(b, bytes, (int32_t)first, (int32_t)last, at, &end);
+        if (first > b->last || b->first > last) continue;
+        for (uint32_t i = 0; i < b->n; i++) {
+            const struct stay *x = &b->stays[i];
+            if ((x->top <= at) | (first > x->last) | (x->first > last)) continue; /* one branch */
+            if (x->at >= at + bytes) return at;
+            at = x->top;
+        }
     }
     return at;
 }
@@ -198,8 +151,8 @@ static void place(packer *p, uint32_t item)
     } while (wraps && at != before);
     it->offset = at;
     p->height = GR_MAX(p->height, at + it->bytes);
-    add_stay(p, (stay){at, at + it->bytes}, it->first, last);
-    if (wraps) add_stay(p, (stay){at, at + it->bytes}, 0, it->last);
+    add_stay(p, (struct stay){at, at + it->bytes, it->first, last});
+    if (wraps) add_stay(p, (struct stay){at, at + it->bytes, 0, it->last});
 }
 
 static uint64_t place_all(packer *p)
