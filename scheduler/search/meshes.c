@@ -218,16 +218,26 @@ static bool may_beat(const candidate *c, const candidate *other)
     return c->least - c->least / SLACK <= other->ns;
 }
 
-/* Compare them so, until none that is left can be among those that are told of; how many were looked at. */
+static bool is_of(const candidate *c, const gr_mesh *mesh)
+{
+    return !memcmp(&c->mesh, mesh, sizeof(*mesh));
+}
+
+/* Compare them so, until none that is left can be among those that are told of; how many were looked at.
+ * *plan becomes that of the first of them. */
 static size_t compare_nearest(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c,
-                              size_t n)
+                              size_t n, gr_planned **plan)
 {
     size_t fit = 0;
     for (size_t i = 0; i < n && (fit < NEAREST || may_beat(&c[i], &c[NEAREST - 1])); i++) {
         candidate tried = c[i];
-        if (!measure(g, m, how, &tried)) continue;
+        gr_planned *p = plan_on(g, m, how, &tried);
+        if (!p) continue;
         c[fit++] = tried;
         qsort(c, fit, sizeof(*c), faster);
+        const bool first = is_of(&c[0], &tried.mesh);
+        gr_planned_free(first ? *plan : p);
+        if (first) *plan = p;
     }
     return fit;
 }
@@ -249,7 +259,7 @@ static gr_planned *compare_best(gr_graph *g, const gr_model *m, const gr_plan_op
     }
     const gr_mesh mesh = c[best].mesh;
     qsort(c, n, sizeof(*c), faster);
-    if (!memcmp(&c[0].mesh, &mesh, sizeof(mesh))) return plan;
+    if (is_of(&c[0], &mesh)) return plan;
     gr_planned_free(plan); /* one that was not looked at again comes first */
     return NULL;
 }
@@ -270,9 +280,12 @@ static gr_planned *choose(gr_graph *g, const gr_model *m, const gr_plan_options 
     if (!o->quick) {
         how.quick = false;
         how.hurry = GR_MAX(o->hurry, (uint32_t)SHORT);
-        near = compare_nearest(g, m, &how, c, fit);
-        how.hurry = o->hurry;
-        plan = compare_best(g, m, &how, c, GR_MIN(near, (size_t)WHOLE));
+        near = compare_nearest(g, m, &how, c, fit, &plan);
+        if (how.hurry > o->hurry) { /* else they have been made as plans are */
+            gr_planned_free(plan);
+            how.hurry = o->hurry;
+            plan = compare_best(g, m, &how, c, GR_MIN(near, (size_t)WHOLE));
+        }
     }
     /* where nothing fits, the plan says what is missing */
     gr_graph_set_mesh(g, m->index, near ? &c[0].mesh : &(gr_mesh){.size = {0}});
