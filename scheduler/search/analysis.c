@@ -200,6 +200,7 @@ static void find_lifetime(gr_analysis *f, uint32_t o)
     if (b == e) return;
     uint32_t first = f->refs[b].work, last = f->refs[e - 1].work;
     for (uint32_t i = b; i < e; i++) { /* loops around each use, the inner ones first */
+        if (i > b && f->parent[f->refs[i].work] == f->parent[f->refs[i - 1].work]) continue; /* the same */
         for (uint32_t l = f->parent[f->refs[i].work]; l != GR_NONE; l = f->parent[l]) {
             uint32_t in = b;
             while (!inside(g, l, f->refs[in].work)) in++;
