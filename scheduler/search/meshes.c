@@ -98,8 +98,9 @@ static gr_planned *plan_on(gr_graph *g, const gr_model *m, const gr_plan_options
 static bool measure(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c)
 {
     gr_planned *p = plan_on(g, m, how, c);
+    const bool fits = p != NULL;
     gr_planned_free(p);
-    return p;
+    return fits;
 }
 
 static int faster(const void *a, const void *b)
