@@ -40,6 +40,13 @@ typedef struct pass_names {
 static const pass_names current_pass = {"fresh_", NULL}, each_pass = {"", "back_"},
                         last_pass = {"last_", "last_back_"};
 
+/* Of workspaces by their use, and of activations: bytes of a layer of each kind and of the largest. They are
+ * asked for a layer after the other, and have few answers; 0: not worked out yet. */
+typedef struct layer_sizes {
+    uint64_t ws[GR_LAYER_EXTEND][GR_LAYER_KINDS_MAX], acts[GR_LAYER_KINDS_MAX];
+    uint64_t most_ws[GR_LAYER_EXTEND], most_acts;
+} layer_sizes;
+
 typedef struct declaring {
     const gr_graph *g;
     const gr_node *n;
@@ -56,6 +63,7 @@ typedef struct declaring {
     gr_env_reads reads;
     gr_micro_cost cost;
     pass_names pass; /* the current one's */
+    layer_sizes sizes;
 } declaring;
 
 gr_train_shape gr_train_shape_of(const gr_node *n, const gr_choices *how)
@@ -316,10 +324,37 @@ static void add_device_loss(declaring *w, const gr_loss *l)
     gr_train_inputs_release(&in);
 }
 
+static uint64_t ws_bytes(declaring *w, gr_layer_use use, uint32_t l)
+{
+    uint64_t *bytes = &w->sizes.ws[use][w->layers->kind_of[l]];
+    if (!*bytes) *bytes = gr_layer_ws_bytes(w->k, w->layers, l, &w->bounds, use);
+    return *bytes;
+}
+
+static uint64_t most_ws_bytes(declaring *w, gr_layer_use use)
+{
+    uint64_t *bytes = &w->sizes.most_ws[use];
+    if (!*bytes) *bytes = gr_layers_ws_bytes(w->k, w->layers, &w->bounds, use);
+    return *bytes;
+}
+
+static uint64_t acts_bytes(declaring *w, uint32_t l)
+{
+    uint64_t *bytes = &w->sizes.acts[w->layers->kind_of[l]];
+    if (!*bytes) *bytes = gr_layer_acts_bytes(w->k, w->layers, l, &w->bounds);
+    return *bytes;
+}
+
+static uint64_t most_acts_bytes(declaring *w)
+{
+    uint64_t *bytes = &w->sizes.most_acts;
+    if (!*bytes) *bytes = gr_layers_acts_bytes(w->k, w->layers, &w->bounds);
+    return *bytes;
+}
+
 static uint32_t layer_ws(declaring *w, gr_layer_use use, const char *what)
 {
-    return gr_tasks_temp(w->p, GR_CAT_WORKSPACE, gr_layers_ws_bytes(w->k, w->layers, &w->bounds, use), "%s%s",
-                         w->pass.all, what);
+    return gr_tasks_temp(w->p, GR_CAT_WORKSPACE, most_ws_bytes(w, use), "%s%s", w->pass.all, what);
 }
 
 static uint64_t head_ws_bytes(const declaring *w, gr_head_use use)
@@ -524,9 +559,9 @@ static bool recomputed(const declaring *w, uint32_t l)
 
 static uint32_t layer_acts(declaring *w, uint32_t l)
 {
-    uint64_t bytes = recomputed(w, l) ? gr_layers_acts_bytes(w->k, w->layers, &w->bounds)
+    uint64_t bytes = recomputed(w, l) ? most_acts_bytes(w)
                      : piped(w)       ? w->kept.places * w->kept.acts
-                                      : gr_layer_acts_bytes(w->k, w->layers, l, &w->bounds);
+                                      : acts_bytes(w, l);
     return recomputed(w, l) ? gr_tasks_temp(w->p, GR_CAT_ACTIVATIONS, bytes, "%sacts", w->pass.all)
                             : kept_object(w, bytes, "acts", l);
 }
@@ -536,8 +571,7 @@ static uint32_t layer_acts(declaring *w, uint32_t l)
  */
 static uint32_t turn_ws(declaring *w, gr_layer_use use, const char *what, uint32_t l)
 {
-    const uint64_t bytes = piped(w) ? gr_layers_ws_bytes(w->k, w->layers, &w->bounds, use)
-                                    : gr_layer_ws_bytes(w->k, w->layers, l, &w->bounds, use);
+    const uint64_t bytes = piped(w) ? most_ws_bytes(w, use) : ws_bytes(w, use, l);
     return w->how->recompute ? gr_tasks_temp(w->p, GR_CAT_WORKSPACE, bytes, "%s%s.%u", w->pass.all, what, l)
                              : layer_ws(w, use, what);
 }

@@ -21,6 +21,7 @@ void gr_tasks_free(gr_tasks *p)
     free(p->objects);
     free(p->task);
     gr_index_release(&p->names);
+    gr_str_release(&p->name);
     free(p);
 }
 
@@ -69,17 +70,15 @@ uint32_t gr_tasks_object(gr_tasks *p, const gr_object *o)
     return (uint32_t)p->n_objects - 1;
 }
 
-/* "NODE.what" */
-GR_PRINTF(2, 0) static char *node_name(gr_tasks *p, const char *fmt, va_list ap)
+/* "NODE.what", until the next one is asked for: nearly all are of objects that are there already. */
+GR_PRINTF(2, 0) static const char *node_name(gr_tasks *p, const char *fmt, va_list ap)
 {
     assert(p->node);
-    gr_str s = {0};
-    gr_str_puts(&s, p->node);
-    gr_str_putc(&s, '.');
-    gr_str_vprintf(&s, fmt, ap);
-    char *name = gr_arena_strndup(p->arena, s.text, s.len);
-    gr_str_release(&s);
-    return name;
+    p->name.len = 0;
+    gr_str_puts(&p->name, p->node);
+    gr_str_putc(&p->name, '.');
+    gr_str_vprintf(&p->name, fmt, ap);
+    return p->name.text;
 }
 
 static uint32_t add_temp(gr_tasks *p, gr_category c, gr_place place, uint64_t bytes, const char *name)
@@ -156,7 +155,7 @@ gr_task *gr_tasks_run(gr_tasks *p, uint32_t kernel, uint32_t arg, const gr_use *
 {
     va_list ap;
     va_start(ap, fmt);
-    const char *what = node_name(p, fmt, ap);
+    const char *what = gr_arena_strdup(p->arena, node_name(p, fmt, ap));
     va_end(ap);
     gr_task *w = add_task(p, what, kernel, arg);
     w->uses.list = gr_arena_alloc(p->arena, (n ? n : 1) * sizeof(*uses));

@@ -226,6 +226,7 @@ typedef struct gr_tasks {
     gr_place values; /* where gr_tasks_value places what it adds; at first on the device */
     bool queued;     /* the device runs work later than it is given: a lane's code goes ahead of its queue */
     gr_index names;  /* of objects */
+    gr_str name;     /* the one asked for last */
     uint64_t spare_bytes; /* at the end of the host pool, for what runs between tasks (ops/alike.h) */
 } gr_tasks;
 

@@ -13,11 +13,18 @@
 #define TENSOR_ALIGN 64   /* elements */
 #define BUCKET_ALIGN 4096 /* shards of up to 64 ranks are of one size, where these are a power of two */
 
+#define INLINED static inline __attribute__((always_inline))
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 64")
+#endif
+
 struct dims {
     uint64_t rows, cols; /* rows 0: the model does not have this tensor; cols 0: one dimension */
 };
 
-static struct dims attention_dims(const gr_attention_desc *a, uint32_t hidden, gr_tensor_slot slot)
+INLINED struct dims attention_dims(const gr_attention_desc *a, uint32_t hidden, gr_tensor_slot slot)
 {
     const uint64_t q = (uint64_t)a->heads * a->head_dim, kv = (uint64_t)a->kv_heads * a->head_dim;
     const bool whole = a->qk_norm == GR_QK_NORM_WHOLE;
@@ -41,7 +48,7 @@ static struct dims attention_dims(const gr_attention_desc *a, uint32_t hidden, g
     }
 }
 
-static struct dims delta_dims(const gr_delta_desc *d, uint32_t hidden, gr_tensor_slot slot)
+INLINED struct dims delta_dims(const gr_delta_desc *d, uint32_t hidden, gr_tensor_slot slot)
 {
     switch (slot) {
     case GR_T_DELTA_IN:
@@ -60,7 +67,7 @@ static struct dims delta_dims(const gr_delta_desc *d, uint32_t hidden, gr_tensor
     }
 }
 
-static struct dims latent_dims(const gr_latent_desc *l, uint32_t hidden, gr_tensor_slot slot)
+INLINED struct dims latent_dims(const gr_latent_desc *l, uint32_t hidden, gr_tensor_slot slot)
 {
     switch (slot) {
     case GR_T_LATENT_IN:
@@ -80,7 +87,7 @@ static struct dims latent_dims(const gr_latent_desc *l, uint32_t hidden, gr_tens
     }
 }
 
-static struct dims mixer_dims(const gr_layer_desc *d, uint32_t hidden, gr_tensor_slot slot)
+INLINED struct dims mixer_dims(const gr_layer_desc *d, uint32_t hidden, gr_tensor_slot slot)
 {
     switch (d->mixer) {
     case GR_MIXER_DELTA:
@@ -93,7 +100,7 @@ static struct dims mixer_dims(const gr_layer_desc *d, uint32_t hidden, gr_tensor
     return attention_dims(&d->attention, hidden, slot);
 }
 
-static struct dims experts_dims(const gr_experts_desc *e, uint32_t hidden, gr_tensor_slot slot)
+INLINED struct dims experts_dims(const gr_experts_desc *e, uint32_t hidden, gr_tensor_slot slot)
 {
     const uint64_t held = gr_experts_held(e), each = e->bias ? held : 0;
     switch (slot) {
@@ -122,7 +129,7 @@ static struct dims experts_dims(const gr_experts_desc *e, uint32_t hidden, gr_te
     }
 }
 
-static struct dims layer_dims(const gr_layer_desc *d, uint32_t hidden, gr_tensor_slot slot)
+INLINED struct dims layer_dims(const gr_layer_desc *d, uint32_t hidden, gr_tensor_slot slot)
 {
     switch (slot) {
     case GR_T_MIXER_NORM:
@@ -246,8 +253,20 @@ static gr_tensor_slot next_slot(const gr_model_shape *s, uint32_t bucket, gr_ten
     return slot;
 }
 
+/* Of a layer, and asked for a hundred thousand times in the search for a plan: with the slot a constant in
+ * each turn most of them come to nothing when this is compiled. */
+static uint64_t layer_elems(const gr_layer_desc *d, uint32_t hidden)
+{
+    uint64_t sum = 0;
+    UNROLL
+    for (int slot = GR_T_MIXER_NORM; slot <= GR_T_MLP_AFTER; slot++)
+        sum += gr_align(elems(layer_dims(d, hidden, (gr_tensor_slot)slot)), TENSOR_ALIGN);
+    return gr_align(sum, BUCKET_ALIGN);
+}
+
 uint64_t gr_bucket_elems(const gr_model_shape *s, uint32_t bucket)
 {
+    if (is_layer(s, bucket) && !s->adapter.rank) return layer_elems(gr_layer(s, bucket - 1), s->hidden);
     gr_tensor_slot first, last;
     bucket_slots(s, bucket, &first, &last);
     uint64_t sum = 0;

@@ -63,7 +63,7 @@ gr_stages gr_stages_of(const gr_node *n)
                    chunks = gr_node_interleaves(n) ? gr_mesh_chunks(&n->placement.mesh) : 1;
     gr_stages s = {.n = ranks * chunks, .ranks = ranks, .chunks = chunks, .tied = shape->tied}, best = s;
     double low = 0, high = head_macs(n);
-    for (uint32_t l = 0; l < shape->layers; l++) high += layer_macs(n, l);
+    for (uint32_t l = 0; l < shape->layers && s.n > 1; l++) high += layer_macs(n, l);
     best.first[best.n] = shape->layers;
     for (int i = 0; i < HALVINGS && s.n > 1; i++) {
         const double bound = i ? (low + high) / 2 : high; /* the first one is kept by every cut */

@@ -79,12 +79,13 @@ static void find_refs(gr_analysis *f)
             if (g->task[w].uses.list[u].object != GR_NONE) f->begin[g->task[w].uses.list[u].object + 1]++;
     }
     for (uint32_t o = 0; o < g->n_objects; o++) f->begin[o + 1] += f->begin[o];
-    NEW(f, f->begin[g->n_objects], f->refs);
+    NEW(f, f->begin[g->n_objects], f->refs), NEW(f, f->use_begin[g->n_tasks], f->used);
     uint32_t *at = gr_malloc((g->n_objects + 1) * sizeof(*at));
     memcpy(at, f->begin, (g->n_objects + 1) * sizeof(*at));
     for (uint32_t w = 0; w < g->n_tasks; w++)
         for (uint32_t u = 0; u < g->task[w].uses.n; u++) {
             const gr_use *use = &g->task[w].uses.list[u];
+            f->used[f->use_begin[w] + u] = use->object;
             if (use->object != GR_NONE) f->refs[at[use->object]++] = (gr_ref){w, use->mode & GR_UPDATE};
         }
     free(at);
@@ -199,6 +200,7 @@ static void find_lifetime(gr_analysis *f, uint32_t o)
     if (b == e) return;
     uint32_t first = f->refs[b].work, last = f->refs[e - 1].work;
     for (uint32_t i = b; i < e; i++) { /* loops around each use, the inner ones first */
+        if (i > b && f->parent[f->refs[i].work] == f->parent[f->refs[i - 1].work]) continue; /* the same */
         for (uint32_t l = f->parent[f->refs[i].work]; l != GR_NONE; l = f->parent[l]) {
             uint32_t in = b;
             while (!inside(g, l, f->refs[in].work)) in++;
@@ -290,6 +292,26 @@ static void find_ranks(gr_analysis *f)
     free(order);
 }
 
+/* Each layout begins with a copy of these. */
+static void make_steps(gr_analysis *f)
+{
+    NEW(f, f->g->n_tasks, f->steps);
+    for (uint32_t w = 0; w < f->g->n_tasks; w++) {
+        const gr_task *t = &f->g->task[w];
+        f->steps[w] = (gr_item){.kind = t->kind,
+                                .work = w,
+                                .object = GR_NONE,
+                                .entry = GR_NONE,
+                                .home = GR_NONE,
+                                .scope = f->parent[w],
+                                .body_last = GR_NONE,
+                                .lane = t->lane,
+                                .node = t->node,
+                                .optional = t->optional,
+                                .ns = f->ns[w]};
+    }
+}
+
 gr_analysis *gr_analysis_new(const gr_tasks *g, const gr_hardware *hw)
 {
     gr_analysis *f = gr_calloc(1, sizeof(*f));
@@ -311,6 +333,7 @@ gr_analysis *gr_analysis_new(const gr_tasks *g, const gr_hardware *hw)
         f->host_ns[w] = gr_task_host_ns(&g->task[w], hw);
         f->n_movable++;
     }
+    make_steps(f);
     return f;
 }
 

@@ -81,7 +81,7 @@ static held *find_held(const builder *b, uint32_t *n)
     *n = 0;
     for (uint32_t e = 0; e < b->p->n_ledger; e++) {
         const gr_entry *x = &b->p->ledger[e];
-        const uint32_t clear = b->l->copies[e].clear;
+        const uint32_t clear = gr_transfers_clear(b->l, e);
         if (x->place == GR_DEVICE && x->first <= x->last && clear > x->last)
             all[(*n)++] = (held){e, x->last + 1, clear};
     }

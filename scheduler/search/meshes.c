@@ -85,13 +85,23 @@ static uint64_t peak_of(const gr_plan *p)
     return most;
 }
 
-/* false: it does not fit. */
-static bool measure(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c)
+/* Its plan, from which its time and memory are; NULL: it does not fit. */
+static gr_planned *plan_on(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c)
 {
     gr_planned *p = NULL;
     gr_graph_set_mesh(g, m->index, &c->mesh); /* from here on it is not open */
-    const bool fits = gr_plan_graph(&p, g, how, NULL) == GR_OK;
-    if (fits) *c = (candidate){c->mesh, p->plan->ns, peak_of(p->plan), c->least};
+    if (gr_plan_graph(&p, g, how, NULL) == GR_OK) {
+        *c = (candidate){c->mesh, p->plan->ns, peak_of(p->plan), c->least};
+        return p;
+    }
+    gr_planned_free(p);
+    return NULL;
+}
+
+static bool measure(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c)
+{
+    gr_planned *p = plan_on(g, m, how, c);
+    const bool fits = p != NULL;
     gr_planned_free(p);
     return fits;
 }
@@ -180,13 +190,10 @@ static int by_least(const void *a, const void *b)
 /* Its time in memory without an end; whether it fits, which is looked for where that plan does not. */
 static bool measure_least(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c)
 {
-    gr_planned *p = NULL;
     gr_plan_options roomy = *how;
     roomy.budget_bytes = ROOMY;
-    gr_graph_set_mesh(g, m->index, &c->mesh);
-    const bool any = gr_plan_graph(&p, g, &roomy, NULL) == GR_OK;
-    if (any) *c = (candidate){c->mesh, p->plan->ns, peak_of(p->plan), p->plan->ns};
-    gr_planned_free(p);
+    const bool any = measure(g, m, &roomy, c);
+    if (any) c->least = c->ns;
     const uint64_t room = how->budget_bytes ? how->budget_bytes : how->hardware.device_bytes;
     return (any && c->peak <= room) || measure(g, m, how, c);
 }
@@ -215,36 +222,59 @@ static bool may_beat(const candidate *c, const candidate *other)
     return c->least - c->least / SLACK <= other->ns;
 }
 
-/* Compare them so, until none that is left can be among those that are told of; how many were looked at. */
+static bool is_of(const candidate *c, const gr_mesh *mesh)
+{
+    return !memcmp(&c->mesh, mesh, sizeof(*mesh));
+}
+
+/* Compare them so, until none that is left can be among those that are told of; how many were looked at.
+ * *plan becomes that of the first of them. */
 static size_t compare_nearest(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c,
-                              size_t n)
+                              size_t n, gr_planned **plan)
 {
     size_t fit = 0;
     for (size_t i = 0; i < n && (fit < NEAREST || may_beat(&c[i], &c[NEAREST - 1])); i++) {
         candidate tried = c[i];
-        if (!measure(g, m, how, &tried)) continue;
+        gr_planned *p = plan_on(g, m, how, &tried);
+        if (!p) continue;
         c[fit++] = tried;
         qsort(c, fit, sizeof(*c), faster);
+        const bool first = is_of(&c[0], &tried.mesh);
+        gr_planned_free(first ? *plan : p);
+        if (first) *plan = p;
     }
     return fit;
 }
 
-/* The first of n, and those of the others that may still be faster. */
-static void compare_best(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c, size_t n)
+/* The first of n, and those of the others that may still be faster. The plan of the one that then is, as far
+ * as there is one. */
+static gr_planned *compare_best(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c,
+                                size_t n)
 {
+    gr_planned *plan = NULL;
     size_t best = 0;
     for (size_t i = 0; i < n; i++) {
         if (i && !may_beat(&c[i], &c[best])) continue;
-        measure(g, m, how, &c[i]);
-        if (faster(&c[i], &c[best]) < 0) best = i;
+        gr_planned *p = plan_on(g, m, how, &c[i]);
+        const bool first = !i || faster(&c[i], &c[best]) < 0;
+        if (first) best = i;
+        gr_planned_free(first ? plan : p);
+        if (first) plan = p;
     }
+    const gr_mesh mesh = c[best].mesh;
     qsort(c, n, sizeof(*c), faster);
+    if (is_of(&c[0], &mesh)) return plan;
+    gr_planned_free(plan); /* one that was not looked at again comes first */
+    return NULL;
 }
 
 /* What fits at all, and the least that it could take: roughly; then better of what may be among the best by
- * that; then as plans are made. *best: what was chosen. Whether any fits. */
-static bool choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, candidate *best, gr_diag *d)
+ * that; then as plans are made. *best: what was chosen, ns 0: nothing fits. The sketch of it as one of these,
+ * or NULL: none is made yet. */
+static gr_planned *choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, candidate *best,
+                          gr_diag *d)
 {
+    gr_planned *plan = NULL;
     candidate c[MESHES_MAX];
     gr_plan_options how = *o;
     size_t n = candidates_of(g, m, c);
@@ -256,15 +286,18 @@ static bool choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, can
     if (!o->quick) {
         how.quick = false;
         how.hurry = GR_MAX(o->hurry, (uint32_t)SHORT);
-        near = compare_nearest(g, m, &how, c, fit);
-        how.hurry = o->hurry;
-        compare_best(g, m, &how, c, GR_MIN(near, (size_t)WHOLE));
+        near = compare_nearest(g, m, &how, c, fit, &plan);
+        if (how.hurry > o->hurry) { /* else they have been made as plans are */
+            gr_planned_free(plan);
+            how.hurry = o->hurry;
+            plan = compare_best(g, m, &how, c, GR_MIN(near, (size_t)WHOLE));
+        }
     }
     /* where nothing fits, the plan says what is missing */
     *best = near ? c[0] : (candidate){.mesh = {.size = {0}}};
     gr_graph_set_mesh(g, m->index, &best->mesh);
     if (near && d) tell(m, c, near, fit, n, d);
-    return near > 0;
+    return plan;
 }
 
 /* ---- experts of rollouts --------------------------------------------------------------------------------
@@ -329,15 +362,16 @@ static void tell_divided(const gr_model *m, const candidate *whole, const candid
 }
 
 /* The fastest number of ranks for the experts of its rollouts, where that pays. whole: the best with whole
- * copies of them. */
-static void divide(gr_graph *g, const gr_model *m, const gr_plan_options *o, const candidate *whole,
+ * copies of them. Whether any was tried: sketches made before are of no use then. */
+static bool divide(gr_graph *g, const gr_model *m, const gr_plan_options *o, const candidate *whole,
                    gr_diag *d)
 {
     const uint32_t most = divided_below(g, m, 2 * GR_TP_MAX);
     candidate best = {.ns = 0};
-    if (most < 2) return;
+    if (most < 2) return false;
     gr_graph_divide_rollout(g, m->index, most);
-    if (whole->ns || choose(g, m, o, &best, d)) {
+    if (!whole->ns) gr_planned_free(choose(g, m, o, &best, d));
+    if (whole->ns || best.ns) {
         const uint32_t n = best_division(g, m, o, most, &best);
         const bool near = n > 1 && (!whole->ns || best.ns < whole->ns);
         if (near) best = measure_divided(g, m, o, n, o->hurry);
@@ -346,16 +380,28 @@ static void divide(gr_graph *g, const gr_model *m, const gr_plan_options *o, con
         gr_graph_divide_rollout(g, m->index, 1);
     }
     if (m->sharding.expert > 1 && d) tell_divided(m, whole, &best, m->sharding.expert, d);
+    return true;
 }
 
+/* A sketch serves as the plan where no model behind it was given another mesh since. */
 gr_status gr_plan_meshes(gr_planned **out, gr_graph *g, const gr_plan_options *o, gr_diag *d)
 {
-    candidate best;
+    gr_planned *plan = NULL;
     for (size_t i = 0; i < g->n_models && gr_meshes_open(g); i++) {
         const gr_model *m = g->models[i];
+        candidate best;
         if (!m->sharding.mesh_auto) continue;
-        choose(g, m, o, &best, d);
-        if (!o->quick) divide(g, m, o, &best, d); /* else it is asked what fits as it is */
+        gr_planned_free(plan);
+        plan = choose(g, m, o, &best, d);
+        if (o->quick || !divide(g, m, o, &best, d)) continue; /* quick: it is asked what fits as it is */
+        gr_planned_free(plan);
+        plan = NULL;
     }
-    return gr_plan_graph(out, g, o, d);
+    if (!plan) return gr_plan_graph(out, g, o, d);
+    const gr_status st = o->sketch ? GR_OK : gr_plan_sketched(plan, g, o, d);
+    if (!st)
+        *out = plan;
+    else
+        gr_planned_free(plan);
+    return st;
 }

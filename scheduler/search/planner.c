@@ -490,6 +490,21 @@ static gr_planned *plan_best(const gr_graph *g, const gr_plan_options *o, gr_sta
     return p;
 }
 
+static gr_status prove_own(gr_planned *p, gr_diag *d)
+{
+    if (!prove(p, d)) return GR_OK;
+    return gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
+                         "the verifier refuses a plan of our own making: please report it");
+}
+
+gr_status gr_plan_sketched(gr_planned *p, const gr_graph *g, const gr_plan_options *o, gr_diag *d)
+{
+    size_t n_rules;
+    gr_rules_of(g, o->policy, p->arena, &n_rules,
+                d); /* says what it warns of: a sketch had nobody to say it to */
+    return prove_own(p, d);
+}
+
 gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *device, gr_diag *d)
 {
     gr_plan_options asked = *device, *o = &asked;
@@ -498,9 +513,7 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
     if (check_device(g, o->kernels, d)) return GR_E_INVALID;
     gr_planned *p = plan_best(g, o, &st, d);
     name_plan(p, g, o);
-    if (!st && !o->sketch && prove(p, d))
-        st = gr_diag_error(d, (gr_loc){0}, GR_E_FAILED,
-                           "the verifier refuses a plan of our own making: please report it");
+    if (!st && !o->sketch) st = prove_own(p, d);
     if (st && st != GR_E_NOFIT)
         gr_planned_free(p);
     else

@@ -45,6 +45,10 @@ typedef struct gr_planned {
  * refuses the plan: our own bug, with its findings. */
 GR_NODISCARD gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *o,
                                      gr_diag *d);
+/* A sketch that fits, of a graph that is as it was then, becomes what gr_plan_graph makes with the same
+ * options: proven and bound. GR_E_FAILED as there; p stays the caller's. */
+GR_NODISCARD gr_status gr_plan_sketched(gr_planned *p, const gr_graph *g, const gr_plan_options *o,
+                                        gr_diag *d);
 /* What a plan made before is taken for: to be proven (`verify`), to run (`--plan FILE`), or to go on with, as
  * the run's own, which its manifest seals. */
 typedef enum gr_adoption { GR_ADOPT_TO_PROVE, GR_ADOPT_TO_RUN, GR_ADOPT_OWN } gr_adoption;

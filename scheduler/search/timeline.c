@@ -1,6 +1,7 @@
 /* scheduler/search/timeline.c: when the steps of a finished plan run, from their lanes and waits. */
 #include "scheduler/search/timeline.h"
 
+#include "scheduler/search/lanes.h"
 #include "scheduler/search/roles.h"
 
 #define LATEST (1ULL << 62) /* ns */
@@ -53,34 +54,18 @@ static clocks clocks_at(uint64_t t)
     return c;
 }
 
-static uint64_t latest(const clocks *c, unsigned lanes)
-{
-    uint64_t t = 0;
-    for (int l = 0; l < GR_N_LANES; l++)
-        if (lanes >> l & 1) t = GR_MAX(t, c->lane[l]);
-    return t;
-}
-
-enum { ALL_LANES = (1u << GR_N_LANES) - 1 };
-
 static void lay_out(gr_timeline *t, clocks *c, uint32_t i, uint32_t last);
-
-static void meet_at(clocks *c, unsigned lanes, uint64_t t)
-{
-    for (int l = 0; l < GR_N_LANES; l++)
-        if (lanes >> l & 1) c->lane[l] = GR_MAX(c->lane[l], t);
-}
 
 /* All trips of a loop as its own waits let them run, once the first has been laid out: the others are as the
  * second, which begins where lanes have met. What it waited for from outside is not in it. */
 static uint64_t own_trips(gr_timeline *t, clocks *c, uint32_t i, unsigned meet, uint64_t stalled)
 {
-    const uint64_t first = latest(c, meet);
+    const uint64_t first = gr_lanes_latest(c->lane, meet);
     uint64_t trip = 0;
     if (t->trips[i] > 1) {
-        meet_at(c, meet, first);
+        gr_lanes_meet(c->lane, meet, first);
         lay_out(t, c, i + 1, t->steps[i].body_last + 1);
-        trip = latest(c, meet) - first;
+        trip = gr_lanes_latest(c->lane, meet) - first;
     }
     const uint64_t all = first - t->begin[i] + trip * (t->trips[i] - GR_MIN(t->trips[i], 1u));
     return t->trips[i] ? GR_MIN(all - GR_MIN(all, c->stalled - stalled), LATEST) : 0;
@@ -95,15 +80,15 @@ static void lay_out_loop(gr_timeline *t, clocks *c, uint32_t i)
     const bool outermost = !c->outside;
     unsigned meet = 1u << s->lane;
     for (uint32_t k = i + 1; k <= s->body_last; k++) meet |= 1u << t->steps[k].lane;
-    if (outermost) c->outside = GR_MAX(latest(c, ALL_LANES), UINT64_C(1));
-    meet_at(c, meet, begin);
+    if (outermost) c->outside = GR_MAX(gr_lanes_latest(c->lane, GR_ALL_LANES), UINT64_C(1));
+    gr_lanes_meet(c->lane, meet, begin);
     if (t->depth[i] < MAX_DEPTH) {
         lay_out(t, c, i + 1, s->body_last + 1);
         const uint64_t own = t->trips ? own_trips(t, c, i, meet, stalled) : 0;
         s->ns = GR_MAX(s->ns, own);
         t->end[i] =
             s->ns ? after(after(begin, s->ns), c->stalled - stalled) : begin; /* no trip waits for nothing */
-        stretch(t, i + 1, s->body_last + 1, begin, latest(c, meet) - begin, t->end[i] - begin);
+        stretch(t, i + 1, s->body_last + 1, begin, gr_lanes_latest(c->lane, meet) - begin, t->end[i] - begin);
     }
     for (int l = 0; l < GR_N_LANES; l++)
         if (meet >> l & 1) c->lane[l] = t->end[i];
@@ -119,7 +104,7 @@ static void lay_out(gr_timeline *t, clocks *c, uint32_t i, uint32_t last)
         for (uint32_t a = 0; a < s->n_after; a++)
             if (s->after[a] < i) at = GR_MAX(at, t->end[s->after[a]]);
         if (c->late && s->kind == GR_STEP_LOAD)
-            at = GR_MAX(at, latest(c, 1u << GR_LANE_COMPUTE | 1u << GR_LANE_D2H));
+            at = GR_MAX(at, gr_lanes_latest(c->lane, 1u << GR_LANE_COMPUTE | 1u << GR_LANE_D2H));
         if (c->late && s->kind == GR_STEP_FETCH) at = GR_MAX(at, c->lane[GR_LANE_COMPUTE]);
         t->begin[i] = at;
         t->end[i] = after(at, s->ns);
@@ -146,7 +131,8 @@ static uint64_t find_times_beside(gr_timeline *t)
         uint32_t last = t->steps[i].body_last + 1;
         clocks c = clocks_at(begin[i]);
         lay_out(t, &c, i + 1, last);
-        stretch(t, i + 1, last, begin[i], latest(&c, ALL_LANES) - begin[i], end[i] - begin[i]);
+        stretch(t, i + 1, last, begin[i], gr_lanes_latest(c.lane, GR_ALL_LANES) - begin[i],
+                end[i] - begin[i]);
         i = last - 1;
     }
     return ns;
@@ -157,7 +143,7 @@ static uint64_t lay_out_steady(gr_timeline *t, bool late)
 {
     clocks c = {.late = late};
     lay_out(t, &c, 0, t->n_steady);
-    return latest(&c, ALL_LANES);
+    return gr_lanes_latest(c.lane, GR_ALL_LANES);
 }
 
 static void find_times(gr_timeline *t)
@@ -171,7 +157,7 @@ static void find_times(gr_timeline *t)
     t->steady_ns = t->ns;
     clocks c = clocks_at(t->ns);
     lay_out(t, &c, t->n_steady, t->n);
-    t->ns = latest(&c, ALL_LANES);
+    t->ns = gr_lanes_latest(c.lane, GR_ALL_LANES);
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------- */

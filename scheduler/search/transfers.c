@@ -5,11 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A step to be put before or after a unit of work. Steps at one place: those after the innermost unit first;
- * what comes in the order it is used first; then in the order they were made. */
+/* A step to be put before a unit of work (slot 2 w), or after it (2 w + 1). Steps at one slot: those after
+ * the innermost unit first; what comes in the order it is used first; then in the order they were made. */
 typedef struct gr_insert {
-    uint64_t key;
-    uint32_t use, serial;
+    uint32_t slot, deep, use;
     gr_item item;
 } gr_insert;
 
@@ -41,7 +40,7 @@ static bool is_loop(const gr_tasks *g, uint32_t work)
 
 static uint32_t add_copy(gr_transfers *l, uint32_t object, gr_place place, uint32_t first, uint32_t last)
 {
-    gr_copy d = {object, place, first, last, last};
+    gr_copy d = {object, place, first, last, 0};
     GR_PUSH(l->copies, l->n_copies, l->caps[1], d);
     return l->n_copies - 1;
 }
@@ -50,9 +49,9 @@ static uint32_t add_copy(gr_transfers *l, uint32_t object, gr_place place, uint3
 static void insert(maker *m, bool after, uint32_t unit, uint32_t use, gr_item item)
 {
     bool ends = item.kind == GR_STEP_OFFLOAD || item.kind == GR_STEP_RELEASE;
-    uint64_t slot = 2 * (uint64_t)(after ? next_unit(m->g, unit) - 1 : unit) + after;
-    uint64_t deep = after ? 15 - m->f->depth[unit] : ends ? 14 : 15; /* what goes makes room for what comes */
-    gr_insert in = {slot << 8 | deep, use, m->l->n_inserts, item};
+    uint32_t slot = 2 * (after ? next_unit(m->g, unit) - 1 : unit) + after;
+    uint32_t deep = after ? 15 - m->f->depth[unit] : ends ? 14 : 15; /* what goes makes room for what comes */
+    gr_insert in = {slot, deep, use, item};
     GR_PUSH(m->l->inserts, m->l->n_inserts, m->l->caps[2], in);
 }
 
@@ -389,56 +388,75 @@ static void place_objects(maker *m, uint32_t *fixed)
     }
 }
 
-static int by_key(const void *a, const void *b)
+static bool is_behind(const gr_insert *x, const gr_insert *y)
 {
-    const gr_insert *x = a, *y = b;
-    if (x->key != y->key) return x->key < y->key ? -1 : 1;
-    if (x->use != y->use) return x->use < y->use ? -1 : 1;
-    return x->serial < y->serial ? -1 : x->serial > y->serial;
+    if (x->slot != y->slot) return x->slot > y->slot;
+    return x->deep != y->deep ? x->deep > y->deep : x->use > y->use;
 }
 
-static void push_item(gr_transfers *l, gr_item it)
+/* The order of the steps to be put in, which the caller frees: counted by slot, of which nearly all have a
+ * few or what is in order. */
+static uint32_t *order_inserts(const maker *m)
 {
-    GR_PUSH(l->items, l->n_items, l->caps[0], it);
+    const gr_transfers *l = m->l;
+    uint32_t *order = gr_malloc((l->n_inserts + 1) * sizeof(*order)),
+             *begin = gr_calloc(2 * m->g->n_tasks + 2, sizeof(*begin));
+    for (uint32_t i = 0; i < l->n_inserts; i++) begin[l->inserts[i].slot + 1]++;
+    for (size_t s = 0; s < 2 * m->g->n_tasks; s++) begin[s + 1] += begin[s];
+    for (uint32_t i = 0; i < l->n_inserts; i++) order[begin[l->inserts[i].slot]++] = i;
+    for (uint32_t i = 1; i < l->n_inserts; i++) {
+        const uint32_t x = order[i];
+        uint32_t k = i;
+        for (; k && is_behind(&l->inserts[order[k - 1]], &l->inserts[x]); k--) order[k] = order[k - 1];
+        order[k] = x;
+    }
+    free(begin);
+    return order;
 }
 
 void gr_transfers_close_loops(gr_transfers *l, const gr_analysis *f)
 {
     for (uint32_t w = 0; w < f->g->n_tasks; w++) l->lanes[w] = 1u << GR_LANE_COMPUTE;
-    for (uint32_t i = 0; i < l->n_items; i++)
-        for (uint32_t s = l->items[i].scope; s != GR_NONE; s = f->parent[s]) {
-            l->items[l->step_of[s]].body_last = i;
-            l->lanes[s] |= 1u << l->items[i].lane;
-        }
+    for (uint32_t i = 0; i < l->n_items; i++) {
+        const uint32_t s = l->items[i].scope;
+        if (s == GR_NONE) continue;
+        l->items[l->step_of[s]].body_last = i;
+        l->lanes[s] |= 1u << l->items[i].lane;
+    }
+    for (uint32_t w = (uint32_t)f->g->n_tasks; w-- > 0;) { /* inner loops first: they are behind outer ones */
+        const uint32_t s = f->parent[w];
+        if (s == GR_NONE || f->g->task[w].loop.body_last == GR_NONE) continue;
+        gr_item *outer = &l->items[l->step_of[s]];
+        outer->body_last = GR_MAX(outer->body_last, l->items[l->step_of[w]].body_last);
+        l->lanes[s] |= l->lanes[w];
+    }
 }
 
 /* All steps in order: works with the transitions around them. */
 static void merge(maker *m)
 {
     gr_transfers *l = m->l;
-    if (l->n_inserts) qsort(l->inserts, l->n_inserts, sizeof(*l->inserts), by_key);
-    uint32_t at = 0;
-    for (uint32_t w = 0; w <= m->g->n_tasks; w++) {
-        while (at < l->n_inserts && l->inserts[at].key >> 8 < 2 * (uint64_t)w)
-            push_item(l, l->inserts[at++].item);
-        if (w == gr_tasks_steady(m->g)) l->validate = l->n_items;
-        while (at < l->n_inserts && l->inserts[at].key >> 8 == 2 * (uint64_t)w)
-            push_item(l, l->inserts[at++].item);
-        if (w == m->g->n_tasks) break;
-        const gr_task *k = &m->g->task[w];
-        l->step_of[w] = l->n_items;
-        push_item(l, (gr_item){.kind = k->kind,
-                               .work = w,
-                               .object = GR_NONE,
-                               .entry = GR_NONE,
-                               .home = GR_NONE,
-                               .scope = m->f->parent[w],
-                               .body_last = GR_NONE,
-                               .lane = l->moved[w] ? GR_LANE_HOST : k->lane,
-                               .node = k->node,
-                               .optional = k->optional,
-                               .ns = l->moved[w] ? m->f->host_ns[w] : m->f->ns[w]});
+    const uint32_t n_tasks = (uint32_t)m->g->n_tasks, steady = gr_tasks_steady(m->g);
+    uint32_t *order = order_inserts(m), at = 0;
+    if (l->caps[0] < n_tasks + l->n_inserts) {
+        l->caps[0] = n_tasks + 2 * l->n_inserts;
+        l->items = gr_realloc(l->items, l->caps[0] * sizeof(*l->items));
     }
+    for (uint32_t w = 0; w <= n_tasks; w++) {
+        while (at < l->n_inserts && l->inserts[order[at]].slot < 2 * w)
+            l->items[l->n_items++] = l->inserts[order[at++]].item;
+        if (w == steady) l->validate = l->n_items;
+        while (at < l->n_inserts && l->inserts[order[at]].slot == 2 * w)
+            l->items[l->n_items++] = l->inserts[order[at++]].item;
+        if (w == n_tasks) break;
+        gr_item *it = &l->items[l->n_items];
+        l->step_of[w] = l->n_items++;
+        *it = m->f->steps[w];
+        if (!l->moved[w]) continue;
+        it->lane = GR_LANE_HOST;
+        it->ns = m->f->host_ns[w];
+    }
+    free(order);
     gr_transfers_close_loops(l, m->f);
 }
 
@@ -475,13 +493,11 @@ static void number(maker *m, uint32_t *current)
         } else if (it->kind == GR_STEP_OFFLOAD || it->kind == GR_STEP_RELEASE) {
             l->copies[it->entry].last = i;
         } else {
-            const gr_task *w = &m->g->task[it->work];
-            for (uint32_t u = 0; u < w->uses.n; u++) {
-                uint32_t o = w->uses.list[u].object;
-                bool host = o != GR_NONE && l->moved[it->work] && l->hosted[o] != GR_NONE;
-                l->use_entry[m->f->use_begin[it->work] + u] = o == GR_NONE ? GR_NONE
-                                                              : host       ? l->hosted[o]
-                                                                           : current[o];
+            const bool moved = l->moved[it->work];
+            for (uint32_t u = m->f->use_begin[it->work]; u < m->f->use_begin[it->work + 1]; u++) {
+                const uint32_t o = m->f->used[u];
+                const bool host = o != GR_NONE && moved && l->hosted[o] != GR_NONE;
+                l->use_entry[u] = o == GR_NONE ? GR_NONE : host ? l->hosted[o] : current[o];
             }
         }
     }
@@ -512,18 +528,14 @@ static uint64_t most_live(const maker *m, gr_place place)
 /* ---- loads as early as there is room ---------------------------------------------------------------------
  */
 
-/* Of an item. alone: no loop, and nothing but room and order are in the way of a load of another object. */
-struct brief {
-    uint32_t scope, object;
-    bool alone, load;
-};
-
 typedef struct hoist {
     const maker *m;
     uint64_t *live, most; /* [n_items] bytes on the device as loads are placed so far; as much as may be */
     uint32_t *to;         /* [n_items] the step that it comes to stand before; its own number: it stays */
-    bool *plain;         /* [n_items] of loops: nothing comes or goes inside; live is the most in them then */
-    struct brief *brief; /* [n_items] what the search looks at most often, side by side */
+    uint32_t *run;    /* [n_items] the first of those before it in its scope with nothing between that is more
+                         than a matter of room, order and objects; itself, where it is more */
+    uint32_t *latest; /* [n_objects] 1 + the last transition of each so far; 0: none */
+    bool *plain;      /* [n_items] of loops: nothing comes or goes inside; live is the most in them then */
     bool moved;
     uint64_t looked; /* at so many steps */
 } hoist;
@@ -533,27 +545,33 @@ static bool is_moved(const gr_transfers *l, const gr_item *it)
     return it->work != GR_NONE && l->moved[it->work];
 }
 
-static void take_briefs(hoist *h)
+static void find_runs(hoist *h)
 {
     const gr_transfers *l = h->m->l;
     for (uint32_t i = 0; i < l->n_items; i++) {
         const gr_item *it = &l->items[i];
         const bool alone = it->kind != GR_STEP_LOOP && it->kind != GR_STEP_FETCH && !is_moved(l, it);
-        h->brief[i] = (struct brief){it->scope, it->object, alone, it->kind == GR_STEP_LOAD};
+        const bool goes_on = i && alone && h->run[i - 1] <= i - 1 && it->scope == l->items[i - 1].scope;
+        h->run[i] = goes_on ? h->run[i - 1] : alone ? i : i + 1;
     }
 }
 
+/* Items at once, then inner loops into outer ones, which stand before them. */
 static void find_plain_loops(hoist *h)
 {
     const gr_transfers *l = h->m->l;
-    const uint32_t *parent = h->m->f->parent;
     for (uint32_t i = 0; i < l->n_items; i++) h->plain[i] = l->items[i].kind == GR_STEP_LOOP;
-    for (uint32_t i = 0; i < l->n_items; i++)
-        for (uint32_t w = l->items[i].scope; w != GR_NONE; w = parent[w])
-            if (l->items[i].work == GR_NONE || is_moved(l, &l->items[i])) h->plain[l->step_of[w]] = false;
-    for (uint32_t i = 0; i < l->n_items; i++)
-        for (uint32_t w = l->items[i].scope; w != GR_NONE; w = parent[w])
-            if (h->plain[l->step_of[w]]) h->live[l->step_of[w]] = GR_MAX(h->live[l->step_of[w]], h->live[i]);
+    for (uint32_t i = l->n_items; i-- > 0;) {
+        const gr_item *it = &l->items[i];
+        if (it->scope == GR_NONE) continue;
+        const uint32_t loop = l->step_of[it->scope];
+        if (it->kind == GR_STEP_LOOP ? !h->plain[i] : it->work == GR_NONE || is_moved(l, it))
+            h->plain[loop] = false;
+    }
+    for (uint32_t i = l->n_items; i-- > 0;) {
+        const uint32_t w = l->items[i].scope, loop = w == GR_NONE ? 0 : l->step_of[w];
+        if (w != GR_NONE && h->plain[loop]) h->live[loop] = GR_MAX(h->live[loop], h->live[i]);
+    }
 }
 
 /* Whether a load may stand before this step: it has room, no load that is needed sooner is behind it, and it
@@ -574,12 +592,20 @@ static bool passes(const hoist *h, const gr_item *load, uint32_t i, uint32_t fir
     return true;
 }
 
-/* The same of one item, at a glance; false: it may yet. */
-static bool passes_alone(const hoist *h, const gr_item *load, uint32_t i, uint64_t bytes)
+/* As far up among those before it as it passes one by one at a glance: through its run, not past a transition
+ * of its object or the limit, which a load stays at that has not moved itself, and while there is room. */
+static uint32_t pass_run(hoist *h, const gr_item *load, uint32_t to, uint32_t limit)
 {
-    const struct brief *b = &h->brief[i];
-    return b->alone && b->scope == load->scope && b->object != load->object &&
-           h->live[i] + bytes <= h->most && !(b->load && h->to[i] == i);
+    const gr_transfers *l = h->m->l;
+    const uint64_t bytes = h->m->g->objects[load->object].bytes;
+    const bool held = l->items[limit].kind == GR_STEP_LOAD && h->to[limit] == limit;
+    uint32_t end = GR_MAX(GR_MAX(h->run[to - 1], h->latest[load->object]), limit + held);
+    if (l->items[to - 1].scope != load->scope || bytes > h->most) return to;
+    const uint64_t room = h->most - bytes;
+    const uint32_t from = to;
+    while (to > end && h->live[to - 1] <= room) h->live[--to] += bytes;
+    h->looked += 2 * (uint64_t)(from - to);
+    return to;
 }
 
 /* A load moves up within its scope, past whole loops, not past `limit`. */
@@ -590,13 +616,10 @@ static void hoist_load(hoist *h, uint32_t at, uint32_t limit)
     const uint64_t bytes = h->m->g->objects[load->object].bytes;
     uint32_t own = load->scope == GR_NONE ? GR_NONE : l->step_of[load->scope], to = at;
     while (to > limit && to - 1 != own) {
+        const uint32_t before = to;
+        to = pass_run(h, load, to, limit);
+        if (to < before) continue;
         uint32_t first = to - 1;
-        if (passes_alone(h, load, first, bytes)) {
-            h->live[first] += bytes;
-            h->looked += 2;
-            to = first;
-            continue;
-        }
         while (l->items[first].scope != load->scope) first = l->step_of[l->items[first].scope];
         uint32_t end = h->plain[first] ? first + 1 : to, i = end;
         while (i > first && passes(h, load, i - 1, first)) i--;
@@ -645,24 +668,28 @@ static bool hoist_loads(maker *m, uint64_t most)
     hoist h = {.m = m, .most = most, .live = gr_transfers_live(l, m->f, GR_DEVICE)};
     h.to = gr_malloc((l->n_items + 1) * sizeof(*h.to));
     h.plain = gr_malloc(l->n_items + 1);
-    h.brief = gr_malloc((l->n_items + 1) * sizeof(*h.brief));
-    take_briefs(&h);
+    h.run = gr_malloc((l->n_items + 1) * sizeof(*h.run));
+    h.latest = gr_calloc(m->g->n_objects + 1, sizeof(*h.latest));
+    find_runs(&h);
     find_plain_loops(&h);
     uint32_t limit = 0;
     for (uint32_t i = 0; i < l->n_items; i++) {
         const gr_item *it = &l->items[i];
         h.to[i] = i;
         if (i == l->validate) limit = i; /* another path */
-        if (it->kind != GR_STEP_LOAD) continue;
-        if (m->choice[m->f->group[it->object]].policy == GR_POLICY_AUTO) hoist_load(&h, i, limit);
-        limit = GR_MAX(limit, h.to[i]);
+        if (it->kind == GR_STEP_LOAD) {
+            if (m->choice[m->f->group[it->object]].policy == GR_POLICY_AUTO) hoist_load(&h, i, limit);
+            limit = GR_MAX(limit, h.to[i]);
+        }
+        if (it->object != GR_NONE) h.latest[it->object] = i + 1;
     }
     if (h.moved) reorder(m, h.to);
     l->work += h.looked / 4 + l->n_items;
     free(h.to);
     free(h.live);
     free(h.plain);
-    free(h.brief);
+    free(h.run);
+    free(h.latest);
     return h.moved;
 }
 
@@ -708,7 +735,7 @@ void gr_transfers_place(gr_transfers *l, const gr_analysis *f, const gr_choice *
                 copied_by(&m, l->validate, l->n_items) / GR_MAX(g->validate_every, 1u);
     l->host_live = most_live(&m, GR_HOST);
     l->live = most_live(&m, GR_DEVICE);
-    l->disk_live = most_live(&m, GR_DISK);
+    l->disk_live = f->disk.bytes ? most_live(&m, GR_DISK) : 0;
 }
 
 void gr_transfers_time(gr_transfers *l, const gr_analysis *f, const gr_choice *choice)
@@ -729,7 +756,8 @@ gr_excess gr_transfers_excess(const gr_transfers *l, const gr_analysis *f, gr_pl
     uint64_t *live = gr_transfers_live(l, f, place);
     gr_excess e = {0};
     for (uint32_t i = 0; i < l->n_items; i++) {
-        const uint64_t over = live[i] > room ? live[i] - room : 0;
+        if (live[i] <= room) continue;
+        const uint64_t over = live[i] - room;
         if (over > e.most) e.most = over, e.at = i;
         e.mean += (double)over / l->n_items;
     }

@@ -80,6 +80,20 @@ typedef struct gr_ref { /* one use of an object */
     gr_use_mode mode;
 } gr_ref;
 
+typedef struct gr_item { /* a step to be */
+    gr_step_kind kind;
+    uint32_t work, object; /* GR_NONE where there is none */
+    /* Transitions: the device copy, and, of a load or offload, the host copy. Of a fetch or store: the host
+     * copy, and that on the disk. */
+    uint32_t entry, home;
+    uint32_t scope;     /* the loop (a work) around it, or GR_NONE */
+    uint32_t body_last; /* loops: last item of the body */
+    gr_lane lane;
+    const char *node;
+    bool optional;
+    uint64_t ns, begin; /* begin: in loops, of the trip looked at last */
+} gr_item;
+
 typedef struct gr_analysis {
     const gr_tasks *g;
     gr_arena *arena; /* of everything below */
@@ -90,6 +104,8 @@ typedef struct gr_analysis {
     uint32_t *begin; /* uses of object o: refs[begin[o]] to refs[begin[o + 1]] */
     gr_ref *refs;
     uint32_t *use_begin;    /* of works: where its uses begin in arrays over all uses */
+    uint32_t *used;         /* of all uses: the object, or GR_NONE */
+    gr_item *steps;         /* of works: its step, where it is not moved to the host lane */
     uint32_t *first, *last; /* of objects: where a temporary one begins and ends; last GR_NONE: at the end */
     uint32_t *group, *rank; /* of objects: group or GR_NONE, and place in it */
     gr_group *groups;
@@ -114,26 +130,11 @@ typedef struct gr_choice {
     gr_policy policy; /* AUTO: by those above; else they say nothing */
 } gr_choice;
 
-typedef struct gr_item { /* a step to be */
-    gr_step_kind kind;
-    uint32_t work, object; /* GR_NONE where there is none */
-    /* Transitions: the device copy, and, of a load or offload, the host copy. Of a fetch or store: the host
-     * copy, and that on the disk. */
-    uint32_t entry, home;
-    uint32_t scope;     /* the loop (a work) around it, or GR_NONE */
-    uint32_t body_last; /* loops: last item of the body */
-    gr_lane lane;
-    const char *node;
-    bool optional;
-    uint64_t ns, begin; /* begin: in loops, of the trip looked at last */
-} gr_item;
-
 typedef struct gr_copy { /* of an object: a ledger entry to be */
     uint32_t object;
     gr_place place;
     uint32_t first, last;
-    uint32_t
-        clear; /* once there are times: the last step that begins before its last use or copy has ended */
+    uint64_t busy_ns; /* once there are times: when its last use or copy ends */
 } gr_copy;
 
 typedef struct gr_transfers {
@@ -195,5 +196,8 @@ void gr_transfers_release(gr_transfers *l);
  * plan's waits allow; copies both ways at once slow each other; what comes next on the compute lane ends
  * later by what a reduction takes from it. Sets the time of copies and loop items, and validate_ns. */
 uint64_t gr_transfers_ns(gr_transfers *l, const gr_analysis *f);
+/* Of a copy on the device whose life does not wrap: the last step that begins before its last use or copy has
+ * ended; of others its last step. After gr_transfers_ns. */
+uint32_t gr_transfers_clear(const gr_transfers *l, uint32_t copy);
 
 #endif

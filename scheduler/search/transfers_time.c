@@ -9,13 +9,13 @@
  * that one, such as `comm`, an offload may come late: the loads beside it have their times, and it makes up
  * for them, so that what both directions move in that time is what they can. No loop begins, and no trip
  * ends, before all copies have. */
+#include "scheduler/search/lanes.h"
 #include "scheduler/search/transfers.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-#define ALL_LANES ((1u << GR_N_LANES) - 1)
-#define PENDING   UINT64_MAX /* a time that is not known yet: of a copy in a queue */
+#define PENDING UINT64_MAX /* a time that is not known yet: of a copy in a queue */
 
 typedef struct copying {
     gr_item *it;
@@ -29,39 +29,29 @@ typedef struct copy_queue { /* of a direction, in its order */
     double slower;  /* how many times as long a copy takes beside one the other way */
 } copy_queue;
 
+typedef struct use { /* of an entry, side by side: a step asks for all of them */
+    uint64_t ready;  /* when the last copy into it, or write on the host lane, ends */
+    uint64_t used;   /* when the last use of it, or load from it, ends */
+    uint64_t left;   /* when the offload that reads it last ends */
+    uint32_t by;     /* the step that uses it last */
+} use;
+
 typedef struct clocks {
     uint64_t lane[GR_N_LANES]; /* of a direction of copies: when the last one that has left its queue ended */
     copy_queue queue[2];       /* loads, offloads */
     uint64_t now;              /* how far their first ones have run */
-    uint64_t *ready;           /* of entries: when the last copy into them, or write on the host lane, ends */
-    uint64_t *used;            /* of entries: when the last use of them, or load from them, ends */
-    uint64_t *left;            /* of entries: when the offload that reads them last ends */
-    uint32_t *used_by;         /* of entries: the step that is */
+    use *entry;                /* of entries */
     uint64_t *done;            /* of works; loops: of all trips */
     uint64_t outside;          /* in a loop: when all ends that was begun before the outermost one */
     uint64_t stalled;          /* how long the compute lane waited for that, in loops */
 } clocks;
 
-static uint64_t join(const clocks *c, unsigned lanes)
-{
-    uint64_t t = 0;
-    for (int l = 0; l < GR_N_LANES; l++)
-        if (lanes >> l & 1) t = GR_MAX(t, c->lane[l]);
-    return t;
-}
-
-static void meet_at(clocks *c, unsigned lanes, uint64_t t)
-{
-    for (int l = 0; l < GR_N_LANES; l++)
-        if (lanes >> l & 1) c->lane[l] = GR_MAX(c->lane[l], t);
-}
-
 /* When the last use of an entry is over for a step: one in loops that the step is not in ends with them. */
 static uint64_t free_at(const gr_transfers *l, const gr_analysis *f, const clocks *c, const gr_item *it)
 {
-    uint64_t t = c->used[it->entry];
+    uint64_t t = c->entry[it->entry].used;
     const uint32_t i = (uint32_t)(it - l->items);
-    for (uint32_t w = l->items[c->used_by[it->entry]].scope; w != GR_NONE; w = f->parent[w]) {
+    for (uint32_t w = l->items[c->entry[it->entry].by].scope; w != GR_NONE; w = f->parent[w]) {
         uint32_t loop = l->step_of[w];
         if (i > loop && i <= l->items[loop].body_last) break;
         t = GR_MAX(t, c->done[w]);
@@ -93,9 +83,9 @@ static void end_copy(clocks *c, int way, uint64_t t)
     it->begin = begin_of(c, way);
     it->ns = t - it->begin;
     c->lane[lane_of[way]] = t;
-    if (way) c->left[it->entry] = t;
-    c->ready[it->kind == GR_STEP_LOAD ? it->entry : it->home] = t;
-    if (it->kind == GR_STEP_LOAD) c->used[it->home] = t;
+    if (way) c->entry[it->entry].left = t;
+    c->entry[it->kind == GR_STEP_LOAD ? it->entry : it->home].ready = t;
+    if (it->kind == GR_STEP_LOAD) c->entry[it->home].used = t;
     if (++q->at == q->n) q->at = q->n = 0;
 }
 
@@ -137,9 +127,9 @@ static void finish_all_copies(clocks *c)
 }
 
 /* Until it is known when an entry has been filled, and is free. */
-static void await_copies(clocks *c, uint32_t entry)
+static void await_copies(clocks *c, const use *entry)
 {
-    while (c->ready[entry] == PENDING || c->used[entry] == PENDING) run_copies(c);
+    while (entry->ready == PENDING || entry->used == PENDING) run_copies(c);
 }
 
 /* It begins where others have run on already: see above. */
@@ -161,8 +151,8 @@ static void begin_copy(clocks *c, const gr_analysis *f, gr_item *it, uint64_t fr
     const double alone = 1e9 * (double)f->g->objects[it->object].bytes / rate + (double)f->hardware.step_ns;
     copy_queue *q = &c->queue[way];
     q->all[q->n++] = (copying){it, from, alone};
-    c->ready[way ? it->home : it->entry] = PENDING;
-    if (!way) c->used[it->home] = PENDING;
+    c->entry[way ? it->home : it->entry].ready = PENDING;
+    if (!way) c->entry[it->home].used = PENDING;
     if (q->n - q->at == 1 && begin_of(c, way) < c->now) begin_late(c, way);
 }
 
@@ -175,16 +165,17 @@ static uint64_t start_of(const gr_transfers *l, const gr_analysis *f, clocks *c,
     switch (it->kind) {
     case GR_STEP_LOAD:
         finish_copies(c, 1);
-        return GR_MAX(GR_MAX(GR_MAX(t[GR_LANE_H2D], t[GR_LANE_D2H]), t[GR_LANE_COMPUTE]), c->ready[it->home]);
+        return GR_MAX(GR_MAX(GR_MAX(t[GR_LANE_H2D], t[GR_LANE_D2H]), t[GR_LANE_COMPUTE]),
+                      c->entry[it->home].ready);
     case GR_STEP_OFFLOAD:
         return GR_MAX(t[GR_LANE_D2H], free_at(l, f, c, it));
     case GR_STEP_FETCH: /* where its bytes are free, which is where it stands */
-        return GR_MAX(GR_MAX(t[GR_LANE_DISK], t[GR_LANE_COMPUTE]), c->ready[it->home]);
+        return GR_MAX(GR_MAX(t[GR_LANE_DISK], t[GR_LANE_COMPUTE]), c->entry[it->home].ready);
     case GR_STEP_STORE:
-        await_copies(c, it->entry);
-        return GR_MAX(t[GR_LANE_DISK], c->ready[it->entry]);
+        await_copies(c, &c->entry[it->entry]);
+        return GR_MAX(t[GR_LANE_DISK], c->entry[it->entry].ready);
     case GR_STEP_RELEASE:
-        return GR_MAX(t[it->lane], c->used[it->entry]);
+        return GR_MAX(t[it->lane], c->entry[it->entry].used);
     case GR_STEP_RESUME:
         return t[it->lane];
     default:
@@ -195,8 +186,9 @@ static uint64_t start_of(const gr_transfers *l, const gr_analysis *f, clocks *c,
     for (uint32_t u = f->use_begin[it->work]; u < f->use_begin[it->work + 1]; u++) {
         uint32_t e = l->use_entry[u];
         if (e == GR_NONE) continue;
-        await_copies(c, e);
-        at = GR_MAX(at, GR_MAX(c->ready[e], moved ? c->used[e] : 0));
+        const use *x = &c->entry[e];
+        await_copies(c, x);
+        at = GR_MAX(at, GR_MAX(x->ready, moved ? x->used : 0));
     }
     for (uint32_t w = f->cross_begin[it->work]; w < f->cross_begin[it->work + 1]; w++)
         at = GR_MAX(at, c->done[f->cross[w]]);
@@ -217,22 +209,23 @@ static void run_loop(gr_transfers *l, const gr_analysis *f, clocks *c, uint32_t 
     uint64_t all = t;
     it->begin = t;
     const bool outermost = !c->outside;
-    if (outermost) c->outside = GR_MAX(join(c, ALL_LANES), UINT64_C(1));
+    if (outermost) c->outside = GR_MAX(gr_lanes_latest(c->lane, GR_ALL_LANES), UINT64_C(1));
     uint32_t trips = f->g->task[it->work].loop.trips_expected;
-    bool late = f->waits_outside[it->work] || join(c, ALL_LANES) > t; /* only the first trip has to wait */
+    bool late = f->waits_outside[it->work] ||
+                gr_lanes_latest(c->lane, GR_ALL_LANES) > t; /* only the first trip has to wait */
     if (trips) {
         run_items(l, f, c, i + 1, it->body_last + 1);
         finish_all_copies(c);
-        uint64_t ends = join(c, lanes), trip = ends - t;
-        meet_at(c, lanes, ends);
+        uint64_t ends = gr_lanes_latest(c->lane, lanes), trip = ends - t;
+        gr_lanes_meet(c->lane, lanes, ends);
         if (trips > 1 && late) {
             run_items(l, f, c, i + 1, it->body_last + 1);
             finish_all_copies(c);
-            trip = join(c, lanes) - ends;
+            trip = gr_lanes_latest(c->lane, lanes) - ends;
         }
         all = ends + trip * (trips - 1);
     }
-    meet_at(c, lanes, all);
+    gr_lanes_meet(c->lane, lanes, all);
     c->done[it->work] = all;
     if (outermost) c->outside = 0;
     it->ns = all - t - (c->stalled - stalled); /* its own time: what it waits for has its own step */
@@ -257,16 +250,16 @@ static void run_items(gr_transfers *l, const gr_analysis *f, clocks *c, uint32_t
         if (it->lane == GR_LANE_COMPUTE && begins <= c->outside)
             c->stalled += begins - c->lane[GR_LANE_COMPUTE];
         c->lane[it->lane] = ends;
-        if (it->lane == GR_LANE_DISK) c->ready[it->kind == GR_STEP_FETCH ? it->entry : it->home] = ends;
+        if (it->lane == GR_LANE_DISK) c->entry[it->kind == GR_STEP_FETCH ? it->entry : it->home].ready = ends;
         if (it->work == GR_NONE) continue;
         c->done[it->work] = ends;
         c->lane[GR_LANE_COMPUTE] += f->lost_ns[it->work];
         for (uint32_t u = f->use_begin[it->work]; u < f->use_begin[it->work + 1]; u++) {
             uint32_t e = l->use_entry[u];
             if (e == GR_NONE) continue;
-            c->used[e] = ends;
-            c->used_by[e] = i;
-            if (l->moved[it->work]) c->ready[e] = ends;
+            c->entry[e].used = ends;
+            c->entry[e].by = i;
+            if (l->moved[it->work]) c->entry[e].ready = ends;
         }
     }
 }
@@ -288,21 +281,15 @@ static uint32_t last_before(const gr_transfers *l, uint32_t i, uint64_t time)
     return found;
 }
 
-static void find_clear(gr_transfers *l, const clocks *c)
+uint32_t gr_transfers_clear(const gr_transfers *l, uint32_t copy)
 {
-    for (uint32_t d = 0; d < l->n_copies; d++) {
-        gr_copy *x = &l->copies[d];
-        const bool whole = x->place != GR_DEVICE || x->last < x->first;
-        x->clear = whole ? x->last : last_before(l, x->last, GR_MAX(c->used[d], c->left[d]));
-    }
+    const gr_copy *x = &l->copies[copy];
+    return x->place != GR_DEVICE || x->last < x->first ? x->last : last_before(l, x->last, x->busy_ns);
 }
 
 uint64_t gr_transfers_ns(gr_transfers *l, const gr_analysis *f)
 {
-    clocks c = {.ready = gr_calloc(l->n_copies + 1, sizeof(*c.ready)),
-                .used = gr_calloc(l->n_copies + 1, sizeof(*c.used)),
-                .left = gr_calloc(l->n_copies + 1, sizeof(*c.left)),
-                .used_by = gr_calloc(l->n_copies + 1, sizeof(*c.used_by)),
+    clocks c = {.entry = gr_calloc(l->n_copies + 1, sizeof(*c.entry)),
                 .done = gr_calloc(f->g->n_tasks + 1, sizeof(*c.done))};
     const gr_copy_rate *rate = &f->hardware.copy;
     for (int way = 0; way < 2; way++) {
@@ -311,17 +298,15 @@ uint64_t gr_transfers_ns(gr_transfers *l, const gr_analysis *f)
     }
     run_items(l, f, &c, 0, l->validate);
     finish_all_copies(&c);
-    uint64_t ns = join(&c, ALL_LANES);
-    meet_at(&c, ALL_LANES, ns);
+    uint64_t ns = gr_lanes_latest(c.lane, GR_ALL_LANES);
+    gr_lanes_meet(c.lane, GR_ALL_LANES, ns);
     run_items(l, f, &c, l->validate, l->n_items);
     finish_all_copies(&c);
-    l->validate_ns = join(&c, ALL_LANES) - ns;
-    find_clear(l, &c);
+    l->validate_ns = gr_lanes_latest(c.lane, GR_ALL_LANES) - ns;
+    for (uint32_t d = 0; d < l->n_copies; d++)
+        l->copies[d].busy_ns = GR_MAX(c.entry[d].used, c.entry[d].left);
     for (int way = 0; way < 2; way++) free(c.queue[way].all);
-    free(c.left);
-    free(c.ready);
-    free(c.used);
-    free(c.used_by);
+    free(c.entry);
     free(c.done);
     l->work += l->n_items;
     return ns;

@@ -510,6 +510,21 @@ static bool is_of_eight(const char *mesh)
            strstr(mesh, "tensor: 4, context: 2") || strstr(mesh, "4, pipe");
 }
 
+/* What `auto` kept of its comparison is proven and bound, and what is planned of the graph with that mesh. */
+static void assert_as_planned(const gr_graph *g, const gr_planned *p, const gr_plan_options *o)
+{
+    gr_planned *again = NULL;
+    gr_str kept = {0}, made = {0};
+    assert_int_equal(gr_plan_graph(&again, g, o, NULL), GR_OK);
+    assert_non_null(p->binding);
+    gr_plan_write_json(p->plan, &kept);
+    gr_plan_write_json(again->plan, &made);
+    assert_string_equal(kept.text, made.text);
+    gr_str_release(&kept);
+    gr_str_release(&made);
+    gr_planned_free(again);
+}
+
 /* `auto` takes the mesh whose plan is the fastest of all that a file could say, and the graph says so then.
  */
 static void auto_is_fastest(bool experts, bool deep)
@@ -568,6 +583,7 @@ static void auto_is_fastest(bool experts, bool deep)
         assert_int_equal(gr_plan_meshes(&p, g, &o, NULL), GR_OK);
         assert_false(gr_meshes_open(g));
         assert_int_equal(p->plan->ns, best);
+        assert_as_planned(g, p, &o);
         gr_planned_free(p);
         gr_graph_free(g);
     }
