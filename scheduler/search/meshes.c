@@ -325,11 +325,12 @@ static candidate measure_divided(gr_graph *g, const gr_model *m, const gr_plan_o
     return c;
 }
 
-/* The best of so many ranks and fewer, roughly; returns how many, 1: none fits. */
+/* The best of so many ranks and fewer, roughly; returns how many, 1: none fits. *best: where it has a time,
+ * that of the most. */
 static uint32_t best_division(gr_graph *g, const gr_model *m, const gr_plan_options *o, uint32_t most,
                               candidate *best)
 {
-    uint32_t best_n = 1;
+    uint32_t best_n = best->ns ? most : 1;
     for (uint32_t n = most; n > 1; n = divided_below(g, m, n)) {
         const candidate c = measure_divided(g, m, o, n, GR_MAX(o->hurry, (uint32_t)SHORT));
         if (!c.ns || (best_n > 1 && c.ns >= best->ns)) continue;
@@ -367,19 +368,16 @@ static bool divide(gr_graph *g, const gr_model *m, const gr_plan_options *o, con
                    gr_diag *d)
 {
     const uint32_t most = divided_below(g, m, 2 * GR_TP_MAX);
+    uint32_t n = 1;
     candidate best = {.ns = 0};
     if (most < 2) return false;
     gr_graph_divide_rollout(g, m->index, most);
     if (!whole->ns) gr_planned_free(choose(g, m, o, &best, d));
-    if (whole->ns || best.ns) {
-        const uint32_t n = best_division(g, m, o, most, &best);
-        const bool near = n > 1 && (!whole->ns || best.ns < whole->ns);
-        if (near) best = measure_divided(g, m, o, n, o->hurry);
-        gr_graph_divide_rollout(g, m->index, near && pays(&best, whole) ? n : 1);
-    } else {
-        gr_graph_divide_rollout(g, m->index, 1);
-    }
-    if (m->sharding.expert > 1 && d) tell_divided(m, whole, &best, m->sharding.expert, d);
+    if (whole->ns || best.ns) n = best_division(g, m, o, most, &best);
+    if (n > 1 && whole->ns && best.ns < whole->ns) best = measure_divided(g, m, o, n, o->hurry);
+    if (!pays(&best, whole)) n = 1;
+    gr_graph_divide_rollout(g, m->index, n);
+    if (n > 1 && d) tell_divided(m, whole, &best, n, d);
     return true;
 }
 
