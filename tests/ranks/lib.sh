@@ -37,7 +37,7 @@ latent_model() {
 hybrids_to_cut() {
     rule='"linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 4, "linear_value_head_dim": 8, "partial_rotary_factor": 0.5, "full_attention_interval": 2,'
     sed "s/\"qwen3\"/\"qwen3_5_text\"/; s/Qwen3For/Qwen3_5For/; s/\"model_type\"/$rule &/" qwen3.json >qwen3_5_text.json
-    sed "s/\"qwen3_moe\"/\"qwen3_next\"/; s/Qwen3MoeFor/Qwen3NextFor/; s/\"model_type\"/$rule \"shared_expert_intermediate_size\": 16, &/" \
+    sed "s/\"qwen3_moe\"/\"qwen3_next\"/; s/Qwen3MoeFor/Qwen3NextFor/; s/\"model_type\"/$rule \"shared_expert_intermediate_size\": 16, \"mtp_num_hidden_layers\": 0, &/" \
         qwen3_moe.json >qwen3_next.json
     for type in qwen3_5_text qwen3_next; do
         "$gr" init --config $type.json --tokenizer "$project/graphs/quickstart" --seed 1 -o $type >/dev/null
