@@ -510,7 +510,7 @@ static void test_reductions_take_time_from_what_runs_beside_them(void **state)
     config c = {.model = "qwen3", .ranks = 2};
     gr_graph *g = load(&c);
     gr_hardware hiding = machine();
-    hiding.flops = 1e7; /* a slow device: what is not hidden is the end of the last pass */
+    hiding.flops = 1e9; /* a slow device: what is not hidden is the end of the last pass */
     gr_hardware holding = hiding;
     holding.reduce_share = 0.25;
     gr_planned *hidden = plan_on(g, &hiding, 0, GR_OK), *held_up = plan_on(g, &holding, 0, GR_OK);
