@@ -394,7 +394,8 @@ static void join_settings(gr_planned *p)
 static void join_plans(gr_planned *p)
 {
     gr_plan *plan = p->plan;
-    if (!p->n_more) plan->ns = GR_MAX(plan->ns, gr_timeline_waits_ns(plan));
+    const uint64_t waits = p->n_more ? 0 : gr_timeline_waits_ns(plan);
+    plan->ns = GR_MAX(plan->ns, waits);
     for (uint32_t c = 0; c <= p->n_more; c++)
         gr_planned_role(p, c)->plan->own_ns = gr_planned_role(p, c)->plan->ns;
     if (!p->n_more) return;

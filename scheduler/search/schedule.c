@@ -179,7 +179,8 @@ static gr_plan *build_once(gr_schedule_search *s, uint32_t level, uint64_t apart
     charge_packing(s, p);
     if (!is_within(s, p)) return p;
     gr_plan_finish(p, &s->transfers, f);
-    p->ns = GR_MAX(p->ns, gr_timeline_waits_ns(p));
+    const uint64_t waits = gr_timeline_waits_ns(p);
+    p->ns = GR_MAX(p->ns, waits);
     return p;
 }
 

@@ -118,7 +118,8 @@ static uint64_t packed_ns(const space *s, uint64_t arena)
         gr_plan *plan = gr_plan_pack(&s->transfers, s->f, NULL, apart[i], 40);
         if (plan->arena_bytes <= arena) {
             gr_plan_finish(plan, &s->transfers, s->f);
-            ns = GR_MIN(ns, GR_MAX(plan->ns, gr_timeline_waits_ns(plan)));
+            const uint64_t waits = gr_timeline_waits_ns(plan), own = GR_MAX(plan->ns, waits);
+            ns = GR_MIN(ns, own);
         }
         gr_plan_free(plan);
     }
@@ -140,7 +141,8 @@ static uint64_t least_time(space *s, uint64_t arena)
     for (size_t i = 0; i < s->n && s->found[i].least_ns < best; i++)
         for (int wide = 0; wide < 2 && s->found[i].live <= arena; wide++) {
             lay_out(s, &s->found[i], wide, arena);
-            if (s->transfers.ns < best) best = GR_MIN(best, packed_ns(s, arena));
+            const uint64_t ns = s->transfers.ns < best ? packed_ns(s, arena) : best;
+            best = GR_MIN(best, ns);
         }
     return best;
 }
