@@ -20,27 +20,7 @@ END
 rm -rf model
 "$gr" init --config model.json --tokenizer "$project/graphs/quickstart" --seed 1 -o model >/dev/null
 cp -r model small
-sed -e 's/max_tokens: 6/max_tokens: 60, stop: ["3", "+1"]/' -e 's/run: .*/run: {steps: 4, seed: 7, samples: 32}/' -e 's/, schedule: cosine//' \
-    -e 's/max_tokens: 8, template: "{question}"/max_tokens: 90, template: "1+2=3+4=5+6=7+8=1+2=3+4=5+6=7+8=1+2=3+4=5+6=7+8=1+2=3+4=5+6=7+8={question}"/' \
-    grpo.yaml >long.yaml
-cat >>long.yaml <<'END'
-log:
-  worst: token_max(abs(old_logprob - rollout.logprob))
-  gap: token_mean(abs(old_logprob - rollout.logprob))
-END
-
-train() { # OUT OPTIONS...
-    out=$1
-    shift
-    status 0 "$gr" exec --device cuda "${from:-long.yaml}" --out "$out" "$@"
-}
-
-same_run() { # RUN RUN
-    same_weights "$1" "$2"
-    same_metrics "$1" "$2"
-    cmp "$1/samples.jsonl" "$2/samples.jsonl" || fail "samples of $1 and $2 differ"
-    echo "$2: the same bits as $1"
-}
+long_responses 60 -e 's/, schedule: cosine//'
 
 exact() { # RUN: no gap in any iteration
     for step in 1 2 3 4; do
@@ -58,13 +38,13 @@ within() { # RUN: its plan's memory; a small gap
 train whole
 within whole
 train again
-same_run whole again
+same_bits whole again
 train half --steps 2
 status 0 "$gr" exec --device cuda --resume half --steps 4
-same_run whole half
+same_bits whole half
 train moved --policy every_node
 has moved/plan.json '"kind": "offload"'
-same_run whole moved
+same_bits whole moved
 
 # Killed behind its second checkpoint.
 "$gr" exec --device cuda long.yaml --set run.checkpoint.every=1 --steps 400 --out killed >out 2>err &
@@ -79,10 +59,10 @@ train strict --set strict=true
 exact strict
 for set in concurrent=3 kv_blocks=14; do
     train strict-$set --set strict=true --set nodes.rollout.$set
-    same_run strict strict-$set
+    same_bits strict strict-$set
 done
 train strict-passes --set strict=true --set nodes.old_logprob.micro_tokens=256 --policy every_node
-same_run strict strict-passes
+same_bits strict strict-passes
 status 3 "$gr" plan --device cuda long.yaml --set strict=true --budget 4KiB
 train strict-least --set strict=true --budget "$(least_budget)"
 exact strict-least
@@ -94,7 +74,7 @@ same_weights strict strict-drafts
 sed 's/actor: {/&precision: {kv: fp8}, /' long.yaml >kv.yaml
 for run in kv kv-again; do from=kv.yaml train $run; done
 within kv
-same_run kv kv-again
+same_bits kv kv-again
 [ "$(metric kv 1 gap)" != "$(metric whole 1 gap)" ] || fail "keys and values are not in FP8"
 
 # Scores are those of normed heads, unscaled, so that roundings to bf16 alone move gradients by a hundredth, and by more behind large steps.

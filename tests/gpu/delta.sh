@@ -16,28 +16,7 @@ cat >model.json <<END
 END
 rm -rf model
 "$gr" init --config model.json --tokenizer "$project/graphs/quickstart" --seed 1 -o model >/dev/null
-sed -e 's/max_tokens: 6/max_tokens: 37, stop: ["3", "+1"]/' -e 's/run: .*/run: {steps: 4, seed: 7, samples: 32}/' \
-    -e 's/max_tokens: 8, template: "{question}"/max_tokens: 90, template: "1+2=3+4=5+6=7+8=1+2=3+4=5+6=7+8=1+2=3+4=5+6=7+8=1+2=3+4=5+6=7+8={question}"/' \
-    grpo.yaml >long.yaml
-
-cat >>long.yaml <<'END'
-log:
-  worst: token_max(abs(old_logprob - rollout.logprob))
-  gap: token_mean(abs(old_logprob - rollout.logprob))
-END
-
-train() { # OUT OPTIONS...
-    out=$1
-    shift
-    status 0 "$gr" exec --device cuda long.yaml --out "$out" "$@"
-}
-
-same_run() { # RUN RUN
-    same_weights "$1" "$2"
-    same_metrics "$1" "$2"
-    cmp "$1/samples.jsonl" "$2/samples.jsonl" || fail "samples of $1 and $2 differ"
-    echo "$2: the same bits as $1"
-}
+long_responses 37
 
 exact() { # RUN: no gap in any iteration
     for step in 1 2 3 4; do
@@ -54,13 +33,13 @@ awk "BEGIN {g = $(metric whole 4 gap); exit !(g > 0 && g < 0.05)}" || fail "a ga
 [ "$(metric whole 4 measured_peak_bytes)" -le "$(metric whole 4 planned_peak_bytes)" ] || fail "measured more than planned"
 echo "peak: planned $(metric whole 4 planned_peak_bytes), measured $(metric whole 4 measured_peak_bytes)"
 train again
-same_run whole again
+same_bits whole again
 train half --steps 2
 status 0 "$gr" exec --device cuda --resume half --steps 4
-same_run whole half
+same_bits whole half
 train moved --policy every_node
 has moved/plan.json '"kind": "offload"'
-same_run whole moved
+same_bits whole moved
 
 # States in half of the bytes: a gap of the same size, the same bits again and resumed.
 bf16="--set models.actor.precision.state=bf16"
@@ -72,16 +51,16 @@ awk "BEGIN {g = $(metric narrow 4 gap); exit !(g > 0 && g < 0.05)}" || fail "a g
 # shellcheck disable=SC2086
 train narrow-half $bf16 --steps 2
 status 0 "$gr" exec --device cuda --resume narrow-half --steps 4
-same_run narrow narrow-half
+same_bits narrow narrow-half
 
 train strict --set strict=true
 exact strict
 for set in concurrent=3 concurrent=5 kv_blocks=12; do
     train strict-$set --set strict=true --set nodes.rollout.$set
-    same_run strict strict-$set
+    same_bits strict strict-$set
 done
 train strict-passes --set strict=true --set nodes.old_logprob.micro_tokens=256 --policy every_node
-same_run strict strict-passes
+same_bits strict strict-passes
 status 3 "$gr" plan --device cuda long.yaml --set strict=true --budget 4KiB
 least=$(least_budget)
 train strict-least --set strict=true --budget "$least"
