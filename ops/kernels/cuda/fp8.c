@@ -93,11 +93,12 @@ static gr_cu_fp8_product forward_product(const gr_product *c, const gr_cu_fp8_ws
                                .scale = 1};
 }
 
-bool gr_cuda_fp8_takes(gr_queue *q, const gr_product *c, void *ws, gr_cu_fp8_to *to)
+/* A bias that goes with a sum is not the library's. */
+bool gr_cuda_fp8_takes(gr_queue *q, const gr_product *c, bool adds, void *ws, gr_cu_fp8_to *to)
 {
     gr_workspace at = {.base = ws};
     gr_cu_fp8_ws w;
-    if (!c->scales || c->t < FOUR) return false;
+    if (!c->scales || c->t < FOUR || (adds && c->bias)) return false;
     gr_cu_fp8_layout(&at, c->t, c->in, c->out, false, &w);
     const gr_cu_fp8_product p = forward_product(c, &w);
     *to = (gr_cu_fp8_to){w.values, w.scales, c->t / FOUR * FOUR};

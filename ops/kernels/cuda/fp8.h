@@ -46,11 +46,11 @@ typedef struct gr_cu_fp8_to {
     float *scales;
     uint32_t n;
 } gr_cu_fp8_to;
-/* Whether a product takes x rounded (gr_product.rounded), and where in its workspace ws; this alone decides.
- */
 struct gr_queue;
 struct gr_product;
-bool gr_cuda_fp8_takes(struct gr_queue *q, const struct gr_product *p, void *ws, gr_cu_fp8_to *to);
+/* Whether a product takes x rounded (gr_product.rounded), and where in its workspace ws; this alone decides.
+ * adds: what comes of it may be added to something (gr_layer_ops.product_add). */
+bool gr_cuda_fp8_takes(struct gr_queue *q, const struct gr_product *p, bool adds, void *ws, gr_cu_fp8_to *to);
 
 /* gr_cu_rmsnorm of dense rows; H a multiple of 16. y [c->n, H]: rows from to->n on are written. */
 void gr_cu_fp8_rmsnorm(cudaStream_t st, const gr_cu_norm *c, const gr_cu_fp8_to *to, gr_bf16 *y);

@@ -215,7 +215,7 @@ bool gr_cuda_norm_round(gr_queue *q, const gr_norm *c, const gr_product *p, void
 {
     const gr_cu_norm norm = norm_of(c);
     gr_cu_fp8_to to;
-    if (!gr_cuda_fp8_takes(q, p, ws, &to)) return false;
+    if (!gr_cuda_fp8_takes(q, p, false, ws, &to)) return false;
     gr_cu_fp8_rmsnorm(q->stream, &norm, &to, y);
     return true;
 }
@@ -455,12 +455,12 @@ void gr_cuda_attend(gr_queue *q, const gr_attend *c, void *out, float *stats)
                                               stats, c->ws, c->ws_bytes, &x->d));
 }
 
-/* Blocks of values are parts of heads; a bias that goes with a sum is not the library's. */
+/* Blocks of values are parts of heads. */
 bool gr_cuda_attend_round(gr_queue *q, const gr_attend *c, const gr_product *p, void *out, void *ws)
 {
     gr_cu_fp8_to to;
-    if (!c->b->decode || attends_strictly(q, c) || c->d->head_dim % GR_FP8_BLOCK || p->bias ||
-        !gr_cuda_fp8_takes(q, p, ws, &to))
+    if (!c->b->decode || attends_strictly(q, c) || c->d->head_dim % GR_FP8_BLOCK ||
+        !gr_cuda_fp8_takes(q, p, true, ws, &to))
         return false;
     const gr_cu_paged paged = paged_of(c);
     attend_decode(q, c, &paged, &to, out);
@@ -496,7 +496,7 @@ bool gr_cuda_activate_round(gr_queue *q, const gr_dense_desc *d, const void *gat
                             void *h, void *ws)
 {
     gr_cu_fp8_to to;
-    if (d->act == GR_ACT_SWIGLU_OAI || !gr_cuda_fp8_takes(q, p, ws, &to)) return false;
+    if (d->act == GR_ACT_SWIGLU_OAI || !gr_cuda_fp8_takes(q, p, true, ws, &to)) return false;
     gr_cu_fp8_swiglu(q->stream, gate_up, d->act == GR_ACT_GELU_TANH, &to, h, p->t, p->in);
     return true;
 }
