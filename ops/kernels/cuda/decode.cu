@@ -36,7 +36,6 @@ using namespace gr_decode;
 constexpr uint32_t PIECE = GR_CU_DECODE_PIECE;
 constexpr uint32_t CLASSES = PIECE / BLOCK;
 constexpr uint32_t ITEM = GR_CU_DECODE_ITEM;
-constexpr uint32_t ROWS = GR_CU_DECODE_ROWS;
 
 /* Words of an item. A query row r of it belongs to slot member[MEMBER + r / G] and head r % G of the kv
  * head's G. Of its N_KEYS keys, from position KEY on, the first HIDDEN, fewer than a block, lie before the
@@ -69,6 +68,7 @@ list list_at(void *work, uint32_t n)
 struct list_args {
     const uint32_t *length, *member, *group_first, *shared, *table;
     uint32_t n, n_groups, table_stride, per_kv; /* query heads of a kv head */
+    uint32_t rows; /* that read a piece together, at most */
     uint32_t window, each;
     list out;
 };
@@ -106,14 +106,14 @@ __device__ void put_rows(const list_args &a, uint32_t *place, bool count, uint32
     const uint32_t before = a.window && length > a.window ? length - a.window : 0; /* the window */
     const uint32_t from = shared + before / BLOCK * BLOCK;
     const uint32_t own = length > from ? (length - from + PIECE - 1) / PIECE : 0;
-    const uint32_t chunks = (rows * a.per_kv + ROWS - 1) / ROWS;
+    const uint32_t chunks = (rows * a.per_kv + a.rows - 1) / a.rows;
     for (uint32_t r = lane; !count && r < rows; r += 4) {
         const uint32_t seen = a.length[a.member[m + r]];
         a.out.pieces[a.member[m + r]] = shared_pieces + (seen > from ? (seen - from + PIECE - 1) / PIECE : 0);
     }
     for (uint32_t i = lane; i < own * chunks; i += 4) {
-        const uint32_t key = from + i / chunks * PIECE, row = i % chunks * ROWS;
-        put(a, place, count, m, a.member[m], row, min(ROWS, rows * a.per_kv - row), key,
+        const uint32_t key = from + i / chunks * PIECE, row = i % chunks * a.rows;
+        put(a, place, count, m, a.member[m], row, min(a.rows, rows * a.per_kv - row), key,
             min(PIECE, length - key), shared_pieces + i / chunks, chunks == 1,
             i < chunks ? before % BLOCK : 0);
     }
@@ -132,10 +132,10 @@ __device__ void put_group(const list_args &a, uint32_t *place, bool count, uint3
         if (lanes) live = m + __ffs(static_cast<int>(lanes)) - 1;
     }
     if (live < end) {
-        const uint32_t rows = (end - first) * a.per_kv, chunks = (rows + ROWS - 1) / ROWS;
+        const uint32_t rows = (end - first) * a.per_kv, chunks = (rows + a.rows - 1) / a.rows;
         for (uint32_t i = lane; i < shared_pieces * chunks; i += 32) {
-            const uint32_t key = i / chunks * PIECE, row = i % chunks * ROWS;
-            put(a, place, count, first, a.member[live], row, min(ROWS, rows - row), key,
+            const uint32_t key = i / chunks * PIECE, row = i % chunks * a.rows;
+            put(a, place, count, first, a.member[live], row, min(a.rows, rows - row), key,
                 min(PIECE, shared - key), i / chunks, chunks == 1, 0);
         }
     }
@@ -486,7 +486,7 @@ __global__ void __launch_bounds__(tile_of<DM, FP8>::WARPS * 32, 1) piece_kernel(
 #pragma unroll 1
     for (int i = 0; i < t::STAGES - 1; i++) in.advance(a);
     for (; at.more(); at.advance(a))
-        if (at.get(N_ROWS) <= 8)
+        if (FP8 || at.get(N_ROWS) <= 8)
             attend<1, MORE>(a, at, in, &stage);
         else
             attend<2, MORE>(a, at, in, &stage);
@@ -496,50 +496,57 @@ __global__ void __launch_bounds__(tile_of<DM, FP8>::WARPS * 32, 1) piece_kernel(
 /* ---- combining ------------------------------------------------------------------------------------------
  */
 
-/* One warp for each slot and query head; a lane has columns 4 lane to 4 lane + 3, and those 128 further on.
- */
+/* Four columns of one slot and query head by a thread. What each piece left is on its way before the first
+ * is used, PARTS pieces at once. */
 __global__ void __launch_bounds__(256) combine_kernel(const args a)
 {
-    const uint32_t at = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
+    constexpr uint32_t PARTS = 4;
+    const uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x, fours = a.head_dim / 4;
+    const uint32_t at = thread / fours, column = thread % fours * 4;
     gr_chain_release();
     gr_chain_wait();
     if (at >= a.n * a.heads) return;
-    const uint32_t n = a.pieces[at / a.heads], d = a.head_dim;
+    const uint32_t n = a.pieces[at / a.heads];
     const float2 *stat = reinterpret_cast<const float2 *>(a.stat) + (size_t)at * a.pieces_max;
-    const float *acc = a.acc + (size_t)at * a.pieces_max * d;
-    float most = -CUDART_INF_F;
-    for (uint32_t i = lane; i < n; i += 32) most = fmaxf(most, stat[i].x);
-    for (int i = 16; i; i /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
-    for (uint32_t c = lane * 4; c < d + lane * 4; c += 128) { /* all lanes as often: they exchange weights */
-        float sum = 0;
-        float4 o = make_float4(0, 0, 0, 0);
-        for (uint32_t first = 0; first < n; first += 32) {
-            const uint32_t here = min(n - first, 32u);
-            const float2 mine = lane < here ? stat[first + lane] : make_float2(-CUDART_INF_F, 0);
-            const float weight = exp2_fast(mine.x - most);
-#pragma unroll 4
-            for (uint32_t i = 0; i < here; i++) {
-                const float w = __shfl_sync(~0u, weight, i);
-                sum = fmaf(__shfl_sync(~0u, mine.y, i), w, sum);
-                if (c >= d) continue;
-                const float4 v = *reinterpret_cast<const float4 *>(acc + (size_t)(first + i) * d + c);
-                o.x = fmaf(v.x, w, o.x);
-                o.y = fmaf(v.y, w, o.y);
-                o.z = fmaf(v.z, w, o.z);
-                o.w = fmaf(v.w, w, o.w);
-            }
+    const float *acc = a.acc + (size_t)at * a.pieces_max * a.head_dim + column;
+    float most = -CUDART_INF_F, sum = 0;
+    float4 o = make_float4(0, 0, 0, 0);
+    for (uint32_t first = 0; first < n; first += PARTS) {
+        float2 s[PARTS];
+        float4 v[PARTS];
+#pragma unroll
+        for (uint32_t i = 0; i < PARTS; i++) {
+            const bool there = first + i < n;
+            s[i] = there ? __ldcg(stat + first + i) : make_float2(-CUDART_INF_F, 0);
+            v[i] = there ? __ldcs(reinterpret_cast<const float4 *>(acc + (size_t)(first + i) * a.head_dim))
+                         : make_float4(0, 0, 0, 0);
         }
-        float share = n ? 1 / sum : 0;
-        if (a.sinks && n) {
-            const float sink = __bfloat162float(a.sinks[at % a.heads]) * 1.4426950408889634f,
-                        top = fmaxf(most, sink);
-            const float own = exp2_fast(most - top);
-            share = own / fmaf(sum, own, exp2_fast(sink - top));
+        float now = most;
+#pragma unroll
+        for (uint32_t i = 0; i < PARTS; i++) now = fmaxf(now, s[i].x);
+        const float keep = exp2_fast(most - now);
+        most = now;
+        sum *= keep;
+        o = make_float4(o.x * keep, o.y * keep, o.z * keep, o.w * keep);
+#pragma unroll
+        for (uint32_t i = 0; i < PARTS; i++) {
+            const float w = exp2_fast(s[i].x - now);
+            sum = fmaf(s[i].y, w, sum);
+            o.x = fmaf(v[i].x, w, o.x);
+            o.y = fmaf(v[i].y, w, o.y);
+            o.z = fmaf(v[i].z, w, o.z);
+            o.w = fmaf(v[i].w, w, o.w);
         }
-        if (c < d)
-            *reinterpret_cast<uint2 *>(a.out + (size_t)at * d + c) =
-                make_uint2(pack(o.x * share, o.y * share), pack(o.z * share, o.w * share));
     }
+    float share = n ? 1 / sum : 0;
+    if (a.sinks && n) {
+        const float sink = __bfloat162float(a.sinks[at % a.heads]) * 1.4426950408889634f,
+                    top = fmaxf(most, sink);
+        const float own = exp2_fast(most - top);
+        share = own / fmaf(sum, own, exp2_fast(sink - top));
+    }
+    *reinterpret_cast<uint2 *>(a.out + (size_t)at * a.head_dim + column) =
+        make_uint2(pack(o.x * share, o.y * share), pack(o.z * share, o.w * share));
 }
 
 /* ---- launching ------------------------------------------------------------------------------------------
@@ -604,6 +611,7 @@ extern "C" void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const g
     a.n_groups = d->n_groups;
     a.table_stride = table_stride;
     a.per_kv = h->heads / h->kv_heads;
+    a.rows = gr_cu_decode_rows(h);
     a.each = d->each ? d->each : 1;
     a.out = list_at(work, d->n);
     gr_chain(st, list_kernel, dim3(1), dim3(1024), 0, a);
@@ -652,7 +660,7 @@ extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, co
         launch_pieces<128, false>(st, a, more, h->kv_fp8);
     else
         launch_pieces<256, false>(st, a, more, h->kv_fp8);
-    gr_chain(st, combine_kernel, dim3(ceil_div(d->n * h->heads, 8)), dim3(256), 0, a);
+    gr_chain(st, combine_kernel, dim3(ceil_div(d->n * h->heads * (h->head_dim / 4), 256)), dim3(256), 0, a);
 }
 
 extern "C" void gr_cu_kv_copy(cudaStream_t st, void *kv, uint32_t layers, uint64_t layer_bytes,

@@ -21,8 +21,8 @@ template <int DM> struct tile_fp8 {
     static constexpr int CHUNKS = DM / 16; /* of a row */
     static constexpr uint32_t ROW_BYTES = DM, HALF_BYTES = BLOCK * ROW_BYTES, SCALE_BYTES = BLOCK * 4,
                               STAGE_BYTES = 2 * (HALF_BYTES + SCALE_BYTES);
-    static constexpr int STAGES = DM == 64 ? 8 : DM == 128 ? 4 : 3;
-    static constexpr int WARPS = DM == 256 ? 8 : 12;
+    static constexpr int STAGES = DM == 64 ? 6 : 3;
+    static constexpr int WARPS = DM == 256 ? 8 : 16;
     static constexpr uint32_t WARP_BYTES = STAGES * STAGE_BYTES;
 
     /* What a row's chunks are permuted by: two rows of 64 bytes share a line of banks. */
