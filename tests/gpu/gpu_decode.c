@@ -446,7 +446,7 @@ static void set_scores(batch *b, const gr_scores *scores)
 static void check_attention(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t n_groups,
                             uint32_t group, uint32_t longest, bool invariance, const gr_scores *scores)
 {
-    static const uint32_t shares[] = {0, 16, 256, 112, 128};
+    static const uint32_t shares[] = {0, 16, 256, 112, 272};
     if (small && kv_heads > 2) heads = heads / kv_heads * 2, kv_heads = 2;
     batch b = batch_new(heads, kv_heads, head_dim, n_groups, group);
     set_scores(&b, scores);
@@ -1222,6 +1222,7 @@ static void test_attention(void)
     check_rows(16, 8, 128, 5, 400, &kinds[7]);
     check_attention(8, 1, 256, 2, 3, small ? 600 : 900, true, &(gr_scores){512, 0, 0, NULL}); /* as E2B */
     check_attention(8, 2, 128, small ? 1 : 3, 16, small ? 1500 : 5000, false, NULL);
+    check_attention(8, 2, 64, 1, 2, 3000, !small, &kinds[5]); /* a sink behind many pieces */
     check_counts();
     check_tiny();
 }

@@ -1,16 +1,18 @@
 /* ops/kernels/cuda/decode.cu: attention of one new token a slot over the paged pool, and copies of its
  * blocks.
  *
- * What bounds it is reading keys and values once: 2 D bf16 a key and kv head. So:
+ * What bounds it is reading keys and values once: 2 D bf16 a key and kv head, or 2 D bytes and two scales.
+ * So:
  * - Keys are cut into pieces of PIECE keys, those that a group shares and a slot's own ones apart. A piece of
- * shared keys is read once for all query rows of the group (16 at a time), one of a slot's own keys for the
- * slot's heads / kv_heads rows. Rows go through mma.m16n8k16, padded to 16: even so the tensor cores are busy
- * a tenth of the time.
+ * shared keys is read once for up to 16 query rows of the group, of keys in FP8 for up to 8; one of a slot's
+ * own keys for the slot's heads / kv_heads rows. Query rows are the columns of mma.m16n8k16
+ * (decode_tiles.cuh): 8 are one tile, 9 to 16 two.
  * - gr_cu_decode_plan lists the pieces once a step, longest first; all layers use the list. A persistent grid
  * of one CTA a multiprocessor walks it; every warp works alone (no barrier of a CTA), taking each W-th piece
  * of the list, and keeps STAGES - 1 blocks of 16 keys in flight with cp.async, across the ends of pieces.
  * Eight warps of two blocks of 8 KiB (D 128) are 128 KiB in flight a multiprocessor, four times what latency
- * times bandwidth asks.
+ * times bandwidth asks. In FP8 it is sixteen warps of two blocks of 4 KiB: widening is work, which more warps
+ * hide, and they have registers for 8 query rows each.
  * - A piece leaves the running maximum, the sum and the unnormalised output of its rows in fp32; a second
  * kernel combines a slot's pieces in the order of their positions. The order of every sum follows from a
  * slot's length and its shared keys alone, so the bits of a row do not depend on the batch, and which warp
@@ -41,6 +43,7 @@ constexpr uint32_t ITEM = GR_CU_DECODE_ITEM;
  * head's G. Of its N_KEYS keys, from position KEY on, the first HIDDEN, fewer than a block, lie before the
  * window. */
 enum { MEMBER, FIRST_ROW, N_ROWS, N_KEYS, INDEX, ONCE, HIDDEN, KEY, BLOCKS };
+static_assert(BLOCKS + PIECE / BLOCK <= ITEM && ITEM <= 32, "an item is what the lanes of a warp have");
 
 /* The list, at the start of `work`: how many items; pieces of each slot [n]; the items. */
 struct list {
@@ -68,7 +71,7 @@ list list_at(void *work, uint32_t n)
 struct list_args {
     const uint32_t *length, *member, *group_first, *shared, *table;
     uint32_t n, n_groups, table_stride, per_kv; /* query heads of a kv head */
-    uint32_t rows; /* that read a piece together, at most */
+    uint32_t rows;                              /* that read a piece together, at most */
     uint32_t window, each;
     list out;
 };
