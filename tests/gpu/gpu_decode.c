@@ -446,7 +446,7 @@ static void set_scores(batch *b, const gr_scores *scores)
 static void check_attention(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t n_groups,
                             uint32_t group, uint32_t longest, bool invariance, const gr_scores *scores)
 {
-    static const uint32_t shares[] = {0, 16, 256, 112, 272};
+    static const uint32_t shares[] = {0, 16, GR_CU_DECODE_PIECE, 112, GR_CU_DECODE_PIECE + 16};
     if (small && kv_heads > 2) heads = heads / kv_heads * 2, kv_heads = 2;
     batch b = batch_new(heads, kv_heads, head_dim, n_groups, group);
     set_scores(&b, scores);
@@ -478,7 +478,7 @@ static void check_rows(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
                        const gr_scores *scores)
 {
     enum { GROUPS = 3, GROUP = 4 };
-    static const uint32_t shares[GROUPS] = {0, 16, 128};
+    static const uint32_t shares[GROUPS] = {0, 16, GR_CU_DECODE_PIECE};
     batch b = batch_new(heads, kv_heads, head_dim, GROUPS, GROUP * each);
     set_scores(&b, scores);
     uint32_t fed[GROUPS * GROUP];
@@ -489,7 +489,7 @@ static void check_rows(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
         if (fed[i]) b.length[first] = shared + each + 1 + random_below(longest - shared - each);
         b.shared[i / GROUP] = shared;
     }
-    b.length[0] = 128 + each / 2; /* rows on both sides of a piece's end */
+    b.length[0] = GR_CU_DECODE_PIECE + each / 2; /* rows on both sides of a piece's end */
     fed[0] = each;
     batch_fill(&b);
     for (uint32_t i = 0; i < GROUPS * GROUP; i++)
