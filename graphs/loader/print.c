@@ -294,10 +294,9 @@ static void print_groups(const gr_train *t, gr_str *out)
 static void print_train(const gr_model *m, gr_paths paths, gr_str *out)
 {
     static const char *const schedules[] = {"constant", "linear", "cosine"};
-    static const char *const optimizers[] = {"adamw", "lion", "sgd", "muon"};
     const gr_train *t = &m->train;
     char b1[32], b2[32];
-    gr_str_printf(out, "    train: {optimizer: %s", optimizers[t->optimizer]);
+    gr_str_printf(out, "    train: {optimizer: %s", gr_optim_name(t->optimizer));
     if (t->master != GR_MASTER_F32)
         gr_str_puts(out, t->master == GR_MASTER_SPLIT ? ", master: split" : ", master: none");
     if (t->grads == GR_BF16) gr_str_puts(out, ", grads: bf16");

@@ -209,7 +209,8 @@ static void unknown_name(gr_loader *l, gr_loc at, const char *what, const char *
 /* One step down a dotted path. The parts of the graph (nodes.NAME) must be there; maps inside may be new. */
 static gr_value *step_down(gr_loader *l, const setting *s, gr_value *map, const char *key, unsigned depth)
 {
-    static const char *const top[] = {"nodes", "models", "state", "run", "log", "params"};
+    static const char *const top[] = {"nodes",  "models", "state", "run",      "log",
+                                      "params", "on",     "pools", "functions"};
     gr_pair *p = find_pair(map, key);
     bool is_top = false;
     for (size_t i = 0; i < GR_LEN(top); i++) is_top = is_top || !strcmp(top[i], key);

@@ -59,6 +59,15 @@ static bool waits_ok(gr_verifier *v, const gr_path *path, const uint32_t *parent
     return true;
 }
 
+/* Tasks run in the paths of iterations; the others save, restore and move. */
+static bool kind_ok(gr_verifier *v, const gr_path *path, uint32_t i)
+{
+    const gr_step *s = &path->steps[i];
+    return gr_verify_runs_tasks(v->path) || !gr_step_is_task(s->kind) ||
+           gr_verify_wrong(v, "kinds", "%s step %u '%s' is of kind %s", gr_path_str(v->path), i, s->what,
+                           gr_step_kind_str(s->kind));
+}
+
 static bool entry_shape_ok(gr_verifier *v, uint32_t e)
 {
     const gr_entry *x = &v->p->ledger[e];
@@ -120,7 +129,7 @@ static bool shape_ok(gr_verifier *v)
         uint32_t *parent = gr_arena_alloc(v->arena, (path->n + 1) * sizeof(*parent));
         if (!loops_ok(v, path, parent)) return false;
         for (uint32_t i = 0; i < path->n; i++)
-            if (!ids_ok(v, path, i) || !waits_ok(v, path, parent, i)) return false;
+            if (!kind_ok(v, path, i) || !ids_ok(v, path, i) || !waits_ok(v, path, parent, i)) return false;
         for (uint32_t k = 0; k < path->n_entry; k++)
             if (path->entry[k] >= p->n_ledger)
                 return gr_verify_wrong(v, "indices", "entry of path %s", gr_path_str(v->path));

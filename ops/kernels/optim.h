@@ -18,6 +18,12 @@
  * SGD    as torch.optim.SGD with momentum beta1: g += wd * w, m = beta1 m + g, w -= lr * m */
 typedef enum gr_optim_kind { GR_OPTIM_ADAMW, GR_OPTIM_LION, GR_OPTIM_SGD, GR_OPTIM_MUON } gr_optim_kind;
 
+static inline const char *gr_optim_name(gr_optim_kind kind)
+{
+    static const char *const names[] = {"adamw", "lion", "sgd", "muon"};
+    return names[kind];
+}
+
 /* Moments that it keeps of each element. Of a matrix that MUON steps the second has no meaning between steps.
  */
 static inline uint32_t gr_optim_moments(gr_optim_kind kind)

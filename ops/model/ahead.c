@@ -107,7 +107,7 @@ gr_status gr_ahead_open(gr_ahead **out, const gr_model_shape *s, const char *fol
         gr_ahead_free(a);
     else
         *out = a;
-    return st;
+    return st == GR_E_IO ? GR_E_INVALID : st;
 }
 
 void gr_ahead_free(gr_ahead *a)

@@ -34,8 +34,8 @@ bool gr_ahead_is(const gr_model_shape *s, const char *name);
 
 typedef struct gr_ahead gr_ahead;
 
-/* Those of the checkpoint in folder. GR_E_INVALID: it is of another model than s, has none, or has one in
- * FP8. */
+/* Those of the checkpoint in folder. GR_E_INVALID: it is of another model than s, has none, has one in
+ * FP8, or cannot be read. */
 GR_NODISCARD gr_status gr_ahead_open(gr_ahead **out, const gr_model_shape *s, const char *folder, gr_diag *d);
 void gr_ahead_free(gr_ahead *a); /* NULL is fine */
 

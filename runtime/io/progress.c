@@ -164,7 +164,7 @@ void gr_progress_step(gr_progress *p, uint64_t step, uint64_t steps, double rewa
     gr_str_printf(line, "step %llu/%llu", (unsigned long long)step, (unsigned long long)steps);
     if (!isnan(reward)) gr_str_printf(line, "  reward %.3f", reward);
     if (!isnan(loss)) gr_str_printf(line, "  loss %.4f", loss);
-    if (seconds > 0) gr_str_printf(line, "  %.0f tokens/s", tokens / seconds);
+    if (seconds > 0 && !isnan(tokens)) gr_str_printf(line, "  %.0f tokens/s", tokens / seconds);
     gr_str_printf(line, "  %.2f s/step  %s left", p->mean_seconds,
                   gr_duration_format(step < steps ? p->mean_seconds * (double)(steps - step) : 0, left));
     put(p, line->text);

@@ -47,7 +47,7 @@ void gr_progress_begin(gr_progress *p, uint64_t step, uint64_t steps);
 /* What it is at: a node, of whose `unit`s so many are done. unit NULL: what was said of this node last stays.
  * Both texts outlive p. p NULL: nobody asks. */
 void gr_progress_at(gr_progress *p, const char *node, uint64_t done, uint64_t total, const char *unit);
-/* After an iteration. reward and loss NaN: left out. */
+/* After an iteration. reward, loss and tokens NaN: left out. */
 void gr_progress_step(gr_progress *p, uint64_t step, uint64_t steps, double reward, double loss,
                       double tokens, double seconds);
 /* A line that stays. */

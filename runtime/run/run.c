@@ -36,6 +36,25 @@ static uint32_t total_steps(const gr_running *r)
     return (uint32_t)fmin(ceil((double)gr_data_records(data) * epochs / gr_data_batch(data)), UINT32_MAX);
 }
 
+/* The iteration that this call ends behind. */
+static uint32_t last_step(const gr_running *r)
+{
+    return r->o->until ? r->o->until : r->session.steps;
+}
+
+static bool has_to_do(const gr_running *r)
+{
+    return r->session.step < last_step(r);
+}
+
+static gr_status check_until(const gr_running *r, gr_diag *d)
+{
+    if (last_step(r) <= r->session.steps) return GR_OK;
+    return gr_diag_error(d, (gr_loc){0}, GR_E_INVALID,
+                         "--until %u is behind the last iteration: the run has %u", last_step(r),
+                         r->session.steps);
+}
+
 /* Whether its `when:` switches a node off. */
 static bool sleeps(const gr_running *r, const gr_node *n)
 {
@@ -94,14 +113,14 @@ static gr_status await_ranks(const gr_running *r, gr_diag *d)
 static gr_status enter(gr_running *r, gr_diag *d)
 {
     char *from = NULL;
-    gr_status st = GR_OK;
-    if (r->o->resume) st = gr_outputs_checkpoint_from(r->outputs, &from, d);
+    gr_status st = as_input(check_until(r, d));
+    if (!st && r->o->resume) st = gr_outputs_checkpoint_from(r->outputs, &from, d);
     gr_bytes_hold(r->bytes, NULL, r->o->accept_changes);
     if (!st && from) st = as_input(gr_run_believe(r, from, d));
     if (!st && from) st = as_input(gr_run_load(r, from, d));
     if (!st) st = as_input(gr_run_list_inputs(r, from, d));
     if (!st && from) st = as_input(gr_run_hold_inputs(r, from, d)); /* before anything is written */
-    const bool to_do = r->session.step < r->session.steps; /* else the run's files stay as they are */
+    const bool to_do = has_to_do(r); /* else the run's files stay as they are */
     if (!st && to_do) gr_outputs_look(r->outputs);
     gr_bytes_from(r->bytes, from);
     r->folder = from;
@@ -185,7 +204,7 @@ static gr_status iterate(gr_running *r, gr_diag *d)
     uint32_t saved = r->session.step;
     bool stop = false;
     if (!st) st = should_stop(r, &stop, d);
-    for (uint32_t step = r->session.step + 1; !st && step <= r->session.steps && !stop; step++) {
+    for (uint32_t step = r->session.step + 1; !st && step <= last_step(r) && !stop; step++) {
         st = iteration(r, step, d);
         if (!st) tell_of(r, step, d);
         if (!st && (gr_run_is_best(r) || gr_run_is_due(r, step))) {
@@ -195,7 +214,6 @@ static gr_status iterate(gr_running *r, gr_diag *d)
         if (!st && one_role) st = should_stop(r, &stop, d);
         stop = stop || (!one_role && r->stop) || r->stop_holds ||
                r->health.diverged; /* alike everywhere, and nobody waits */
-        stop = stop || step == r->o->until;
     }
     if (!st) st = gr_run_hear(r, d);
     if (!st && r->health.diverged) return gr_run_say_diverged(r, d);
@@ -330,7 +348,7 @@ gr_status gr_run(const gr_graph *g, const gr_planned *p, const gr_kernels *k, co
     if (!st) st = enter(&r, d);
     r.entered = r.session.step;
     if (!st) st = gr_outputs_begin(r.outputs, &r.session, d);
-    const bool begun = !st && r.session.step < r.session.steps;
+    const bool begun = !st && has_to_do(&r);
     if (begun) gr_run_sinks_open(&r, d);
     if (!st && o->say) o->say(d);
     if (!st) st = iterate(&r, d);

@@ -57,6 +57,16 @@ bool gr_run_is_best(gr_running *r)
 
 /* ---- saved --------------------------------------------------------------------------------------------- */
 
+/* Whose moments they are: all optimizers have moments of one shape. */
+static void save_optimizers(const gr_graph *g, gr_state_file *f)
+{
+    for (size_t i = 0; i < g->n_models; i++) {
+        const gr_model *m = g->models[i];
+        if (gr_model_moments(m))
+            gr_state_set_text(f, "optimizers", m->name, gr_optim_name(m->train.optimizer));
+    }
+}
+
 static gr_state_file *state_of(const gr_running *r)
 {
     gr_state_file *f = gr_state_new();
@@ -64,6 +74,7 @@ static gr_state_file *state_of(const gr_running *r)
     gr_state_set_u64(f, "run", "seed", r->session.seed);
     gr_state_set_text(f, "run", "numerics", r->p->plan->numerics);
     save_best(r, f);
+    save_optimizers(r->g, f);
     gr_run_save_health(r, f);
     for (size_t i = 0; i < r->g->n_state; i++)
         gr_state_set_number(f, "state", r->g->state[i].name, r->session.next_state[i]);
@@ -160,6 +171,36 @@ static gr_status check_states(const gr_running *r, const char *path, gr_diag *d)
     return all;
 }
 
+/* A model that was not trained has no optimizer there, and checkpoints of older versions name none. */
+static gr_status check_optimizer(const gr_running *r, const gr_model *m, const gr_state_file *f,
+                                 const char *path, gr_diag *d)
+{
+    char *was = NULL;
+    gr_status st = GR_OK;
+    const char *is = gr_optim_name(m->train.optimizer);
+    if (!gr_state_get_text(f, "optimizers", m->name, &was, NULL) && strcmp(was, is)) {
+        char *what =
+            gr_printf("the moments of model '%s' are of optimizer %s, and the graph has %s; to begin "
+                      "with fresh ones, name the checkpoint as the model's in a new run",
+                      m->name, was, is);
+        st = unusable(r, path, what, d);
+        free(what);
+    }
+    free(was);
+    return st;
+}
+
+static gr_status check_optimizers(const gr_running *r, const gr_state_file *f, const char *path, gr_diag *d)
+{
+    gr_status all = GR_OK;
+    for (size_t i = 0; i < r->g->n_models; i++) {
+        const gr_model *m = r->g->models[i];
+        gr_status st = gr_model_moments(m) ? check_optimizer(r, m, f, path, d) : GR_OK;
+        if (st) all = st;
+    }
+    return all;
+}
+
 static gr_status check_best(const gr_running *r, const char *path, uint64_t step, gr_diag *d)
 {
     if (r->best.step <= step && !isnan(r->best.value)) return GR_OK;
@@ -240,6 +281,7 @@ gr_status gr_run_load(gr_running *r, const char *dir, gr_diag *d)
     for (size_t i = 0; i < r->g->n_state && !st; i++)
         st = gr_state_get_number(f, "state", r->g->state[i].name, &r->session.next_state[i], d);
     if (!st) st = check_states(r, path, d);
+    if (!st) st = check_optimizers(r, f, path, d);
     for (size_t i = 0; i < r->g->n_nodes && !st; i++)
         if (r->g->nodes[i]->op->load)
             st = r->g->nodes[i]->op->load(r->session.state[i], r->g->nodes[i]->name, f, d);

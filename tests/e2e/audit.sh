@@ -52,6 +52,12 @@ unchanged resumed status 0 "$gr" audit resumed/aside-4
 # Stopped in between: schedules stay as they are.
 status 0 "$gr" exec grpo.yaml --until 3 --out until
 has out '^stopped after iteration 3 of 6; graphrun exec --resume until goes on'
+for n in 3 2; do
+    status 0 "$gr" exec --resume until --until $n
+    has out '^stopped after iteration 3 of 6'
+    [ "$(last_step until)" = 3 ] || fail "it went on to iteration $(last_step until)"
+done
+refused 'until 7 is behind the last iteration: the run has 6' "$gr" exec --resume until --until 7
 status 0 "$gr" exec --resume until
 same_weights run until
 same_metrics run until

@@ -56,6 +56,10 @@ status 1 "$gr" exec fails.yaml --out fails
 has events '^failure .*reward worker'
 lacks events '^stop'
 
+# Parts that the file does not have are added by --set.
+status 0 "$gr" exec plain.yaml --set run.steps=1 --set on.timeout=9 --set 'on.stop=echo $1 >by_set' --out by-set
+has by_set '^stop$'
+
 refuse() { # PATTERN LINE
     { cat plain.yaml; echo "$2"; } >bad.yaml
     refused "bad.yaml:[0-9]+:[0-9]+: error: $1" "$gr" check bad.yaml

@@ -84,6 +84,7 @@ same_weights whole few
 same_metrics whole few
 [ ! -e whole/checkpoints/step-1/actor_mtp ] || fail "a frozen layer is saved"
 status 0 "$gr" export whole -o exported --mtp qwen3_5_text
+refused 'no-such-folder.*(cannot|No such file)' "$gr" export whole -o never --mtp no-such-folder
 
 # Conversations, whose answers are read in between.
 turns turns.yaml ""

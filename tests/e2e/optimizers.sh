@@ -44,6 +44,9 @@ if runs_ranks; then
 fi
 lacks sgd/graph.yaml 'betas'
 has lion/graph.yaml 'betas: \[0.9, 0.99\]'
+refused "the moments of model 'actor' are of optimizer lion, and the graph has sgd" "$gr" exec --resume lion --steps 5 --set models.actor.train.optimizer=sgd
+status 0 "$gr" exec --resume lion --steps 5 --set models.actor.train.optimizer=sgd --accept-changes
+has err "optimizer lion, and the graph has sgd.*accepted"
 
 # ---- muon ---------------------------------------------------------------------------------------------------------------
 

@@ -61,6 +61,15 @@ static void test_mutants_that_break_a_rule_are_refused(void **state)
     assert_true(broken > total / 4 && unchanged > 10 && passing > (getenv("GR_SLOW") ? 4 : 1));
 }
 
+/* The room of what a step loads, with nothing in it. */
+static void empty_instead(gr_plan *p, uint32_t load)
+{
+    gr_step *s = &p->paths[GR_PATH_STEADY].steps[load];
+    s->kind = GR_STEP_RESUME;
+    s->n_reads = 0;
+    s->bytes = 0;
+}
+
 static void test_each_rule_refuses_its_own_fault(void **state)
 {
     (void)state;
@@ -85,6 +94,15 @@ static void test_each_rule_refuses_its_own_fault(void **state)
     gr_plan_free(m);
     m = copy_plan(p), m->paths[0].steps[find_step(m, GR_STEP_OFFLOAD, 0)].n_after = 0,
     refuse(m, g, "'waits'"), gr_plan_free(m);
+    m = copy_plan(p), m->peak_step = find_step(m, GR_STEP_RELEASE, 0), refuse(m, g, "'peak'"),
+    gr_plan_free(m);
+    m = copy_plan(p), m->peak_bytes--, refuse(m, g, "'peak'"), gr_plan_free(m);
+    m = copy_plan(p), m->ledger[0].category = (m->ledger[0].category + 1) % GR_N_CATEGORIES,
+    refuse(m, g, "'objects'"), gr_plan_free(m);
+    m = copy_plan(p), double_step(m, GR_PATH_INIT, 0), m->paths[GR_PATH_INIT].steps[0].kind = GR_STEP_SYNC,
+    refuse(m, g, "'kinds'"), gr_plan_free(m);
+    m = copy_plan(p), empty_instead(m, find_step(m, GR_STEP_LOAD, 0)), refuse(m, g, "'fresh contents'"),
+    gr_plan_free(m);
     gr_plan_free(p);
     gr_tasks_free(g);
 }

@@ -243,9 +243,11 @@ static void test_progress_is_a_line_an_iteration_where_there_is_no_terminal(void
     gr_progress p;
     gr_progress_init(&p, f, false);
     gr_progress_step(&p, 1, 41, 0.25, NAN, 500, 2);
+    gr_progress_step(&p, 2, 41, NAN, NAN, NAN, 2); /* all was left out by its `when` */
     gr_progress_end(&p);
     fclose(f);
-    assert_file("p", "step 1/41  reward 0.250  250 tokens/s  2.00 s/step  1m20s left\n");
+    assert_file("p", "step 1/41  reward 0.250  250 tokens/s  2.00 s/step  1m20s left\n"
+                     "step 2/41  2.00 s/step  1m18s left\n");
     char buf[32];
     assert_string_equal(gr_duration_format(7.4, buf), "7s");
     assert_string_equal(gr_duration_format(7620, buf), "2h07m");
