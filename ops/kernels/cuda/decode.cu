@@ -192,10 +192,10 @@ struct args {
 template <int DM, bool FP8> using tile_of = std::conditional_t<FP8, tile_fp8<DM>, tile<DM>>;
 
 /* A warp's way through its units, each an item times a kv head: word i of this one's item and of the
- * following one's in lane i. */
+ * following one's in lane i. Warps take units of the list in turn, in every other round from the last warp
+ * back: so none has the longest one of each round. */
 struct walk {
-    uint32_t item, head, n_items, word, next;
-    uint32_t step, step_heads; /* from unit to unit: items, and heads beyond them */
+    uint32_t round, item, head, n_items, word, next;
 
     __device__ __forceinline__ uint32_t read(const args &a, uint32_t i) const
     {
@@ -203,20 +203,26 @@ struct walk {
         return i < n_items && lane < ITEM ? __ldg(a.item + (size_t)i * ITEM + lane) : 0;
     }
 
-    __device__ __forceinline__ uint32_t following(const args &a) const
+    static __device__ __forceinline__ uint32_t unit(uint32_t round)
     {
-        return item + step + (head + step_heads >= a.kv_heads);
+        const uint32_t warps = gridDim.x * (blockDim.x / 32),
+                       mine = threadIdx.x / 32 * gridDim.x + blockIdx.x;
+        return round * warps + (round % 2 ? warps - 1 - mine : mine);
     }
 
-    __device__ __forceinline__ void open(const args &a, uint32_t first, uint32_t stride)
+    __device__ __forceinline__ void look(const args &a)
     {
-        item = first / a.kv_heads;
-        head = first % a.kv_heads;
-        step = stride / a.kv_heads;
-        step_heads = stride % a.kv_heads;
+        item = unit(round) / a.kv_heads;
+        head = unit(round) % a.kv_heads;
+        next = read(a, unit(round + 1) / a.kv_heads);
+    }
+
+    __device__ __forceinline__ void open(const args &a)
+    {
+        round = 0;
         n_items = *a.n_items;
-        word = read(a, item);
-        next = read(a, following(a));
+        word = read(a, unit(0) / a.kv_heads);
+        look(a);
     }
 
     __device__ __forceinline__ bool more() const
@@ -226,11 +232,9 @@ struct walk {
 
     __device__ __forceinline__ void advance(const args &a)
     {
-        item = following(a);
-        head += step_heads;
-        if (head >= a.kv_heads) head -= a.kv_heads;
+        round++;
         word = next;
-        next = read(a, following(a));
+        look(a);
     }
 
     __device__ __forceinline__ uint32_t get(uint32_t i) const
@@ -478,10 +482,10 @@ __global__ void __launch_bounds__(tile_of<DM, FP8>::WARPS * 32, 1) piece_kernel(
     extern __shared__ __align__(1024) unsigned char memory[];
     gr_chain_release();
     gr_chain_wait();
-    const uint32_t warp = threadIdx.x / 32;
-    const uint32_t base = static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + warp * t::WARP_BYTES;
+    const uint32_t base =
+        static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + threadIdx.x / 32 * t::WARP_BYTES;
     walk at;
-    at.open(a, warp * gridDim.x + blockIdx.x, gridDim.x * (blockDim.x / 32));
+    at.open(a);
     if (!at.more()) return;
     loader<DM, EXACT, FP8> in;
     in.open(a, at, base);
