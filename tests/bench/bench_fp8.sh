@@ -1,6 +1,7 @@
 #!/bin/sh
 # Learning curves of the quickstart in bf16 (fp32 on the CPU device), with rollouts in FP8, all in FP8, and gradients of weights, too: the mean reward of 25
-# iterations behind each hundredth, of four seeds; a line a run, and the mean and spread of the last ones.
+# iterations behind each hundredth, of four seeds; then the mean reward of what was learnt, sampled again in either type (40 iterations at a rate of 0). A line a run.
+# FORMS: those of rollout, passes and gradients, with commas between.
 # usage: bench_fp8.sh GRAPHRUN DEVICE [SEED...]
 set -eu
 gr=$(realpath "$1")
@@ -25,18 +26,27 @@ nodes:
     loss: |
       ratio = exp(logprob - old_logprob)
       token_mean(weight * max(-advantage * ratio, -advantage * clip(ratio, 1 - \$clip, 1 + \$clip)))
-run: {checkpoint: {last: false}}
 END
-for in in "bf16 bf16 bf16" "fp8 bf16 bf16" "fp8 fp8 bf16" "fp8 fp8 fp8"; do
-    rollout=${in%% *} gradients=${in##* } train=${in#* } train=${train% *}
+run() { # OUT SETTINGS...
+    out=$1
+    shift
+    "$gr" exec "$work/fp8.yaml" --set data="$work/train.jsonl" --device "$device" --out "$out" "$@" >/dev/null 2>"$work/err" || { cat "$work/err"; exit 1; }
+}
+again() { # TYPE: the mean reward of what was learnt
+    run "$work/again" --set model="$work/run@500" --set lr=0 --set run.seed=99 --set rollout_in=$1 --steps 40
+    sed -nE 's/.*"reward_mean": ([0-9.e-]+).*/\1/p' "$work/again/metrics.jsonl" | awk '{ s += $1 } END { printf "%.3f", s / NR }'
+    rm -rf "$work/again"
+}
+for in in ${FORMS:-bf16,bf16,bf16 fp8,bf16,bf16 fp8,fp8,bf16 fp8,fp8,fp8}; do
+    rollout=${in%%,*} gradients=${in##*,} train=${in#*,} train=${train%,*}
     for seed; do
-        "$gr" exec "$work/fp8.yaml" --set model="$work/warm" --set data="$work/train.jsonl" --set run.seed="$seed" --set rollout_in=$rollout \
-            --set train_in=$train --set gradients_in=$gradients --device "$device" --out "$work/run" >/dev/null 2>"$work/err" || { cat "$work/err"; exit 1; }
+        run "$work/run" --set model="$work/warm" --set run.seed="$seed" --set rollout_in=$rollout --set train_in=$train --set gradients_in=$gradients
         sed -nE 's/^\{"step": ([0-9]+), .*"reward_mean": ([0-9.e-]+).*"logprob_gap_max": ([0-9.e-]+).*/\1 \2 \3/p' "$work/run/metrics.jsonl" |
             awk -v name="rollout $rollout, train $train, gradients $gradients, seed $seed" '
                 ($1 - 1) % 100 >= 75 { n[int(($1 - 1) / 100)]++; sum[int(($1 - 1) / 100)] += $2 }
                 $3 > gap { gap = $3 }
-                END { printf "%s:", name; for (i = 0; i < 5; i++) if (n[i]) printf " %.3f", sum[i] / n[i]; printf ", largest gap %.3g\n", gap }'
+                END { printf "%s:", name; for (i = 0; i < 5; i++) if (n[i]) printf " %.3f", sum[i] / n[i]; printf ", largest gap %.3g", gap }'
+        echo ", sampled again in bf16 $(again bf16), in FP8 $(again fp8)"
         rm -rf "$work/run"
     done
 done

@@ -23,6 +23,7 @@ enum { BLOCK = 16 };
 static int failures;
 static bool small; /* as --small asks */
 static bool fp8;   /* the pool of the batches that are made is in FP8 */
+static bool tiny;  /* a key's and a value's first number is 448, and the others are subnormal in FP8 */
 
 static void check_cuda(cudaError_t e, const char *what)
 {
@@ -153,7 +154,7 @@ static void kept_set_random(const batch *b, kept k)
 {
     const uint32_t d = b->h.head_dim;
     float x[256], most = 0;
-    for (uint32_t i = 0; i < d; i++) x[i] = random_value();
+    for (uint32_t i = 0; i < d; i++) x[i] = !tiny ? random_value() : i ? random_value() * 0x1p-8f : 448;
     for (uint32_t i = 0; i < d; i++) most = fmaxf(most, fabsf(x[i]));
     const gr_fp8_scale s = gr_fp8_scale_of(most);
     if (b->h.kv_fp8) *k.scale = s.scale;
@@ -355,7 +356,8 @@ static void attend(const batch *b, uint32_t slot, uint32_t head, double *out)
     free(p);
 }
 
-static void compare(const char *name, const batch *b, const gr_bf16 *got)
+/* Columns from `first` on. */
+static void compare_from(const char *name, const batch *b, const gr_bf16 *got, uint32_t first)
 {
     double most = 0, error = 0, norm = 0;
     uint64_t wrong = 0; /* not a number, or not zero where it must be */
@@ -363,7 +365,7 @@ static void compare(const char *name, const batch *b, const gr_bf16 *got)
     for (uint32_t s = 0; s < b->n; s++)
         for (uint32_t h = 0; h < b->h.heads; h++) {
             attend(b, s, h, want);
-            for (uint32_t i = 0; i < b->h.head_dim; i++) {
+            for (uint32_t i = first; i < b->h.head_dim; i++) {
                 const double x = (double)of_bf16(got[((size_t)s * b->h.heads + h) * b->h.head_dim + i]);
                 const double e = fabs(x - want[i]);
                 wrong += !(e <= 0.02 + 0.02 * fabs(want[i])) || (!b->length[s] && x != 0);
@@ -380,6 +382,11 @@ static void compare(const char *name, const batch *b, const gr_bf16 *got)
            name, b->h.heads, b->h.kv_heads, b->h.head_dim, b->h.kv_fp8 ? " FP8" : "", b->n, b->n_groups,
            b->max_length, most, relative, (unsigned long long)wrong, ok ? "OK" : "FAIL");
     failures += !ok;
+}
+
+static void compare(const char *name, const batch *b, const gr_bf16 *got)
+{
+    compare_from(name, b, got, 0);
 }
 
 static void same(const char *name, const gr_bf16 *a, const gr_bf16 *b, size_t n)
@@ -469,7 +476,7 @@ static void set_scores(batch *b, const gr_scores *scores)
 static void check_attention(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uint32_t n_groups,
                             uint32_t group, uint32_t longest, bool invariance, const gr_scores *scores)
 {
-    static const uint32_t shares[] = {0, 16, 256, 112, 128};
+    static const uint32_t shares[] = {0, 16, GR_CU_DECODE_PIECE, 112, GR_CU_DECODE_PIECE + 16};
     if (small && kv_heads > 2) heads = heads / kv_heads * 2, kv_heads = 2;
     batch b = batch_new(heads, kv_heads, head_dim, n_groups, group);
     set_scores(&b, scores);
@@ -501,7 +508,7 @@ static void check_rows(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
                        const gr_scores *scores)
 {
     enum { GROUPS = 3, GROUP = 4 };
-    static const uint32_t shares[GROUPS] = {0, 16, 128};
+    static const uint32_t shares[GROUPS] = {0, 16, GR_CU_DECODE_PIECE};
     batch b = batch_new(heads, kv_heads, head_dim, GROUPS, GROUP * each);
     set_scores(&b, scores);
     uint32_t fed[GROUPS * GROUP];
@@ -512,7 +519,7 @@ static void check_rows(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
         if (fed[i]) b.length[first] = shared + each + 1 + random_below(longest - shared - each);
         b.shared[i / GROUP] = shared;
     }
-    b.length[0] = 128 + each / 2; /* rows on both sides of a piece's end */
+    b.length[0] = GR_CU_DECODE_PIECE + each / 2; /* rows on both sides of a piece's end */
     fed[0] = each;
     batch_fill(&b);
     for (uint32_t i = 0; i < GROUPS * GROUP; i++)
@@ -530,6 +537,38 @@ static void check_rows(uint32_t heads, uint32_t kv_heads, uint32_t head_dim, uin
     same("rows", apart, at_once, (size_t)b.n * heads * head_dim);
     free(apart);
     free(at_once);
+    batch_free(&b);
+}
+
+/* Any number of rows that read a piece together: of few heads and many slots, or of many heads and few. */
+static void check_counts(void)
+{
+    static const uint32_t per_kv[] = {8, 7, 4, 2, 1};
+    for (uint32_t rows = 1; rows <= 40; rows += small ? 3 : 1) {
+        uint32_t i = 0;
+        while (rows % per_kv[i]) i++;
+        check_attention(per_kv[i], 1, rows % 3 ? 64 : 128, 1, rows / per_kv[i], 300, !small, NULL);
+    }
+}
+
+/* The smallest numbers of FP8 count, in keys and in values. */
+static void check_tiny(void)
+{
+    batch b = batch_new(8, 2, 128, 1, 3);
+    tiny = true;
+    b.shared[0] = 32;
+    for (uint32_t s = 0; s < b.n; s++) b.length[s] = 50 + 60 * s;
+    batch_fill(&b);
+    tiny = false;
+    for (uint32_t i = 0; i < b.n * b.h.heads; i++) {
+        gr_bf16 *q = b.qkv + (size_t)(i / b.h.heads) * width(&b) + i % b.h.heads * b.h.head_dim;
+        q[0] = 0;
+        for (uint32_t c = 1; c < b.h.head_dim; c++) q[c] = to_bf16(256 * of_bf16(q[c]));
+    }
+    launch l = launch_of(&b);
+    gr_bf16 *out = run(&b, &l);
+    compare_from("subnormal", &b, out, 1);
+    free(out);
     batch_free(&b);
 }
 
@@ -1213,6 +1252,9 @@ static void test_attention(void)
     check_rows(16, 8, 128, 5, 400, &kinds[7]);
     check_attention(8, 1, 256, 2, 3, small ? 600 : 900, true, &(gr_scores){512, 0, 0, NULL}); /* as E2B */
     check_attention(8, 2, 128, small ? 1 : 3, 16, small ? 1500 : 5000, false, NULL);
+    check_attention(8, 2, 64, 1, 2, 3000, !small, &kinds[5]); /* a sink behind many pieces */
+    check_counts();
+    check_tiny();
 }
 
 int main(int argc, char **argv)

@@ -1,16 +1,18 @@
 /* ops/kernels/cuda/decode.cu: attention of one new token a slot over the paged pool, and copies of its
  * blocks.
  *
- * What bounds it is reading keys and values once: 2 D bf16 a key and kv head. So:
+ * What bounds it is reading keys and values once: 2 D bf16 a key and kv head, or 2 D bytes and two scales.
+ * So:
  * - Keys are cut into pieces of PIECE keys, those that a group shares and a slot's own ones apart. A piece of
- * shared keys is read once for all query rows of the group (16 at a time), one of a slot's own keys for the
- * slot's heads / kv_heads rows. Rows go through mma.m16n8k16, padded to 16: even so the tensor cores are busy
- * a tenth of the time.
+ * shared keys is read once for up to 16 query rows of the group, of keys in FP8 for up to 8; one of a slot's
+ * own keys for the slot's heads / kv_heads rows. Query rows are the columns of mma.m16n8k16
+ * (decode_tiles.cuh): 8 are one tile, 9 to 16 two.
  * - gr_cu_decode_plan lists the pieces once a step, longest first; all layers use the list. A persistent grid
  * of one CTA a multiprocessor walks it; every warp works alone (no barrier of a CTA), taking each W-th piece
  * of the list, and keeps STAGES - 1 blocks of 16 keys in flight with cp.async, across the ends of pieces.
  * Eight warps of two blocks of 8 KiB (D 128) are 128 KiB in flight a multiprocessor, four times what latency
- * times bandwidth asks.
+ * times bandwidth asks. In FP8 it is sixteen warps of two blocks of 4 KiB: widening is work, which more warps
+ * hide, and they have registers for 8 query rows each.
  * - A piece leaves the running maximum, the sum and the unnormalised output of its rows in fp32; a second
  * kernel combines a slot's pieces in the order of their positions. The order of every sum follows from a
  * slot's length and its shared keys alone, so the bits of a row do not depend on the batch, and which warp
@@ -36,12 +38,12 @@ using namespace gr_decode;
 constexpr uint32_t PIECE = GR_CU_DECODE_PIECE;
 constexpr uint32_t CLASSES = PIECE / BLOCK;
 constexpr uint32_t ITEM = GR_CU_DECODE_ITEM;
-constexpr uint32_t ROWS = GR_CU_DECODE_ROWS;
 
 /* Words of an item. A query row r of it belongs to slot member[MEMBER + r / G] and head r % G of the kv
  * head's G. Of its N_KEYS keys, from position KEY on, the first HIDDEN, fewer than a block, lie before the
  * window. */
 enum { MEMBER, FIRST_ROW, N_ROWS, N_KEYS, INDEX, ONCE, HIDDEN, KEY, BLOCKS };
+static_assert(BLOCKS + PIECE / BLOCK <= ITEM && ITEM <= 32, "an item is what the lanes of a warp have");
 
 /* The list, at the start of `work`: how many items; pieces of each slot [n]; the items. */
 struct list {
@@ -69,6 +71,7 @@ list list_at(void *work, uint32_t n)
 struct list_args {
     const uint32_t *length, *member, *group_first, *shared, *table;
     uint32_t n, n_groups, table_stride, per_kv; /* query heads of a kv head */
+    uint32_t rows;                              /* that read a piece together, at most */
     uint32_t window, each;
     list out;
 };
@@ -106,14 +109,14 @@ __device__ void put_rows(const list_args &a, uint32_t *place, bool count, uint32
     const uint32_t before = a.window && length > a.window ? length - a.window : 0; /* the window */
     const uint32_t from = shared + before / BLOCK * BLOCK;
     const uint32_t own = length > from ? (length - from + PIECE - 1) / PIECE : 0;
-    const uint32_t chunks = (rows * a.per_kv + ROWS - 1) / ROWS;
+    const uint32_t chunks = (rows * a.per_kv + a.rows - 1) / a.rows;
     for (uint32_t r = lane; !count && r < rows; r += 4) {
         const uint32_t seen = a.length[a.member[m + r]];
         a.out.pieces[a.member[m + r]] = shared_pieces + (seen > from ? (seen - from + PIECE - 1) / PIECE : 0);
     }
     for (uint32_t i = lane; i < own * chunks; i += 4) {
-        const uint32_t key = from + i / chunks * PIECE, row = i % chunks * ROWS;
-        put(a, place, count, m, a.member[m], row, min(ROWS, rows * a.per_kv - row), key,
+        const uint32_t key = from + i / chunks * PIECE, row = i % chunks * a.rows;
+        put(a, place, count, m, a.member[m], row, min(a.rows, rows * a.per_kv - row), key,
             min(PIECE, length - key), shared_pieces + i / chunks, chunks == 1,
             i < chunks ? before % BLOCK : 0);
     }
@@ -132,10 +135,10 @@ __device__ void put_group(const list_args &a, uint32_t *place, bool count, uint3
         if (lanes) live = m + __ffs(static_cast<int>(lanes)) - 1;
     }
     if (live < end) {
-        const uint32_t rows = (end - first) * a.per_kv, chunks = (rows + ROWS - 1) / ROWS;
+        const uint32_t rows = (end - first) * a.per_kv, chunks = (rows + a.rows - 1) / a.rows;
         for (uint32_t i = lane; i < shared_pieces * chunks; i += 32) {
-            const uint32_t key = i / chunks * PIECE, row = i % chunks * ROWS;
-            put(a, place, count, first, a.member[live], row, min(ROWS, rows - row), key,
+            const uint32_t key = i / chunks * PIECE, row = i % chunks * a.rows;
+            put(a, place, count, first, a.member[live], row, min(a.rows, rows - row), key,
                 min(PIECE, shared - key), i / chunks, chunks == 1, 0);
         }
     }
@@ -180,7 +183,7 @@ struct args {
     uint64_t kv_half, kv_block; /* bytes of a block's keys, and of a block */
     float *acc, *stat;          /* [n, heads, pieces_max, D] and [.., 2]: maximum and sum */
     __nv_bfloat16 *out;
-    uint32_t n, heads, kv_heads, head_dim, width, pieces_max;
+    uint32_t n, heads, kv_heads, per_kv, head_dim, width, pieces_max;
     float scale;                /* of a score, times log2(e); where capped, log2(e) */
     float softcap, in_cap;      /* 2 log2(e) scale / softcap */
     const __nv_bfloat16 *sinks; /* [heads] or NULL */
@@ -189,57 +192,117 @@ struct args {
 
 template <int DM, bool FP8> using tile_of = std::conditional_t<FP8, tile_fp8<DM>, tile<DM>>;
 
+/* A warp's way through its units, each an item times a kv head: word i of this one's item and of the
+ * following one's in lane i. Warps take units of the list in turn, in every other round from the last warp
+ * back: so none has the longest one of each round. */
+struct walk {
+    uint32_t round, item, head, n_items, word, next;
+
+    __device__ __forceinline__ uint32_t read(const args &a, uint32_t i) const
+    {
+        const uint32_t lane = threadIdx.x % 32;
+        return i < n_items && lane < ITEM ? __ldg(a.item + (size_t)i * ITEM + lane) : 0;
+    }
+
+    static __device__ __forceinline__ uint32_t unit(uint32_t round)
+    {
+        const uint32_t warps = gridDim.x * (blockDim.x / 32),
+                       mine = threadIdx.x / 32 * gridDim.x + blockIdx.x;
+        return round * warps + (round % 2 ? warps - 1 - mine : mine);
+    }
+
+    __device__ __forceinline__ void look(const args &a)
+    {
+        item = unit(round) / a.kv_heads;
+        head = unit(round) % a.kv_heads;
+        next = read(a, unit(round + 1) / a.kv_heads);
+    }
+
+    __device__ __forceinline__ void open(const args &a)
+    {
+        round = 0;
+        n_items = *a.n_items;
+        word = read(a, unit(0) / a.kv_heads);
+        look(a);
+    }
+
+    __device__ __forceinline__ bool more() const
+    {
+        return item < n_items;
+    }
+
+    __device__ __forceinline__ void advance(const args &a)
+    {
+        round++;
+        word = next;
+        look(a);
+    }
+
+    __device__ __forceinline__ uint32_t get(uint32_t i) const
+    {
+        return __shfl_sync(~0u, word, i);
+    }
+};
+
 /* Brings blocks into the stages of a warp, item after item. */
 template <int DM, bool EXACT, bool FP8> struct loader {
     using t = tile_of<DM, FP8>;
     static constexpr uint32_t SIZE = FP8 ? 1 : 2, EACH = 16 / SIZE; /* of a value; values of a chunk */
-    uint32_t unit, units, step;                                     /* unit: an item times a kv head */
-    uint32_t word, next; /* of this item and of the following one: word i in lane i */
-    uint32_t block, n_blocks, stage, base;
-    uint64_t once, again; /* cache policies */
+    static constexpr uint32_t AT_ONCE = 32 / t::CHUNKS;             /* rows by one copy of each lane */
+    walk at;
+    uint32_t block, n_keys, stage, base;
+    uint64_t once, again, policy; /* of the cache */
 
-    __device__ __forceinline__ uint32_t read(const args &a, uint32_t u) const
+    __device__ __forceinline__ void look()
     {
-        const uint32_t lane = threadIdx.x % 32;
-        return u < units && lane < ITEM ? __ldg(a.item + (size_t)(u / a.kv_heads) * ITEM + lane) : 0;
+        block = 0;
+        n_keys = at.get(N_KEYS);
+        policy = at.get(ONCE) ? once : again;
     }
 
-    __device__ __forceinline__ void open(const args &a, uint32_t first, uint32_t n, uint32_t stride,
-                                         uint32_t smem)
+    __device__ __forceinline__ void open(const args &a, const walk &from, uint32_t smem)
     {
-        unit = first;
-        units = n;
-        step = stride;
+        at = from;
         base = smem;
-        block = stage = 0;
-        word = read(a, unit);
-        next = read(a, unit + step);
-        n_blocks = (__shfl_sync(~0u, word, N_KEYS) + BLOCK - 1) / BLOCK;
+        stage = 0;
         asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
         asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(again));
+        look();
+    }
+
+    /* Rows of keys, or of values, of which the first `left` are there; FULL: all, as long as they are laid
+     * out. */
+    template <bool FULL>
+    __device__ __forceinline__ void copy(const char *from, uint32_t to, uint32_t left, uint32_t d)
+    {
+        const uint32_t lane = threadIdx.x % 32, chunk = lane % t::CHUNKS, first = lane / t::CHUNKS;
+        const uint32_t mine = first * t::ROW_BYTES + ((chunk ^ flip(first)) << 4);
+        const char *own = from + (FULL ? lane * 16 : 0);
+#pragma unroll
+        for (uint32_t i = 0; i < BLOCK; i += AT_ONCE) { /* flips of i and of first have no bit in common */
+            const uint32_t place = to + i * t::ROW_BYTES + (mine ^ flip(i) << 4);
+            const bool real = FULL || (i + first < left && chunk * EACH < d);
+            const uint32_t at = FULL ? i * t::ROW_BYTES : real ? ((i + first) * d / EACH + chunk) * 16 : 0;
+            copy_async(place, own + at, real ? 16 : 0, policy);
+        }
     }
 
     __device__ __forceinline__ void fill(const args &a)
     {
         const uint32_t lane = threadIdx.x % 32, d = EXACT ? DM : a.head_dim;
-        const uint32_t left = __shfl_sync(~0u, word, N_KEYS) - block * BLOCK; /* rows that hold keys */
-        const uint64_t policy = __shfl_sync(~0u, word, ONCE) ? once : again;
-        const char *from_block = a.kv + __shfl_sync(~0u, word, BLOCKS + block) * a.kv_block;
-        const char *k = from_block + (size_t)(unit % a.kv_heads) * BLOCK * d * SIZE;
-        const uint32_t to = base + stage * t::STAGE_BYTES;
-#pragma unroll
-        for (int i = 0; i < t::CHUNKS / 2; i++) {
-            const uint32_t at = i * 32 + lane, row = at / t::CHUNKS, chunk = at % t::CHUNKS;
-            const bool real = row < left && (EXACT || chunk * EACH < d);
-            const size_t from = real ? (EXACT ? (size_t)at : ((size_t)row * d / EACH + chunk)) * 16 : 0;
-            const uint32_t place = to + row * t::ROW_BYTES + ((chunk ^ flip(row)) << 4);
-            copy_async(place, k + from, real ? 16 : 0, policy);
-            copy_async(place + t::HALF_BYTES, k + a.kv_half + from, real ? 16 : 0, policy);
+        const uint32_t left = n_keys - block * BLOCK, to = base + stage * t::STAGE_BYTES;
+        const char *from = a.kv + at.get(BLOCKS + block) * a.kv_block;
+        const char *keys = from + at.head * (BLOCK * d * SIZE), *values = keys + a.kv_half;
+        if (EXACT && left >= BLOCK) {
+            copy<true>(keys, to, left, d);
+            copy<true>(values, to + t::HALF_BYTES, left, d);
+        } else {
+            copy<false>(keys, to, left, d);
+            copy<false>(values, to + t::HALF_BYTES, left, d);
         }
         if (FP8 && lane < 2 * BLOCK / 4) /* scales */
             copy_async(to + 2 * t::HALF_BYTES + lane * 16,
-                       from_block + 2 * a.kv_half + (unit % a.kv_heads) * 2 * BLOCK * 4 + lane * 16, 16,
-                       policy);
+                       from + 2 * a.kv_half + at.head * (2 * BLOCK * 4) + lane * 16, 16, policy);
     }
 
     static __device__ __forceinline__ uint32_t flip(uint32_t row)
@@ -253,14 +316,11 @@ template <int DM, bool EXACT, bool FP8> struct loader {
     /* The next block into the next stage, as one group of copies: an empty one where no block is left. */
     __device__ __forceinline__ void advance(const args &a)
     {
-        if (unit < units) {
+        if (at.more()) {
             fill(a);
-            if (++block == n_blocks) {
-                unit += step;
-                word = next;
-                next = read(a, unit + step);
-                block = 0;
-                n_blocks = (__shfl_sync(~0u, word, N_KEYS) + BLOCK - 1) / BLOCK;
+            if (++block * BLOCK >= n_keys) {
+                at.advance(a);
+                look();
             }
         }
         commit_group();
@@ -268,89 +328,86 @@ template <int DM, bool EXACT, bool FP8> struct loader {
     }
 };
 
-template <int DM> struct attending_bf16 : attending<DM> {
-    using attending<DM>::q;
-    using attending<DM>::o;
+template <int DM, int T> struct attending_bf16 : attending<DM, T> {
+    using attending<DM, T>::q;
+    using attending<DM, T>::o;
 
-    /* row [2]: where rows lane / 4 and 8 more begin. */
-    __device__ __forceinline__ void load_queries(const __nv_bfloat16 *const (&row)[2], uint32_t d)
+    /* row [T]: where rows lane / 4 begin. */
+    __device__ __forceinline__ void load_queries(const __nv_bfloat16 *const (&row)[T], uint32_t d)
     {
-        const uint32_t column = threadIdx.x % 4 * 2;
 #pragma unroll
-        for (int kk = 0; kk < DM / 16; kk++)
+        for (int n = 0; n < T; n++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const uint32_t c = kk * 16 + (i >> 1) * 8 + column;
-                q[kk][i] = c < d ? *reinterpret_cast<const uint32_t *>(row[i & 1] + c) : 0;
-            }
+            for (int kk = 0; kk < DM / 16; kk++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const uint32_t c = kk * 16 + i * 8 + threadIdx.x % 4 * 2;
+                    q[n][kk][i] = c < d ? *reinterpret_cast<const uint32_t *>(row[n] + c) : 0;
+                }
     }
 
-    /* Row lane / 4 (j 0) or 8 more, unnormalised, to d floats. */
-    __device__ __forceinline__ void store(float *to, int j, uint32_t d) const
+    /* Row lane % 4 * 2 + c of the n-th 8, unnormalised, to d floats. */
+    __device__ __forceinline__ void store(float *to, int n, int c, uint32_t d) const
     {
-        const uint32_t column = threadIdx.x % 4 * 2;
 #pragma unroll
         for (int i = 0; i < DM / 8; i++)
-            if (i * 8 < d)
-                *reinterpret_cast<float2 *>(to + i * 8 + column) = make_float2(o[i][2 * j], o[i][2 * j + 1]);
+            if (i * 8 < d) to[i * 8 + threadIdx.x % 32 / 4] = o[n][i / 2][i % 2 * 2 + c];
     }
 };
 
-template <int DM, bool FP8>
-using attending_of = std::conditional_t<FP8, attending_fp8<DM>, attending_bf16<DM>>;
+template <int DM, bool FP8, int T>
+using attending_of = std::conditional_t<FP8, attending_fp8<DM, T>, attending_bf16<DM, T>>;
 
-/* 16 query rows of an item. */
-template <int DM, bool FP8> struct rows : attending_of<DM, FP8> {
+/* The query rows of an item, 8 T at most. */
+template <int DM, bool FP8, int T> struct rows : attending_of<DM, FP8, T> {
     using t = tile_of<DM, FP8>;
-    using base = attending_of<DM, FP8>;
+    using base = attending_of<DM, FP8, T>;
     using base::max;
-    using base::sum;
-    uint32_t left[2]; /* keys of an item that a row sees, or has still to see */
+    uint32_t n;
+    uint32_t slot[T], row[T]; /* of rows lane / 4: slot, and row of out */
+    uint32_t left[T][2];      /* keys of the item that a row sees, or has still to see */
 
-    /* Slot and query head of row r of an item. */
-    static __device__ __forceinline__ size_t row_of(const args &a, uint32_t member, uint32_t row,
-                                                    uint32_t kv_head, uint32_t *head)
+    __device__ __forceinline__ void open(const args &a, const walk &at, uint32_t d)
     {
-        const uint32_t per_kv = a.heads / a.kv_heads;
-        *head = kv_head * per_kv + row % per_kv;
-        return a.member[member + row / per_kv];
-    }
-
-    __device__ __forceinline__ void open(const args &a, uint32_t member, uint32_t first, uint32_t n,
-                                         uint32_t kv_head, uint32_t d)
-    {
-        const uint32_t lane = threadIdx.x % 32;
-        const __nv_bfloat16 *from[2];
+        const uint32_t member = at.get(MEMBER), first = at.get(FIRST_ROW);
+        const __nv_bfloat16 *from[T];
+        n = at.get(N_ROWS);
 #pragma unroll
-        for (int j = 0; j < 2; j++) { /* rows that are not there repeat the last one, and are not written */
-            uint32_t head;
-            const size_t s = row_of(a, member, first + min(lane / 4 + 8 * j, n - 1), kv_head, &head);
-            from[j] = a.qkv + s * a.width + (size_t)head * d;
+        for (int i = 0; i < T; i++) { /* rows that are not there repeat the last one, and are not written */
+            const uint32_t r = first + min(i * 8 + threadIdx.x % 32 / 4, n - 1), before = r / a.per_kv,
+                           head = at.head * a.per_kv + (r - before * a.per_kv);
+            slot[i] = a.member[member + before];
+            row[i] = slot[i] * a.heads + head;
+            from[i] = a.qkv + (size_t)slot[i] * a.width + head * d;
         }
         this->clear();
         this->load_queries(from, d);
     }
 
+    /* Of x, which lanes have of rows lane / 4, that of row lane % 4 * 2 + c. */
+    static __device__ __forceinline__ uint32_t of_mine(uint32_t x, int c)
+    {
+        return __shfl_sync(~0u, x, (threadIdx.x % 4 * 2 + c) * 4);
+    }
+
     /* softcap tanh(score / softcap), as 1 - 2 / (exp(2 x) + 1). */
-    static __device__ __forceinline__ void cap(const args &a, float (&s)[2][4])
+    static __device__ __forceinline__ void cap(const args &a, float (&s)[T][4])
     {
 #pragma unroll
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < T; i++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 s[i][e] = a.softcap * fmaf(-2, __frcp_rn(exp2_fast(s[i][e] * a.in_cap) + 1), 1);
     }
 
     /* Where slots are rows of one, each sees the keys up to its own: of an item's that begin at `key`. */
-    __device__ __forceinline__ void look(const args &a, uint32_t member, uint32_t first, uint32_t n,
-                                         uint32_t key)
+    __device__ __forceinline__ void look(const args &a, uint32_t key)
     {
-        const uint32_t per_kv = a.heads / a.kv_heads;
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
-            const uint32_t row = first + min(threadIdx.x % 32 / 4 + 8 * j, n - 1),
-                           length = a.length[a.member[member + row / per_kv]];
-            left[j] = length > key ? length - key : 0;
+        for (int i = 0; i < T; i++) {
+            const uint32_t length = a.length[slot[i]], sees = length > key ? length - key : 0;
+#pragma unroll
+            for (int c = 0; c < 2; c++) left[i][c] = of_mine(sees, c);
         }
     }
 
@@ -360,45 +417,64 @@ template <int DM, bool FP8> struct rows : attending_of<DM, FP8> {
     template <bool MORE>
     __device__ __forceinline__ void block(const args &a, uint32_t stage, uint32_t all, uint32_t hidden)
     {
-        float s[2][4] = {};
+        float s[T][4] = {};
         this->scores(s, stage);
         if (MORE && a.softcap) cap(a, s);
-        if (all < BLOCK || (MORE && (hidden || left[0] < BLOCK || left[1] < BLOCK))) {
-            const uint32_t column = threadIdx.x % 4 * 2;
+        if (MORE || all < BLOCK)
 #pragma unroll
-            for (int i = 0; i < 2; i++)
+            for (int i = 0; i < T; i++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
-                    const uint32_t key = i * 8 + column + (e & 1);
-                    if (key >= all || (MORE && (key < hidden || key >= left[e / 2]))) s[i][e] = -CUDART_INF_F;
+                    const uint32_t key = threadIdx.x % 32 / 4 + e / 2 * 8;
+                    if (key >= all || (MORE && (key < hidden || key >= left[i][e % 2])))
+                        s[i][e] = -CUDART_INF_F;
                 }
-        }
         if (MORE)
 #pragma unroll
-            for (int j = 0; j < 2; j++) left[j] -= min(left[j], BLOCK);
+            for (int i = 0; i < T; i++)
+#pragma unroll
+                for (int c = 0; c < 2; c++) left[i][c] -= min(left[i][c], BLOCK);
         this->weigh(s, a.scale);
         if constexpr (FP8) this->scale_weights(s, stage, all);
         this->add_values(s, stage + t::HALF_BYTES);
     }
 
-    __device__ __forceinline__ void close(const args &a, uint32_t member, uint32_t first, uint32_t n,
-                                          uint32_t kv_head, uint32_t index, uint32_t d) const
+    __device__ __forceinline__ void close(const args &a, uint32_t index, uint32_t d) const
     {
-        const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
-            float l = sum[j] + __shfl_xor_sync(~0u, sum[j], 1);
-            l += __shfl_xor_sync(~0u, l, 2);
-            const uint32_t row = lane / 4 + 8 * j;
-            if (row >= n) continue;
-            uint32_t head;
-            const size_t s = row_of(a, member, first + row, kv_head, &head);
-            const size_t place = (s * a.heads + head) * a.pieces_max + index;
-            if (lane % 4 == 0) *reinterpret_cast<float2 *>(a.stat + 2 * place) = make_float2(max[j], l);
-            this->store(a.acc + place * d, j, d);
-        }
+        for (int i = 0; i < T; i++)
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                const float l = this->whole_sum(i, c);
+                const size_t place = (size_t)of_mine(row[i], c) * a.pieces_max + index;
+                if (i * 8 + threadIdx.x % 4 * 2 + c >= n) continue;
+                if (threadIdx.x % 32 < 4)
+                    *reinterpret_cast<float2 *>(a.stat + 2 * place) = make_float2(max[i][c], l);
+                this->store(a.acc + place * d, i, c, d);
+            }
     }
 };
+
+/* A unit, whose blocks are the next that the loader brings. */
+template <int T, bool MORE, int DM, bool EXACT, bool FP8>
+__device__ __forceinline__ void attend(const args &a, const walk &at, loader<DM, EXACT, FP8> &in,
+                                       uint32_t *stage)
+{
+    using t = tile_of<DM, FP8>;
+    const uint32_t d = EXACT ? DM : a.head_dim, keys = at.get(N_KEYS), hidden = MORE ? at.get(HIDDEN) : 0;
+    rows<DM, FP8, T> r;
+    r.open(a, at, d);
+    if (MORE) r.look(a, at.get(KEY));
+#pragma unroll 1
+    for (uint32_t key = 0; key < keys; key += BLOCK) {
+        wait_groups<t::STAGES - 2>();
+        __syncwarp(); /* this block is there for all lanes, and all have left the stage that is filled now */
+        in.advance(a);
+        r.template block<MORE>(a, in.base + *stage * t::STAGE_BYTES, keys - key, key ? 0 : hidden);
+        *stage = *stage + 1 == t::STAGES ? 0 : *stage + 1;
+    }
+    r.close(a, at.get(INDEX), d);
+}
 
 template <int DM, bool EXACT, bool MORE, bool FP8>
 __global__ void __launch_bounds__(tile_of<DM, FP8>::WARPS * 32, 1) piece_kernel(const args a)
@@ -407,88 +483,81 @@ __global__ void __launch_bounds__(tile_of<DM, FP8>::WARPS * 32, 1) piece_kernel(
     extern __shared__ __align__(1024) unsigned char memory[];
     gr_chain_release();
     gr_chain_wait();
-    const uint32_t warp = threadIdx.x / 32, d = EXACT ? DM : a.head_dim;
-    const uint32_t base = static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + warp * t::WARP_BYTES;
-    const uint32_t units = *a.n_items * a.kv_heads, step = gridDim.x * (blockDim.x / 32);
-    const uint32_t first = warp * gridDim.x + blockIdx.x;
-    if (first >= units) return;
-
+    const uint32_t base =
+        static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + threadIdx.x / 32 * t::WARP_BYTES;
+    walk at;
+    at.open(a);
+    if (!at.more()) return;
     loader<DM, EXACT, FP8> in;
-    in.open(a, first, units, step, base);
-    uint32_t next = in.word, stage = 0;
+    in.open(a, at, base);
+    uint32_t stage = 0;
 #pragma unroll 1
     for (int i = 0; i < t::STAGES - 1; i++) in.advance(a);
-
-    for (uint32_t unit = first; unit < units; unit += step) {
-        const uint32_t word = next, kv_head = unit % a.kv_heads;
-        next = in.read(a, unit + step);
-        const uint32_t member = __shfl_sync(~0u, word, MEMBER), row = __shfl_sync(~0u, word, FIRST_ROW);
-        const uint32_t n_rows = __shfl_sync(~0u, word, N_ROWS), keys = __shfl_sync(~0u, word, N_KEYS);
-        const uint32_t hidden = MORE ? __shfl_sync(~0u, word, HIDDEN) : 0;
-        rows<DM, FP8> r;
-        r.open(a, member, row, n_rows, kv_head, d);
-        if (MORE) r.look(a, member, row, n_rows, __shfl_sync(~0u, word, KEY));
-#pragma unroll 1
-        for (uint32_t key = 0; key < keys; key += BLOCK) {
-            wait_groups<t::STAGES - 2>();
-            __syncwarp(); /* this block is there for all lanes, and all have left the stage that is filled now
-                           */
-            in.advance(a);
-            r.template block<MORE>(a, base + stage * t::STAGE_BYTES, keys - key, key ? 0 : hidden);
-            stage = stage + 1 == t::STAGES ? 0 : stage + 1;
-        }
-        r.close(a, member, row, n_rows, kv_head, __shfl_sync(~0u, word, INDEX), d);
-    }
+    for (; at.more(); at.advance(a))
+        if (FP8 || at.get(N_ROWS) <= 8)
+            attend<1, MORE>(a, at, in, &stage);
+        else
+            attend<2, MORE>(a, at, in, &stage);
     wait_groups<0>();
 }
 
 /* ---- combining ------------------------------------------------------------------------------------------
  */
 
-/* One warp for each slot and query head; a lane has columns 4 lane to 4 lane + 3, and those 128 further on.
- */
+/* Four columns of one slot and query head by a thread. What each piece left is on its way before the first
+ * is used, PARTS pieces at once. Where rows go to FP8, heads are blocks of 128 columns and a warp has one of
+ * them: it leaves as a whole or not at all. */
 __global__ void __launch_bounds__(256) combine_kernel(const args a)
 {
-    const uint32_t at = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
+    constexpr uint32_t PARTS = 4;
+    const uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x, fours = a.head_dim / 4;
+    const uint32_t at = thread / fours, column = thread % fours * 4;
     gr_chain_release();
     gr_chain_wait();
     if (at >= a.n * a.heads) return;
-    const uint32_t n = a.pieces[at / a.heads], d = a.head_dim;
+    const uint32_t n = a.pieces[at / a.heads];
     const float2 *stat = reinterpret_cast<const float2 *>(a.stat) + (size_t)at * a.pieces_max;
-    const float *acc = a.acc + (size_t)at * a.pieces_max * d;
-    float most = -CUDART_INF_F;
-    for (uint32_t i = lane; i < n; i += 32) most = fmaxf(most, stat[i].x);
-    for (int i = 16; i; i /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
-    for (uint32_t c = lane * 4; c < d + lane * 4; c += 128) { /* all lanes as often: they exchange weights */
-        float sum = 0;
-        float4 o = make_float4(0, 0, 0, 0);
-        for (uint32_t first = 0; first < n; first += 32) {
-            const uint32_t here = min(n - first, 32u);
-            const float2 mine = lane < here ? stat[first + lane] : make_float2(-CUDART_INF_F, 0);
-            const float weight = exp2_fast(mine.x - most);
-#pragma unroll 4
-            for (uint32_t i = 0; i < here; i++) {
-                const float w = __shfl_sync(~0u, weight, i);
-                sum = fmaf(__shfl_sync(~0u, mine.y, i), w, sum);
-                if (c >= d) continue;
-                const float4 v = *reinterpret_cast<const float4 *>(acc + (size_t)(first + i) * d + c);
-                o.x = fmaf(v.x, w, o.x);
-                o.y = fmaf(v.y, w, o.y);
-                o.z = fmaf(v.z, w, o.z);
-                o.w = fmaf(v.w, w, o.w);
-            }
+    const float *acc = a.acc + (size_t)at * a.pieces_max * a.head_dim + column;
+    float most = -CUDART_INF_F, sum = 0;
+    float4 o = make_float4(0, 0, 0, 0);
+    for (uint32_t first = 0; first < n; first += PARTS) {
+        float2 s[PARTS];
+        float4 v[PARTS];
+#pragma unroll
+        for (uint32_t i = 0; i < PARTS; i++) {
+            const bool there = first + i < n;
+            s[i] = there ? __ldcg(stat + first + i) : make_float2(-CUDART_INF_F, 0);
+            v[i] = there ? __ldcs(reinterpret_cast<const float4 *>(acc + (size_t)(first + i) * a.head_dim))
+                         : make_float4(0, 0, 0, 0);
         }
-        float share = n ? 1 / sum : 0;
-        if (a.sinks && n) {
-            const float sink = __bfloat162float(a.sinks[at % a.heads]) * 1.4426950408889634f,
-                        top = fmaxf(most, sink);
-            const float own = exp2_fast(most - top);
-            share = own / fmaf(sum, own, exp2_fast(sink - top));
+        float now = most;
+#pragma unroll
+        for (uint32_t i = 0; i < PARTS; i++) now = fmaxf(now, s[i].x);
+        const float keep = exp2_fast(most - now);
+        most = now;
+        sum *= keep;
+        o = make_float4(o.x * keep, o.y * keep, o.z * keep, o.w * keep);
+#pragma unroll
+        for (uint32_t i = 0; i < PARTS; i++) {
+            const float w = exp2_fast(s[i].x - now);
+            sum = fmaf(s[i].y, w, sum);
+            o.x = fmaf(v[i].x, w, o.x);
+            o.y = fmaf(v[i].y, w, o.y);
+            o.z = fmaf(v[i].z, w, o.z);
+            o.w = fmaf(v[i].w, w, o.w);
         }
-        const uint2 four = make_uint2(pack(o.x * share, o.y * share), pack(o.z * share, o.w * share));
-        if (a.to.n) gr_fp8_put(a.to, at / a.heads, at % a.heads * d + c, a.heads * d, four);
-        if (c < d && at / a.heads >= a.to.n) *reinterpret_cast<uint2 *>(a.out + (size_t)at * d + c) = four;
     }
+    float share = n ? 1 / sum : 0;
+    if (a.sinks && n) {
+        const float sink = __bfloat162float(a.sinks[at % a.heads]) * 1.4426950408889634f,
+                    top = fmaxf(most, sink);
+        const float own = exp2_fast(most - top);
+        share = own / fmaf(sum, own, exp2_fast(sink - top));
+    }
+    const uint2 four = make_uint2(pack(o.x * share, o.y * share), pack(o.z * share, o.w * share));
+    const uint32_t row = at / a.heads;
+    if (a.to.n) gr_fp8_put(a.to, row, at % a.heads * a.head_dim + column, a.heads * a.head_dim, four);
+    if (row >= a.to.n) *reinterpret_cast<uint2 *>(a.out + (size_t)at * a.head_dim + column) = four;
 }
 
 /* ---- launching ------------------------------------------------------------------------------------------
@@ -553,6 +622,7 @@ extern "C" void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const g
     a.n_groups = d->n_groups;
     a.table_stride = table_stride;
     a.per_kv = h->heads / h->kv_heads;
+    a.rows = gr_cu_decode_rows(h);
     a.each = d->each ? d->each : 1;
     a.out = list_at(work, d->n);
     gr_chain(st, list_kernel, dim3(1), dim3(1024), 0, a);
@@ -581,6 +651,7 @@ static void attend(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d,
     a.n = d->n;
     a.heads = h->heads;
     a.kv_heads = h->kv_heads;
+    a.per_kv = h->heads / h->kv_heads;
     a.head_dim = h->head_dim;
     a.width = (h->heads + 2 * h->kv_heads) * h->head_dim;
     a.pieces_max = gr_cu_decode_pieces(d->max_length);
@@ -601,7 +672,7 @@ static void attend(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d,
         launch_pieces<128, false>(st, a, more, h->kv_fp8);
     else
         launch_pieces<256, false>(st, a, more, h->kv_fp8);
-    gr_chain(st, combine_kernel, dim3(ceil_div(d->n * h->heads, 8)), dim3(256), 0, a);
+    gr_chain(st, combine_kernel, dim3(ceil_div(d->n * h->heads * (h->head_dim / 4), 256)), dim3(256), 0, a);
 }
 
 extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d,

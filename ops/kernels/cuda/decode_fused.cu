@@ -185,27 +185,31 @@ __device__ void prepare(const args &a, const work<CTAS> &w, const turning &turn,
     __syncthreads();
 }
 
-__device__ void read_queries(attending<D> &r, const gr_bf16 *q, uint32_t queries, uint32_t lane)
+template <int T>
+__device__ void read_queries(attending<D, T> &r, const gr_bf16 *q, uint32_t queries, uint32_t lane)
 {
 #pragma unroll
-    for (int kk = 0; kk < (int)D / 16; kk++)
+    for (int n = 0; n < T; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const uint32_t row = lane / 4 + 8 * (i & 1), column = kk * 16 + (i >> 1) * 8 + lane % 4 * 2;
-            r.q[kk][i] = row < queries ? *(const uint32_t *)(q + row * Q_ROW + column) : 0;
-        }
+        for (int kk = 0; kk < (int)D / 16; kk++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const uint32_t row = n * 8 + lane / 4, column = kk * 16 + i * 8 + lane % 4 * 2;
+                r.q[n][kk][i] = row < queries ? *(const uint32_t *)(q + row * Q_ROW + column) : 0;
+            }
 }
 
-__device__ void attend_block(attending<D> &r, uint32_t stage, uint32_t keys, float scale)
+template <int T>
+__device__ void attend_block(attending<D, T> &r, uint32_t stage, uint32_t keys, uint32_t lane, float scale)
 {
-    float s[2][4] = {};
+    float s[T][4] = {};
     r.scores(s, stage);
     if (keys < BLOCK) {
 #pragma unroll
-        for (int i = 0; i < 2; i++)
+        for (int n = 0; n < T; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                if (i * 8 + threadIdx.x % 4 * 2 + (e & 1) >= keys) s[i][e] = -CUDART_INF_F;
+                if (lane / 4 + 8 * (e / 2) >= keys) s[n][e] = -CUDART_INF_F;
     }
     r.weigh(s, scale);
     r.add_values(s, stage + tile<D>::HALF_BYTES);
@@ -219,6 +223,11 @@ __device__ __forceinline__ uint32_t of_rank(uint32_t shared, uint32_t rank)
     return there;
 }
 
+__device__ __forceinline__ void give(uint32_t to, float x)
+{
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
+
 __device__ __forceinline__ void give(uint32_t to, float first, float second)
 {
     asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(first), "f"(second) : "memory");
@@ -226,26 +235,27 @@ __device__ __forceinline__ void give(uint32_t to, float first, float second)
 
 /* A warp's part of the result to the CTAs that add up its columns: [ALL_WARPS, queries, COLUMNS], and its
  * maxima and sums, [ALL_WARPS, queries], to all. */
-template <uint32_t CTAS>
-__device__ void leave(const attending<D> &r, const work<CTAS> &w, uint32_t queries, uint32_t acc,
+template <uint32_t CTAS, int T>
+__device__ void leave(const attending<D, T> &r, const work<CTAS> &w, uint32_t queries, uint32_t acc,
                       uint32_t stat)
 {
     constexpr uint32_t COLUMNS = team<CTAS>::COLUMNS;
-    const uint32_t number = (w.rank * WARPS + w.warp) * queries, q = w.lane % 4;
+    const uint32_t number = (w.rank * WARPS + w.warp) * queries, q = w.lane / 4;
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-        float sum = r.sum[j] + __shfl_xor_sync(GR_ALL, r.sum[j], 1);
-        sum += __shfl_xor_sync(GR_ALL, sum, 2);
-        const uint32_t row = w.lane / 4 + 8 * j;
-        if (row >= queries) continue;
-        for (uint32_t rank = q; rank < CTAS; rank += 4)
-            give(of_rank(stat, rank) + (number + row) * sizeof(float2), r.max[j], sum);
+    for (int n = 0; n < T; n++)
 #pragma unroll
-        for (int i = 0; i < (int)D / 8; i++)
-            give(of_rank(acc, i * 8 / COLUMNS) +
-                     ((number + row) * COLUMNS + i * 8 % COLUMNS + q * 2) * sizeof(float),
-                 r.o[i][2 * j], r.o[i][2 * j + 1]);
-    }
+        for (int c = 0; c < 2; c++) {
+            const float sum = r.whole_sum(n, c);
+            const uint32_t row = n * 8 + w.lane % 4 * 2 + c;
+            if (row >= queries) continue;
+            for (uint32_t rank = q; rank < CTAS; rank += 8)
+                give(of_rank(stat, rank) + (number + row) * sizeof(float2), r.max[n][c], sum);
+#pragma unroll
+            for (int i = 0; i < (int)D / 8; i++)
+                give(of_rank(acc, i * 8 / COLUMNS) +
+                         ((number + row) * COLUMNS + i * 8 % COLUMNS + q) * sizeof(float),
+                     r.o[n][i / 2][i % 2 * 2 + c]);
+        }
 }
 
 /* This CTA's columns of all queries, of all warps' parts. */
@@ -279,7 +289,8 @@ template <uint32_t CTAS> __device__ void make_zero(const args &a, const work<CTA
 
 #endif
 
-template <uint32_t CTAS> __global__ void __launch_bounds__(THREADS, 4) fused_kernel(const args a)
+/* T: queries of a kv head over 8, upwards. */
+template <uint32_t CTAS, int T> __global__ void __launch_bounds__(THREADS, 4) fused_kernel(const args a)
 {
 #if GR_HOPPER
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -302,14 +313,14 @@ template <uint32_t CTAS> __global__ void __launch_bounds__(THREADS, 4) fused_ker
     const turning turn(a, w.slot, w.lane);
     gr_chain_wait();
     prepare(a, w, turn, q, base);
-    attending<D> r;
+    attending<D, T> r;
     r.clear();
     read_queries(r, q, queries, w.lane);
     for (uint32_t i = 0; w.back(i) < w.blocks; i++) {
         const uint32_t block = w.blocks - 1 - w.back(i);
         wait_groups<STAGES - 1>();
         __syncwarp();
-        attend_block(r, stages + i % STAGES * STAGE_BYTES, w.length - block * BLOCK, a.scale);
+        attend_block(r, stages + i % STAGES * STAGE_BYTES, w.length - block * BLOCK, w.lane, a.scale);
         __syncwarp(); /* all have left the stage that is filled now */
         w.fetch(a, i + STAGES, stages, policy);
     }
@@ -323,12 +334,21 @@ template <uint32_t CTAS> __global__ void __launch_bounds__(THREADS, 4) fused_ker
 #endif
 }
 
-template <uint32_t CTAS> void launch(cudaStream_t st, const args &a)
+template <uint32_t CTAS, int T> void launch_as(cudaStream_t st, const args &a)
 {
     const gr_cu_heads &h = a.p.heads;
     const uint32_t shared = WARPS * WARP_BYTES + h.heads / h.kv_heads * team<CTAS>::PART_BYTES;
-    cudaFuncSetAttribute(fused_kernel<CTAS>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    gr_chain_clusters(st, fused_kernel<CTAS>, CTAS, dim3(CTAS, h.kv_heads, a.p.n), dim3(THREADS), shared, a);
+    cudaFuncSetAttribute(fused_kernel<CTAS, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    gr_chain_clusters(st, fused_kernel<CTAS, T>, CTAS, dim3(CTAS, h.kv_heads, a.p.n), dim3(THREADS), shared,
+                      a);
+}
+
+template <uint32_t CTAS> void launch(cudaStream_t st, const args &a)
+{
+    if (a.p.heads.heads / a.p.heads.kv_heads > 8)
+        launch_as<CTAS, 2>(st, a);
+    else
+        launch_as<CTAS, 1>(st, a);
 }
 
 } // namespace

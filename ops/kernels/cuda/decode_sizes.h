@@ -5,9 +5,14 @@
 
 #include "ops/kernels/cuda/launch.h"
 
-#define GR_CU_DECODE_PIECE 128 /* keys of a piece */
-#define GR_CU_DECODE_ROWS  16  /* query rows that read a piece together */
-#define GR_CU_DECODE_ITEM  16  /* words of an item of the list of pieces */
+#define GR_CU_DECODE_PIECE 256 /* keys of a piece */
+#define GR_CU_DECODE_ITEM  24  /* words of an item of the list of pieces */
+
+/* Query rows that read a piece together, at most. */
+static inline uint32_t gr_cu_decode_rows(const gr_cu_heads *h)
+{
+    return h->kv_fp8 ? 8 : 16;
+}
 
 static inline uint64_t gr_cu_decode_align(uint64_t bytes)
 {
@@ -24,7 +29,7 @@ static inline uint32_t gr_cu_decode_pieces(uint32_t max_length)
 /* Of gr_cu_decode_plan's list: how many items, pieces of each slot, the items. */
 static inline uint64_t gr_cu_decode_work_bytes(const gr_cu_heads *h, uint32_t n, uint32_t max_length)
 {
-    const uint32_t chunks = (h->heads / h->kv_heads + GR_CU_DECODE_ROWS - 1) / GR_CU_DECODE_ROWS;
+    const uint32_t rows = gr_cu_decode_rows(h), chunks = (h->heads / h->kv_heads + rows - 1) / rows;
     const uint64_t items = (uint64_t)n * gr_cu_decode_pieces(max_length) * chunks;
     return 256 + gr_cu_decode_align(UINT64_C(4) * n) + gr_cu_decode_align(items * GR_CU_DECODE_ITEM * 4);
 }

@@ -1,5 +1,9 @@
 /* ops/kernels/cuda/decode_tiles.cuh: what the kernels of decode attention share: blocks of 16 keys and values
- * in shared memory, and 16 query rows of a kv head against one of them, by one warp.
+ * in shared memory, and 8 query rows of a kv head, or several times 8, against one of them, by one warp.
+ *
+ * Keys, and columns of values, are the 16 rows of the tensor cores' products, and query rows their 8 columns:
+ * S^T = K Q^T and O^T = V^T P^T. So few rows are padded to 8, not to 16, and a fragment of keys or values
+ * that was read (and widened) once is multiplied with each 8 rows.
  *
  * Source of the running softmax: Milakov and Gimelshein, arXiv:1805.02867.
  */
@@ -53,6 +57,14 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], uint3
                  : "memory");
 }
 
+/* An 8 x 8 matrix of bf16 whose row i the lanes 4 i to 4 i + 3 hold: transposed. */
+__device__ __forceinline__ uint32_t transposed(uint32_t matrix)
+{
+    uint32_t r;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(matrix));
+    return r;
+}
+
 /* 16 bytes to shared memory; bytes 0: zeros are written and `from` is not read. */
 __device__ __forceinline__ void copy_async(uint32_t to, const void *from, uint32_t bytes, uint64_t policy)
 {
@@ -83,74 +95,100 @@ template <int DM> struct tile {
     static constexpr uint32_t WARP_BYTES = STAGES * STAGE_BYTES;
 };
 
-/* 16 query rows. A lane holds of each row pair (lane / 4 and 8 more) the columns that mma gives it. */
-template <int DM> struct attending {
+/* 8 T query rows. Of each 8 a lane holds, as mma has them, query row lane / 4, and of scores and outputs the
+ * rows lane % 4 * 2 (first) and one more. Its scores are those of key lane / 4, then of key 8 + lane / 4:
+ * s[.][e] is of key lane / 4 + 8 (e / 2) and row lane % 4 * 2 + e % 2. */
+template <int DM, int T> struct attending {
     using t = tile<DM>;
-    uint32_t q[DM / 16][4];
-    float o[DM / 8][4]; /* unnormalised */
-    float max[2], sum[2];
+    uint32_t q[T][DM / 16][2];
+    float o[T][DM / 16][4]; /* unnormalised; [e]: column lane / 4 + 8 (e / 2) of 16, row as of scores */
+    float max[T][2], sum[T][2];
 
     __device__ __forceinline__ void clear()
     {
 #pragma unroll
-        for (int j = 0; j < DM / 8; j++) o[j][0] = o[j][1] = o[j][2] = o[j][3] = 0;
-        max[0] = max[1] = -CUDART_INF_F;
-        sum[0] = sum[1] = 0;
+        for (int n = 0; n < T; n++) {
+#pragma unroll
+            for (int j = 0; j < DM / 16; j++) o[n][j][0] = o[n][j][1] = o[n][j][2] = o[n][j][3] = 0;
+            max[n][0] = max[n][1] = -CUDART_INF_F;
+            sum[n][0] = sum[n][1] = 0;
+        }
     }
 
-    __device__ __forceinline__ void scores(float (&s)[2][4], uint32_t keys) const
+    __device__ __forceinline__ void scores(float (&s)[T][4], uint32_t keys) const
     {
-        const uint32_t lane = threadIdx.x % 32, row = (lane & 7) + (lane >> 4) * 8;
-        const uint32_t at = keys + row * t::ROW_BYTES, flip = (((lane >> 3) & 1) ^ (lane & 7)) << 4;
+        const uint32_t lane = threadIdx.x % 32;
+        const uint32_t at = keys + lane % 16 * t::ROW_BYTES, flip = (lane / 16 ^ (lane & 7)) << 4;
 #pragma unroll
         for (int kk = 0; kk < DM / 16; kk++) {
             uint32_t k[4];
             load_matrices(k, at + ((kk << 5) ^ flip));
-            mma(s[0], q[kk], k[0], k[1]);
-            mma(s[1], q[kk], k[2], k[3]);
+#pragma unroll
+            for (int n = 0; n < T; n++) mma(s[n], k, q[n][kk][0], q[n][kk][1]);
         }
     }
 
-    __device__ __forceinline__ void weigh(float (&s)[2][4], float scale)
+    /* Scores become weights. */
+    __device__ __forceinline__ void weigh(float (&s)[T][4], float scale)
     {
+        float keep[T][2];
+        bool moved = false;
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
-            float most = fmaxf(fmaxf(s[0][2 * j], s[0][2 * j + 1]), fmaxf(s[1][2 * j], s[1][2 * j + 1]));
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-            most = fmaxf(max[j], most * scale);
-            const float keep = exp2_fast(max[j] - most);
-            max[j] = most;
-            float add = 0;
+        for (int n = 0; n < T; n++)
 #pragma unroll
-            for (int i = 0; i < 2; i++)
+            for (int c = 0; c < 2; c++) {
+                float most = fmaxf(s[n][c], s[n][2 + c]);
 #pragma unroll
-                for (int e = 2 * j; e < 2 * j + 2; e++) {
-                    s[i][e] = exp2_fast(fmaf(s[i][e], scale, -most));
-                    add += s[i][e];
-                }
-            sum[j] = fmaf(sum[j], keep, add);
+                for (int lanes = 4; lanes < 32; lanes *= 2)
+                    most = fmaxf(most, __shfl_xor_sync(~0u, most, lanes));
+                most = fmaxf(max[n][c], most * scale);
+                moved |= most != max[n][c];
+                keep[n][c] = exp2_fast(max[n][c] - most);
+                max[n][c] = most;
 #pragma unroll
-            for (int i = 0; i < DM / 8; i++) {
-                o[i][2 * j] *= keep;
-                o[i][2 * j + 1] *= keep;
+                for (int e = c; e < 4; e += 2) s[n][e] = exp2_fast(fmaf(s[n][e], scale, -most));
+                sum[n][c] = fmaf(sum[n][c], keep[n][c], s[n][c] + s[n][2 + c]);
             }
-        }
+        if (!__any_sync(~0u, moved)) return; /* all are to be kept as they are: times 1 */
+#pragma unroll
+        for (int n = 0; n < T; n++)
+#pragma unroll
+            for (int j = 0; j < DM / 16; j++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) o[n][j][e] *= keep[n][e % 2];
     }
 
-    __device__ __forceinline__ void add_values(const float (&s)[2][4], uint32_t values)
+    /* Weights of 16 keys as the other side of a product. */
+    static __device__ __forceinline__ void turn(uint32_t (&p)[T][2], const float (&s)[T][4])
     {
-        const uint32_t lane = threadIdx.x % 32, row = (lane & 7) + ((lane >> 3) & 1) * 8;
-        const uint32_t at = values + row * t::ROW_BYTES, flip = ((lane >> 4) ^ (lane & 7)) << 4;
-        const uint32_t p[4] = {pack(s[0][0], s[0][1]), pack(s[0][2], s[0][3]), pack(s[1][0], s[1][1]),
-                               pack(s[1][2], s[1][3])};
+#pragma unroll
+        for (int n = 0; n < T; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) p[n][i] = transposed(pack(s[n][2 * i], s[n][2 * i + 1]));
+    }
+
+    __device__ __forceinline__ void add_values(const float (&s)[T][4], uint32_t values)
+    {
+        const uint32_t lane = threadIdx.x % 32, row = lane % 8 + lane / 16 * 8;
+        const uint32_t at = values + row * t::ROW_BYTES, flip = (lane / 8 % 2 ^ (lane & 7)) << 4;
+        uint32_t p[T][2];
+        turn(p, s);
 #pragma unroll
         for (int j = 0; j < DM / 16; j++) {
             uint32_t v[4];
             load_matrices_transposed(v, at + ((j << 5) ^ flip));
-            mma(o[2 * j], p, v[0], v[1]);
-            mma(o[2 * j + 1], p, v[2], v[3]);
+#pragma unroll
+            for (int n = 0; n < T; n++) mma(o[n][j], v, p[n][0], p[n][1]);
         }
+    }
+
+    /* The sum of row lane % 4 * 2 + c of the n-th 8. */
+    __device__ __forceinline__ float whole_sum(int n, int c) const
+    {
+        float all = sum[n][c];
+#pragma unroll
+        for (int lanes = 4; lanes < 32; lanes *= 2) all += __shfl_xor_sync(~0u, all, lanes);
+        return all;
     }
 };
 

@@ -68,20 +68,30 @@ GR_DEVICE void gr_fp8_put(const gr_cu_fp8_to &to, uint32_t row, uint32_t col, ui
     if (col % SIDE == 0) to.scales[(size_t)(col / SIDE) * to.n + row] = s.scale;
 }
 
-/* Of four E4M3 those at bytes 0 and 2 (odd: 1 and 3), as bf16, which has all of their values. Their exponent
- * and mantissa become the lowest bits of exponent and the highest of mantissa of a bf16, subnormal ones too,
- * whose value is then 2^-120 of theirs. A NaN reads as 480: what has one has a scale that is no number. */
+/* Of four E4M3 those at bytes 0 and 2 (odd: 1 and 3), times 2^-120, as bf16, which has all of those values:
+ * exponent and mantissa become the lowest bits of exponent and the highest of mantissa of a bf16, subnormal
+ * ones too. A NaN reads as 480: what has one has a scale that is no number. */
+template <bool odd> GR_DEVICE uint32_t gr_fp8_small(uint32_t four)
+{
+    uint32_t two; /* each with its sign before it, in all of a byte */
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(two) : "r"(four), "n"(odd ? 0xb391 : 0xa280));
+    return two << 4 & 0x87f087f0u;
+}
+
+GR_DEVICE uint32_t gr_bf16_times(uint32_t two, uint16_t power)
+{
+    __nv_bfloat162 x;
+    const __nv_bfloat16 up = __ushort_as_bfloat16(power);
+    memcpy(&x, &two, sizeof(x));
+    x = __hmul2(x, __nv_bfloat162(up, up));
+    memcpy(&two, &x, sizeof(x));
+    return two;
+}
+
+/* The same, themselves. */
 template <bool odd> GR_DEVICE uint32_t gr_fp8_wide(uint32_t four)
 {
-    const uint32_t sign = (odd ? four : four << 8) & 0x80008000u,
-                   size = (odd ? four >> 4 : four << 4) & 0x07f007f0u, bits = sign | size;
-    __nv_bfloat162 two;
-    memcpy(&two, &bits, sizeof(two));
-    const __nv_bfloat16 up = __ushort_as_bfloat16(0x7b80); /* 2^120 */
-    two = __hmul2(two, __nv_bfloat162(up, up));
-    uint32_t wide;
-    memcpy(&wide, &two, sizeof(wide));
-    return wide;
+    return gr_bf16_times(gr_fp8_small<odd>(four), 0x7b80); /* 2^120 */
 }
 
 /* Four E4M3 times f, in bf16. */

@@ -358,9 +358,9 @@ typedef struct gr_cu_decode {
                       blocks, of which the first ones' lengths differ by at most a few; 0: as 1 */
 } gr_cu_decode;
 /* Once a step, before its first layer: the list of what is to be read, from lengths, groups and tables as
- * they are on the device. All layers of the step with this window (0: none) use it; with one, the blocks that
- * it does not reach are not read, and none is shared. Bytes of work and ws: ops/kernels/cuda/decode_sizes.h.
- */
+ * they are on the device. All layers of the step with this window (0: none), heads / kv_heads and kv_fp8 use
+ * it; with a window, the blocks that it does not reach are not read, and none is shared. Bytes of work and
+ * ws: ops/kernels/cuda/decode_sizes.h. */
 void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const gr_cu_decode *d, uint32_t window,
                        const uint32_t *table, uint32_t table_stride, void *work);
 /* qkv [n, W], out [n, heads D]. work: from gr_cu_decode_plan with the same d and p->scores.window; ws:
