@@ -5,9 +5,9 @@
  * cuBLASLt 13.0 has products of whole fours of rows on Hopper: the last rows go with rows of zeros. Of more
  * than 8 rows it is the faster of the two (tests/gpu/gpu_fp8 --bench on an H200): the four products of a
  * layer of 8B take 93 us of 8 rows by the kernel and 96 by the library, beside four launches that round; of
- * 16 rows 136 and 91. Norms and activations whose results one of its products alone reads round them. Under
- * strict all rows go one way: the bits of a row do not depend on how many there are, be it by the kernel,
- * whose order follows from the width, or by the library's algorithm for strict (ops/kernels/cuda/gemm.h).
+ * 16 rows 136 and 91. What makes the rows of one of its products alone may leave them rounded. Under strict
+ * all rows go one way: the bits of a row do not depend on how many there are, be it by the kernel, whose
+ * order follows from the width, or by the library's algorithm for strict (ops/kernels/cuda/gemm.h).
  */
 #include "ops/kernels/cuda/fp8.h"
 

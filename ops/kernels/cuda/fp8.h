@@ -1,6 +1,6 @@
 /* ops/kernels/cuda/fp8.h: products with weights in FP8 on CUDA: launchers of ops/kernels/cuda/fp8.cu, and of
- * norms and activations that leave their results in FP8. What chooses among them and cuBLASLt:
- * ops/kernels/cuda/fp8.c.
+ * norms, activations and decode attention that leave their results in FP8. What chooses among them and
+ * cuBLASLt: ops/kernels/cuda/fp8.c.
  *
  * Values, scales and roundings are those of ops/model/fp8.h, to the bit; sums differ from the CPU device's as
  * those of tensor cores do: within a block of 128 terms they are the hardware's, between blocks fp32.
