@@ -7,7 +7,8 @@
  * on their way before the kernel in front has ended (chained.cuh); the new one's place is left free for it,
  * and it gets there without a way through memory. The partial results go through distributed shared memory to
  * the CTAs that add up their columns, in the warps' order. The order of sums follows from a slot's length and
- * the number of slots.
+ * the number of slots. Its loops stay loops (`unroll 1`): all kernels of a layer should stay in the
+ * instruction cache.
  */
 #include "ops/kernels/cuda/chained.cuh"
 #include "ops/kernels/cuda/decode_tiles.cuh"
@@ -164,6 +165,7 @@ __device__ void prepare(const args &a, const work<CTAS> &w, const turning &turn,
     const gr_cu_heads &h = a.p.heads;
     const uint32_t queries = h.heads / h.kv_heads, tasks = queries + (w.rank == 0 ? 2 : 0);
     const gr_bf16 *raw = a.p.qkv + (size_t)w.slot * a.width;
+#pragma unroll 1
     for (uint32_t i = w.warp; i < tasks; i += WARPS) { /* queries, then the key, then the value */
         const bool query = i < queries, key = i == queries;
         const uint32_t from = query ? w.kv_head * queries + i : h.heads + (key ? 0 : h.kv_heads) + w.kv_head;
@@ -309,6 +311,7 @@ template <uint32_t CTAS, int T> __global__ void __launch_bounds__(THREADS, 4) fu
         return;
     }
     gr_cluster_arrive();
+#pragma unroll 1
     for (uint32_t i = 0; i < STAGES; i++) w.fetch(a, i, stages, policy);
     const turning turn(a, w.slot, w.lane);
     gr_chain_wait();
@@ -316,6 +319,7 @@ template <uint32_t CTAS, int T> __global__ void __launch_bounds__(THREADS, 4) fu
     attending<D, T> r;
     r.clear();
     read_queries(r, q, queries, w.lane);
+#pragma unroll 1
     for (uint32_t i = 0; w.back(i) < w.blocks; i++) {
         const uint32_t block = w.blocks - 1 - w.back(i);
         wait_groups<STAGES - 1>();

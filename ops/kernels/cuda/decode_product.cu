@@ -1,29 +1,30 @@
 /* ops/kernels/cuda/decode_product.cu: y = x W^T of a decode step of few sequences: reading W is all there is.
+ * Products whose weights the CTAs hold at once have a kernel of their own (decode_held.cu).
  *
  * A warp streams 8 rows of W at a time through a queue of its own in shared memory, 12 KiB deep, which it
  * begins to fill before the kernel in front has ended (chained.cuh): while activations are still on their
- * way, the first 96 KiB of weights of each CTA are, too, and where they are all there are, reading is over
- * when x arrives. No barrier of the CTA stands in that stream.
+ * way, the first 96 KiB of weights of each CTA are, too. No barrier of the CTA stands in that stream. x is
+ * two chunks ahead, in registers: longer programs (more chunks, unrolled first fetches) take longer, for the
+ * kernels of a layer share the instruction caches.
  *
- * The warps of a CTA share its rows of W and divide k, 64 at a time in turn, so that together they read 1 KiB
- * of a row; their sums are added in order at the end of each group of rows. m16n8k16 multiplies 16 rows of x
- * by 8 of W. A lane takes the same 8 numbers that follow each other of both, so the k of a product are
- * permuted, alike on both sides, and loads need no shuffle.
+ * k is divided as decode_rows.cuh says, so that the warps together read 1 KiB of a row of W; their sums are
+ * added at the end of each group of rows. m16n8k16 multiplies 16 rows of x by 8 of W.
  *
  * x may be normed on the way (each CTA finds the rows' root mean squares by itself), gate and up may be
- * closed by silu(gate) * up: a layer is one product a kernel. The order of sums follows from the shape alone.
+ * closed by silu(gate) * up: a layer is one product a kernel. The order of sums follows from the shape and
+ * the number of multiprocessors alone.
  */
 #include "ops/kernels/cuda/chained.cuh"
-#include "ops/kernels/cuda/device.cuh"
+#include "ops/kernels/cuda/decode_held.h"
+#include "ops/kernels/cuda/decode_rows.cuh"
 
 #include <algorithm>
 
 namespace
 {
 
-constexpr uint32_t WARPS = 8, THREADS = WARPS * GR_WARP, CHUNK = 64; /* k of a step of a warp */
-constexpr uint32_t STRIDE = WARPS * CHUNK;                           /* k of a step of all */
-constexpr uint32_t ROWS = 8;                                         /* of W in a tile */
+using namespace gr_decode_rows;
+
 constexpr uint32_t TILE_BYTES = ROWS * CHUNK * 2;
 constexpr uint32_t QUEUE = 12; /* tiles of a warp's, at most */
 
@@ -121,53 +122,21 @@ template <int T, int N, bool PAIRS> struct queue {
     }
 };
 
-/* x of one row and chunk, in the order of W's: numbers 8 q to 8 q + 7 of each half of the chunk. */
-struct part {
-    uint4 half[2];
-
-    __device__ __forceinline__ void load(const args &a, uint32_t row, uint32_t k)
-    {
-        half[0] = half[1] = make_uint4(0, 0, 0, 0);
-        if (row >= a.p.t) return;
-        const gr_bf16 *x = a.p.x + (size_t)row * a.p.in + k;
-        half[0] = *(const uint4 *)x;
-        half[1] = *(const uint4 *)(x + CHUNK / 2);
-    }
-
-    /* Times the norm's factors; what is left of the norm, one number a row, the result is multiplied by.
-     * Returns the sum of squares. */
-    __device__ __forceinline__ float norm(const uint4 (&factors)[2], float one)
-    {
-        float sum = 0;
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float f[8], n[8];
-            gr_unpack(half[i], f);
-            gr_unpack(factors[i], n);
-#pragma unroll
-            for (int e = 0; e < 8; e++) {
-                sum = fmaf(f[e], f[e], sum);
-                f[e] *= one + n[e];
-            }
-            half[i] = gr_pack(f);
-        }
-        return sum;
-    }
-};
-
 /* What a lane multiplies W with in a chunk: of N rows of x, and the norm's factors. */
 template <int N> struct chunk_of_x {
-    part row[N / 8];
-    uint4 factors[2];
+    part row[N / 8], factors;
 
     __device__ __forceinline__ void load(const args &a, uint32_t chunk)
     {
         const uint32_t warp = threadIdx.x / GR_WARP, lane = threadIdx.x % GR_WARP;
         const uint32_t k = chunk * STRIDE + warp * CHUNK + lane % 4 * 8;
 #pragma unroll
-        for (int h = 0; h < N / 8; h++) row[h].load(a, lane / 4 + 8 * h, k);
-#pragma unroll
-        for (int i = 0; i < 2 && a.p.norm; i++) factors[i] = *(const uint4 *)(a.p.norm + k + i * (CHUNK / 2));
+        for (int h = 0; h < N / 8; h++) {
+            const uint32_t r = lane / 4 + 8 * h;
+            row[h] = part{};
+            if (r < a.p.t) row[h].load(a.p.x + (size_t)r * a.p.in + k);
+        }
+        if (a.p.norm) factors.load(a.p.norm + k);
     }
 };
 
@@ -176,19 +145,6 @@ __device__ __forceinline__ void expect(const gr_bf16 *from, uint32_t n)
 {
     for (uint32_t i = threadIdx.x * 64; from && i < n; i += THREADS * 64)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
-}
-
-/* One number of the result. */
-template <bool PAIRS>
-__device__ void put(const args &a, uint32_t row, uint32_t column, float gate, float up, float old)
-{
-    const gr_cu_decode_product &p = a.p;
-    const size_t at = (size_t)row * p.ld + column;
-    const float v = PAIRS ? gate * gr_sigmoid(gate) * up : gate * p.scale + old;
-    if (!PAIRS && p.logits)
-        p.logits[at] = v;
-    else
-        p.y[at] = gr_round(v);
 }
 
 /* Which numbers of a group's results a thread adds up: T tiles (of PAIRS: half as many pairs) by N rows of x.
@@ -257,7 +213,7 @@ __device__ void close_group(const args &a, const queue<T, N, PAIRS> &q, uint32_t
             if (a.p.norm) square += squares[w * N + r];
         }
         const float inverse = a.p.norm ? rsqrtf(square / (float)a.p.in + a.p.eps) : 1;
-        put<PAIRS>(a, r, w_row, v[0] * inverse, v[at::EACH - 1] * inverse, old[n]);
+        put<PAIRS>(a.p, (size_t)r * a.p.ld + w_row, v[0] * inverse, v[at::EACH - 1] * inverse, old[n]);
     }
     __syncthreads();
 }
@@ -286,12 +242,13 @@ __device__ __forceinline__ void multiply_step(const queue<T, N, PAIRS> &q, uint3
 /* N: rows of x, 8 or 16. PAIRS: a tile of gate and its tile of up are neighbours in a group. */
 template <int T, int N, bool PAIRS> __global__ void __launch_bounds__(THREADS, 2) product_kernel(const args a)
 {
-    constexpr uint32_t AHEAD = N == 8 ? 4 : 2; /* chunks of x in registers */
+    constexpr uint32_t AHEAD = 2; /* chunks of x in registers */
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ float squares[WARPS * N];
     float *sums = (float *)(memory + WARPS * a.deep * TILE_BYTES);
     queue<T, N, PAIRS> q(a, (uint32_t)__cvta_generic_to_shared(memory));
     gr_chain_release();
+#pragma unroll 1
     for (uint32_t i = 0; i < q.STAGES; i++) q.fetch();
     expect(a.p.norm, a.p.in);
     expect(a.p.bias, a.p.out);
@@ -380,14 +337,6 @@ template <bool PAIRS> void launch_rows(cudaStream_t st, const args &a, uint32_t 
         launch_tiles<16, PAIRS>(st, a, grid);
 }
 
-uint32_t processors(void)
-{
-    int device = 0, n = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
-    return (uint32_t)n;
-}
-
 } // namespace
 
 extern "C" bool gr_cu_decode_product_takes(const gr_bf16 *w, uint32_t t, uint32_t in, uint32_t out)
@@ -399,6 +348,7 @@ extern "C" bool gr_cu_decode_product_takes(const gr_bf16 *w, uint32_t t, uint32_
 extern "C" void gr_cu_decode_product_run(cudaStream_t st, const gr_cu_decode_product *p)
 {
     args a = {};
+    if (gr_cu_decode_held_run(st, p)) return;
     a.p = *p;
     a.tiles = p->out / ROWS / (p->activate ? 2 : 1);
     a.per = gr_ceil_div(a.tiles, processors());
