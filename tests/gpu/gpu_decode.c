@@ -270,6 +270,7 @@ static void check_rounded(const batch *b, const gr_cu_paged *p, const gr_cu_deco
     if (b->h.head_dim % GR_FP8_BLOCK || !n) return;
     char *want = device(values + scales), *got = device(values + scales);
     gr_bf16 *last = device((size_t)d->n * cols * sizeof(*out));
+    CUDA(cudaMemset(got, 0xff, values + scales));
     gr_cu_fp8_rows(0, out, (uint8_t *)want, (float *)(want + values), n, n, cols);
     gr_cu_fp8_decode_attention(0, p, d, qkv, &(gr_cu_fp8_to){(uint8_t *)got, (float *)(got + values), n},
                                last, work, ws);
