@@ -693,9 +693,18 @@ static double experts_elems(const gr_layer_desc *d, double hidden)
                                     : 0;
 }
 
-/* What goes into a layer's products in FP8 is rounded first: into those of attention, its output, and into
- * those of the MLP, its middle. */
-enum { FP8_LAUNCHES = 4, FP8_GRADIENT_LAUNCHES = 8 }; /* of the latter both factors of four products */
+/* What goes into a layer's products in FP8 is rounded as it is made (gr_layer_ops.norm_round and the like),
+ * but for attention's output behind a gate or of heads that are no blocks. That of packed passes is not
+ * either, which is nothing beside their rows. Back, gradients of what products gave are rounded by
+ * themselves, and for gradients of weights both factors. */
+enum { FP8_LAUNCHES_BACK = 4, FP8_GRADIENT_LAUNCHES = 8 };
+
+static double roundings(const gr_model_shape *s, const gr_attention_desc *a, bool backward)
+{
+    if (!s->fp8) return 0;
+    if (backward) return FP8_LAUNCHES_BACK + (s->fp8_gradients ? FP8_GRADIENT_LAUNCHES : 0);
+    return a->gate || a->head_dim % GR_FP8_BLOCK;
+}
 
 void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uint32_t layer, double tokens,
                    double length, double times)
@@ -723,9 +732,7 @@ void gr_layer_cost(gr_task *w, const gr_kernels *k, const gr_model_shape *s, uin
     w->cost.unordered = k->unordered;
     w->cost.bytes = times * (double)gr_dtype_size(k->dtype) * (weights + activations);
     w->cost.moved = tokens * (double)gr_dtype_size(k->dtype) * delta_beside(d, times > 1);
-    w->cost.launches = !s->fp8                         ? 0
-                       : times > 1 && s->fp8_gradients ? FP8_LAUNCHES + FP8_GRADIENT_LAUNCHES
-                                                       : FP8_LAUNCHES;
+    w->cost.launches = roundings(s, &d->attention, times > 1);
     if (s->parts < 2) return;
     w->comm.peers = s->parts;
     w->comm.mesh = (gr_mesh){.size = {[GR_AXIS_TENSOR] = s->parts}};

@@ -74,7 +74,8 @@ gr_product gr_layer_product(const gr_layer_call *l, const void *x, uint32_t in, 
                     .w = gr_layer_tensor(l, slot),
                     .bias = gr_layer_tensor(l, bias),
                     .step = l->b.decode != NULL,
-                    .norm = l->norm.w && l->norm.x == x ? &l->norm : NULL};
+                    .norm = l->norm.w && l->norm.x == x ? &l->norm : NULL,
+                    .rounded = l->rounded && l->rounded == x};
     if (l->s->fp8) fp8_tensor(l, slot, &p.scales);
     p.dw_fp8 = l->s->fp8_gradients;
     return p;
@@ -499,14 +500,29 @@ static bool norms_itself(const gr_layer_call *l, const gr_layer_part *part, cons
     return p.step && l->ops->product_norms(l->q, &p);
 }
 
+/* Whether the norm in front of a half leaves what its first product alone reads, w->row, rounded for it. */
+static bool rounds_norm(const gr_layer_call *own, const gr_layer_call *half, const gr_layer_part *part,
+                        gr_tensor_slot norm, const void *x, const gr_layer_ws *w)
+{
+    if (!part->first || !own->ops->norm_round || !has_norm(own, norm) || half->outer) return false;
+    const gr_product p = part->first(half, w->row);
+    const gr_norm c = gr_layer_norm(own, x, norm);
+    return own->ops->norm_round(own->q, &c, &p, w->row, w->product);
+}
+
 /* One half; own: the call before gr_layer_half. */
 static void run_half(const gr_layer_call *own, const gr_layer_part *part, gr_tensor_slot norm, const void *x,
                      const gr_layer_acts *a, const gr_layer_ws *w, const gr_layer_close *close)
 {
     gr_layer_call half = gr_layer_half(own);
-    const bool itself = norms_itself(&half, part, x);
-    if (itself) half.norm = gr_layer_norm(own, x, norm);
-    part->forward(&half, itself ? x : before_all(own, x, norm, w), a, w, close);
+    const void *in = x;
+    if (norms_itself(&half, part, x))
+        half.norm = gr_layer_norm(own, x, norm);
+    else if (rounds_norm(own, &half, part, norm, x, w))
+        in = half.rounded = w->row;
+    else
+        in = before_all(own, x, norm, w);
+    part->forward(&half, in, a, w, close);
 }
 
 /* The layer's output, or d loss / d it. */

@@ -303,6 +303,15 @@ static void rotate_rows(const gr_layer_call *l, const gr_layer_ws *w, const void
         l->ops->rotate(l->q, &r, proj, qkv, raw);
 }
 
+/* Whether attention leaves what the product out alone reads rounded for it. */
+static bool attend_round(const gr_layer_call *l, const gr_attend *c, const gr_attention_acts *a,
+                         const gr_layer_ws *w)
+{
+    const gr_product end = out(l, a->out);
+    return l->ops->attend_round && !desc(l)->gate && !is_cut(l) &&
+           l->ops->attend_round(l->q, c, &end, a->out, w->product);
+}
+
 static void forward(const gr_layer_call *l, const void *in, const gr_layer_acts *acts_of,
                     const gr_layer_ws *w, const gr_layer_close *close)
 {
@@ -312,14 +321,17 @@ static void forward(const gr_layer_call *l, const void *in, const gr_layer_acts 
     const gr_rotate r = rotation(l);
     const gr_layer_columns columns = out_columns(l);
     void *proj = a->proj ? a->proj : a->qkv;
+    bool rounded = false;
     project(l, in, a, w, proj);
     if (takes(l) || !ops->rotate_attend || !ops->rotate_attend(l->q, &r, &c, proj, a->out)) {
         rotate_rows(l, w, proj, (void *)(uintptr_t)c.qkv, a->raw);
-        ops->attend(l->q, &c, a->out, a->stats);
+        rounded = attend_round(l, &c, a, w);
+        if (!rounded) ops->attend(l->q, &c, a->out, a->stats);
     }
     if (lends(l)) lend_keys(l, c.qkv);
     if (is_cut(l)) gr_layer_to_tokens(l, &columns, a->out, a->merged, wide(l), w->attention.parts);
-    const gr_product end = out(l, gated(l, a, w));
+    gr_product end = out(l, gated(l, a, w));
+    end.rounded = rounded;
     gr_layer_close_product(l, &end, w, close);
 }
 

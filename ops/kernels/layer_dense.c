@@ -37,14 +37,24 @@ static uint64_t product_ws(const gr_layer_call *l)
     return GR_MAX(gr_layer_product_ws(l, h, 2 * inner), gr_layer_product_ws(l, inner, h));
 }
 
+/* Whether the activation leaves what `end` reads rounded for it. */
+static bool activate_round(const gr_layer_call *l, const gr_product *end, const gr_layer_acts *a,
+                           const gr_layer_ws *w)
+{
+    return l->ops->activate_round &&
+           l->ops->activate_round(l->q, desc(l), a->dense.gate_up, end, w->dense.h, w->product);
+}
+
 static void forward(const gr_layer_call *l, const void *in, const gr_layer_acts *a, const gr_layer_ws *w,
                     const gr_layer_close *close)
 {
     const gr_layer_ops *ops = l->ops;
-    const gr_product p = gate_up(l, in), end = down(l, w->dense.h);
+    const gr_product p = gate_up(l, in);
+    gr_product end = down(l, w->dense.h);
     if (!ops->product_activate || !ops->product_activate(l->q, desc(l), &l->b, &p, w->dense.h)) {
         ops->product(l->q, &p, a->dense.gate_up, w->product);
-        ops->activate(l->q, desc(l), l->b.n, a->dense.gate_up, w->dense.h);
+        end.rounded = activate_round(l, &end, a, w);
+        if (!end.rounded) ops->activate(l->q, desc(l), l->b.n, a->dense.gate_up, w->dense.h);
     }
     gr_layer_close_product(l, &end, w, close);
 }

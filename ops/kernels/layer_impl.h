@@ -33,7 +33,8 @@ typedef struct gr_layer_call {
     gr_dtype grads;
     const gr_routing *routing; /* NULL: its routers choose, and tell nobody */
     void *carried, *d_carried; /* see gr_packed */
-    gr_norm norm; /* of what a half reads, where its first product norms that; w NULL: it is normed */
+    gr_norm norm;        /* of what a half reads, where its first product norms that; w NULL: it is normed */
+    const void *rounded; /* what its first product reads, where the norm has rounded that; NULL: it has not */
 } gr_layer_call;
 
 /* ---- buffers; T rows each, of the device's type unless said otherwise -------------------------------------

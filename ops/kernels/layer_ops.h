@@ -69,6 +69,7 @@ typedef struct gr_product {
     bool step;           /* of a decode step: the work in front of it does not write w */
     const gr_norm *norm; /* of x, which is to be normed first; NULL: it is as it is. Only where product_norms
                             says that a product does so */
+    bool rounded;        /* x is in the product's workspace, where norm_round and the like have left it */
 } gr_product;
 
 /* w [rows, cols] of the device's type, made FP8. */
@@ -150,6 +151,10 @@ typedef struct gr_layer_ops {
     void (*norm)(gr_queue *q, const gr_norm *c, void *y);
     /* y = add + norm(x); y == add is fine. */
     void (*norm_add)(gr_queue *q, const gr_norm *c, const void *add, void *y);
+    /* Fused: y = norm(x) and the rounding of it by the product p, whose x is y and which alone reads it; ws
+     * is that product's workspace, where nothing else may come between. The bits are the same. y itself has
+     * what of it the product wants beside. false: not done. NULL: never. */
+    bool (*norm_round)(gr_queue *q, const gr_norm *c, const gr_product *p, void *y, void *ws);
     /* dx [n, cols] += (add) or = what dy gives to x; grad [cols] += its part, where not NULL. dx == dy is
      * fine where not add. */
     void (*norm_backward)(gr_queue *q, const gr_norm *c, const void *dy, void *dx, bool add, void *grad,
@@ -225,6 +230,8 @@ typedef struct gr_layer_ops {
     uint64_t (*kv_block_bytes)(const gr_attention_desc *d);
     /* out [T, heads D]; stats [T, heads], or NULL in a rollout of a device without extends_packed. */
     void (*attend)(gr_queue *q, const gr_attend *c, void *out, float *stats);
+    /* Fused: that and the rounding of out by the product p, as norm_round; in a decode step. */
+    bool (*attend_round)(gr_queue *q, const gr_attend *c, const gr_product *p, void *out, void *ws);
     void (*attend_backward)(gr_queue *q, const gr_attend *c, const void *out, const float *stats,
                             const void *dout, void *dqkv, void *grad_sinks, gr_dtype grads);
     /* y [T, n] = x sigmoid(g), g in rows of ld values; and back: dx from dy, dg to rows of ld. y == x and
@@ -236,6 +243,9 @@ typedef struct gr_layer_ops {
     /* ---- MLP ---- */
     /* h [T, I] of gate_up [T, 2 I]: gate, then up, in each row. */
     void (*activate)(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up, void *h);
+    /* Fused: that and the rounding of it by the product p, as norm_round. */
+    bool (*activate_round)(gr_queue *q, const gr_dense_desc *d, const void *gate_up, const gr_product *p,
+                           void *h, void *ws);
     /* d_gate_up [T, 2 I] of dh [T, I]; h [T, I] is computed again. */
     void (*activate_backward)(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up,
                               const void *dh, void *d_gate_up, void *h);

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "ops/kernels/cuda/decode_sizes.h"
+#include "ops/kernels/cuda/fp8.h"
 #include "ops/model/fp8.h"
 #include "runtime/base/half.h"
 
@@ -258,6 +259,35 @@ static launch launch_of(const batch *b)
                     b->group_first, b->shared,   b->table,      b->qkv,    0};
 }
 
+/* The same rounded to FP8 as it is made, beside what is rounded afterwards; the last rows stay as they are.
+ */
+static void check_rounded(const batch *b, const gr_cu_paged *p, const gr_cu_decode *d, const gr_bf16 *qkv,
+                          const gr_bf16 *out, const void *work, void *ws)
+{
+    const uint32_t cols = b->h.heads * b->h.head_dim, n = d->n / 4 * 4;
+    const size_t values = (size_t)n * cols, scales = values / GR_FP8_BLOCK * sizeof(float),
+                 rest = (size_t)(d->n - n) * cols * sizeof(*out);
+    if (b->h.head_dim % GR_FP8_BLOCK || !n) return;
+    char *want = device(values + scales), *got = device(values + scales);
+    gr_bf16 *last = device((size_t)d->n * cols * sizeof(*out));
+    CUDA(cudaMemset(got, 0xff, values + scales));
+    gr_cu_fp8_rows(0, out, (uint8_t *)want, (float *)(want + values), n, n, cols);
+    gr_cu_fp8_decode_attention(0, p, d, qkv, &(gr_cu_fp8_to){(uint8_t *)got, (float *)(got + values), n},
+                               last, work, ws);
+    CUDA(cudaGetLastError());
+    char *a = host(values + scales + rest), *c = host(values + scales + rest);
+    CUDA(cudaMemcpy(a, want, values + scales, cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(c, got, values + scales, cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(a + values + scales, out + values, rest, cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(c + values + scales, last + values, rest, cudaMemcpyDeviceToHost));
+    const bool ok = !memcmp(a, c, values + scales + rest);
+    printf("%-10s %u rows of %u, %u not %s\n", "rounded", n, cols, d->n - n, ok ? "OK" : "FAIL");
+    failures += !ok;
+    free(a), free(c);
+    void *const all[] = {want, got, last};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) CUDA(cudaFree(all[i]));
+}
+
 static gr_bf16 *run(const batch *b, const launch *l)
 {
     const size_t outs = (size_t)l->n * b->h.heads * b->h.head_dim;
@@ -284,6 +314,7 @@ static gr_bf16 *run(const batch *b, const launch *l)
     CUDA(cudaDeviceSynchronize());
     gr_bf16 *result = host(outs * sizeof(*result));
     CUDA(cudaMemcpy(result, out, outs * sizeof(*out), cudaMemcpyDeviceToHost));
+    check_rounded(b, &p, &d, qkv, out, work, ws);
     void *const all[] = {(void *)d.length,
                          (void *)d.member,
                          (void *)d.group_first,

@@ -1,12 +1,13 @@
 /* tests/gpu/gpu_fp8.c: FP8 on CUDA against the CPU device, which defines it: values and scales of weights, of
- * rows and of columns to the bit, products and gradients against sums in double of the same values; odd
- * shapes, blocks of zeros, large and small values and what is no number; the same bits again; under strict
- * the same bits of a row in any batch.
+ * rows and of columns to the bit, also where a norm or an activation makes them, products and gradients
+ * against sums in double of the same values; odd shapes, blocks of zeros, large and small values and what is
+ * no number; the same bits again; under strict the same bits of a row in any batch.
  *
  *     gpu_fp8           compare; a line a case
  *     gpu_fp8 --small   without the large ones
  *     gpu_fp8 --bench   times beside those of bf16
  *     gpu_fp8 --bench gradients   the same of gradients of weights alone
+ *     gpu_fp8 --bench ranks       each of cuBLASLt's algorithms
  *     gpu_fp8 --invariance   whether the bits of cuBLASLt's rows depend on how many there are
  */
 #include "ops/kernels/cuda/fp8.h"
@@ -188,6 +189,89 @@ static void check_both(uint32_t t, uint32_t cols, content what)
     }
     free(x);
     CUDA(cudaFree(x_dev));
+}
+
+/* ---- rows that are rounded as they are made --------------------------------------------------------------
+ */
+
+/* What a kernel left of rows whose bf16 is `plain` (malloc'd, taken over): the first n of them rounded, the
+ * others as they are, and no others. */
+typedef struct made {
+    uint32_t rows, cols, n;
+    uint8_t *values;
+    float *scales;
+    gr_bf16 *rest, *plain;
+} made;
+
+static made made_of(uint32_t rows, uint32_t cols)
+{
+    const uint32_t n = rows / 4 * 4;
+    return (made){.rows = rows,
+                  .cols = cols,
+                  .n = n,
+                  .values = device_poisoned((size_t)n * cols),
+                  .scales = device_poisoned((size_t)n * gr_fp8_blocks(cols) * sizeof(float)),
+                  .rest = device_poisoned((size_t)rows * cols * 2),
+                  .plain = device_poisoned((size_t)rows * cols * 2)};
+}
+
+static void check_made(const char *name, made *m)
+{
+    const size_t bytes = (size_t)m->rows * m->cols * 2;
+    gr_bf16 *plain = take(name, m->plain, bytes), *rest = take(name, m->rest, bytes);
+    rounded want = rows_by_cpu(plain, m->n, m->cols), got = want;
+    got.values = take(name, m->values, want.n);
+    got.scales = take(name, m->scales, want.n_scales * sizeof(float));
+    memset(plain, 0xff, (size_t)m->n * m->cols * 2);
+    report_equal(name, "rest", rest, plain, bytes);
+    same_nan(&want), same_nan(&got);
+    report_equal(name, "values", got.values, want.values, want.n);
+    report_equal(name, "scales", got.scales, want.scales, want.n_scales * sizeof(float));
+    rounded_free(&want), rounded_free(&got);
+    free(plain), free(rest);
+}
+
+static void check_norm(uint32_t rows, uint32_t cols, content what)
+{
+    char name[96];
+    gr_bf16 *x = values_of(rows, cols, what, rows * 17 + cols), *w = random_bf16(cols, 1, 11),
+            *x_dev = device_copy(x, (size_t)rows * cols * 2), *w_dev = device_copy(w, cols * 2);
+    const gr_cu_norm c = {
+        .x = x_dev, .ld = cols, .w = w_dev, .one = rows % 2, .n = rows, .H = cols, .eps = 1e-6f};
+    made m = made_of(rows, cols);
+    snprintf(name, sizeof(name), "norm %u x %u%s", rows, cols, content_name[what]);
+    gr_cu_fp8_rmsnorm(NULL, &c, &(gr_cu_fp8_to){m.values, m.scales, m.n}, m.rest);
+    gr_cu_rmsnorm(NULL, &c, m.plain);
+    check_made(name, &m);
+    free(x), free(w);
+    CUDA(cudaFree(x_dev));
+    CUDA(cudaFree(w_dev));
+}
+
+static void check_activation(uint32_t rows, uint32_t cols, content what, bool gelu)
+{
+    char name[96];
+    gr_bf16 *x = values_of(rows, 2 * cols, what, rows * 19 + cols),
+            *x_dev = device_copy(x, (size_t)rows * cols * 4);
+    made m = made_of(rows, cols);
+    snprintf(name, sizeof(name), "%s %u x %u%s", gelu ? "GELU" : "SwiGLU", rows, cols, content_name[what]);
+    gr_cu_fp8_swiglu(NULL, x_dev, gelu, &(gr_cu_fp8_to){m.values, m.scales, m.n}, m.rest, rows, cols);
+    gr_cu_swiglu(NULL, x_dev, gelu, m.plain, rows, cols);
+    check_made(name, &m);
+    free(x);
+    CUDA(cudaFree(x_dev));
+}
+
+static void check_all_made(void)
+{
+    static const uint32_t shapes[][2] = {{4, 16},    {5, 144},  {131, 208},  {7, 1024},
+                                         {33, 1040}, {6, 2560}, {257, 4096}, {14, 12288}};
+    for (size_t i = 0; i < GR_LEN(shapes); i++)
+        for (int what = 0; what < N_CONTENTS; what++) {
+            check_norm(shapes[i][0], shapes[i][1], (content)what);
+            for (int gelu = 0; gelu < 2; gelu++)
+                check_activation(shapes[i][0], shapes[i][1], (content)what, gelu);
+        }
 }
 
 /* ---- products -------------------------------------------------------------------------------------------
@@ -534,6 +618,7 @@ static void check_all(gr_queue *q, gr_queue *strict)
         for (int what = 0; what < N_CONTENTS; what++)
             for (int rows = 0; rows < 2; rows++)
                 check_rounding(shapes[i][0], shapes[i][1], (content)what, rows);
+    check_all_made();
     for (size_t i = 0; i < GR_LEN(products); i++)
         if (!check_own || products[i].t <= 8) check_product(q, strict, &products[i]);
     for (size_t i = 0; i < GR_LEN(large) && !check_small; i++) check_product(q, strict, &large[i]);
@@ -709,7 +794,26 @@ static void bench_rows(bench *b, uint32_t t)
     fflush(stdout);
 }
 
-static void bench_shape(gr_queue *q, uint32_t in, uint32_t out)
+/* Each algorithm that the heuristics name, in their order. */
+static void bench_ranks(bench *b, uint32_t t)
+{
+    gr_cu_gemm *g = gr_cu_context_of(b->q)->gemm;
+    char how[128];
+    b->t = t;
+    gr_cu_fp8_rows(NULL, b->x, b->x_values, b->x_scales, t, t, b->in);
+    const gr_cu_gemm_call call = fp8_call(b, 0);
+    gr_diag none;
+    gr_diag_init(&none);
+    for (uint32_t rank = 0; gr_cu_gemm_take(g, &call, rank, &none); rank++) {
+        expect_ok(gr_cu_gemm_describe(g, &call, how, &b->d), &b->d, "ranks");
+        printf("%5u rows %5u x %5u, rank %2u: %8.1f us  %s\n", t, b->in, b->out, rank,
+               time_of(do_library, b, t > 1000 ? 2 : 5) * 1e6, how);
+        fflush(stdout);
+    }
+    gr_diag_release(&none);
+}
+
+static void bench_shape(gr_queue *q, uint32_t in, uint32_t out, bool ranks)
 {
     static const uint32_t rows[] = {1, 8, 16, 32, 64, 128, 256, 4096, 16384};
     const size_t n = (size_t)in * out;
@@ -726,7 +830,11 @@ static void bench_shape(gr_queue *q, uint32_t in, uint32_t out)
     b.ws = device_poisoned(GR_CU_GEMM_WS_BYTES);
     bench_line("weights to FP8", do_weights, &b, 3.0 * (double)n, "%u x %u", in, out);
     bench_line("and turned", do_turn, &b, 2.0 * (double)n, "%u x %u", in, out);
-    for (size_t i = 0; i < GR_LEN(rows); i++) bench_rows(&b, rows[i]);
+    for (size_t i = 0; i < GR_LEN(rows); i++)
+        if (!ranks)
+            bench_rows(&b, rows[i]);
+        else if (rows[i] >= 64)
+            bench_ranks(&b, rows[i]);
     void *const all[] = {b.w, b.x, b.y, b.values, b.turned, b.x_values, b.x_scales, b.scales, b.ws};
     for (size_t i = 0; i < GR_LEN(all); i++) CUDA(cudaFree(all[i]));
     gr_diag_release(&b.d);
@@ -875,7 +983,8 @@ int main(int argc, char **argv)
     } else if (times) {
         static const uint32_t shapes[][2] = {
             {4096, 6144}, {4096, 4096}, {4096, 24576}, {12288, 4096}, {1024, 6144}};
-        for (size_t i = 0; i < GR_LEN(shapes); i++) bench_shape(&q, shapes[i][0], shapes[i][1]);
+        const bool ranks = argc > 2 && !strcmp(argv[2], "ranks");
+        for (size_t i = 0; i < GR_LEN(shapes); i++) bench_shape(&q, shapes[i][0], shapes[i][1], ranks);
     } else {
         check_all(&q, &strict);
     }

@@ -187,6 +187,7 @@ struct args {
     float scale;                /* of a score, times log2(e); where capped, log2(e) */
     float softcap, in_cap;      /* 2 log2(e) scale / softcap */
     const __nv_bfloat16 *sinks; /* [heads] or NULL */
+    gr_cu_fp8_to to;            /* where the first of the rows go, and not to out */
 };
 
 template <int DM, bool FP8> using tile_of = std::conditional_t<FP8, tile_fp8<DM>, tile<DM>>;
@@ -504,7 +505,8 @@ __global__ void __launch_bounds__(tile_of<DM, FP8>::WARPS * 32, 1) piece_kernel(
  */
 
 /* Four columns of one slot and query head by a thread. What each piece left is on its way before the first
- * is used, PARTS pieces at once. */
+ * is used, PARTS pieces at once. Where rows go to FP8, heads are blocks of 128 columns and a warp has one of
+ * them: it leaves as a whole or not at all. */
 __global__ void __launch_bounds__(256) combine_kernel(const args a)
 {
     constexpr uint32_t PARTS = 4;
@@ -552,8 +554,10 @@ __global__ void __launch_bounds__(256) combine_kernel(const args a)
         const float own = exp2_fast(most - top);
         share = own / fmaf(sum, own, exp2_fast(sink - top));
     }
-    *reinterpret_cast<uint2 *>(a.out + (size_t)at * a.head_dim + column) =
-        make_uint2(pack(o.x * share, o.y * share), pack(o.z * share, o.w * share));
+    const uint2 four = make_uint2(pack(o.x * share, o.y * share), pack(o.z * share, o.w * share));
+    const uint32_t row = at / a.heads;
+    if (a.to.n) gr_fp8_put(a.to, row, at % a.heads * a.head_dim + column, a.heads * a.head_dim, four);
+    if (row >= a.to.n) *reinterpret_cast<uint2 *>(a.out + (size_t)at * a.head_dim + column) = four;
 }
 
 /* ---- launching ------------------------------------------------------------------------------------------
@@ -624,8 +628,8 @@ extern "C" void gr_cu_decode_plan(cudaStream_t st, const gr_cu_heads *h, const g
     gr_chain(st, list_kernel, dim3(1), dim3(1024), 0, a);
 }
 
-extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d,
-                                       const gr_bf16 *qkv, gr_bf16 *out, const void *work, void *ws)
+static void attend(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d, const gr_bf16 *qkv,
+                   const gr_cu_fp8_to &to, gr_bf16 *out, const void *work, void *ws)
 {
     if (!d->n) return;
     const gr_cu_heads *h = &p->heads;
@@ -657,6 +661,7 @@ extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, co
     a.softcap = s->softcap;
     a.in_cap = s->softcap ? 2 * 1.4426950408889634f * s->scale / s->softcap : 0;
     a.sinks = static_cast<const __nv_bfloat16 *>(s->sinks);
+    a.to = to;
     if (h->head_dim == 128)
         launch_pieces<128, true>(st, a, more, h->kv_fp8);
     else if (h->head_dim == 64)
@@ -668,6 +673,20 @@ extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, co
     else
         launch_pieces<256, false>(st, a, more, h->kv_fp8);
     gr_chain(st, combine_kernel, dim3(ceil_div(d->n * h->heads * (h->head_dim / 4), 256)), dim3(256), 0, a);
+}
+
+extern "C" void gr_cu_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d,
+                                       const gr_bf16 *qkv, gr_bf16 *out, const void *work, void *ws)
+{
+    attend(st, p, d, qkv, gr_cu_fp8_to{}, out, work, ws);
+}
+
+extern "C" void gr_cu_fp8_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d,
+                                           const gr_bf16 *qkv, const gr_cu_fp8_to *to, gr_bf16 *out,
+                                           const void *work, void *ws)
+{
+    assert(p->heads.head_dim % 128 == 0 && to->n <= d->n);
+    attend(st, p, d, qkv, *to, out, work, ws);
 }
 
 extern "C" void gr_cu_kv_copy(cudaStream_t st, void *kv, uint32_t layers, uint64_t layer_bytes,

@@ -5,9 +5,9 @@
  * cuBLASLt 13.0 has products of whole fours of rows on Hopper: the last rows go with rows of zeros. Of more
  * than 8 rows it is the faster of the two (tests/gpu/gpu_fp8 --bench on an H200): the four products of a
  * layer of 8B take 93 us of 8 rows by the kernel and 96 by the library, beside four launches that round; of
- * 16 rows 136 and 91. Under strict all rows go one way: the bits of a row do not depend on how many there
- * are, be it by the kernel, whose order follows from the width, or by the library's algorithm for strict
- * (ops/kernels/cuda/gemm.h).
+ * 16 rows 136 and 91. What makes the rows of one of its products alone may leave them rounded. Under strict
+ * all rows go one way: the bits of a row do not depend on how many there are, be it by the kernel, whose
+ * order follows from the width, or by the library's algorithm for strict (ops/kernels/cuda/gemm.h).
  */
 #include "ops/kernels/cuda/fp8.h"
 
@@ -80,6 +80,31 @@ static bool uses_library(gr_queue *q, const gr_cu_fp8_product *p)
     return fits(q, &call);
 }
 
+static gr_cu_fp8_product forward_product(const gr_product *c, const gr_cu_fp8_ws *w)
+{
+    return (gr_cu_fp8_product){.t = c->t,
+                               .in = c->in,
+                               .out = c->out,
+                               .x = w->values,
+                               .w = c->w,
+                               .x_scales = w->scales,
+                               .w_scales = c->scales,
+                               .bias = c->bias,
+                               .scale = 1};
+}
+
+/* A bias that goes with a sum is not the library's. */
+bool gr_cuda_fp8_takes(gr_queue *q, const gr_product *c, bool adds, void *ws, gr_cu_fp8_to *to)
+{
+    gr_workspace at = {.base = ws};
+    gr_cu_fp8_ws w;
+    if (!c->scales || c->t < FOUR || (adds && c->bias)) return false;
+    gr_cu_fp8_layout(&at, c->t, c->in, c->out, false, &w);
+    const gr_cu_fp8_product p = forward_product(c, &w);
+    *to = (gr_cu_fp8_to){w.values, w.scales, c->t / FOUR * FOUR};
+    return uses_library(q, &p);
+}
+
 /* Rows of p are rounded, and are whole fours. */
 static void by_library(gr_queue *q, const gr_cu_fp8_product *p, gr_bf16 *temp, void *ws)
 {
@@ -129,14 +154,13 @@ static void all_by_library(gr_queue *q, const gr_cu_fp8_product *p, const gr_cu_
     if (part.t) last_rows(q, &part, x + (uint64_t)whole * p->in, w);
 }
 
-/* Where x [t, in] is to be rounded w has room. */
-static void product(gr_queue *q, gr_cu_fp8_product *p, const gr_cu_fp8_ws *w, const gr_bf16 *x, gr_bf16 *temp)
+/* Where x [t, in] is to be rounded w has room; rounded: whole fours of its rows are. */
+static void product(gr_queue *q, gr_cu_fp8_product *p, const gr_cu_fp8_ws *w, const gr_bf16 *x, gr_bf16 *temp,
+                    bool rounded)
 {
-    p->x = w->values;
-    p->x_scales = w->scales;
     if (!p->t) return;
-    if (uses_library(q, p)) {
-        all_by_library(q, p, w, x, temp, false);
+    if (rounded || uses_library(q, p)) {
+        all_by_library(q, p, w, x, temp, rounded);
         return;
     }
     if (p->t <= GR_CU_FP8_RAW)
@@ -151,17 +175,12 @@ void gr_cuda_fp8_product(gr_queue *q, const gr_product *c, float scale, gr_bf16 
 {
     gr_workspace at = {.base = ws};
     gr_cu_fp8_ws w;
-    gr_cu_fp8_product p = {.t = c->t,
-                           .in = c->in,
-                           .out = c->out,
-                           .w = c->w,
-                           .w_scales = c->scales,
-                           .bias = c->bias,
-                           .add = add,
-                           .scale = scale,
-                           .y = y};
     gr_cu_fp8_layout(&at, c->t, c->in, c->out, false, &w);
-    product(q, &p, &w, c->x, temp);
+    gr_cu_fp8_product p = forward_product(c, &w);
+    p.add = add;
+    p.scale = scale;
+    p.y = y;
+    product(q, &p, &w, c->x, temp, c->rounded);
 }
 
 /* The product with W^T, for which tensor cores want it turned: they take FP8 along terms alone. */
@@ -190,7 +209,7 @@ void gr_cuda_fp8_product_dx(gr_queue *q, const gr_product *c, const gr_bf16 *dy,
     gr_cu_fp8_layout(&at, c->t, c->in, c->out, true, &w);
     gr_cu_fp8_product p = product_dx(c, dx, &w);
     turn(q, c, &w);
-    product(q, &p, &w, dy, NULL);
+    product(q, &p, &w, dy, NULL, false);
 }
 
 /* ---- gradients of weights -------------------------------------------------------------------------------

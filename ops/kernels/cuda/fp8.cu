@@ -3,7 +3,6 @@
  * them on the way at a time.
  */
 #include "ops/kernels/cuda/fp8.cuh"
-#include "ops/kernels/cuda/fp8.h"
 
 enum { BLOCK = 256, WARPS = BLOCK / GR_WARP, SIDE = 128 /* GR_FP8_BLOCK */, VECTOR = 8 };
 
@@ -303,25 +302,26 @@ extern "C" void gr_cu_fp8_both(cudaStream_t st, const gr_bf16 *x, const gr_cu_fp
     run_columns<false, true>(st, x, *to, n, t, cols);
 }
 
-/* ---- rows: 16 lanes a block of values --------------------------------------------------------------------
+/* ---- rows: 16 lanes a block of values, and two of them, so that both loads are in flight -----------------
  */
 
-GR_KERNEL void __launch_bounds__(BLOCK)
-    rows_kernel(const gr_bf16 *__restrict__ x, uint8_t *__restrict__ values, float *__restrict__ scales,
-                uint32_t n, uint32_t t, uint32_t cols, uint32_t blocks)
+enum { GROUPS = BLOCK / LANES, EACH = 2 };
+
+GR_KERNEL void __launch_bounds__(BLOCK) rows_kernel(const gr_bf16 *__restrict__ x, const gr_cu_fp8_to to,
+                                                    uint32_t n, uint32_t cols, uint32_t blocks)
 {
-    const uint64_t which = (uint64_t)blockIdx.x * (BLOCK / LANES) + threadIdx.x / LANES;
-    const uint32_t row = (uint32_t)(which / blocks), block = (uint32_t)(which % blocks),
-                   col = block * SIDE + threadIdx.x % LANES * VECTOR;
-    const bool there = row < t && col < cols;
-    const size_t at = (size_t)row * cols + col;
-    const uint4 v = there && row < n ? *(const uint4 *)(x + at) : make_uint4(0, 0, 0, 0);
-    uint32_t m = gr_largest(v);
+    const uint32_t first = blockIdx.x * EACH * GROUPS + threadIdx.x / LANES;
+    uint32_t row[EACH], col[EACH];
+    uint4 v[EACH];
 #pragma unroll
-    for (int i = LANES / 2; i; i /= 2) m = max(m, __shfl_xor_sync(GR_ALL, m, i));
-    const gr_block_scale s = gr_scale_of(m);
-    if (there) *(uint2 *)(values + at) = gr_fp8_rounded(v, s.inverse);
-    if (row < t && threadIdx.x % LANES == 0) scales[(size_t)block * t + row] = s.scale;
+    for (int j = 0; j < EACH; j++) {
+        row[j] = (first + j * GROUPS) / blocks;
+        col[j] = (first + j * GROUPS) % blocks * SIDE + threadIdx.x % LANES * VECTOR;
+        const bool there = row[j] < n && col[j] < cols;
+        v[j] = there ? *(const uint4 *)(x + (size_t)row[j] * cols + col[j]) : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int j = 0; j < EACH; j++) gr_fp8_put(to, row[j], col[j], cols, v[j]);
 }
 
 extern "C" void gr_cu_fp8_rows(cudaStream_t st, const gr_bf16 *x, uint8_t *values, float *scales, uint32_t n,
@@ -329,10 +329,10 @@ extern "C" void gr_cu_fp8_rows(cudaStream_t st, const gr_bf16 *x, uint8_t *value
 {
     const uint32_t blocks = gr_ceil_div(cols, SIDE);
     const uint64_t all = (uint64_t)t * blocks;
-    assert(cols % 16 == 0 && n <= t);
+    assert(cols % 16 == 0 && n <= t && all < UINT32_MAX - EACH * GROUPS);
     if (all)
-        rows_kernel<<<(unsigned)((all + BLOCK / LANES - 1) / (BLOCK / LANES)), BLOCK, 0, st>>>(
-            x, values, scales, n, t, cols, blocks);
+        rows_kernel<<<gr_ceil_div(all, EACH * GROUPS), BLOCK, 0, st>>>(x, gr_cu_fp8_to{values, scales, t}, n,
+                                                                       cols, blocks);
 }
 
 /* ---- products of few rows ---------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
-/* ops/kernels/cuda/fp8.cuh: bf16 rounded to FP8 as ops/model/fp8.h says, and read again. */
+/* ops/kernels/cuda/fp8.cuh: bf16 rounded to FP8 as ops/model/fp8.h says, left where products read it, and
+ * read again. */
 #ifndef GR_OPS_KERNELS_CUDA_FP8_CUH
 #define GR_OPS_KERNELS_CUDA_FP8_CUH
 
 #include "ops/kernels/cuda/device.cuh"
+#include "ops/kernels/cuda/fp8.h"
 
 #include <cuda_fp8.h>
 
@@ -49,6 +51,21 @@ GR_DEVICE uint2 gr_fp8_rounded(uint4 v, float inverse)
 {
     return make_uint2(gr_fp8_rounded(make_uint2(v.x, v.y), inverse),
                       gr_fp8_rounded(make_uint2(v.z, v.w), inverse));
+}
+
+/* Of a block of a row's values those from col on, 8 in the hands of each of 16 lanes or 4 of 32; all lanes of
+ * the warp meet here. What is beyond the row's end is 0, and rows from to.n on are not written. */
+template <typename V>
+GR_DEVICE void gr_fp8_put(const gr_cu_fp8_to &to, uint32_t row, uint32_t col, uint32_t cols, V v)
+{
+    enum { SIDE = 128 /* GR_FP8_BLOCK */, LANES = 2 * SIDE / sizeof(V) };
+    uint32_t m = gr_largest(v);
+#pragma unroll
+    for (int i = LANES / 2; i; i /= 2) m = max(m, __shfl_xor_sync(GR_ALL, m, i));
+    const gr_block_scale s = gr_scale_of(m);
+    if (row >= to.n || col >= cols) return;
+    *(decltype(gr_fp8_rounded(v, 0)) *)(to.values + (size_t)row * cols + col) = gr_fp8_rounded(v, s.inverse);
+    if (col % SIDE == 0) to.scales[(size_t)(col / SIDE) * to.n + row] = s.scale;
 }
 
 /* Of four E4M3 those at bytes 0 and 2 (odd: 1 and 3), times 2^-120, as bf16, which has all of those values:

@@ -1,5 +1,6 @@
-/* ops/kernels/cuda/fp8.h: products with weights in FP8 on CUDA: launchers of ops/kernels/cuda/fp8.cu, and
- * what chooses among them and cuBLASLt (ops/kernels/cuda/fp8.c).
+/* ops/kernels/cuda/fp8.h: products with weights in FP8 on CUDA: launchers of ops/kernels/cuda/fp8.cu, and of
+ * norms, activations and decode attention that leave their results in FP8. What chooses among them and
+ * cuBLASLt: ops/kernels/cuda/fp8.c.
  *
  * Values, scales and roundings are those of ops/model/fp8.h, to the bit; sums differ from the CPU device's as
  * those of tensor cores do: within a block of 128 terms they are the hardware's, between blocks fp32.
@@ -37,6 +38,31 @@ void gr_cu_fp8_both(cudaStream_t st, const gr_bf16 *x, const gr_cu_fp8_ways *to,
 /* Rows x [n, cols], n <= t: values [t, cols], scales [blocks(cols), t]; rows behind n are 0. */
 void gr_cu_fp8_rows(cudaStream_t st, const gr_bf16 *x, uint8_t *values, float *scales, uint32_t n, uint32_t t,
                     uint32_t cols);
+
+/* Where a kernel leaves its rows as gr_cu_fp8_rows leaves those that it made, the first n of them: values [n,
+ * cols], scales [blocks(cols), n]. Rows behind them stay in bf16. */
+typedef struct gr_cu_fp8_to {
+    uint8_t *values;
+    float *scales;
+    uint32_t n;
+} gr_cu_fp8_to;
+struct gr_queue;
+struct gr_product;
+/* Whether a product takes x rounded (gr_product.rounded), and where in its workspace ws; this alone decides.
+ * adds: what comes of it may be added to something (gr_layer_ops.product_add). */
+bool gr_cuda_fp8_takes(struct gr_queue *q, const struct gr_product *p, bool adds, void *ws, gr_cu_fp8_to *to);
+
+/* gr_cu_rmsnorm of dense rows; H a multiple of 16. y [c->n, H]: rows from to->n on are written. */
+void gr_cu_fp8_rmsnorm(cudaStream_t st, const gr_cu_norm *c, const gr_cu_fp8_to *to, gr_bf16 *y);
+/* gr_cu_swiglu; I a multiple of 16. h [T, I]: rows from to->n on are written. */
+void gr_cu_fp8_swiglu(cudaStream_t st, const gr_bf16 *gate_up, bool gelu, const gr_cu_fp8_to *to, gr_bf16 *h,
+                      uint32_t T, uint32_t I);
+
+/* gr_cu_decode_attention of heads of a multiple of 128. out [d->n, heads D]: rows from to->n on are written.
+ */
+void gr_cu_fp8_decode_attention(cudaStream_t st, const gr_cu_paged *p, const gr_cu_decode *d,
+                                const gr_bf16 *qkv, const gr_cu_fp8_to *to, gr_bf16 *out, const void *work,
+                                void *ws);
 
 /* Heads of D values each, `heads` of them behind each other in each of T rows ld apart: they become what a
  * pool in FP8 gives back of them (gr_cu_paged), in place. D a multiple of 16, up to 256. */

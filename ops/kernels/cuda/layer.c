@@ -13,6 +13,7 @@
 #include "ops/kernels/cuda/layout.h"
 #include "ops/kernels/cuda/model.h"
 #include "ops/kernels/cuda/strict.h"
+#include "ops/model/fp8.h"
 #include "runtime/comm/comm.h"
 
 /* ---- products -------------------------------------------------------------------------------------------
@@ -210,6 +211,15 @@ void gr_cuda_norm(gr_queue *q, const gr_norm *c, void *y)
     gr_cu_rmsnorm(q->stream, &norm, y);
 }
 
+bool gr_cuda_norm_round(gr_queue *q, const gr_norm *c, const gr_product *p, void *y, void *ws)
+{
+    const gr_cu_norm norm = norm_of(c);
+    gr_cu_fp8_to to;
+    if (!gr_cuda_fp8_takes(q, p, false, ws, &to)) return false;
+    gr_cu_fp8_rmsnorm(q->stream, &norm, &to, y);
+    return true;
+}
+
 void gr_cuda_norm_add(gr_queue *q, const gr_norm *c, const void *add, void *y)
 {
     const gr_cu_norm norm = norm_of(c);
@@ -384,7 +394,14 @@ static const void *work_of(const gr_decode *d, const gr_attention_desc *a)
     return d->lists[i].work;
 }
 
-static void attend_decode(gr_queue *q, const gr_attend *c, const gr_cu_paged *paged, void *out)
+static bool attends_strictly(gr_queue *q, const gr_attend *c)
+{
+    return gr_cu_context_of(q)->strict || c->d->head_dim > GR_CU_DECODE_HEAD;
+}
+
+/* to: where the first of the rows go; NULL: none do. */
+static void attend_decode(gr_queue *q, const gr_attend *c, const gr_cu_paged *paged, const gr_cu_fp8_to *to,
+                          void *out)
 {
     const gr_decode *d = c->b->decode;
     const gr_cu_decode call = {.length = d->length,
@@ -395,19 +412,26 @@ static void attend_decode(gr_queue *q, const gr_attend *c, const gr_cu_paged *pa
                                .n_groups = d->n_groups,
                                .max_length = d->max_length,
                                .each = d->each};
-    if (gr_cu_context_of(q)->strict || c->d->head_dim > GR_CU_DECODE_HEAD)
+    if (attends_strictly(q, c))
         gr_cu_strict_attention(q->stream, paged, &call, c->qkv, out, d->ws);
+    else if (to)
+        gr_cu_fp8_decode_attention(q->stream, paged, &call, c->qkv, to, out, work_of(d, c->d), d->ws);
     else
         gr_cu_decode_attention(q->stream, paged, &call, c->qkv, out, work_of(d, c->d), d->ws);
+}
+
+static gr_cu_paged paged_of(const gr_attend *c)
+{
+    return (gr_cu_paged){gr_cu_heads_of(c->d), c->b->state, c->b->block_table, c->b->table_stride,
+                         gr_attend_scores(c)};
 }
 
 static void attend_paged(gr_queue *q, const gr_attend *c, void *out)
 {
     const gr_tokens *b = c->b;
-    const gr_cu_paged paged = {gr_cu_heads_of(c->d), b->state, b->block_table, b->table_stride,
-                               gr_attend_scores(c)};
+    const gr_cu_paged paged = paged_of(c);
     if (b->decode)
-        attend_decode(q, c, &paged, out);
+        attend_decode(q, c, &paged, NULL, out);
     else
         gr_cu_extend_attention(q->stream, &paged, c->qkv, b->offset, b->cached, b->n_seqs, b->n, b->longest,
                                out);
@@ -429,6 +453,18 @@ void gr_cuda_attend(gr_queue *q, const gr_attend *c, void *out, float *stats)
     else
         gr_cu_note(q, gr_cu_attention_forward(x->attention, q->stream, &shape, &scores, &b, c->qkv, out,
                                               stats, c->ws, c->ws_bytes, &x->d));
+}
+
+/* Blocks of values are parts of heads. */
+bool gr_cuda_attend_round(gr_queue *q, const gr_attend *c, const gr_product *p, void *out, void *ws)
+{
+    gr_cu_fp8_to to;
+    if (!c->b->decode || attends_strictly(q, c) || c->d->head_dim % GR_FP8_BLOCK ||
+        !gr_cuda_fp8_takes(q, p, true, ws, &to))
+        return false;
+    const gr_cu_paged paged = paged_of(c);
+    attend_decode(q, c, &paged, &to, out);
+    return true;
 }
 
 void gr_cuda_attend_backward(gr_queue *q, const gr_attend *c, const void *out, const float *stats,
@@ -454,6 +490,15 @@ void gr_cuda_activate(gr_queue *q, const gr_dense_desc *d, uint32_t t, const voi
         gr_cu_experts_act(q->stream, &rows, gate_up, h);
     else
         gr_cu_swiglu(q->stream, gate_up, d->act == GR_ACT_GELU_TANH, h, t, d->inner);
+}
+
+bool gr_cuda_activate_round(gr_queue *q, const gr_dense_desc *d, const void *gate_up, const gr_product *p,
+                            void *h, void *ws)
+{
+    gr_cu_fp8_to to;
+    if (d->act == GR_ACT_SWIGLU_OAI || !gr_cuda_fp8_takes(q, p, true, ws, &to)) return false;
+    gr_cu_fp8_swiglu(q->stream, gate_up, d->act == GR_ACT_GELU_TANH, &to, h, p->t, p->in);
+    return true;
 }
 
 void gr_cuda_activate_backward(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up,

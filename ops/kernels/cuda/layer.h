@@ -35,6 +35,7 @@ void gr_cuda_quantize(gr_queue *q, const gr_quantize *c);
 
 void gr_cuda_norm(gr_queue *q, const gr_norm *c, void *y);
 void gr_cuda_norm_add(gr_queue *q, const gr_norm *c, const void *add, void *y);
+bool gr_cuda_norm_round(gr_queue *q, const gr_norm *c, const gr_product *p, void *y, void *ws);
 void gr_cuda_norm_backward(gr_queue *q, const gr_norm *c, const void *dy, void *dx, bool add, void *grad,
                            gr_dtype grads, void *ws);
 bool gr_cuda_product_norms(gr_queue *q, const gr_product *p);
@@ -60,9 +61,12 @@ void gr_cuda_gate(gr_queue *q, uint32_t t, uint32_t n, const void *x, const void
 void gr_cuda_gate_backward(gr_queue *q, uint32_t t, uint32_t n, const void *x, const void *g, uint32_t ld,
                            const void *dy, void *dx, void *dg);
 void gr_cuda_attend(gr_queue *q, const gr_attend *c, void *out, float *stats);
+bool gr_cuda_attend_round(gr_queue *q, const gr_attend *c, const gr_product *p, void *out, void *ws);
 void gr_cuda_attend_backward(gr_queue *q, const gr_attend *c, const void *out, const float *stats,
                              const void *dout, void *dqkv, void *grad_sinks, gr_dtype grads);
 void gr_cuda_activate(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up, void *h);
+bool gr_cuda_activate_round(gr_queue *q, const gr_dense_desc *d, const void *gate_up, const gr_product *p,
+                            void *h, void *ws);
 void gr_cuda_activate_backward(gr_queue *q, const gr_dense_desc *d, uint32_t t, const void *gate_up,
                                const void *dh, void *d_gate_up, void *h);
 

@@ -6,7 +6,7 @@
  * alone.
  */
 #include "ops/kernels/cuda/chained.cuh"
-#include "ops/kernels/cuda/device.cuh"
+#include "ops/kernels/cuda/fp8.cuh"
 
 enum { VECS = 4, WARP_ROW = 8 * VECS * GR_WARP, BLOCK = 128 };
 
@@ -46,9 +46,14 @@ template <int N> GR_DEVICE float squares(const uint4 (&v)[N])
     return sum;
 }
 
+/* PLAIN: y; ADDED: add + y; ROUNDED: to FP8, as far as `to` has rows. */
+enum result { PLAIN, ADDED, ROUNDED };
+
 /* y may be c.x or add: a row is in registers before it is written. */
-template <bool WARP, bool ADD> GR_KERNEL void norm_kernel(const gr_cu_norm c, const gr_bf16 *add, gr_bf16 *y)
+template <bool WARP, result OF>
+GR_KERNEL void norm_kernel(const gr_cu_norm c, const gr_bf16 *add, const gr_cu_fp8_to to, gr_bf16 *y)
 {
+    const bool ADD = OF == ADDED;
     __shared__ float part[GR_WARP];
     gr_chain_release();
     gr_chain_wait();
@@ -63,9 +68,10 @@ template <bool WARP, bool ADD> GR_KERNEL void norm_kernel(const gr_cu_norm c, co
     if (ADD) load_row(add + (size_t)i * c.ld, vecs, lane, lanes, old);
     const float mine = squares(xs), sum = WARP ? gr_warp_sum(mine) : gr_block_sum(mine, part);
     const float inv = rsqrtf(sum / (float)c.H + c.eps);
-    uint4 *to = (uint4 *)(y + (size_t)i * c.ld);
+    uint4 *row = (uint4 *)(y + (size_t)i * c.ld);
 #pragma unroll
     for (int j = 0; j < VECS; j++) {
+        const uint32_t at = lane + j * lanes;
         float a[8], b[8], base[8];
         gr_unpack(xs[j], a);
         gr_unpack(ws[j], b);
@@ -75,29 +81,38 @@ template <bool WARP, bool ADD> GR_KERNEL void norm_kernel(const gr_cu_norm c, co
             a[k] = a[k] * inv * (c.one + b[k]);
             if (ADD) a[k] += base[k];
         }
-        if (lane + j * lanes < vecs) to[lane + j * lanes] = gr_pack(a);
+        const uint4 out = at < vecs ? gr_pack(a) : make_uint4(0, 0, 0, 0);
+        if (OF == ROUNDED) gr_fp8_put(to, i, 8 * at, c.H, out);
+        if (at < vecs && (OF != ROUNDED || i >= to.n)) row[at] = out;
     }
 }
 
-template <bool ADD>
-static void launch_norm(cudaStream_t st, const gr_cu_norm *c, const gr_bf16 *add, gr_bf16 *y)
+template <result OF>
+static void launch_norm(cudaStream_t st, const gr_cu_norm *c, const gr_bf16 *add, const gr_cu_fp8_to &to,
+                        gr_bf16 *y)
 {
     const uint32_t grid = gr_ceil_div(c->n, rows_of(c->H)), threads = threads_of(c->H);
     if (!c->n) return;
     if (c->H <= WARP_ROW)
-        gr_chain(st, norm_kernel<true, ADD>, dim3(grid), dim3(threads), 0, *c, add, y);
+        gr_chain(st, norm_kernel<true, OF>, dim3(grid), dim3(threads), 0, *c, add, to, y);
     else
-        gr_chain(st, norm_kernel<false, ADD>, dim3(grid), dim3(threads), 0, *c, add, y);
+        gr_chain(st, norm_kernel<false, OF>, dim3(grid), dim3(threads), 0, *c, add, to, y);
 }
 
 extern "C" void gr_cu_rmsnorm(cudaStream_t st, const gr_cu_norm *c, gr_bf16 *y)
 {
-    launch_norm<false>(st, c, NULL, y);
+    launch_norm<PLAIN>(st, c, NULL, gr_cu_fp8_to{}, y);
 }
 
 extern "C" void gr_cu_rmsnorm_add(cudaStream_t st, const gr_cu_norm *c, const gr_bf16 *add, gr_bf16 *y)
 {
-    launch_norm<true>(st, c, add, y);
+    launch_norm<ADDED>(st, c, add, gr_cu_fp8_to{}, y);
+}
+
+extern "C" void gr_cu_fp8_rmsnorm(cudaStream_t st, const gr_cu_norm *c, const gr_cu_fp8_to *to, gr_bf16 *y)
+{
+    assert(c->ld == c->H && c->H % 16 == 0 && to->n <= c->n);
+    launch_norm<ROUNDED>(st, c, NULL, *to, y);
 }
 
 /* ---- gradient ---------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
  * of attention. Flat over vectors of 8 elements, 16 bytes an access; bound by memory (6 bytes an element
  * forward, 12 backward, against two calls of the special-function unit).
  */
-#include "ops/kernels/cuda/device.cuh"
+#include "ops/kernels/cuda/fp8.cuh"
 
 enum { BLOCK = 256 };
 
@@ -14,6 +14,20 @@ template <bool GELU> GR_DEVICE float activation(float a, float *slope)
     const float inner = GELU ? k * fmaf(3 * b * a, a, 1) : 1;
     *slope = fmaf(y * inner, 1 - s, s); /* s + a s (1 - s) z' */
     return y;
+}
+
+/* Of a vector of each. */
+template <bool GELU> GR_DEVICE uint4 activated(uint4 gate, uint4 up)
+{
+    float a[8], b[8];
+    gr_unpack(gate, a);
+    gr_unpack(up, b);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float slope;
+        b[i] *= activation<GELU>(a[i], &slope);
+    }
+    return gr_pack(b);
 }
 
 /* Two vectors a thread, half the array apart, so that both loads are in flight. n: vectors in all. */
@@ -32,17 +46,7 @@ GR_KERNEL void __launch_bounds__(BLOCK)
         u[j] = gate_up[gate + width];
     }
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-        float a[8], b[8];
-        gr_unpack(g[j], a);
-        gr_unpack(u[j], b);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float slope;
-            b[i] *= activation<GELU>(a[i], &slope);
-        }
-        h[at[j]] = gr_pack(b);
-    }
+    for (int j = 0; j < 2; j++) h[at[j]] = activated<GELU>(g[j], u[j]);
 }
 
 template <bool GELU>
@@ -106,6 +110,50 @@ extern "C" void gr_cu_swiglu_backward(cudaStream_t st, const gr_bf16 *gate_up, c
         launch_back<true>(st, gate_up, dh, d_gate_up, h, n, I);
     else
         launch_back<false>(st, gate_up, dh, d_gate_up, h, n, I);
+}
+
+/* ---- straight to FP8 -------------------------------------------------------------------------------------
+ * 16 lanes a block of values, and two of them, so that both loads are in flight.
+ */
+
+enum { LANES = 128 / 8, GROUPS = BLOCK / LANES };
+
+/* blocks: of a row; n: of all rows. */
+template <bool GELU>
+GR_KERNEL void __launch_bounds__(BLOCK)
+    fp8_kernel(const gr_bf16 *__restrict__ gate_up, const gr_cu_fp8_to to, gr_bf16 *__restrict__ h,
+               uint32_t n, uint32_t blocks, uint32_t I)
+{
+    const uint32_t first = blockIdx.x * 2 * GROUPS + threadIdx.x / LANES;
+    uint32_t row[2], col[2];
+    uint4 g[2], u[2];
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const uint32_t block = first + j * GROUPS;
+        row[j] = block / blocks;
+        col[j] = block < n ? block % blocks * 128 + threadIdx.x % LANES * 8 : I;
+        const gr_bf16 *gate = gate_up + (size_t)row[j] * 2 * I + col[j];
+        g[j] = col[j] < I ? *(const uint4 *)gate : make_uint4(0, 0, 0, 0);
+        u[j] = col[j] < I ? *(const uint4 *)(gate + I) : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const uint4 out = activated<GELU>(g[j], u[j]);
+        gr_fp8_put(to, row[j], col[j], I, out);
+        if (row[j] >= to.n && col[j] < I) *(uint4 *)(h + (size_t)row[j] * I + col[j]) = out;
+    }
+}
+
+extern "C" void gr_cu_fp8_swiglu(cudaStream_t st, const gr_bf16 *gate_up, bool gelu, const gr_cu_fp8_to *to,
+                                 gr_bf16 *h, uint32_t T, uint32_t I)
+{
+    const uint32_t blocks = gr_ceil_div(I, 128), n = T * blocks, grid = gr_ceil_div(n, 2 * GROUPS);
+    assert(I % 16 == 0 && to->n <= T && (uint64_t)T * blocks < UINT32_MAX - BLOCK);
+    if (!n) return;
+    if (gelu)
+        fp8_kernel<true><<<grid, BLOCK, 0, st>>>(gate_up, *to, h, n, blocks, I);
+    else
+        fp8_kernel<false><<<grid, BLOCK, 0, st>>>(gate_up, *to, h, n, blocks, I);
 }
 
 /* ---- output gate -----------------------------------------------------------------------------------------

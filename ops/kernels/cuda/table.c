@@ -40,19 +40,19 @@ static const char *numerics_strict_nondeterministic(void)
 #endif
 
 /* Workspaces do not take turns but where tokens are cut: what a plan counts would change with them. */
-#define LAYER                                                                                               \
-    .acts = 1 << GR_ACT_SILU | 1 << GR_ACT_GELU_TANH | 1 << GR_ACT_SWIGLU_OAI,                              \
-    .attend_unfit = gr_cu_attend_unfit, .product_ws_bytes = gr_cu_product_ws_bytes,                         \
-    .fp8_ws_bytes = gr_cu_fp8_ws_bytes, .fp8_dw_ws_bytes = gr_cu_fp8_dw_ws_bytes, .has_fp8 = true,          \
-    RUNS(quantize), .back_ws_bytes = gr_cu_back_ws_bytes, .kv_block_bytes = gr_cu_kv_block_bytes,           \
-    RUNS(norm), RUNS(norm_add), RUNS(norm_backward), RUNS(product_norms), RUNS(product), RUNS(product_add), \
-    RUNS(product_activate), .merge_ws_bytes = gr_cu_merge_ws_bytes,                                         \
-    .adapters_back_ws_bytes = gr_cu_adapters_back_ws_bytes, RUNS(merge), .has_nf4 = true, RUNS(open),       \
-    RUNS(adapters_back), RUNS(product_dx), RUNS(product_dw), RUNS(product_back), RUNS(scale),               \
-    RUNS(scale_by), RUNS_AS(copy_rows, copy_activations), RUNS(column_sums), RUNS(rotate),                  \
-    RUNS(rotate_attend), RUNS(rotate_backward), RUNS(gate), RUNS(gate_backward), RUNS(attend),              \
-    RUNS(attend_backward), RUNS(activate), RUNS(activate_backward), .experts = &gr_experts_cuda,            \
-    .delta = &gr_delta_cuda, .latent = &gr_latent_cuda
+#define LAYER                                                                                                \
+    .acts = 1 << GR_ACT_SILU | 1 << GR_ACT_GELU_TANH | 1 << GR_ACT_SWIGLU_OAI,                               \
+    .attend_unfit = gr_cu_attend_unfit, .product_ws_bytes = gr_cu_product_ws_bytes,                          \
+    .fp8_ws_bytes = gr_cu_fp8_ws_bytes, .fp8_dw_ws_bytes = gr_cu_fp8_dw_ws_bytes, .has_fp8 = true,           \
+    RUNS(quantize), .back_ws_bytes = gr_cu_back_ws_bytes, .kv_block_bytes = gr_cu_kv_block_bytes,            \
+    RUNS(norm), RUNS(norm_add), RUNS(norm_round), RUNS(norm_backward), RUNS(product_norms), RUNS(product),   \
+    RUNS(product_add), RUNS(product_activate), RUNS(activate_round), .merge_ws_bytes = gr_cu_merge_ws_bytes, \
+    .adapters_back_ws_bytes = gr_cu_adapters_back_ws_bytes, RUNS(merge), .has_nf4 = true, RUNS(open),        \
+    RUNS(adapters_back), RUNS(product_dx), RUNS(product_dw), RUNS(product_back), RUNS(scale),                \
+    RUNS(scale_by), RUNS_AS(copy_rows, copy_activations), RUNS(column_sums), RUNS(rotate),                   \
+    RUNS(rotate_attend), RUNS(rotate_backward), RUNS(gate), RUNS(gate_backward), RUNS(attend),               \
+    RUNS(attend_round), RUNS(attend_backward), RUNS(activate), RUNS(activate_backward),                      \
+    .experts = &gr_experts_cuda, .delta = &gr_delta_cuda, .latent = &gr_latent_cuda
 
 static const gr_layer_ops layer = {LAYER, .attend_ws_bytes = gr_cu_attend_ws_bytes};
 static const gr_layer_ops layer_loose = {LAYER, .attend_ws_bytes = gr_cu_attend_ws_bytes_loose};

@@ -458,6 +458,34 @@ static void test_what_experts_take(void **state)
     assert_true(c->rows == 4.0 / 1.875 && c->launches == 2 * 10);
 }
 
+static double launches(const gr_model_shape *s, double times)
+{
+    const gr_kernels k = {.dtype = GR_BF16, .attention_cost = 1};
+    gr_task w = {0};
+    gr_layer_cost(&w, &k, s, 0, 8, 8, times);
+    return w.cost.launches;
+}
+
+/* Roundings that are kernels of their own. */
+static void test_what_roundings_to_fp8_take(void **state)
+{
+    (void)state;
+    gr_model_shape s = {.hidden = 256, .layers = 1};
+    gr_layer_desc d = gr_layer_plain(2, 1, 128, 256);
+    gr_model_of(&s, &d);
+    assert_true(launches(&s, 1) == 0 && launches(&s, 3) == 0);
+    s.fp8 = true;
+    assert_true(launches(&s, 1) == 0 && launches(&s, 3) == 4);
+    s.fp8_gradients = true;
+    assert_true(launches(&s, 1) == 0 && launches(&s, 3) == 12);
+    d.attention.gate = true;
+    gr_model_of(&s, &d);
+    assert_true(launches(&s, 1) == 1);
+    d = gr_layer_plain(4, 1, 64, 256);
+    gr_model_of(&s, &d);
+    assert_true(launches(&s, 1) == 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -468,6 +496,7 @@ int main(void)
         cmocka_unit_test(test_responses_of_a_prompt_read_it_together),
         cmocka_unit_test(test_what_sharing_saves),
         cmocka_unit_test(test_what_experts_take),
+        cmocka_unit_test(test_what_roundings_to_fp8_take),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
