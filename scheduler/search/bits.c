@@ -8,7 +8,9 @@
 enum {
     CORNERS = 16,       /* programs looked at before a refusal */
     LEAST_STATES = 800, /* residencies of the smallest */
-    FEW_STATES = 10     /* where it is not shown */
+    FEW_STATES = 10,    /* where it is not shown */
+    SHORTEST = 8,       /* a search of a smaller part is one of this until it is known what fits */
+    MAY_WIN = 8         /* what waits in the host pool may win, as a part of the time */
 };
 
 /* What begins now may take so many hundredths of the work. */
@@ -33,7 +35,7 @@ static uint32_t last_level(const gr_schedule_search *s, size_t knob)
 
 /* Whether no program may fit: since each next level needs less memory, none does where those do not that have
  * every knob at its last level, or of those that keep the bits some at their first. */
-static bool is_hopeless(gr_schedule_search *s)
+bool gr_is_hopeless(gr_schedule_search *s)
 {
     const gr_tasks_source *src = s->src;
     uint32_t *level = gr_calloc(src->n_knobs + 1, sizeof(*level)), n_free = 0;
@@ -124,18 +126,20 @@ static found_plan lower_bits(gr_schedule_search *s, uint32_t *walk)
     bool *bits = knobs_of(s, gr_costs_bits), *same = knobs_of(s, gr_keeps_bits);
     found_plan f = no_plan(s);
     begin_part(s, FOR_LOWER);
+    if (s->o->hurry > 1) s->limit = GR_MAX(s->limit, s->transfers.work + GR_SEARCH_WORK / SHORTEST);
+    gr_allow(s, GR_SEARCH_WORK);
     leave_room(s);
     while (!f.plan && gr_may_go_on(s)) {
         const size_t k = gr_cheapest_knob(s, &s->stand, bits);
         if (k == SIZE_MAX) break;
         walk[k]++;
-        gr_allow(s, s->down ? 2 * s->down : s->work);
+        gr_allow_down(s, s->down ? 2 * s->down : s->work);
         s->stand = gr_descend_from(s, &s->stand, k, walk[k], same);
         if (s->stand.over <= 0) {
             take(&f, try_levels(s, walk, true));
             leave_room(s);
         }
-        gr_allow(s, s->work);
+        gr_allow(s, GR_SEARCH_WORK);
     }
     s->margin = 0;
     free(bits);
@@ -173,10 +177,10 @@ static void raise_bits(gr_schedule_search *s, uint32_t *walk, found_plan *f)
  * from the last ones up, which may be another; the faster of the two. walk: 0 at first. */
 static found_plan find_with_least_bits(gr_schedule_search *s, uint32_t *walk)
 {
-    const bool hopeless = is_hopeless(s); /* most likely: not all programs were looked at */
+    const bool hopeless = gr_is_hopeless(s); /* most likely: not all programs were looked at */
     begin_part(s, hopeless ? FOR_A_DOUBT : FOR_FIRST);
     found_plan f = try_levels(s, walk, false);
-    if (f.plan || s->o->bits == GR_BITS_KEEP || hopeless) return f;
+    if (f.plan || s->given_up || s->o->bits == GR_BITS_KEEP || hopeless) return f;
     release(&f);
     uint32_t *others = gr_calloc(s->src->n_knobs + 1, sizeof(*others));
     f = lower_bits(s, walk);
@@ -309,8 +313,14 @@ gr_plan *gr_find_plan(gr_schedule_search *s, uint32_t *level)
 {
     uint32_t *walk = gr_calloc(s->src->n_knobs + 1, sizeof(*walk));
     found_plan f = find_with_least_bits(s, walk);
+    s->given_up |= f.plan && gr_is_too_slow(s, f.plan->ns - f.plan->ns / MAY_WIN);
+    if (s->given_up) {
+        release(&f);
+        free(walk);
+        return gr_any_plan(s, level);
+    }
     const bool priced = s->o->bits == GR_BITS_PREFER || s->o->bits == GR_BITS_ANY;
-    if (priced && (f.plan || !is_hopeless(s))) search_freely(s, walk, &f);
+    if (priced && (f.plan || !gr_is_hopeless(s))) search_freely(s, walk, &f);
     if (s->o->bits == GR_BITS_FIT && f.plan && !s->o->quick && lowers_bits(s, walk)) search_other_bits(s, &f);
     s->spills->spills = true;
     if (!f.plan) {

@@ -168,7 +168,22 @@ static uint64_t pack_place(builder *b, gr_place place, uint32_t tries)
     return b->l->disk_live && place == GR_HOST ? pack_those(b, place, true, others, tries) : others;
 }
 
-static void make_ledger(builder *b, uint64_t apart, uint32_t tries)
+/* Whether more than `room` bytes of the device are held at a time: no offsets are found in it then. */
+static bool holds_more(const builder *b, uint64_t room)
+{
+    const gr_plan *p = b->p;
+    gr_pack_item *items = gr_malloc((p->n_ledger + 1) * sizeof(*items));
+    size_t n = 0;
+    for (uint32_t e = 0; e < p->n_ledger; e++)
+        if (p->ledger[e].place == GR_DEVICE)
+            items[n++] = (gr_pack_item){p->ledger[e].bytes, p->ledger[e].first, b->until[e], 0};
+    const bool more = gr_pack_bound(items, n, b->l->n_items) > room;
+    free(items);
+    return more;
+}
+
+/* False: see gr_plan_pack. */
+static bool make_ledger(builder *b, gr_apart apart, uint32_t tries)
 {
     gr_plan *p = b->p;
     p->n_ledger = b->l->n_copies;
@@ -184,7 +199,11 @@ static void make_ledger(builder *b, uint64_t apart, uint32_t tries)
                                   .last = d->last};
         b->until[e] = d->last;
     }
-    if (apart) hold_back(b, apart);
+    if (apart.held) hold_back(b, apart.held);
+    if (apart.held && holds_more(b, apart.room)) {
+        free(b->until);
+        return false;
+    }
     p->arena_bytes = pack_place(b, GR_DEVICE, tries);
     p->host_bytes = pack_place(b, GR_HOST, GR_MIN(tries, 10)) + b->f->g->spare_bytes;
     p->disk_bytes = pack_place(b, GR_DISK, 1);
@@ -192,6 +211,7 @@ static void make_ledger(builder *b, uint64_t apart, uint32_t tries)
     const gr_tenant tenant = gr_tenant_of(b->f->g, p->host_bytes);
     p->overhead_bytes = gr_hardware_overhead(&b->f->hardware, &tenant);
     p->peak_bytes = p->arena_bytes + p->overhead_bytes;
+    return true;
 }
 
 static void name_entries(builder *b)
@@ -617,7 +637,7 @@ static void split_paths(builder *b)
     }
 }
 
-gr_plan *gr_plan_pack(const gr_transfers *l, const gr_analysis *f, gr_packings *known, uint64_t apart,
+gr_plan *gr_plan_pack(const gr_transfers *l, const gr_analysis *f, gr_packings *known, gr_apart apart,
                       uint32_t tries)
 {
     gr_arena *arena = gr_arena_new();
@@ -627,8 +647,9 @@ gr_plan *gr_plan_pack(const gr_transfers *l, const gr_analysis *f, gr_packings *
         p->reasons = "";
     p->ns = p->own_ns = l->ns;
     builder b = {.known = known, .l = l, .f = f, .p = p};
-    make_ledger(&b, apart, tries);
-    return p;
+    if (make_ledger(&b, apart, tries)) return p;
+    gr_plan_free(p);
+    return NULL;
 }
 
 /* Where offsets make steps in loops wait, those take longer than the layout said. */

@@ -17,7 +17,10 @@ enum {
     N_RUNGS = 2,       /* smaller budgets from which a way leads up */
     LEAST_PART = 4096, /* what brings down less than this part of what is above the budgets brings nothing */
     WAY_BACK = 3,      /* what is slower by so many times does not come back up */
-    HOST_FIRST = 16    /* what a byte that the host pool lacks counts for, where that comes first */
+    HOST_FIRST = 16,   /* what a byte that the host pool lacks counts for, where that comes first */
+    MUCH = 8,          /* what may be won over the first way, as a part of its time */
+    SOME = 12,         /* the same over the first two */
+    LITTLE = 50        /* and where ways up have ended */
 };
 
 typedef struct change {
@@ -531,13 +534,15 @@ static void climb(walker *w, gr_stand *st)
     } while (exchange(w, st));
 }
 
+typedef void allowing(gr_schedule_search *s, uint64_t work);
+
 /* Down takes what it takes, of what is left; up only so much. Down goes on until so many bytes of the device
  * are left, which are there again on the way up. */
-static void down_and_up(walker *w, gr_stand *st, uint64_t bytes)
+static void down_and_up(walker *w, gr_stand *st, uint64_t bytes, allowing *allow)
 {
     gr_schedule_search *s = w->s;
     const uint64_t before = s->transfers.work, margin = s->margin;
-    gr_allow(s, s->probes && s->down ? 2 * s->down : s->work);
+    allow(s, s->probes && s->down ? 2 * s->down : s->work);
     s->margin += bytes;
     gr_stand_price(s, st, true);
     const bool fits = go_down(w, st);
@@ -578,6 +583,12 @@ static size_t fastest_of(const gr_stand *all, size_t n, uint64_t after)
     return best;
 }
 
+/* What may still be won over it is such a part of its time. */
+static void give_up(gr_schedule_search *s, const gr_stand *st, uint32_t part)
+{
+    s->given_up |= !s->probes && st->over <= 0 && gr_is_too_slow(s, st->ns - st->ns / part);
+}
+
 /* Four ways: from the top; from all knobs at their last levels, which leads up elsewhere; and from the top
  * to what fits in budgets that are somewhat smaller and the same for all that are a little larger, so that
  * what serves there is known to them, too. The two that led furthest go on. */
@@ -588,14 +599,16 @@ gr_stand gr_descend(gr_schedule_search *s, const uint32_t *level, const bool *ma
     const gr_stand top = first_stand(s, level);
     gr_stand way[2 + N_RUNGS] = {top, at_the_bottom(&w, &top)};
     size_t n = 0;
-    down_and_up(&w, &way[n++], 0);
-    if (!s->probes || way[0].over > 0) down_and_up(&w, &way[n++], 0);
+    down_and_up(&w, &way[n++], 0, gr_allow_down);
+    give_up(s, &way[0], MUCH);
+    if (!s->given_up && (!s->probes || way[0].over > 0)) down_and_up(&w, &way[n++], 0, gr_allow);
     gr_stand best = n > 1 ? better_of(way[0], way[1]) : way[0];
-    if (!s->probes && best.over <= 0) {
+    give_up(s, &best, SOME);
+    if (!s->probes && best.over <= 0 && !s->given_up) {
         for (uint64_t bytes = 0; n < GR_LEN(way); n++) {
             way[n] = top;
             bytes += down_to_rung(s->o->budget_bytes - bytes);
-            down_and_up(&w, &way[n], bytes);
+            down_and_up(&w, &way[n], bytes, gr_allow);
         }
         for (uint64_t k = 0, after = 0; k < 2; k++) {
             const size_t i = fastest_of(way, n, after);
@@ -605,6 +618,7 @@ gr_stand gr_descend(gr_schedule_search *s, const uint32_t *level, const bool *ma
             climb(&w, &way[i]);
             best = better_of(best, way[i]);
         }
+        give_up(s, &best, LITTLE);
     }
     free(w.frozen);
     free(w.list.all);

@@ -9,7 +9,8 @@
 enum {
     MOST_MADE = 32,      /* programs kept at a time */
     MOST_TASKS = 100000, /* and all of their tasks, where there are more than two */
-    MAKING = 40          /* what it takes to make one, a task */
+    MAKING = 40,         /* what it takes to make one, a task */
+    A_WAY_DOWN = 20000000
 };
 
 bool gr_keeps_bits(const gr_knob *k)
@@ -47,6 +48,12 @@ void gr_allow(gr_schedule_search *s, uint64_t work)
 {
     const uint64_t now = s->transfers.work;
     s->until = now + GR_MIN(work, s->limit - GR_MIN(s->limit, now));
+}
+
+void gr_allow_down(gr_schedule_search *s, uint64_t work)
+{
+    gr_allow(s, work);
+    if (s->o->hurry > 1) s->until = GR_MAX(s->until, s->transfers.work + A_WAY_DOWN);
 }
 
 /* ---- sets ---------------------------------------------------------------------------------------------- */

@@ -10,17 +10,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* SHORT: those that fit are compared by so small a part of a search; of the best WHOLE, by all of it. SLACK:
- * what a search may win over all resident with the first levels, as a part of its time. PAYS: rollouts whose
- * experts are divided are chosen where an iteration takes less than so many hundredths: on two GPUs one took
- * 1.23 of the time of whole copies and was predicted 0.88. ROOMY: memory that holds everything. */
-enum { MESHES_MAX = 256, CHUNKS_MAX = 4, NEAREST = 5, SHORT = 16, WHOLE = 3, SLACK = 50, PAYS = 75 };
-#define ROOMY (UINT64_C(1) << 50)
+/* SHORT: they are compared by so small a part of a search, all together by ALL_SHORT times a whole one,
+ * about. Of the best WHOLE, as far as they are CLOSE (a part of their time), whole searches are made, until
+ * these have taken one of ALL_WHOLE parts of the work of one. SLACK: what a search may win over all resident
+ * with the first levels, as a part of its time. BEHIND: what is slower than the best by such a part of its
+ * time is given up. PAYS: rollouts whose experts are divided are chosen where an iteration takes less than so
+ * many hundredths: on two GPUs one took 1.23 of the time of whole copies and was predicted 0.88. */
+enum {
+    MESHES_MAX = 256,
+    CHUNKS_MAX = 4,
+    NEAREST = 5,
+    SHORT = 16,
+    ALL_SHORT = 4,
+    WHOLE = 3,
+    ALL_WHOLE = 2,
+    CLOSE = 25,
+    SLACK = 50,
+    BEHIND = 10,
+    PAYS = 75
+};
 
 typedef struct candidate {
     gr_mesh mesh;
     uint64_t ns, peak;
     uint64_t least; /* its time where memory has no end */
+    bool resident;  /* all is, and fits: that is its time, about */
+    bool later;     /* else, where half as many ranks to a sequence take no longer in memory without an end */
 } candidate;
 
 bool gr_meshes_open(const gr_graph *g)
@@ -89,9 +104,10 @@ static uint64_t peak_of(const gr_plan *p)
 static gr_planned *plan_on(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c)
 {
     gr_planned *p = NULL;
-    gr_graph_set_mesh(g, m->index, &c->mesh); /* from here on it is not open */
+    gr_graph_set_mesh(g, m->index, &c->mesh);
     if (gr_plan_graph(&p, g, how, NULL) == GR_OK) {
-        *c = (candidate){c->mesh, p->plan->ns, peak_of(p->plan), c->least};
+        c->ns = p->plan->ns;
+        c->peak = peak_of(p->plan);
         return p;
     }
     gr_planned_free(p);
@@ -130,8 +146,8 @@ static void put_time(gr_str *s, const candidate *c)
     gr_str_printf(s, " (%.4g s an iteration, peak %s)", (double)c->ns * 1e-9, gr_bytes_format(c->peak, peak));
 }
 
-/* c: of those that fit, so many, the fastest first. */
-static void tell(const gr_model *m, const candidate *c, size_t near, size_t fit, size_t tried, gr_diag *d)
+/* c: of those that fit, so many, the fastest first. may: of how many it is not seen that they cannot. */
+static void tell(const gr_model *m, const candidate *c, size_t near, size_t may, size_t tried, gr_diag *d)
 {
     gr_str s = {0};
     put_mesh(&s, &c[0].mesh);
@@ -142,8 +158,8 @@ static void tell(const gr_model *m, const candidate *c, size_t near, size_t fit,
         put_time(&s, &c[i]);
     }
     gr_diag_note(d, m->sharding.mesh_at[0],
-                 "model '%s': of %zu meshes of ranks %zu fit, the fastest is chosen: %s", m->name, tried, fit,
-                 s.text);
+                 "model '%s': of %zu meshes of ranks %zu may fit, the fastest is chosen: %s", m->name, tried,
+                 may, s.text);
     gr_str_release(&s);
 }
 
@@ -159,7 +175,7 @@ static bool copies_keys(const gr_model *m, const gr_mesh *mesh)
     return any;
 }
 
-/* Of those that fit, the same mesh with a part of the ranks to a sequence; NULL: it does not fit. */
+/* Of those that may fit, the same mesh with a part of the ranks to a sequence; NULL: it cannot. */
 static const candidate *fewer(const candidate *c, size_t n, const gr_mesh *mesh, uint32_t part)
 {
     gr_mesh want = *mesh;
@@ -170,50 +186,45 @@ static const candidate *fewer(const candidate *c, size_t n, const gr_mesh *mesh,
 }
 
 /* Beyond the heads of keys twice as many ranks to a sequence are not tried where the last doubling did not
- * pay: c[0, n) are those tried so far that fit. */
+ * pay: c[0, n) are those tried so far that may fit. */
 static bool is_far(const gr_model *m, const candidate *c, size_t n, const gr_mesh *mesh)
 {
     gr_mesh half_mesh = *mesh;
     half_mesh.size[GR_AXIS_CONTEXT] /= 2;
     if (!half_mesh.size[GR_AXIS_CONTEXT] || !copies_keys(m, mesh)) return false;
     const candidate *half = fewer(c, n, mesh, 2), *fourth = fewer(c, n, mesh, 4);
-    return half ? fourth && half->ns >= fourth->ns : is_far(m, c, n, &half_mesh);
+    return half ? fourth && half->least > fourth->least : is_far(m, c, n, &half_mesh);
 }
 
 static int by_least(const void *a, const void *b)
 {
     const candidate *x = a, *y = b;
+    if (x->later != y->later) return x->later ? 1 : -1;
     return x->least != y->least ? (x->least < y->least ? -1 : 1)
                                 : memcmp(&x->mesh, &y->mesh, sizeof(x->mesh));
 }
 
-/* Its time in memory without an end; whether it fits, which is looked for where that plan does not. */
-static bool measure_least(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c)
+/* Of n those that are not far and may fit, with the least that they could take; *n becomes how many were
+ * looked at. */
+static size_t sift(gr_graph *g, const gr_model *m, const gr_plan_options *o, candidate *c, size_t *n)
 {
-    gr_plan_options roomy = *how;
-    roomy.budget_bytes = ROOMY;
-    const bool any = measure(g, m, &roomy, c);
-    if (any) c->least = c->ns;
-    const uint64_t room = how->budget_bytes ? how->budget_bytes : how->hardware.device_bytes;
-    return (any && c->peak <= room) || measure(g, m, how, c);
-}
-
-/* Whether it fits, and then its time and memory. */
-typedef bool measuring(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c);
-
-/* Of n those that are not far and fit; *n becomes how many were tried. */
-static size_t sift(gr_graph *g, const gr_model *m, const gr_plan_options *how, measuring *measured,
-                   candidate *c, size_t *n)
-{
-    size_t fit = 0, tried = 0;
+    const uint64_t room = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes;
+    size_t may = 0, tried = 0;
     for (size_t i = 0; i < *n; i++) {
         candidate next = c[i];
-        if (is_far(m, c, fit, &next.mesh)) continue;
+        gr_outlook x;
+        if (is_far(m, c, may, &next.mesh)) continue;
         tried++;
-        if (measured(g, m, how, &next)) c[fit++] = next;
+        gr_graph_set_mesh(g, m->index, &next.mesh); /* from here on it is not open */
+        if (gr_plan_outlook(&x, g, o) || x.hopeless) continue;
+        next.least = x.ns;
+        const candidate *half = fewer(c, may, &next.mesh, 2);
+        next.resident = x.bytes <= room;
+        next.later = !next.resident && half && half->least <= next.least;
+        c[may++] = next;
     }
     *n = tried;
-    return fit;
+    return may;
 }
 
 /* Whether it may come to be faster than another. */
@@ -227,18 +238,23 @@ static bool is_of(const candidate *c, const gr_mesh *mesh)
     return !memcmp(&c->mesh, mesh, sizeof(*mesh));
 }
 
-/* Compare them so, until none that is left can be among those that are told of; how many were looked at.
- * *plan becomes that of the first of them. */
-static size_t compare_nearest(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c,
+/* Compare them so, those that can be the fastest, until the searches have taken what they may together and
+ * anything fits; how many do. *plan becomes that of the first of them. */
+static size_t compare_nearest(gr_graph *g, const gr_model *m, const gr_plan_options *o, candidate *c,
                               size_t n, gr_planned **plan)
 {
     size_t fit = 0;
-    for (size_t i = 0; i < n && (fit < NEAREST || may_beat(&c[i], &c[NEAREST - 1])); i++) {
+    uint64_t spent = 0;
+    gr_plan_options how = *o;
+    how.spent = &spent;
+    for (size_t i = 0; i < n && !(fit && spent > ALL_SHORT * GR_SEARCH_WORK); i++) {
+        if (fit >= NEAREST && !may_beat(&c[i], &c[c[i].resident ? NEAREST - 1 : 0])) continue;
         candidate tried = c[i];
-        gr_planned *p = plan_on(g, m, how, &tried);
+        gr_planned *p = plan_on(g, m, &how, &tried);
         if (!p) continue;
         c[fit++] = tried;
         qsort(c, fit, sizeof(*c), faster);
+        how.beat_ns = fit < NEAREST ? 0 : c[0].ns + c[0].ns / BEHIND;
         const bool first = is_of(&c[0], &tried.mesh);
         gr_planned_free(first ? *plan : p);
         if (first) *plan = p;
@@ -246,58 +262,91 @@ static size_t compare_nearest(gr_graph *g, const gr_model *m, const gr_plan_opti
     return fit;
 }
 
-/* The first of n, and those of the others that may still be faster. The plan of the one that then is, as far
- * as there is one. */
-static gr_planned *compare_best(gr_graph *g, const gr_model *m, const gr_plan_options *how, candidate *c,
+/* The first of them that fits, roughly. */
+static size_t first_that_fits(gr_graph *g, const gr_model *m, const gr_plan_options *o, candidate *c,
+                              size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (!measure(g, m, o, &c[i])) continue;
+        c[0] = c[i];
+        return 1;
+    }
+    return 0;
+}
+
+/* The first of n, and those of the others that may still be faster: until that has taken what it may, and as
+ * long as one was faster in short than the best is. The plan of the one that then is the fastest, and first.
+ */
+static gr_planned *compare_best(gr_graph *g, const gr_model *m, const gr_plan_options *o, candidate *c,
                                 size_t n)
 {
     gr_planned *plan = NULL;
-    size_t best = 0;
+    gr_plan_options how = *o;
+    uint64_t spent = 0;
+    candidate best = c[0];
+    how.spent = &spent;
     for (size_t i = 0; i < n; i++) {
-        if (i && !may_beat(&c[i], &c[best])) continue;
-        gr_planned *p = plan_on(g, m, how, &c[i]);
-        const bool first = !i || faster(&c[i], &c[best]) < 0;
-        if (first) best = i;
+        if (i && spent >= GR_SEARCH_WORK / ALL_WHOLE && c[i].ns >= best.ns) break;
+        if (i && !may_beat(&c[i], &best)) continue;
+        gr_planned *p = plan_on(g, m, &how, &c[i]);
+        const bool first = p && (!plan || faster(&c[i], &best) < 0);
+        if (first) best = c[i];
         gr_planned_free(first ? plan : p);
         if (first) plan = p;
+        how.beat_ns = best.ns + best.ns / SLACK;
     }
-    const gr_mesh mesh = c[best].mesh;
-    qsort(c, n, sizeof(*c), faster);
-    if (is_of(&c[0], &mesh)) return plan;
-    gr_planned_free(plan); /* one that was not looked at again comes first */
-    return NULL;
+    for (size_t i = 0; i < n; i++) /* a sketch says less than a plan */
+        if (!is_of(&c[i], &best.mesh)) c[i].ns = GR_MAX(c[i].ns, best.ns + 1);
+    return plan;
 }
 
-/* What fits at all, and the least that it could take: roughly; then better of what may be among the best by
- * that; then as plans are made. *best: what was chosen, ns 0: nothing fits. The sketch of it as one of these,
- * or NULL: none is made yet. */
-static gr_planned *choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, candidate *best,
-                          gr_diag *d)
+/* How many of the first take nearly as long as the first of all. */
+static size_t close_to_first(const candidate *c, size_t n)
 {
-    gr_planned *plan = NULL;
-    candidate c[MESHES_MAX];
+    size_t k = 1;
+    while (k < n && c[k].ns - c[k].ns / CLOSE <= c[0].ns) k++;
+    return k;
+}
+
+/* Meshes as they were compared. */
+typedef struct choice {
+    candidate c[MESHES_MAX]; /* the fastest of those that fit, as far as was looked, first */
+    size_t n, may, fit;      /* how many were looked at; may fit; do */
+    gr_planned *plan;        /* of the first, as plans are made; NULL: none is made yet */
+} choice;
+
+/* What may fit, and the least that it could take; then better of what may be among the best by that. Where it
+ * is only asked what fits, the first of them. */
+static void compare(gr_graph *g, const gr_model *m, const gr_plan_options *o, choice *x)
+{
     gr_plan_options how = *o;
-    size_t n = candidates_of(g, m, c);
+    x->n = candidates_of(g, m, x->c);
+    x->plan = NULL;
     how.sketch = true;
-    how.quick = true;
-    const size_t fit = sift(g, m, &how, o->quick ? measure : measure_least, c, &n);
-    size_t near = fit;
-    qsort(c, fit, sizeof(*c), o->quick ? faster : by_least);
-    if (!o->quick) {
-        how.quick = false;
-        how.hurry = GR_MAX(o->hurry, (uint32_t)SHORT);
-        near = compare_nearest(g, m, &how, c, fit, &plan);
-        if (how.hurry > o->hurry) { /* else they have been made as plans are */
-            gr_planned_free(plan);
-            how.hurry = o->hurry;
-            plan = compare_best(g, m, &how, c, GR_MIN(near, (size_t)WHOLE));
-        }
+    x->may = sift(g, m, &how, x->c, &x->n);
+    qsort(x->c, x->may, sizeof(*x->c), by_least);
+    how.hurry = o->quick ? o->hurry : GR_MAX(o->hurry, (uint32_t)SHORT);
+    x->fit = o->quick ? first_that_fits(g, m, &how, x->c, x->may)
+                      : compare_nearest(g, m, &how, x->c, x->may, &x->plan);
+    if (how.hurry == o->hurry) return; /* else they have not been made as plans are */
+    gr_planned_free(x->plan);
+    x->plan = NULL;
+}
+
+/* Then the best as plans are made. Its mesh is the graph's from then on; where nothing fits, none: the plan
+ * says what is missing. What was chosen, ns 0: nothing fits. */
+static candidate choose(gr_graph *g, const gr_model *m, const gr_plan_options *o, choice *x, gr_diag *d)
+{
+    gr_plan_options how = *o;
+    how.sketch = true;
+    if (x->fit && !o->quick && o->hurry < SHORT) {
+        x->plan = compare_best(g, m, &how, x->c, close_to_first(x->c, GR_MIN(x->fit, (size_t)WHOLE)));
+        qsort(x->c, x->fit, sizeof(*x->c), faster);
     }
-    /* where nothing fits, the plan says what is missing */
-    *best = near ? c[0] : (candidate){.mesh = {.size = {0}}};
-    gr_graph_set_mesh(g, m->index, &best->mesh);
-    if (near && d) tell(m, c, near, fit, n, d);
-    return plan;
+    const candidate best = x->fit ? x->c[0] : (candidate){.mesh = {.size = {0}}};
+    gr_graph_set_mesh(g, m->index, &best.mesh);
+    if (x->fit && d) tell(m, x->c, x->fit, x->may, x->n, d);
+    return best;
 }
 
 /* ---- experts of rollouts --------------------------------------------------------------------------------
@@ -331,7 +380,7 @@ static uint32_t best_division(gr_graph *g, const gr_model *m, const gr_plan_opti
                               candidate *best)
 {
     uint32_t best_n = best->ns ? most : 1;
-    for (uint32_t n = most; n > 1; n = divided_below(g, m, n)) {
+    for (uint32_t n = best->ns ? divided_below(g, m, most) : most; n > 1; n = divided_below(g, m, n)) {
         const candidate c = measure_divided(g, m, o, n, GR_MAX(o->hurry, (uint32_t)SHORT));
         if (!c.ns || (best_n > 1 && c.ns >= best->ns)) continue;
         *best = c;
@@ -362,23 +411,43 @@ static void tell_divided(const gr_model *m, const candidate *whole, const candid
     gr_str_release(&s);
 }
 
-/* The fastest number of ranks for the experts of its rollouts, where that pays. whole: the best with whole
- * copies of them. Whether any was tried: sketches made before are of no use then. */
-static bool divide(gr_graph *g, const gr_model *m, const gr_plan_options *o, const candidate *whole,
-                   gr_diag *d)
+/* The same where whole copies fit on no mesh: one is looked for with the most ranks, roughly, and again with
+ * the number that is the fastest there, for what rollouts leave of the memory says which mesh is. */
+static gr_planned *choose_divided(gr_graph *g, const gr_model *m, const gr_plan_options *o, uint32_t most,
+                                  gr_diag *d)
 {
-    const uint32_t most = divided_below(g, m, 2 * GR_TP_MAX);
-    uint32_t n = 1;
+    choice x;
+    compare(g, m, o, &x);
+    candidate best = x.fit ? x.c[0] : (candidate){.ns = 0};
+    gr_graph_set_mesh(g, m->index, &best.mesh);
+    const uint32_t n = best.ns ? best_division(g, m, o, most, &best) : 1;
+    gr_graph_divide_rollout(g, m->index, n);
+    if (n < 2) return NULL;
+    if (n < most) {
+        gr_planned_free(x.plan);
+        const gr_mesh mesh = best.mesh;
+        compare(g, m, o, &x);
+        if (!x.fit) x.c[x.fit++] = (candidate){.mesh = mesh, .ns = best.ns, .peak = best.peak};
+    }
+    best = choose(g, m, o, &x, d);
+    if (d) tell_divided(m, &(candidate){.ns = 0}, &best, n, d);
+    return x.plan;
+}
+
+/* The fastest number of ranks for the experts of its rollouts, where that pays. whole: the best with whole
+ * copies of them. Its plan; NULL: none is made yet. */
+static gr_planned *divide(gr_graph *g, const gr_model *m, const gr_plan_options *o, const candidate *whole,
+                          uint32_t most, gr_diag *d)
+{
     candidate best = {.ns = 0};
-    if (most < 2) return false;
     gr_graph_divide_rollout(g, m->index, most);
-    if (!whole->ns) gr_planned_free(choose(g, m, o, &best, d));
-    if (whole->ns || best.ns) n = best_division(g, m, o, most, &best);
-    if (n > 1 && whole->ns && best.ns < whole->ns) best = measure_divided(g, m, o, n, o->hurry);
+    if (!whole->ns) return choose_divided(g, m, o, most, d);
+    uint32_t n = best_division(g, m, o, most, &best);
+    if (n > 1 && best.ns < whole->ns) best = measure_divided(g, m, o, n, o->hurry);
     if (!pays(&best, whole)) n = 1;
     gr_graph_divide_rollout(g, m->index, n);
     if (n > 1 && d) tell_divided(m, whole, &best, n, d);
-    return true;
+    return NULL;
 }
 
 /* A sketch serves as the plan where no model behind it was given another mesh since. */
@@ -387,13 +456,16 @@ gr_status gr_plan_meshes(gr_planned **out, gr_graph *g, const gr_plan_options *o
     gr_planned *plan = NULL;
     for (size_t i = 0; i < g->n_models && gr_meshes_open(g); i++) {
         const gr_model *m = g->models[i];
-        candidate best;
+        choice x;
         if (!m->sharding.mesh_auto) continue;
         gr_planned_free(plan);
-        plan = choose(g, m, o, &best, d);
-        if (o->quick || !divide(g, m, o, &best, d)) continue; /* quick: it is asked what fits as it is */
+        compare(g, m, o, &x);
+        const candidate best = choose(g, m, o, &x, d);
+        plan = x.plan;
+        const uint32_t most = o->quick ? 1 : divided_below(g, m, 2 * GR_TP_MAX); /* as it is */
+        if (most < 2) continue;
         gr_planned_free(plan);
-        plan = NULL;
+        plan = divide(g, m, o, &best, most, d);
     }
     if (!plan) return gr_plan_graph(out, g, o, d);
     const gr_status st = o->sketch ? GR_OK : gr_plan_sketched(plan, g, o, d);

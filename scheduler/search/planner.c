@@ -262,6 +262,8 @@ static gr_schedule_options schedule_options(const gr_plan_options *o, const gr_g
         .bits = view->run.bits,
         .quick = o->quick,
         .hurry = o->hurry,
+        .beat_ns = o->beat_ns,
+        .spent = o->spent,
         .parts = (uint32_t)GR_MAX(view->n_roles, (size_t)1) * (gr_traffic_orders(view) > 1 ? 2 : 1),
         .budget_bytes = o->budget_bytes ? o->budget_bytes : o->hardware.device_bytes,
         .disk_budget_bytes = o->disk_budget_bytes,
@@ -520,6 +522,40 @@ gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_optio
     else
         *out = p;
     return st;
+}
+
+static gr_outlook outlook_of(const gr_planned *p, const gr_plan_options *o, const gr_traffic *traffic,
+                             const gr_rule *rules, size_t n_rules)
+{
+    gr_arena *arena = gr_arena_new();
+    const gr_tasks_source from = gr_knobs_source(gr_knobs_new(p, o, traffic, arena));
+    gr_schedule_options options = schedule_options(o, p->graph);
+    options.rules = rules;
+    options.n_rules = n_rules;
+    const gr_outlook x = gr_schedule_outlook(&from, &options);
+    gr_arena_free(arena);
+    return x;
+}
+
+gr_status gr_plan_outlook(gr_outlook *out, const gr_graph *g, const gr_plan_options *device)
+{
+    gr_plan_options own = *device, *o = &own;
+    own.kernels = gr_kernels_as(device->kernels, g->strict, !g->nondeterministic);
+    *out = (gr_outlook){0};
+    if (check_device(g, o->kernels, NULL)) return GR_E_INVALID;
+    gr_planned *p = planned_all(g, o->kernels);
+    transfers across = find_transfers(p, g, o, 0);
+    size_t n_rules;
+    const gr_rule *rules = gr_rules_of(g, o->policy, p->arena, &n_rules, NULL);
+    for (uint32_t c = 0; c <= p->n_more; c++) {
+        const gr_outlook x = outlook_of(gr_planned_role(p, c), o, across.traffic, rules, n_rules);
+        out->ns = GR_MAX(out->ns, x.ns);
+        out->bytes = GR_MAX(out->bytes, x.bytes);
+        out->hopeless |= x.hopeless;
+    }
+    transfers_release(&across);
+    gr_planned_free(p);
+    return GR_OK;
 }
 
 /* The plan is for the roles that the graph has. */

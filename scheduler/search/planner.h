@@ -21,6 +21,7 @@ typedef struct gr_plan_options {
     uint32_t hurry; /* see gr_schedule_options */
     bool quick;     /* whether it fits, not how best: see gr_schedule_options */
     bool sketch;    /* its time and bytes are asked for, and nobody runs it: it is not proven, nor bound */
+    uint64_t beat_ns, *spent; /* see gr_schedule_options */
 } gr_plan_options;
 
 /* A plan, and what it was made from. Of several roles of ranks, that of the first holds the others; the
@@ -45,6 +46,9 @@ typedef struct gr_planned {
  * refuses the plan: our own bug, with its findings. */
 GR_NODISCARD gr_status gr_plan_graph(gr_planned **out, const gr_graph *g, const gr_plan_options *o,
                                      gr_diag *d);
+/* What is known before a search: of several roles the time of the slowest, and the most bytes. GR_E_INVALID
+ * as gr_plan_graph; of what crosses between roles nothing is known. */
+GR_NODISCARD gr_status gr_plan_outlook(gr_outlook *out, const gr_graph *g, const gr_plan_options *o);
 /* A sketch that fits, of a graph that is as it was then, becomes what gr_plan_graph makes with the same
  * options: proven and bound. GR_E_FAILED as there; p stays the caller's. */
 GR_NODISCARD gr_status gr_plan_sketched(gr_planned *p, const gr_graph *g, const gr_plan_options *o,

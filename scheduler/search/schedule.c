@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORK         160000000 /* steps looked at (gr_transfers.work): seconds */
+#define WORK         GR_SEARCH_WORK /* steps looked at (gr_transfers.work): seconds */
 #define QUICK_WORK   3000000
 #define EFFORT       400000 /* works laid out, over all residencies of all programs, about */
 #define FIRST_LOOK   60     /* residencies of a program, or so many works laid out */
@@ -21,9 +21,12 @@
 #define PACK_TRIES   40
 #define PROBE_TRIES  10
 #define QUICK_TRIES  5
-#define PACKING      60 /* work of offsets in one order, a copy */
-#define MOST_LATER   24 /* candidates whose loads are placed later, of a list */
-#define FEW_WAITING  24 /* candidates packed of a list whose steps wait for bytes that others still use */
+#define HURRIED      8 /* so small a part of a search packs as where it is only asked what fits */
+#define MOST_PACKING \
+    2 /* and so many times its work is that of the packings of a list, where one of it fits */
+#define PACKING     60 /* work of offsets in one order, a copy */
+#define MOST_LATER  24 /* candidates whose loads are placed later, of a list */
+#define FEW_WAITING 24 /* candidates packed of a list whose steps wait for bytes that others still use */
 #define WAITING_SHARE                                                                       \
     40 /* and more of few copies, or not found for, by such a part of the work: each is the \
           square of their number */
@@ -159,25 +162,30 @@ static bool is_within(const gr_schedule_search *s, const gr_plan *p)
     return gr_plan_within(p, s->o->budget_bytes, s->o->host_budget_bytes, s->o->disk_budget_bytes);
 }
 
+static bool is_hurried(const gr_schedule_search *s)
+{
+    return s->o->hurry >= HURRIED;
+}
+
 static uint32_t tries_of(const gr_schedule_search *s)
 {
-    return s->o->quick ? QUICK_TRIES : s->probes ? PROBE_TRIES : PACK_TRIES;
+    return s->o->quick || is_hurried(s) ? QUICK_TRIES : s->probes ? PROBE_TRIES : PACK_TRIES;
 }
 
 /* What offsets take: all orders are tried, unless the first packs to the bound. */
-static void charge_packing(gr_schedule_search *s, const gr_plan *p)
+static void charge_packing(gr_schedule_search *s, bool to_bound)
 {
-    const uint32_t tries = p->arena_bytes <= s->transfers.live ? 1 : tries_of(s);
+    const uint32_t tries = to_bound ? 1 : tries_of(s);
     s->transfers.work += (uint64_t)PACKING * tries * s->transfers.n_copies;
 }
 
-/* apart: see build.h. */
-static gr_plan *build_once(gr_schedule_search *s, uint32_t level, uint64_t apart)
+/* apart: see build.h. NULL: that is more than there is. */
+static gr_plan *build_once(gr_schedule_search *s, uint32_t level, gr_apart apart)
 {
     const gr_analysis *f = gr_level_set_take(s, level)->analysis;
     gr_plan *p = gr_plan_pack(&s->transfers, f, &s->packings, apart, tries_of(s));
-    charge_packing(s, p);
-    if (!is_within(s, p)) return p;
+    charge_packing(s, p && p->arena_bytes <= s->transfers.live);
+    if (!p || !is_within(s, p)) return p;
     gr_plan_finish(p, &s->transfers, f);
     const uint64_t waits = gr_timeline_waits_ns(p);
     p->ns = GR_MAX(p->ns, waits);
@@ -193,11 +201,13 @@ static gr_plan *build(gr_schedule_search *s, uint32_t level)
     static const uint8_t rooms[] = {64, 63, 60, 54}; /* of 64 */
     const uint64_t wanted = gr_near_ns(s->transfers.ns),
                    room = gr_arena_budget(s, level, s->transfers.host_live);
-    gr_plan *best = build_once(s, level, 0);
+    gr_plan *best = build_once(s, level, (gr_apart){0, room});
     for (size_t i = 0; i <= GR_LEN(rooms) && is_within(s, best) && best->ns > wanted; i++) {
         if (i && (s->o->quick || s->probes)) break;
-        gr_plan *apart = build_once(s, level, i ? room / 64 * rooms[i - 1] : UINT64_MAX);
-        const bool faster = is_within(s, apart) && apart->ns < best->ns;
+        if (i <= GR_LEN(rooms) / 2 && is_hurried(s)) continue; /* that seldom fits */
+        const uint64_t held = i ? room / 64 * rooms[i - 1] : UINT64_MAX;
+        gr_plan *apart = build_once(s, level, (gr_apart){held, room});
+        const bool faster = apart && is_within(s, apart) && apart->ns < best->ns;
         gr_plan_free(faster ? best : apart);
         if (faster) best = apart;
     }
@@ -307,8 +317,10 @@ static packed pack_fastest(gr_schedule_search *s, const candidate *list, size_t 
     uint32_t later = 0, waiting = 0;
     patience left = {.least = UINT64_MAX};
     uint64_t waited = 0;
+    const uint64_t end = s->transfers.work + MOST_PACKING * s->work;
     for (size_t i = 0; i < n && (!best.plan || list[i].ns < best.plan->ns); i++) {
         uint64_t lacks;
+        if (best.plan && is_hurried(s) && s->transfers.work > end) break;
         if (is_in_vain(s, &left, &list[i])) continue;
         gr_plan *p = pack(s, &list[i], &lacks);
         if (p) {
@@ -353,7 +365,8 @@ static gr_plan *choose(gr_schedule_search *s, size_t begin, uint32_t *level)
 {
     size_t n, n_near = 0, n_less = 0;
     candidate *list = find_candidates(s, begin, &n);
-    packed best = pack_fastest(s, list, n);
+    s->given_up |= n && !s->probes && gr_is_too_slow(s, list[0].ns);
+    packed best = pack_fastest(s, list, s->given_up ? 0 : n);
     if (best.plan) {
         const candidate *taken = &list[best.at];
         candidate *near = &list[best.at + 1];
@@ -412,6 +425,18 @@ gr_plan *gr_smallest(gr_schedule_search *s, uint32_t *level)
     const bool less = late->arena_bytes < p->arena_bytes;
     gr_plan_free(less ? p : late);
     return less ? late : p;
+}
+
+gr_plan *gr_any_plan(gr_schedule_search *s, uint32_t *level)
+{
+    const gr_residency *st = &s->found.all[0];
+    lay_out(s, st);
+    s->taken = *st;
+    if (s->src->n_knobs) memcpy(level, s->sets[st->level].level, s->src->n_knobs * sizeof(*level));
+    const gr_analysis *f = gr_level_set_take(s, st->level)->analysis;
+    gr_plan *p = gr_plan_pack(&s->transfers, f, NULL, (gr_apart){0, 0}, 1);
+    gr_plan_finish(p, &s->transfers, f);
+    return p;
 }
 
 static const char *make_notes(const gr_tasks_source *src, const uint32_t *level, gr_plan *p)
@@ -585,10 +610,10 @@ static gr_plan *plan_without(gr_schedule_search *s, set_list *l, const uint32_t 
 {
     const size_t begin = s->found.n;
     descend(s, first);
-    search_without(s, l, first, begin);
+    if (!s->given_up) search_without(s, l, first, begin);
     s->lost_ns = UINT64_MAX;
     gr_plan *p = choose(s, 0, level);
-    return make_room(s, p, level);
+    return s->given_up ? p : make_room(s, p, level);
 }
 
 /* With all levels of the luxuries; of many the first and the last alone. */
@@ -617,7 +642,7 @@ static gr_plan *search_levels(gr_schedule_search *s, uint32_t *walk, uint32_t *l
         gr_search_set(s, without, 1);
         p = choose(s, begin, level);
     }
-    if (!p) {
+    if (!p && !s->given_up) {
         s->found.n = begin;
         p = plan_without(s, &with, walk, level);
     }
@@ -693,7 +718,7 @@ gr_plan *gr_try_levels(gr_schedule_search *s, const uint32_t *bits, uint32_t *le
     const bool waits = p && p->ns > gr_near_ns(s->taken.ns);
     if (p && !probe && !waits) p = try_faster(s, walk, p, level);
     if (waits && !probe) p = move_some(s, walk, p, level);
-    if (!p) {
+    if (!p && !s->given_up) {
         s->found.n = 0;
         p = search_levels(s, walk, level);
     }
@@ -727,7 +752,8 @@ gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_tasks_source *src
     own.spills = false; /* at first: see gr_find_plan */
     s.work = (o->quick ? QUICK_WORK : WORK) / GR_MAX(o->parts, 1u) / GR_MAX(o->hurry, 1u);
     gr_plan *p = gr_find_plan(&s, level);
-    const bool fits = gr_plan_within(p, o->budget_bytes, o->host_budget_bytes, o->disk_budget_bytes);
+    const bool fits =
+        !s.given_up && gr_plan_within(p, o->budget_bytes, o->host_budget_bytes, o->disk_budget_bytes);
     p->hardware = gr_arena_strdup(p->arena, o->hardware.name);
     p->device = o->hardware.device;
     p->ranks = "0";
@@ -737,8 +763,51 @@ gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_tasks_source *src
     p->fits = fits;
     p->notes = make_notes(src, level, p);
     if (fits && !o->quick) p->reasons = gr_explain(&s, &s.taken, p->arena);
-    gr_status st = fits ? GR_OK : gr_refuse(&s, p, d);
+    gr_status st = fits ? GR_OK : s.given_up ? GR_E_NOFIT : gr_refuse(&s, p, d);
+    if (o->spent) *o->spent += s.transfers.work;
     search_free(&s);
     *out = p;
     return st;
+}
+
+/* All resident with these levels. */
+static gr_outlook all_resident(gr_schedule_search *s, const uint32_t *level)
+{
+    const uint32_t set = gr_level_set_at(s, level);
+    s->found.n = 0;
+    gr_search_set(s, set, 1);
+    const gr_residency *all = &s->found.all[0];
+    const gr_tenant tenant = s->sets[set].tenant;
+    return (gr_outlook){.ns = all->ns,
+                        .bytes = all->live + gr_hardware_overhead(&s->o->hardware, &tenant),
+                        .hopeless = !may_fit(s, all)};
+}
+
+/* Few levels may be faster at the last where memory has no end, as shards that are gathered layer by layer
+ * are beside whole weights that are gathered after each step: of such each is tried. */
+gr_outlook gr_schedule_outlook(const gr_tasks_source *src, const gr_schedule_options *o)
+{
+    enum { FEW = 3 };
+    gr_schedule_options own = *o;
+    gr_schedule_search s = {
+        .src = src, .o = &own, .spills = &own, .laid = UINT32_MAX, .arena = gr_arena_new()};
+    uint32_t *level = gr_calloc(src->n_knobs + 1, sizeof(*level));
+    own.spills = false;
+    s.limit = UINT64_MAX;
+    gr_allow(&s, UINT64_MAX);
+    gr_outlook x = all_resident(&s, level);
+    for (size_t k = 0; k < src->n_knobs; k++) {
+        if (!gr_keeps_bits(&src->knobs[k]) || src->knobs[k].n_levels > FEW) continue;
+        level[k] = src->knobs[k].n_levels - 1;
+        const gr_outlook other = all_resident(&s, level);
+        if (other.ns < x.ns)
+            x = other;
+        else
+            level[k] = 0;
+    }
+    own.spills = true; /* they may */
+    x.hopeless = x.hopeless && gr_is_hopeless(&s);
+    free(level);
+    search_free(&s);
+    return x;
 }

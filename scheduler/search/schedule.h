@@ -59,11 +59,24 @@ typedef struct gr_schedule_options {
     const gr_rule *rules;
     size_t n_rules;
     gr_bits_rule bits;
-    bool spills;    /* what passes keep for backward may wait in the host pool: where that is faster */
-    uint32_t hurry; /* a search of so small a part of the work, about as good; 0: all of it */
-    bool quick;     /* whether anything fits, and a time, which a full search may change: a short search */
-    uint32_t parts; /* of as many that plan together, which share the work; 0: 1 */
+    bool spills;      /* what passes keep for backward may wait in the host pool: where that is faster */
+    uint32_t hurry;   /* a search of so small a part of the work, about as good; 0: all of it */
+    bool quick;       /* whether anything fits, and a time, which a full search may change: a short search */
+    uint32_t parts;   /* of as many that plan together, which share the work; 0: 1 */
+    uint64_t *spent;  /* the work of the search is added; NULL: nobody asks */
+    uint64_t beat_ns; /* what is slower is of no use, and is given up where that is seen; 0: all is of use */
 } gr_schedule_options;
+
+/* The work of a whole search, in steps looked at; about, for packings may take more. */
+#define GR_SEARCH_WORK 160000000
+
+/* What is known of a program without a search. */
+typedef struct gr_outlook {
+    uint64_t ns, bytes; /* all resident, in memory without an end: predicted time; bytes of the device */
+    bool hopeless;      /* it is seen that nothing fits; else something may */
+} gr_outlook;
+
+gr_outlook gr_schedule_outlook(const gr_tasks_source *src, const gr_schedule_options *o);
 
 /* A note to d: "would fit: WHAT, with a predicted 1.2 s an iteration". */
 void gr_note_fits(gr_diag *d, const char *what, uint64_t ns);
@@ -75,7 +88,8 @@ void gr_note_budgets(gr_diag *d, const gr_schedule_options *o, uint64_t device, 
 /* Make a plan. level [n_knobs] receives the levels chosen. The caller fills in graph, graph_text and numerics
  * of *out and frees it. GR_E_NOFIT: nothing fits; *out is then the smallest plan found, fits false, so that
  * it can be shown, and d names the instant, the largest objects alive then, the missing bytes and the nearest
- * changes that would fit; of several parts not the budgets, which are to be enough for all. */
+ * changes that would fit; of several parts not the budgets, which are to be enough for all. Where it is given
+ * up for beat_ns, too: *out is any plan then, and d is told nothing. */
 GR_NODISCARD gr_status gr_schedule(gr_plan **out, uint32_t *level, const gr_tasks_source *src,
                                    const gr_schedule_options *o, gr_diag *d);
 

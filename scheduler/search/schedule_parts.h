@@ -80,6 +80,7 @@ typedef struct gr_schedule_search {
     uint64_t lost_ns, lacks; /* the fastest for which offsets were not found, and what they lacked;
                                 UINT64_MAX: they were for all */
     gr_residency lost;
+    bool given_up; /* nothing that is found is as fast as o->beat_ns */
     gr_arena *arena;
 } gr_schedule_search;
 
@@ -98,6 +99,9 @@ gr_knob_sort gr_keeps_bits, gr_is_spare, gr_costs_bits;
 
 /* Work that what begins now may take, if the whole has as much left; whether it may go on. */
 void gr_allow(gr_schedule_search *s, uint64_t work);
+/* The same for a way down. A search that has a small part of the work goes on until it comes to an end: where
+ * it is broken off, what is found is not what a longer one finds. */
+void gr_allow_down(gr_schedule_search *s, uint64_t work);
 static inline bool gr_may_go_on(const gr_schedule_search *s)
 {
     return s->transfers.work < s->until;
@@ -107,6 +111,12 @@ static inline bool gr_may_go_on(const gr_schedule_search *s)
 bool gr_next_levels(const gr_tasks_source *src, uint32_t *level, gr_knob_sort *such);
 /* The last of them. */
 void gr_set_last_levels(const gr_tasks_source *src, uint32_t *level, gr_knob_sort *such);
+
+/* Whether it is given up for a time. Where other bits are looked for, what has these does not tell. */
+static inline bool gr_is_too_slow(const gr_schedule_search *s, uint64_t ns)
+{
+    return s->o->beat_ns && s->o->bits != GR_BITS_PREFER && s->o->bits != GR_BITS_ANY && ns > s->o->beat_ns;
+}
 
 gr_policy gr_policy_of(const gr_schedule_options *o, const gr_group *g);
 /* The bytes that the arena may have, with so much in the host pool; and that the host pool may. */
@@ -153,6 +163,8 @@ size_t gr_cheapest_knob(gr_schedule_search *s, const gr_stand *from, const bool 
 gr_plan *gr_try_levels(gr_schedule_search *s, const uint32_t *bits, uint32_t *level, bool probe);
 /* Any levels, whether they change bits or not, from these on. */
 gr_plan *gr_try_all_levels(gr_schedule_search *s, const uint32_t *first, uint32_t *level);
+/* That of the first residency found, packed at a glance. */
+gr_plan *gr_any_plan(gr_schedule_search *s, uint32_t *level);
 /* Of all that was found last the smallest. */
 const gr_residency *gr_smallest_found(const gr_schedule_search *s);
 gr_plan *gr_smallest(gr_schedule_search *s, uint32_t *level);
@@ -162,8 +174,10 @@ gr_plan *gr_choose_plan(gr_schedule_search *s, uint32_t *level);
 
 /* ---- bits.c ---- */
 
-/* What fits, or the smallest. */
+/* What fits, or the smallest; any plan where it is given up. */
 gr_plan *gr_find_plan(gr_schedule_search *s, uint32_t *level);
+/* Whether no program may fit, as far as the corners of what may be chosen show. */
+bool gr_is_hopeless(gr_schedule_search *s);
 
 /* ---- explain.c ---- */
 

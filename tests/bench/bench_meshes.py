@@ -124,7 +124,7 @@ def mesh_name(mesh):
 
 def chosen_of(err):
     """Meshes with their seconds and peaks as the note of `auto` says them, the fastest first; how many there were and fit."""
-    note = re.search(r"of (\d+) meshes of ranks (\d+) fit, the fastest is chosen: (.*)", err)
+    note = re.search(r"of (\d+) meshes of ranks (\d+) may fit, the fastest is chosen: (.*)", err)
     if not note:
         return [], 0, 0
     rows = re.findall(r"([a-z0-9, ]+?) \(([0-9.e+]+) s an iteration, peak ([0-9.]+ [A-Z]iB|[0-9.]+ GiB)\)", note.group(3).replace("then ", ""))
@@ -132,7 +132,7 @@ def chosen_of(err):
 
 
 def chosen(planner, models):
-    print("| model | GPUs | none | chosen | next | gain | tried, fit | planned in |\n|---|---|---|---|---|---|---|---|")
+    print("| model | GPUs | none | chosen | next | gain | tried, may fit | planned in |\n|---|---|---|---|---|---|---|---|")
     for name in models:
         for hosts in HOSTS:
             ranks = f"{hosts}x8"

@@ -72,7 +72,7 @@ static inline gr_plan *still_plan(const gr_tasks *g, const char *ranks)
     gr_transfers l = {0};
     const gr_choice stays[1] = {{0}};
     gr_transfers_make(&l, f, stays, 0);
-    gr_plan *p = gr_plan_pack(&l, f, NULL, 0, 10);
+    gr_plan *p = gr_plan_pack(&l, f, NULL, (gr_apart){0, 0}, 10);
     gr_plan_finish(p, &l, f);
     p->ranks = ranks;
     p->budget_bytes = p->host_budget_bytes = 1ULL << 40;

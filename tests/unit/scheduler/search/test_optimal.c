@@ -115,8 +115,8 @@ static uint64_t packed_ns(const space *s, uint64_t arena)
     const uint64_t apart[] = {0, UINT64_MAX, arena, arena / 64 * 63, arena / 64 * 60, arena / 64 * 54};
     uint64_t ns = UINT64_MAX;
     for (size_t i = 0; i < GR_LEN(apart) && ns > s->transfers.ns; i++) {
-        gr_plan *plan = gr_plan_pack(&s->transfers, s->f, NULL, apart[i], 40);
-        if (plan->arena_bytes <= arena) {
+        gr_plan *plan = gr_plan_pack(&s->transfers, s->f, NULL, (gr_apart){apart[i], arena}, 40);
+        if (plan && plan->arena_bytes <= arena) {
             gr_plan_finish(plan, &s->transfers, s->f);
             const uint64_t waits = gr_timeline_waits_ns(plan), own = GR_MAX(plan->ns, waits);
             ns = GR_MIN(ns, own);

@@ -153,7 +153,7 @@ static void test_several_copies_are_in_flight_where_memory_allows(void **state)
         gr_transfers_widen(&l, f, &come_and_go, ((uint64_t)room << 20) + GR_ALIGN);
         ns[room] = l.ns;
         live[room] = l.live;
-        gr_plan *p = gr_plan_pack(&l, f, NULL, 0, 40);
+        gr_plan *p = gr_plan_pack(&l, f, NULL, (gr_apart){0, 0}, 40);
         gr_plan_finish(p, &l, f);
         char what[128];
         p->ranks = "0";
@@ -509,7 +509,7 @@ static void test_waits_for_bytes_that_still_leave_are_seen_once_there_are_offset
         const gr_choice c[] = {{.policy = stays ? GR_POLICY_KEEP : GR_POLICY_TRANSITION},
                                {.policy = GR_POLICY_TRANSITION}};
         gr_transfers_make(&l, f, c, 0);
-        gr_plan *p = gr_plan_pack(&l, f, NULL, 0, 10);
+        gr_plan *p = gr_plan_pack(&l, f, NULL, (gr_apart){0, 0}, 10);
         gr_plan_finish(p, &l, f);
         assert_int_equal(p->arena_bytes, (1 + stays) << 20);
         assert_int_equal(p->ns, ns);
@@ -906,6 +906,97 @@ static void test_a_refusal_looks_at_few_programs(void **state)
     gr_diag_release(&d);
 }
 
+/* Where nothing that is found is as fast as what is there already, a search ends with nothing, and says
+ * nothing; where other bits may be faster, what has these does not tell. */
+static void test_what_is_slower_than_asked_is_given_up(void **state)
+{
+    (void)state;
+    shape s = SMALL;
+    s.layers = 12;
+    gr_status st;
+    gr_plan *roomy = plan_for(build_shape, &s, 1ULL << 40, GR_POLICY_AUTO, &st);
+    gr_tasks_source src = {.user = &s, .build = build_shape};
+    gr_schedule_options o = {
+        .hardware = machine(), .budget_bytes = roomy->peak_bytes / 2, .host_budget_bytes = 1ULL << 40};
+    gr_plan *plan = NULL, *p = NULL;
+    gr_diag d;
+    gr_diag_init(&d);
+    assert_int_equal(gr_schedule(&plan, NULL, &src, &o, &d), GR_OK);
+    assert_true(plan->ns > roomy->ns);
+    o.beat_ns = plan->ns;
+    assert_int_equal(gr_schedule(&p, NULL, &src, &o, &d), GR_OK);
+    assert_true(p->ns == plan->ns && p->peak_bytes == plan->peak_bytes);
+    gr_plan_free(p);
+    o.beat_ns = roomy->ns / 2;
+    uint64_t spent = 0, all = 0;
+    o.spent = &spent;
+    assert_int_equal(gr_schedule(&p, NULL, &src, &o, &d), GR_E_NOFIT);
+    assert_true(!p->fits && !d.n);
+    gr_plan_free(p);
+    o.bits = GR_BITS_PREFER;
+    o.spent = &all;
+    assert_int_equal(gr_schedule(&p, NULL, &src, &o, &d), GR_OK);
+    assert_true(spent && spent < all / 2);
+    gr_plan_free(p);
+    gr_plan_free(plan);
+    gr_plan_free(roomy);
+    gr_diag_release(&d);
+}
+
+/* What is said before a search is what a search finds: the time and the bytes of all resident; and that
+ * nothing fits only where nothing does, from few programs. */
+static void test_an_outlook_is_what_a_search_finds(void **state)
+{
+    (void)state;
+    static const gr_knob knobs[] = {
+        {"a", 6, true}, {"b", 6, false}, {"c", 6, true}, {"d", 6, false}, {"e", 6, true}};
+    counted c = {.s = SMALL};
+    c.s.layers = 12;
+    gr_tasks_source src = {.user = &c.s, .build = build_shape};
+    gr_schedule_options o = {
+        .hardware = machine(), .budget_bytes = 1ULL << 40, .host_budget_bytes = 1ULL << 40};
+    gr_plan *p = NULL;
+    uint32_t level[5];
+    gr_outlook x = gr_schedule_outlook(&src, &o);
+    assert_int_equal(gr_schedule(&p, NULL, &src, &o, NULL), GR_OK);
+    assert_true(!x.hopeless && x.bytes == p->peak_bytes && x.ns == p->ns);
+    gr_plan_free(p);
+    src = (gr_tasks_source){.user = &c, .knobs = knobs, .n_knobs = 5, .build = build_counted};
+    o.budget_bytes = (1 << 20) + (3 << 19);
+    x = gr_schedule_outlook(&src, &o);
+    assert_true(x.hopeless && c.builds < 20);
+    assert_int_equal(gr_schedule(&p, level, &src, &o, NULL), GR_E_NOFIT);
+    o.budget_bytes = p->peak_bytes;
+    gr_plan_free(p);
+    assert_false(gr_schedule_outlook(&src, &o).hopeless);
+}
+
+/* A search that has next to no work still goes down to what fits, and that is not much slower than what a
+ * whole one finds. Were it broken off on its way, nothing would fit. */
+static void test_a_short_search_is_not_broken_off(void **state)
+{
+    (void)state;
+    static const gr_knob knobs[] = {{"recompute", 2, GR_BITS_SAME}, {"halves", 2, GR_BITS_DIFFER}};
+    shape s = SMALL;
+    s.layers = 36;
+    gr_status st;
+    gr_plan *roomy = plan_for(build_shape, &s, 1ULL << 40, GR_POLICY_AUTO, &st);
+    gr_tasks_source src = {.user = &s, .knobs = knobs, .n_knobs = 2, .build = build_knobs};
+    for (uint32_t part = 2; part <= 16; part *= 8) {
+        gr_schedule_options o = {
+            .hardware = machine(), .budget_bytes = roomy->peak_bytes / part, .host_budget_bytes = 1ULL << 40};
+        gr_plan *whole = NULL, *brief = NULL;
+        uint32_t level[2];
+        assert_int_equal(gr_schedule(&whole, level, &src, &o, NULL), GR_OK);
+        o.hurry = 20000;
+        assert_int_equal(gr_schedule(&brief, level, &src, &o, NULL), GR_OK);
+        assert_in_range(brief->ns, 1, whole->ns + whole->ns / 8);
+        gr_plan_free(brief);
+        gr_plan_free(whole);
+    }
+    gr_plan_free(roomy);
+}
+
 /* 24 knobs of nine levels: nobody can go through all of their vectors. What is needed is the last level of
  * those that keep the bits; of the others one step of one. */
 enum { MANY = 24, FREE = 0, BITS = 1 };
@@ -1000,6 +1091,9 @@ int main(void)
         cmocka_unit_test(test_bits_are_changed_where_that_is_worth_what_the_rule_says),
         cmocka_unit_test(test_rules_of_bits_keep_their_promise_in_any_budget),
         cmocka_unit_test(test_a_refusal_looks_at_few_programs),
+        cmocka_unit_test(test_what_is_slower_than_asked_is_given_up),
+        cmocka_unit_test(test_an_outlook_is_what_a_search_finds),
+        cmocka_unit_test(test_a_short_search_is_not_broken_off),
         cmocka_unit_test(test_many_knobs_are_not_gone_through),
         cmocka_unit_test(test_hardware_is_found_by_name_or_suggested),
         cmocka_unit_test(test_what_does_not_fit_is_explained),
