@@ -78,6 +78,14 @@ static inline void random_objects(gr_tasks *p, draw *d, const char *prefix, uint
     }
 }
 
+/* Draws stand in statements of their own: compilers evaluate arguments in different orders, and the programs
+ * are to be the same. */
+static inline void random_loop(gr_tasks *p, draw *d, const char *what)
+{
+    const bool agreed = pick_below(d, 3) == 0;
+    gr_tasks_loop(p, 0, 1 + pick_below(d, 3), agreed, what);
+}
+
 /* A few works, with loops up to two deep. */
 static inline void random_node(gr_tasks *p, draw *d, uint32_t n_iteration, uint32_t *serial)
 {
@@ -87,11 +95,11 @@ static inline void random_node(gr_tasks *p, draw *d, uint32_t n_iteration, uint3
         char what[32];
         snprintf(what, sizeof(what), "loop.%u", *serial);
         if (loop) {
-            gr_tasks_loop(p, 0, 1 + pick_below(d, 3), pick_below(d, 3) == 0, what);
+            random_loop(p, d, what);
             for (uint32_t k = pick_below(d, 3); k-- > 0;) random_task(p, d, n_iteration, (*serial)++);
         }
         snprintf(what, sizeof(what), "inner.%u", *serial);
-        if (inner) gr_tasks_loop(p, 0, 1 + pick_below(d, 3), pick_below(d, 3) == 0, what);
+        if (inner) random_loop(p, d, what);
         for (uint32_t k = pick_below(d, 3) + 1; k-- > 0;) random_task(p, d, n_iteration, (*serial)++);
         if (inner) gr_tasks_end(p);
         for (uint32_t k = loop ? pick_below(d, 2) : 0; k-- > 0;) random_task(p, d, n_iteration, (*serial)++);
@@ -114,7 +122,8 @@ static inline gr_tasks *random_tasks(uint64_t seed)
             random_objects(p, &d, "validate", 1 + pick_below(&d, 6));
             gr_tasks_validate(p, 1 + pick_below(&d, 20));
         }
-        gr_tasks_node(p, name, pick_below(&d, 4) ? GR_LANE_COMPUTE : GR_LANE_HOST, pick_below(&d, 4) == 0);
+        const bool optional = pick_below(&d, 4) == 0;
+        gr_tasks_node(p, name, pick_below(&d, 4) ? GR_LANE_COMPUTE : GR_LANE_HOST, optional);
         p->rollout = (seed + n) % 3 == 0;
         random_node(p, &d, n_iteration, &serial);
     }
