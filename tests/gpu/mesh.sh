@@ -2,8 +2,8 @@
 # Training on a mesh of two CUDA devices, along each axis: the first iteration's numbers are near those of one rank, runs
 # repeat to the bit, sharded or not, resumed or not; along context strict keeps its promise; nothing is above the plan. Skips
 # (77) where there are not two devices or no mpirun.
-# usage: mesh.sh GRAPHRUN [experts | tensor | both | pipeline | chunks | keys | latent]   the experts, slices, experts beside slices, stages,
-#        stages in chunks, sequences over more devices than there are heads of keys, or those of latent attention, alone
+# usage: mesh.sh GRAPHRUN [experts | tensor | both | pipeline | chunks | keys | latent | fp8]   the experts, slices, experts beside slices, stages,
+#        stages in chunks, sequences over more devices than there are heads of keys, those of latent attention, or sequences in FP8, alone
 . "$(dirname "$0")/two.sh"
 
 both() { # AXIS OUT OPTIONS...
@@ -62,17 +62,17 @@ strict() {
     done
 }
 
-# Stages of a model with adapters, or in FP8; with the options in `ring` where there are stages.
+# A model with adapters, or in FP8, beside one rank; with the options in `ring` where there are stages.
 ring=""
-stages_of() { # NAME OPTIONS...
-    name=$1
-    shift
+cut_of() { # AXIS NAME OPTIONS...
+    axis=$1 name=$2
+    shift 2
     train $name-one "$@" --steps 6
     # shellcheck disable=SC2086
-    both pipeline $name-two "$@" --steps 6 $ring
+    both $axis $name-two "$@" --steps 6 $ring
     for key in loss grad_norm reward_mean entropy; do near $key $name-one $name-two; done
     # shellcheck disable=SC2086
-    both pipeline $name-again "$@" --steps 6 $ring
+    both $axis $name-again "$@" --steps 6 $ring
     same $name-two $name-again
     within_plan $name-two
 }
@@ -102,7 +102,7 @@ chunks() {
         both pipeline three --steps 6 $small --set models.actor.parallel.chunks=3
         same ring three
         within_plan ring shards three
-        stages_of lora $small --set models.actor.train.lora.rank=8
+        cut_of pipeline lora $small --set models.actor.train.lora.rank=8
     }
 }
 
@@ -111,11 +111,19 @@ if [ "${2:-all}" = chunks ]; then
     echo "all is well"
     exit 0
 fi
+fp8="--set models.actor.precision.train=fp8 --set models.actor.precision.rollout=fp8"
+if [ "${2:-all}" = fp8 ]; then
+    # shellcheck disable=SC2086
+    cut_of context fp8 $fp8
+    echo "all is well"
+    exit 0
+fi
 if [ "${2:-all}" = pipeline ]; then # the first iteration of one rank is near
     train one --steps 6
     along pipeline
-    stages_of lora --set models.actor.train.lora.rank=8
-    stages_of fp8 --set models.actor.precision.train=fp8 --set models.actor.precision.rollout=fp8
+    cut_of pipeline lora --set models.actor.train.lora.rank=8
+    # shellcheck disable=SC2086
+    cut_of pipeline fp8 $fp8
     echo "all is well"
     exit 0
 fi
