@@ -30,7 +30,7 @@ END
 run() { # OUT SETTINGS...
     out=$1
     shift
-    "$gr" exec "$work/fp8.yaml" --set data="$work/train.jsonl" --device "$device" --out "$out" "$@" >/dev/null 2>"$work/err" || { cat "$work/err"; exit 1; }
+    "$gr" exec "$work/fp8.yaml" --set data="$work/train.jsonl" --device "$device" --out "$out" "$@" >/dev/null 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
 }
 again() { # TYPE: the mean reward of what was learnt
     run "$work/again" --set model="$work/run@500" --set lr=0 --set run.seed=99 --set rollout_in=$1 --steps 40
@@ -46,7 +46,9 @@ for in in ${FORMS:-bf16,bf16,bf16 fp8,bf16,bf16 fp8,fp8,bf16 fp8,fp8,fp8}; do
                 ($1 - 1) % 100 >= 75 { n[int(($1 - 1) / 100)]++; sum[int(($1 - 1) / 100)] += $2 }
                 $3 > gap { gap = $3 }
                 END { printf "%s:", name; for (i = 0; i < 5; i++) if (n[i]) printf " %.3f", sum[i] / n[i]; printf ", largest gap %.3g", gap }'
-        echo ", sampled again in bf16 $(again bf16), in FP8 $(again fp8)"
+        in_bf16=$(again bf16) # apart: `set -e` sees no failure within other words
+        in_fp8=$(again fp8)
+        echo ", sampled again in bf16 $in_bf16, in FP8 $in_fp8"
         rm -rf "$work/run"
     done
 done
